@@ -1,0 +1,645 @@
+"""SshShell against a real OpenSSH server on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import sshd
+from tests.parts import require
+from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.shell import SshOptions, open_shell
+
+
+@pytest.fixture(autouse=True)
+def _no_agent(monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def options(server):
+    return SshOptions(
+        ssh_dir=server.key_file.parent / "no such folder",
+        known_hosts=(server.known_hosts,),
+        identity=server.key_file,
+        connect_timeout=5,
+        stall_timeout=10,
+    )
+
+
+@pytest.fixture(scope="module")
+def board(server, options):
+    with open_shell(server.host, config=options) as shell:
+        yield shell
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    path = tmp_path_factory.mktemp("big") / "random"
+    path.write_bytes(os.urandom(20 << 20))
+    return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _gone(pid: int, seconds: float = 6) -> bool:
+    """Tell whether a process ends in time; a zombie that waits for init has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _pid(path: Path) -> int:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int(path.read_text())
+        time.sleep(0.02)
+    raise AssertionError(f"{path} holds no process id")
+
+
+# --- commands ---
+
+
+def test_name_and_connect_time(server, options):
+    open_shell(server.host, config=options).close()
+    started = time.monotonic()
+    with open_shell(server.host, config=options) as shell:
+        assert time.monotonic() - started < 2
+        assert shell.name == server.host
+
+
+def test_run(board):
+    result = board.run("printf 'caf\\303\\251\\n'; echo it\\'s \"$HOME\" >&2; exit 3", check=False)
+    assert (result.returncode, result.stdout) == (3, "café\n")
+    assert result.stderr.startswith("it's /")
+
+
+def test_run_failure_carries_code_and_stderr(board):
+    with pytest.raises(DeviceError, match="exit code 7") as caught:
+        board.run("echo because >&2; exit 7")
+    assert "because" in caught.value.details
+
+
+def test_run_has_empty_input_and_signals_have_codes(board):
+    assert board.run("cat; echo done").stdout == "done\n"
+    assert board.run("kill -KILL $$", check=False).returncode == 128 + signal.SIGKILL
+
+
+def test_run_big_output_on_both_streams(board):
+    script = "head -c 30000000 /dev/zero | tr '\\0' x; head -c 20000000 /dev/zero | tr '\\0' y >&2"
+    result = board.run(script)
+    assert result.stdout == "x" * 30_000_000
+    assert result.stderr == "y" * 20_000_000
+
+
+def test_many_commands_leave_no_channels_and_no_processes(server, board):
+    for number in range(30):
+        assert board.run(f"echo {number}").stdout == f"{number}\n"
+    time.sleep(0.5)
+    left = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in sshd.descendants(server.process.pid)]
+    assert set(left) <= {"sshd", "sshd-session"}
+
+
+def test_timeout_ends_the_remote_command(board, tmp_path):
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match=r"within 0\.5 s") as caught:
+        board.run(
+            f"echo $$ > {tmp_path}/shell; echo hint >&2; sleep 300 & echo $! > {tmp_path}/child; wait", timeout=0.5
+        )
+    assert time.monotonic() - started < 5
+    assert "hint" in caught.value.details
+    assert _gone(_pid(tmp_path / "child"))
+    assert _gone(_pid(tmp_path / "shell"))
+    assert board.run("echo again").stdout == "again\n"
+
+
+def test_timeout_ends_a_command_that_ignores_term(board, tmp_path):
+    with pytest.raises(DeviceError, match="did not finish"):
+        board.run(f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 1; done", timeout=0.5)
+    assert _gone(_pid(tmp_path / "pid"))
+
+
+def test_bytes_are_socket_bytes(server, options):
+    with open_shell(server.host, config=options) as shell:
+        connected = shell.bytes_sent, shell.bytes_received
+        shell.run("head -c 1000000 /dev/zero")
+        assert 1000 < connected[0] < 6000
+        assert 1000 < connected[1] < 6000
+        assert 1_000_000 < shell.bytes_received < 1_020_000
+
+
+# --- files ---
+
+
+def test_push_resume_pull(board, big, tmp_path):
+    target, back = tmp_path / "it's here", tmp_path / "back"
+    target.write_bytes(big.read_bytes()[: 5 << 20])
+    seen: list[int] = []
+    before = board.bytes_sent
+    board.push(big, str(target), offset=5 << 20, progress=seen.append)
+    assert _digest(target) == _digest(big)
+    assert seen == sorted(seen)
+    assert seen[-1] == 20 << 20
+    assert 15 << 20 < board.bytes_sent - before < (15 << 20) * 1.01
+    board.pull(str(target), back)
+    assert _digest(back) == _digest(big)
+
+
+def test_push_is_binary_safe(board, tmp_path):
+    data = bytes(range(256)) * 3 + b"\r\n\0\xff"
+    (tmp_path / "source").write_bytes(data)
+    board.push(tmp_path / "source", str(tmp_path / "target"))
+    board.push(tmp_path / "source", str(tmp_path / "target"), offset=len(data) - 4)
+    assert (tmp_path / "target").read_bytes() == data + data[-4:]
+
+
+def test_push_of_nothing_creates_the_file(board, tmp_path):
+    (tmp_path / "empty").touch()
+    board.push(tmp_path / "empty", str(tmp_path / "target"))
+    assert (tmp_path / "target").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("/dev/full", "No space left on device"), ("/proc/new", ""), ("/no/such/folder/x", "")],
+)
+def test_push_reports_what_the_device_says(board, big, target, words):
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match="exit code") as caught:
+        board.push(big, target)
+    assert words in caught.value.details
+    assert target in caught.value.details
+    assert time.monotonic() - started < 5
+
+
+def test_push_through_rekeying(tmp_path, big, options):
+    with sshd.running(tmp_path / "sshd", options="RekeyLimit 3M") as server:
+        mine = replace(options, known_hosts=(server.known_hosts,), identity=server.key_file)
+        with open_shell(server.host, config=mine) as shell:
+            shell.push(big, str(tmp_path / "target"))
+            shell.pull(str(tmp_path / "target"), tmp_path / "back")
+    assert _digest(tmp_path / "back") == _digest(big)
+
+
+def test_pull_failure_leaves_the_target_alone(board, tmp_path):
+    (tmp_path / "target").write_text("old")
+    with pytest.raises(DeviceError, match="exit code") as caught:
+        board.pull("/no/such/file", tmp_path / "target")
+    assert "/no/such/file" in caught.value.details
+    assert (tmp_path / "target").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+# --- host keys ---
+
+
+def _forget(known: Path, text: str) -> Path:
+    known.write_text(text)
+    return known
+
+
+def _refused(server, options):
+    """Connect, and return the refusal, after a look at the server's log: it must have seen no user name."""
+    before = len(server.log())
+    with pytest.raises(VerificationError) as caught:
+        open_shell(server.host, config=options)
+    time.sleep(0.3)
+    seen = server.log()[before:]
+    assert "preauth" in seen
+    assert server.user not in seen.replace(str(server.log_file), "")
+    listed = subprocess.run(["ssh-keygen", "-lf", server.host_key], capture_output=True, text=True, check=True)
+    assert listed.stdout.split()[1] in caught.value.message
+    assert "ssh-ed25519" in caught.value.message
+    assert f"[127.0.0.1]:{server.port}" in caught.value.message
+    return caught.value
+
+
+def _obey(hint: str) -> None:
+    """Run the commands of a hint, as a user would who has compared the fingerprints."""
+    for line in hint.splitlines():
+        if line.startswith("ssh-"):
+            subprocess.run(["sh", "-c", line], check=True, capture_output=True)
+
+
+def test_unknown_key_is_refused_and_the_hint_works(server, options, tmp_path):
+    mine = replace(options, known_hosts=(tmp_path / "known hosts",))
+    fault = _refused(server, mine)
+    assert "not known" in fault.message
+    assert f"ssh-keyscan -p {server.port} -t ed25519 127.0.0.1 >> " in fault.hint
+    _obey(fault.hint)
+    open_shell(server.host, config=mine).close()
+
+
+def test_changed_key_is_refused_and_the_hint_works(server, options, tmp_path):
+    other = Path(f"{sshd.keygen(tmp_path / 'other')}.pub").read_text()
+    known = _forget(tmp_path / "known", f"# lab\n[127.0.0.1]:{server.port} {other}")
+    mine = replace(options, known_hosts=(known,))
+    fault = _refused(server, mine)
+    assert f"{known}:2" in fault.details
+    assert f"ssh-keygen -f {known} -R '[127.0.0.1]:{server.port}'" in fault.hint
+    _obey(fault.hint)
+    open_shell(server.host, config=mine).close()
+
+
+def test_key_of_another_type_counts_as_changed(server, options, tmp_path):
+    other = Path(f"{sshd.keygen(tmp_path / 'other', 'ecdsa')}.pub").read_text()
+    known = _forget(tmp_path / "known", f"[127.0.0.1]:{server.port} {other}")
+    assert "not the key known" in _refused(server, replace(options, known_hosts=(known,))).message
+
+
+def test_changed_server_on_the_same_port(options, tmp_path):
+    with sshd.running(tmp_path / "first") as first:
+        known = _forget(tmp_path / "known", first.known_hosts.read_text())
+        mine = replace(options, known_hosts=(known,), identity=first.key_file)
+        open_shell(first.host, config=mine).close()
+    with sshd.running(tmp_path / "second", port=first.port) as second:
+        assert "not the key known" in _refused(second, mine).message
+
+
+def test_revoked_key_is_refused_even_if_trusted(server, options, tmp_path):
+    trusted = server.known_hosts.read_text()
+    known = _forget(tmp_path / "known", f"{trusted}@revoked * {trusted.partition(' ')[2]}")
+    fault = _refused(server, replace(options, known_hosts=(known,)))
+    assert "revoked" in fault.message
+    assert f"{known}:2" in fault.details
+
+
+def test_hashed_known_hosts(server, options, tmp_path):
+    known = _forget(tmp_path / "known", server.known_hosts.read_text())
+    subprocess.run(["ssh-keygen", "-H", "-f", known], check=True, capture_output=True)
+    assert "127.0.0.1" not in known.read_text()
+    open_shell(server.host, config=replace(options, known_hosts=(known,))).close()
+
+
+def test_known_rsa_key_is_asked_for(options, tmp_path):
+    rsa = sshd.keygen(tmp_path / "rsa", "rsa")
+    extra = sshd.keygen(tmp_path / "ed25519")
+    with sshd.running(tmp_path / "sshd", host_key=rsa, options=f"HostKey {extra}") as server:
+        mine = replace(options, known_hosts=(server.known_hosts,), identity=server.key_file)
+        open_shell(server.host, config=mine).close()
+
+
+# --- configuration and jumps ---
+
+
+def test_config_alias(server):
+    config = SshOptions(config_file=server.config, ssh_dir=server.config.parent / "none")
+    with open_shell("board", config=config) as shell:
+        assert shell.name == server.host
+        assert shell.run("echo hi").stdout == "hi\n"
+
+
+def test_host_key_alias_and_its_hint(server, tmp_path):
+    config = tmp_path / "config"
+    text = server.config.read_text().replace(str(server.known_hosts), str(tmp_path / "known"))
+    config.write_text(f"{text}  HostKeyAlias lab-board\n")
+    mine = SshOptions(config_file=config, ssh_dir=tmp_path)
+    with pytest.raises(VerificationError, match="lab-board") as caught:
+        open_shell("board", config=mine)
+    _obey(caught.value.hint)
+    assert (tmp_path / "known").read_text().startswith("lab-board ssh-ed25519 ")
+    open_shell("board", config=mine).close()
+
+
+def test_proxy_command(server, tmp_path):
+    relay = tmp_path / "relay.py"
+    relay.write_text(
+        "import os, socket, sys, threading\n"
+        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "def up():\n"
+        "    while data := os.read(0, 65536): s.sendall(data)\n"
+        "threading.Thread(target=up, daemon=True).start()\n"
+        "while data := s.recv(65536): os.write(1, data)\n"
+    )
+    config = tmp_path / "config"
+    config.write_text(f"{server.config.read_text()}  ProxyCommand {sys.executable} {relay} %h %p\n")
+    with open_shell("board", config=SshOptions(config_file=config, ssh_dir=tmp_path)) as shell:
+        (tmp_path / "source").write_bytes(os.urandom(1 << 20))
+        shell.push(tmp_path / "source", str(tmp_path / "target"))
+        assert _digest(tmp_path / "source") == _digest(tmp_path / "target")
+        assert shell.bytes_sent > 1 << 20
+
+
+@pytest.fixture
+def jumped(server, tmp_path):
+    """A second server that is reached through the first, and a configuration that says so."""
+    with sshd.running(tmp_path / "second") as second:
+        known = _forget(tmp_path / "known", server.known_hosts.read_text() + second.known_hosts.read_text())
+        config = tmp_path / "config"
+        config.write_text(
+            f"Host far\n  HostName 127.0.0.1\n  Port {second.port}\n  IdentityFile {second.key_file}\n"
+            f"  ProxyJump near\nHost near\n  HostName 127.0.0.1\n  Port {server.port}\n"
+            f"  IdentityFile {server.key_file}\nHost *\n  User {server.user}\n  UserKnownHostsFile {known}\n"
+            "  GlobalKnownHostsFile none\n"
+        )
+        yield second, known, SshOptions(config_file=config, ssh_dir=tmp_path, connect_timeout=5)
+
+
+def test_jump_host(jumped, big, tmp_path):
+    second, _, mine = jumped
+    before = second.log().count("Accepted publickey")
+    with open_shell("far", config=mine) as shell:
+        assert shell.name == second.host
+        assert shell.run("echo hi").stdout == "hi\n"
+        shell.push(big, str(tmp_path / "target"))
+    assert _digest(tmp_path / "target") == _digest(big)
+    assert second.log().count("Accepted publickey") == before + 1
+
+
+def test_jump_host_keys_are_checked(server, jumped):
+    second, known, mine = jumped
+    known.write_text(second.known_hosts.read_text())
+    with pytest.raises(VerificationError) as caught:
+        open_shell("far", config=mine)
+    assert f"ssh-keyscan -p {server.port} " in caught.value.hint
+    known.write_text(server.known_hosts.read_text())
+    with pytest.raises(VerificationError) as caught:
+        open_shell("far", config=mine)
+    command = caught.value.hint.splitlines()[-1]
+    assert f"-J near -p {second.port} {second.user}@far" in command
+    command = command.replace("StrictHostKeyChecking=ask", "StrictHostKeyChecking=accept-new")
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    open_shell("far", config=mine).close()
+
+
+def test_jump_cannot_reach(jumped):
+    _, _, mine = jumped
+    with pytest.raises(DeviceError, match="cannot reach"):
+        open_shell(f"far:{sshd.free_port()}", config=mine)
+
+
+# --- what goes wrong while connecting ---
+
+
+def _fails(host, options):
+    with pytest.raises(DeviceError) as caught:
+        open_shell(host, config=options)
+    assert caught.value.exit_code == 4
+    assert caught.value.hint
+    return caught.value
+
+
+def test_refused_port(options):
+    assert "refused" in _fails(f"root@127.0.0.1:{sshd.free_port()}", options).message.lower()
+
+
+def test_unknown_name(options):
+    assert "resolved" in _fails("root@no-such-host.invalid", options).message
+
+
+def test_wrong_key(server, options, tmp_path):
+    fault = _fails(server.host, replace(options, identity=sshd.keygen(tmp_path / "wrong")))
+    assert f"key file {tmp_path}/wrong: refused" in fault.details
+    assert "publickey" in fault.details
+    assert f"-p {server.port}" in fault.hint
+
+
+def test_encrypted_key(server, options, tmp_path):
+    locked = sshd.keygen(tmp_path / "locked", passphrase="hard to guess")  # noqa: S106
+    fault = _fails(server.host, replace(options, identity=locked))
+    assert "encrypted" in fault.details
+    assert fault.hint == f"ssh-add {locked}"
+
+
+@pytest.mark.parametrize("content", ["garbage\n", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END\n"])
+def test_broken_key_file(server, options, tmp_path, content):
+    (tmp_path / "broken").write_text(content)
+    assert "no private key" in _fails(server.host, replace(options, identity=tmp_path / "broken")).details
+
+
+def test_missing_key_file(server, options, tmp_path):
+    with pytest.raises(InputError, match="missing"):
+        open_shell(server.host, config=replace(options, identity=tmp_path / "missing"))
+
+
+def test_nothing_to_try(server, options):
+    assert "nothing" in _fails(server.host, replace(options, identity=None)).details
+
+
+def test_too_many_keys(tmp_path):
+    keys = [sshd.keygen(tmp_path / f"key{number}") for number in range(4)]
+    config = tmp_path / "config"
+    config.write_text("".join(f"IdentityFile {key}\n" for key in keys))
+    with sshd.running(tmp_path / "sshd", options="MaxAuthTries 2") as server:
+        mine = SshOptions(config_file=config, ssh_dir=tmp_path, known_hosts=(server.known_hosts,))
+        assert "hung up" in _fails(server.host, mine).details
+
+
+def test_agent_key(server, options, monkeypatch):
+    socket_path = f"/tmp/agent-{os.getpid()}.sock"  # noqa: S108 - a socket's path must be short
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", socket_path)
+        deadline = time.monotonic() + 5
+        while not Path(socket_path).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        subprocess.run(["ssh-add", "-q", server.key_file], check=True)
+        open_shell(server.host, config=replace(options, identity=None)).close()
+        fault = _fails(server.host, replace(options, identity=None, agent=False))
+        assert "nothing" in fault.details
+    finally:
+        agent.kill()
+        agent.wait()
+        Path(socket_path).unlink(missing_ok=True)
+
+
+def test_wrong_password(options, tmp_path):
+    with sshd.running(tmp_path / "sshd", options="PasswordAuthentication yes") as server:
+        mine = replace(options, known_hosts=(server.known_hosts,), identity=None, password="wrong")  # noqa: S106
+        fault = _fails(server.host, mine)
+        assert "password: refused" in fault.details
+        assert "wrong" not in fault.details
+        assert "password" in fault.hint
+
+
+def test_right_password(options, tmp_path):
+    require("a test account", "passwd and openssl, and run as root", os.geteuid() == 0)
+    name = f"tc{os.getpid()}"
+    secret = "correct horse"  # noqa: S105
+    hashed = subprocess.run(["openssl", "passwd", "-6", secret], capture_output=True, text=True, check=True)
+    account = ["useradd", "--no-create-home", "--home-dir", "/", "--shell", "/bin/sh", "-p", hashed.stdout.strip()]
+    subprocess.run([*account, name], check=True)
+    try:
+        with sshd.running(tmp_path / "sshd", options="PasswordAuthentication yes") as server:
+            mine = replace(options, known_hosts=(server.known_hosts,), identity=None, password=secret)
+            with open_shell(f"{name}@127.0.0.1:{server.port}", config=mine) as shell:
+                assert shell.run("id -un").stdout.strip() == name
+    finally:
+        subprocess.run(["userdel", name], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def _listener(answer: bytes, *, hold: bool):
+    """Something that listens and is no SSH server: it says something, then hangs up or keeps silent."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.sendall(answer)
+                    while hold and connection.recv(1000):
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"root@127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_not_an_ssh_server(options, hold):
+    with _listener(b"HTTP/1.1 400 Bad Request\r\n\r\n", hold=hold) as host:
+        fault = _fails(host, options)
+    assert "no SSH server" in fault.message
+    assert "HTTP/1.1 400" in fault.details
+
+
+def test_server_that_hangs_up(options):
+    with _listener(b"", hold=False) as host:
+        assert "hangs up" in _fails(host, options).message
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-sleepy\r\n"])
+def test_connect_timeout(options, answer):
+    started = time.monotonic()
+    with _listener(answer, hold=True) as host:
+        fault = _fails(host, replace(options, connect_timeout=0.5))
+    assert "0.5 s" in fault.message
+    assert time.monotonic() - started < 4
+
+
+# --- what goes wrong later ---
+
+
+@pytest.fixture
+def mortal(tmp_path, options):
+    """A connection to a server of its own, which the test may kill."""
+    with sshd.running(tmp_path / "mortal") as server:
+        mine = replace(options, known_hosts=(server.known_hosts,), identity=server.key_file)
+        with open_shell(server.host, config=mine) as shell:
+            yield server, shell
+
+
+def test_server_dies_in_a_push(mortal, big, tmp_path):
+    server, shell = mortal
+    target = tmp_path / "target"
+
+    def kill(sent: int) -> None:
+        if sent >= 5 << 20:
+            server.kill_sessions()
+
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match="was lost") as caught:
+        shell.push(big, str(target), progress=kill)
+    assert caught.value.hint
+    assert time.monotonic() - started < 5
+    written = target.read_bytes()
+    assert 0 < len(written) < 20 << 20
+    assert big.read_bytes().startswith(written)
+    with pytest.raises(DeviceError, match="was lost"):
+        shell.run("true")
+
+
+def test_server_dies_in_a_run(mortal):
+    server, shell = mortal
+    killer = threading.Timer(0.5, server.kill_sessions)
+    killer.start()
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match="was lost"):
+        shell.run("sleep 20")
+    assert time.monotonic() - started < 5
+
+
+def test_server_dies_under_a_process(mortal):
+    server, shell = mortal
+    held = shell.start("echo ready; sleep 60")
+    assert held.readline(5) == "ready\n"
+    server.kill_sessions()
+    with pytest.raises(DeviceError, match="was lost"):
+        held.readline(5)
+    held.close()
+
+
+def test_frozen_server(mortal):
+    server, shell = mortal
+    sessions = sshd.descendants(server.process.pid)
+    for pid in sessions:
+        os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(DeviceError):
+        shell.run("true", timeout=0.5)
+    assert time.monotonic() - started < 4
+
+
+# --- processes ---
+
+
+def test_process_talks_in_lines(board):
+    held = board.start('while read -r line; do echo "<$line>"; done; echo warned >&2; exit 5')
+    held.write("one\ntwo\n")
+    assert held.readline(5) == "<one>\n"
+    assert held.readline(5) == "<two>\n"
+    with pytest.raises(DeviceError, match="no line within"):
+        held.readline(0.1)
+    assert held.close() == 5
+    assert held.close() == 5
+
+
+def test_process_end_of_output(board):
+    held = board.start("printf 'no newline'; echo why >&2")
+    assert held.readline(5) == "no newline"
+    assert held.readline(5) == ""
+    assert held.stderr == "why\n"
+    assert held.close() == 0
+
+
+def test_process_leaves_nothing_behind(board, tmp_path):
+    held = board.start(f"sleep 300 & echo $! > {tmp_path}/pid; echo ready; exec sleep 300")
+    assert held.readline(5) == "ready\n"
+    assert held.close() is None
+    assert _gone(_pid(tmp_path / "pid"))
+
+
+def test_process_dies_with_its_client(server, tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom toolchain.shell import *\n"
+        "shell = open_shell('board', config=SshOptions(config_file=Path(sys.argv[1])))\n"
+        f"held = shell.start('echo $$ > {tmp_path}/pid; echo ready; exec sleep 300')\n"
+        "print(held.readline(5), flush=True)\nimport time; time.sleep(60)\n"
+    )
+    root = Path(__file__).parents[2]
+    client = subprocess.Popen([sys.executable, "-c", code, server.config], cwd=root, stdout=subprocess.PIPE)
+    try:
+        assert client.stdout.readline() == b"ready\n"
+        pid = _pid(tmp_path / "pid")
+        assert not _gone(pid, 0.2)
+    finally:
+        client.kill()
+        client.wait()
+        client.stdout.close()
+    assert _gone(pid)

@@ -1,0 +1,38 @@
+"""What a shared library or a program asks of the machine that loads it, read from its ELF headers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+
+from toolchain.errors import BuildError
+
+_GLIBC = re.compile(r"^GLIBC_(\d+(?:\.\d+)+)$")
+
+
+def minimum_glibc(path: Path) -> str:
+    """Return the newest glibc version that a file's symbols name, such as `2.27`; empty if it names none.
+
+    Raises:
+        BuildError: The file is not an ELF file.
+    """
+    try:
+        with path.open("rb") as stream:
+            versions = [version for name in _needed_versions(ELFFile(stream)) if (version := _GLIBC.match(name))]
+    except ELFError as fault:
+        raise BuildError(f"{path} is not an ELF file", details=str(fault)) from fault
+    return max((match[1] for match in versions), key=version_key, default="")
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return a key that orders dotted versions by number."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def _needed_versions(file: ELFFile) -> list[str]:
+    sections = [section for section in file.iter_sections() if isinstance(section, GNUVerNeedSection)]
+    return [auxiliary.name for section in sections for _, entries in section.iter_versions() for auxiliary in entries]

@@ -1,0 +1,71 @@
+"""The exception tree: one class per exit code, each with details and a hint that names the next command."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class ToolchainError(Exception):
+    """A failure that a user can act on.
+
+    Args:
+        message: One sentence that says what went wrong.
+        details: What was seen: the compiler's words, the offending line, the list of faults.
+        hint: The next command or edit that helps.
+    """
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, message: str, *, details: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        self.hint = hint
+
+
+class InputError(ToolchainError):
+    """The command line, a board file or a model is wrong."""
+
+    exit_code = 2
+
+
+class BuildError(ToolchainError):
+    """Compiling, linking or tuning failed."""
+
+    exit_code = 3
+
+
+class DeviceError(ToolchainError):
+    """A device cannot be reached, or a command failed there."""
+
+    exit_code = 4
+
+
+class VerificationError(ToolchainError):
+    """A digest, signature, host key, version or output is not what it must be."""
+
+    exit_code = 5
+
+
+class RegressionError(ToolchainError):
+    """A measurement is worse than its baseline."""
+
+    exit_code = 6
+
+
+class InconclusiveError(ToolchainError):
+    """A measurement does not support a verdict."""
+
+    exit_code = 7
+
+
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word that a mistyped one is closest to; empty if none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""

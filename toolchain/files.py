@@ -1,0 +1,99 @@
+"""Files on this machine: atomic writes, digests, caches and temporary folders."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from toolchain.errors import InputError, ToolchainError
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Return the SHA-256 of some bytes as 64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of a file as 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Encode a value as JSON that is the same bytes for the same value, readable, with a final newline."""
+    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+@contextlib.contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target` that takes its place once the block has succeeded, and is gone otherwise.
+
+    Raises:
+        InputError: The folder does not exist or cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as fault:
+        raise unwritable(target, fault) from fault
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _finish(temporary)
+        temporary.replace(target)
+    except OSError as fault:
+        raise unwritable(target, fault) from fault
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _finish(path: Path) -> None:
+    """Flush a file to disk and give it the mode an ordinary new file has (mkstemp's is private)."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def unwritable(target: Path, fault: OSError) -> InputError:
+    """Describe a file that cannot be written."""
+    return InputError(
+        f"cannot write {target}: {fault.strerror or fault}",
+        hint="name a folder that exists and is yours to write",
+    )
+
+
+def write_atomic(target: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(data)
+
+
+def read_json(path: Path, error: type[ToolchainError] = InputError) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ToolchainError: Of class `error`: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as fault:
+        raise error(f"cannot read {path}: {fault.strerror or fault}") from fault
+    except ValueError as fault:
+        raise error(f"{path} is not JSON", details=str(fault)) from fault
+
+
+def cache_root() -> Path:
+    """Return the folder for things that can be made again: `$TOOLCHAIN_CACHE` or the user's cache folder."""
+    named = os.environ.get("TOOLCHAIN_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "edge-toolchain"

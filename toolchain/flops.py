@@ -1,0 +1,100 @@
+"""How much work and how many weights an ONNX graph holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import onnx
+from onnx import helper
+
+_Shape = tuple[int, ...]
+
+
+class _UnknownShapeError(Exception):
+    """Shape inference left a tensor open that the count needs."""
+
+
+def count(graph: onnx.GraphProto) -> int | None:
+    """Count the floating-point operations of one run; a multiply-add counts as two.
+
+    Convolutions, matrix products and fully connected layers are counted, which is what the literature quotes.
+
+    Args:
+        graph: A graph that shape inference has been over.
+
+    Returns:
+        The number of operations, or None where a shape is unknown.
+    """
+    shapes = _shapes(graph)
+    try:
+        return sum(_COUNTERS[node.op_type](node, shapes) for node in graph.node if node.op_type in _COUNTERS)
+    except _UnknownShapeError:
+        return None
+
+
+def parameters(graph: onnx.GraphProto) -> int:
+    """Count the weights: floating-point or 8-bit elements of initializers and of constants that are not scalars."""
+    tensors = [*graph.initializer]
+    for node in graph.node:
+        if node.op_type == "Constant":
+            tensors += [attribute.t for attribute in node.attribute if attribute.name == "value"]
+    return sum(math.prod(tensor.dims) for tensor in tensors if tensor.dims and not _is_index(tensor))
+
+
+def _is_index(tensor: onnx.TensorProto) -> bool:
+    """Integers of 32 and 64 bits are shapes and indices, not weights; int32 biases of QDQ models count as weights."""
+    return bool(tensor.data_type == onnx.TensorProto.INT64)
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, _Shape]:
+    shapes: dict[str, _Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        dims = value.type.tensor_type.shape.dim
+        if dims and all(dim.dim_value > 0 for dim in dims):
+            shapes[value.name] = tuple(dim.dim_value for dim in dims)
+    for node in graph.node:
+        values = [a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value"]
+        shapes.update(zip(node.output, (tuple(value.dims) for value in values), strict=False))
+    return shapes
+
+
+def _shape(name: str, shapes: dict[str, _Shape]) -> _Shape:
+    if name not in shapes:
+        raise _UnknownShapeError(name)
+    return shapes[name]
+
+
+def _conv(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
+    weight = _shape(node.input[1], shapes)
+    return 2 * math.prod(_shape(node.output[0], shapes)) * math.prod(weight[1:])
+
+
+def _quantized_conv(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
+    return 2 * math.prod(_shape(node.output[0], shapes)) * math.prod(_shape(node.input[3], shapes)[1:])
+
+
+def _conv_transpose(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
+    weight = _shape(node.input[1], shapes)
+    return 2 * math.prod(_shape(node.input[0], shapes)) * math.prod(weight[1:])
+
+
+def _matmul(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
+    return 2 * math.prod(_shape(node.output[0], shapes)) * _shape(node.input[0], shapes)[-1]
+
+
+def _gemm(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    a = _shape(node.input[0], shapes)
+    return 2 * math.prod(_shape(node.output[0], shapes)) * a[0 if attributes.get("transA") else -1]
+
+
+_COUNTERS: dict[str, Callable[[onnx.NodeProto, dict[str, _Shape]], int]] = {
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "QLinearConv": _quantized_conv,
+    "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "Gemm": _gemm,
+}

@@ -1,0 +1,129 @@
+"""The only caller of subprocess: a command's output, its time limit, and an error that carries both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain.errors import BuildError, ToolchainError
+
+_TAIL_LINES = 30
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished command left behind.
+
+    Attributes:
+        returncode: Its exit code; negative for the signal that ended it.
+        stdout: Its standard output, decoded as UTF-8 with replacement characters.
+        stderr: Its standard error, decoded in the same way.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def tail(text: str, lines: int = _TAIL_LINES) -> str:
+    """Return the last lines of a long output, which is where tools put the cause."""
+    kept = text.strip().splitlines()[-lines:]
+    return "\n".join(kept)
+
+
+def run(  # noqa: PLR0913 - each is an independent property of one command
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    check: bool = True,
+    input_text: str | None = None,
+    error: type[ToolchainError] = BuildError,
+) -> Result:
+    """Run a command to its end, in a process group that dies with its time limit.
+
+    Args:
+        argv: The program and its arguments; no shell is involved.
+        cwd: Folder to run in.
+        env: Variables added to this process's environment.
+        timeout: Seconds until the whole process group is killed.
+        check: Raise on a non-zero exit code.
+        input_text: Text for standard input, which is empty otherwise.
+        error: The exception class for a failure.
+
+    Returns:
+        The exit code and both outputs.
+
+    Raises:
+        ToolchainError: Of class `error`: the program is missing, ran out of time, or failed under `check`.
+    """
+    words = [os.fspath(word) for word in argv]
+    with _started(words, cwd, env, error) as process:
+        try:
+            out, err = process.communicate(input_text, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+            raise error(
+                f"{words[0]} did not finish within {timeout:g} s and was ended", details=shlex.join(words)
+            ) from None
+    result = Result(process.returncode, out, err)
+    if check and result.returncode != 0:
+        raise error(
+            f"{words[0]} failed with exit code {result.returncode}",
+            details=f"{shlex.join(words)}\n{tail(err or out)}",
+        )
+    return result
+
+
+@contextlib.contextmanager
+def _started(
+    words: list[str], cwd: Path | None, env: Mapping[str, str] | None, error: type[ToolchainError]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in a group of its own and leave nothing of it behind, whatever happens meanwhile."""
+    try:
+        process = spawn(words, cwd=cwd, env=env)
+    except FileNotFoundError:
+        raise error(
+            f"{words[0]} is not installed here",
+            details=shlex.join(words),
+            hint="`toolchain doctor` names the package that brings it",
+        ) from None
+    except OSError as fault:
+        raise error(f"{words[0]} could not be started: {fault}", details=shlex.join(words)) from fault
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            kill_group(process)
+
+
+def spawn(
+    words: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start a command with piped text streams, as the leader of a process group of its own."""
+    return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
+        list(words),
+        cwd=cwd,
+        env=None if env is None else {**os.environ, **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """End a process that `spawn` started, together with its children, and reap it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,45 @@
+"""The second opinion: what ONNX Runtime computes for the same model and the same inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from toolchain.errors import InputError
+from toolchain.model import SourceModel
+from toolchain.tensors import Tensors
+
+NAME = f"onnxruntime {onnxruntime.__version__}"
+
+_FATAL_ONLY = 4
+
+
+def run(source: SourceModel, inputs: Tensors) -> dict[str, NDArray[Any]]:
+    """Run a model once with ONNX Runtime on this machine's CPU.
+
+    One thread: a reduction split over threads may add up in another order, and the reference is to be reproducible.
+
+    Returns:
+        The outputs by name.
+
+    Raises:
+        InputError: ONNX Runtime cannot run the model, so there is nothing to compare with.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = _FATAL_ONLY
+    try:
+        session = onnxruntime.InferenceSession(
+            source.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        values = session.run(list(source.output_names), dict(inputs))
+    except Exception as fault:  # its exceptions share no base class of their own
+        raise InputError(
+            f"ONNX Runtime cannot run {source.name}, so its outputs have no reference",
+            details=str(fault).strip()[-2000:],
+            hint="check the model with `toolchain model inspect`",
+        ) from fault
+    return {name: np.asarray(value) for name, value in zip(source.output_names, values, strict=True)}

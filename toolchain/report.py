@@ -1,0 +1,192 @@
+"""A report of one deploy or benchmark: as JSON, as a table for people, and as JUnit XML for CI."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from toolchain.bench import Measurement
+from toolchain.deploy import Transfer
+from toolchain.inputs import Guess
+from toolchain.store import DeviceFacts
+from toolchain.tensors import Difference
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a deploy or a benchmark found out.
+
+    Attributes:
+        board: Board type.
+        host: Name of the device.
+        model: Model name.
+        bundle_digest: Digest of the release.
+        emulated: Whether the times are an emulator's.
+        facts: The device.
+        stages: Seconds by stage.
+        measurement: The benchmark.
+        reference: What the outputs were compared with; empty if with nothing.
+        difference: How far the outputs are from it.
+        transfer: What was sent; None for a mere benchmark.
+        warnings: What else makes the result doubtful.
+        top: Top-5 table, where labels were given.
+    """
+
+    board: str
+    host: str
+    model: str
+    bundle_digest: str
+    emulated: bool
+    facts: DeviceFacts
+    stages: Mapping[str, float]
+    measurement: Measurement
+    reference: str = ""
+    difference: Difference | None = None
+    transfer: Transfer | None = None
+    warnings: tuple[str, ...] = field(default=())
+    top: tuple[Guess, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as report.json holds it; docs/report.md describes every field."""
+        measured = self.measurement
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "board": self.board,
+            "host": {"name": self.host, **_machine(self.facts)},
+            "model": self.model,
+            "bundle_digest": f"sha256:{self.bundle_digest}",
+            "emulated": self.emulated,
+            "outputs": self._outputs(),
+            "latency_ms": asdict(measured.latency),
+            "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
+            "threads": measured.run.threads,
+            "load_ms": measured.run.load_ms,
+            "peak_rss_kib": measured.run.peak_rss_kib,
+            "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},
+            "warnings": [*self.warnings, *measured.warnings],
+            "transfer": None if self.transfer is None else asdict(self.transfer),
+            "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
+            "top": [asdict(guess) for guess in self.top],
+        }
+
+    def _outputs(self) -> dict[str, Any]:
+        if self.difference is None:
+            return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
+        # JSON has no infinity; an output that is not finite is not ok, and says so by null.
+        absolute, relative = (_finite(value) for value in (self.difference.max_abs, self.difference.max_rel))
+        return {
+            "reference": self.reference,
+            "max_abs_diff": absolute,
+            "max_rel_diff": relative,
+            "tolerance": self.difference.tolerance,
+            "ok": self.difference.ok,
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _machine(facts: DeviceFacts) -> dict[str, Any]:
+    kept = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
+    return {name: getattr(facts, name) for name in kept}
+
+
+def table(report: Report) -> str:
+    """Render a report for a terminal."""
+    latency, facts = report.measurement.latency, report.facts
+    mark = " (emulated)" if report.emulated else ""
+    rows = [
+        ("model", report.model),
+        ("release", report.bundle_digest[:16]),
+        ("board", f"{report.board} at {report.host}{mark}"),
+        ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+        ("outputs", _outputs_text(report)),
+        ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),
+        ("", f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"),
+        ("runs", _runs_text(report)),
+        ("transfer", _transfer_text(report.transfer)),
+        ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
+        *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
+    ]
+    return "\n".join([columns([row for row in rows if row[1]]), *_top_text(report.top)])
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g} ms" if value < 1 else f"{value:.2f} ms"
+
+
+def _interval(report: Report) -> str:
+    low, high = report.measurement.latency.median_ci95
+    return f"{_ms(low)} to {_ms(high)}"
+
+
+def _outputs_text(report: Report) -> str:
+    if report.difference is None:
+        return "not compared: there is no reference for these inputs"
+    verdict = "match" if report.difference.ok else "DIFFER FROM"
+    return (
+        f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
+        f" (limit {report.difference.tolerance:.0e})"
+    )
+
+
+def _runs_text(report: Report) -> str:
+    measured = report.measurement
+    tails = [("p90", measured.latency.p90), ("p99", measured.latency.p99)]
+    known = "".join(f", {name} {_ms(value)}" for name, value in tails if value is not None)
+    return f"{len(measured.latency.samples)} timed on {measured.run.threads} thread(s){known}"
+
+
+def _transfer_text(transfer: Transfer | None) -> str:
+    if transfer is None:
+        return ""
+    sent = f"{transfer.bytes_sent / 1024:.1f} KiB sent in {transfer.seconds:.1f} s"
+    return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
+
+
+def _top_text(top: Sequence[Guess]) -> list[str]:
+    if not top:
+        return []
+    return ["", columns([("score", "class"), *((f"{guess.score:.4g}", guess.label) for guess in top)])]
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows of text in columns, two spaces apart."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def junit(report: Report) -> bytes:
+    """Render a report as JUnit XML with a case for the outputs and one for the benchmark."""
+    name = f"{report.board}.{report.model}"
+    suite = ET.Element("testsuite", name="toolchain deploy", tests="2", failures="0", errors="0")
+    outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs")
+    if report.difference is None:
+        ET.SubElement(outputs, "skipped", message="there is no reference for these inputs")
+        suite.set("skipped", "1")
+    seconds = report.measurement.latency.median / 1000
+    latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{seconds:.6f}")
+    ET.SubElement(latency, "system-out").text = table(report)
+    return _encoded(suite)
+
+
+def junit_failure(name: str, message: str, details: str) -> bytes:
+    """Render a deploy that failed as JUnit XML, so that CI shows the cause and not a missing file."""
+    suite = ET.Element("testsuite", name="toolchain deploy", tests="1", failures="1", errors="0")
+    case = ET.SubElement(suite, "testcase", classname=name, name="deploy")
+    ET.SubElement(case, "failure", message=message).text = details
+    return _encoded(suite)
+
+
+def _encoded(suite: ET.Element) -> bytes:
+    ET.indent(suite)
+    text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"

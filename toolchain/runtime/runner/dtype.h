@@ -1,0 +1,30 @@
+// The element types that safetensors files, release manifests and TVM have in common.
+#ifndef RUNNER_DTYPE_H_
+#define RUNNER_DTYPE_H_
+
+#include <tvm/ffi/dtype.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace runner {
+
+struct DType {
+  const char* stored;  // as in a safetensors header: "F32"
+  const char* name;    // as in a manifest, and TVM's name: "float32"
+  DLDataType dl;
+  int64_t bytes;
+};
+
+// Each returns nullptr for a type that is not in the table.
+const DType* FindStoredDType(const std::string& stored);
+const DType* FindNamedDType(const std::string& name);
+const DType* FindDLDType(DLDataType type);
+
+// "float32[1, 3]", for messages.
+std::string Describe(const DType& dtype, const std::vector<int64_t>& shape);
+
+}  // namespace runner
+
+#endif  // RUNNER_DTYPE_H_

@@ -1,0 +1,34 @@
+// The runner's one exception type: what went wrong, with which file, and its exit code.
+#ifndef RUNNER_FAULT_H_
+#define RUNNER_FAULT_H_
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace runner {
+
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitUsage = 2,     // the command line, or a place to write to
+  kExitInput = 3,     // the release or the inputs
+  kExitLoad = 4,      // the library does not fit this device
+  kExitRunFailed = 5  // the model failed while it ran
+};
+
+class Fault : public std::runtime_error {
+ public:
+  Fault(ExitCode code, const std::string& what, std::string file = "")
+      : std::runtime_error(what), code_(code), file_(std::move(file)) {}
+
+  ExitCode code() const { return code_; }
+  const std::string& file() const { return file_; }
+
+ private:
+  ExitCode code_;
+  std::string file_;
+};
+
+}  // namespace runner
+
+#endif  // RUNNER_FAULT_H_

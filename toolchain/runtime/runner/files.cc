@@ -1,0 +1,136 @@
+// See files.h. Plain POSIX calls, because each failure is reported with its own reason.
+#include "files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "fault.h"
+
+namespace runner {
+namespace {
+
+// Closes a descriptor on every way out of a scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return number_; }
+
+ private:
+  int number_;
+};
+
+[[noreturn]] void FailWithErrno(ExitCode code, const std::string& what, const std::string& path) {
+  throw Fault(code, what + ": " + strerror(errno), path);
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+void WriteAll(int descriptor, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) FailWithErrno(kExitUsage, "cannot write the file", path);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void WriteNewFile(const std::string& path, const std::vector<std::string_view>& parts) {
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.get() < 0) FailWithErrno(kExitUsage, "cannot create the file", path);
+  for (std::string_view part : parts) WriteAll(file.get(), part, path);
+  if (fsync(file.get()) != 0) FailWithErrno(kExitUsage, "cannot sync the file", path);
+}
+
+// A rename is on the disk only once its folder is. Some file systems cannot do this; the rename
+// holds anyway.
+void SyncFolder(const std::string& folder) {
+  Descriptor descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() >= 0) fsync(descriptor.get());
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  // O_NONBLOCK: opening a named pipe must not wait for a writer.
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status;
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
+    FailWithErrno(kExitInput, "cannot open the file", path);
+  }
+  if (!S_ISREG(status.st_mode)) throw Fault(kExitInput, "not a regular file", path);
+  if (status.st_size == 0)
+    return;  // an empty map is an error to mmap, an empty file is not one here
+  size_ = static_cast<size_t>(status.st_size);
+  data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data_ == MAP_FAILED) FailWithErrno(kExitInput, "cannot map the file", path);
+}
+
+MappedFile::~MappedFile() {
+  if (size_ != 0) munmap(data_, size_);
+}
+
+void MappedFile::DropPages() const {
+  if (size_ != 0) madvise(data_, size_, MADV_DONTNEED);
+}
+
+std::string PathInside(const std::string& folder, const std::string& name,
+                       const std::string& source) {
+  const std::string quoted = "file name \"" + name + "\"";
+  if (name.empty() || name.find('\0') != std::string::npos) {
+    throw Fault(kExitInput, quoted + " is empty or has a NUL byte", source);
+  }
+  if (name.front() == '/') {
+    throw Fault(kExitInput, quoted + " must be relative to the release", source);
+  }
+  const std::string framed = "/" + name + "/";
+  if (framed.find("/../") != std::string::npos) {
+    throw Fault(kExitInput, quoted + " must not contain \"..\"", source);
+  }
+  return folder + "/" + name;
+}
+
+void CheckWritable(const std::string& path) {
+  struct stat status;
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    throw Fault(kExitUsage, "cannot write the file: it is a folder", path);
+  }
+  const std::string folder = FolderOf(path);
+  if (stat(folder.c_str(), &status) != 0) {
+    FailWithErrno(kExitUsage, "cannot write to the folder " + folder, path);
+  }
+  if (!S_ISDIR(status.st_mode)) throw Fault(kExitUsage, folder + " is not a folder", path);
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    FailWithErrno(kExitUsage, "cannot write to the folder " + folder, path);
+  }
+}
+
+void WriteAtomically(const std::string& path, const std::vector<std::string_view>& parts) {
+  const std::string temporary = path + ".tmp." + std::to_string(getpid());
+  try {
+    WriteNewFile(temporary, parts);
+    if (rename(temporary.c_str(), path.c_str()) != 0) {
+      FailWithErrno(kExitUsage, "cannot rename the finished file", path);
+    }
+  } catch (const Fault&) {
+    unlink(temporary.c_str());
+    throw;
+  }
+  SyncFolder(FolderOf(path));
+}
+
+}  // namespace runner

@@ -1,0 +1,45 @@
+// Files: read-only maps, atomic writes, and names that stay inside a release.
+#ifndef RUNNER_FILES_H_
+#define RUNNER_FILES_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace runner {
+
+// A whole regular file, mapped read-only for the object's lifetime. Faults are kExitInput.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
+
+  // Gives the pages back, so that a file once copied does not count in the peak memory.
+  void DropPages() const;
+
+ private:
+  std::string path_;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// `folder`/`name`, or a kExitInput fault that blames `source` if `name` may lead out of `folder`.
+std::string PathInside(const std::string& folder, const std::string& name,
+                       const std::string& source);
+
+// Finds out before the work whether `path` can be written after it. Faults are kExitUsage.
+void CheckWritable(const std::string& path);
+
+// Writes the parts one after the other to a temporary neighbour, syncs it, and renames it to
+// `path`, so that a reader sees the old file or the new one. Faults are kExitUsage.
+void WriteAtomically(const std::string& path, const std::vector<std::string_view>& parts);
+
+}  // namespace runner
+
+#endif  // RUNNER_FILES_H_

@@ -1,0 +1,49 @@
+// See manifest.h.
+#include "manifest.h"
+
+#include <set>
+
+#include "files.h"
+#include "json.h"
+
+namespace runner {
+namespace {
+
+TensorSpec ReadSpec(const JsonNode& node) {
+  const std::string dtype = node.Get("dtype").Text();
+  TensorSpec spec{node.Get("name").Text(), node.Shape("shape"), FindNamedDType(dtype)};
+  if (spec.dtype == nullptr) node.Fail("has the unknown dtype \"" + dtype + "\"");
+  return spec;
+}
+
+std::vector<TensorSpec> ReadSpecs(const JsonNode& root, const std::string& key) {
+  std::vector<TensorSpec> specs;
+  std::set<std::string> seen;
+  for (const JsonNode& node : root.Get(key).Items()) {
+    specs.push_back(ReadSpec(node));
+    if (!seen.insert(specs.back().name).second) {
+      node.Fail("repeats the name \"" + specs.back().name + "\"");
+    }
+  }
+  return specs;
+}
+
+}  // namespace
+
+Manifest ReadManifest(const std::string& release) {
+  const MappedFile file(release + "/manifest.json");
+  const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
+  Manifest manifest;
+  manifest.path = file.path();
+  manifest.library = PathInside(release, root.Get("library").Text(), file.path());
+  manifest.params = PathInside(release, root.Get("params").Text(), file.path());
+  manifest.entry = root.Get("entry").Text();
+  manifest.inputs = ReadSpecs(root, "inputs");
+  manifest.outputs = ReadSpecs(root, "outputs");
+  root.Get("params_order");  // required, so that a forgotten list is not taken for an empty one
+  manifest.params_order = root.TextList("params_order");
+  manifest.cpu_features = root.TextList("cpu_features");
+  return manifest;
+}
+
+}  // namespace runner

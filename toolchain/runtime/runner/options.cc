@@ -1,0 +1,115 @@
+// See options.h. The options are rows of tables, so that parsing is the same few lines for all.
+#include "options.h"
+
+#include <charconv>
+#include <set>
+
+#include "fault.h"
+
+namespace runner {
+
+const char kUsage[] =
+    "usage: runner --release DIR --inputs IN.safetensors --outputs OUT.safetensors --report "
+    "OUT.json\n"
+    "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
+    "              [--threads N] [--progress]\n"
+    "       runner --version\n"
+    "\n"
+    "Runs the model of a release once for its outputs, then times it call by call.\n"
+    "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
+    "or input,\n"
+    "4 the library does not fit this device, 5 the model failed while it ran.\n";
+
+namespace {
+
+struct FlagOption {
+  const char* name;
+  bool Options::* field;
+};
+
+struct TextOption {
+  const char* name;
+  std::string Options::* field;
+};
+
+struct NumberOption {
+  const char* name;
+  int64_t Options::* field;
+  int64_t least;
+  int64_t most;
+};
+
+constexpr int64_t kMaxRuns = 10'000'000;
+constexpr int64_t kOneDayMs = 24 * 60 * 60 * 1000;
+
+constexpr FlagOption kFlags[] = {{"--help", &Options::help},
+                                 {"--version", &Options::version},
+                                 {"--progress", &Options::progress}};
+constexpr TextOption kTexts[] = {{"--release", &Options::release},
+                                 {"--inputs", &Options::inputs},
+                                 {"--outputs", &Options::outputs},
+                                 {"--report", &Options::report}};
+constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
+                                     {"--min-runs", &Options::min_runs, 1, kMaxRuns},
+                                     {"--max-runs", &Options::max_runs, 0, kMaxRuns},
+                                     {"--budget-ms", &Options::budget_ms, 0, kOneDayMs},
+                                     {"--threads", &Options::threads, 1, 1024}};
+
+template <typename Row, size_t n>
+const Row* FindRow(const Row (&table)[n], const std::string& name) {
+  for (const Row& row : table) {
+    if (name == row.name) return &row;
+  }
+  return nullptr;
+}
+
+int64_t ParseNumber(const NumberOption& option, const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < option.least || value > option.most) {
+    throw Fault(kExitUsage, std::string(option.name) + " must be an integer from " +
+                                std::to_string(option.least) + " to " +
+                                std::to_string(option.most) + ", not \"" + text + "\"");
+  }
+  return value;
+}
+
+void CheckComplete(const Options& options) {
+  if (options.help || options.version) return;
+  for (const TextOption& option : kTexts) {
+    if ((options.*option.field).empty()) {
+      throw Fault(kExitUsage, std::string(option.name) + " is missing; see runner --help");
+    }
+  }
+  if (options.outputs == options.report) {
+    throw Fault(kExitUsage, "--outputs and --report name the same file", options.report);
+  }
+}
+
+}  // namespace
+
+Options ParseOptions(int argc, char** argv) {
+  Options options;
+  std::set<std::string> seen;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (!seen.insert(name).second) throw Fault(kExitUsage, name + " is given twice");
+    if (const FlagOption* flag = FindRow(kFlags, name)) {
+      options.*flag->field = true;
+      continue;
+    }
+    const TextOption* text = FindRow(kTexts, name);
+    const NumberOption* number = FindRow(kNumbers, name);
+    if (!text && !number) {
+      throw Fault(kExitUsage, "unknown option \"" + name + "\"; see runner --help");
+    }
+    if (++i == argc) throw Fault(kExitUsage, name + " needs a value");
+    if (text) options.*text->field = argv[i];
+    if (number) options.*number->field = ParseNumber(*number, argv[i]);
+  }
+  CheckComplete(options);
+  return options;
+}
+
+}  // namespace runner

@@ -1,0 +1,32 @@
+// The command line.
+#ifndef RUNNER_OPTIONS_H_
+#define RUNNER_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace runner {
+
+extern const char kUsage[];
+
+struct Options {
+  bool help = false;
+  bool version = false;
+  bool progress = false;
+  std::string release;
+  std::string inputs;
+  std::string outputs;
+  std::string report;
+  int64_t warmup_runs = 1;
+  int64_t min_runs = 3;
+  int64_t max_runs = 10000;
+  int64_t budget_ms = 10000;
+  int64_t threads = 0;  // 0: as many as there are usable CPUs
+};
+
+// Faults are kExitUsage.
+Options ParseOptions(int argc, char** argv);
+
+}  // namespace runner
+
+#endif  // RUNNER_OPTIONS_H_

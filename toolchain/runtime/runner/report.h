@@ -1,0 +1,27 @@
+// The report file and the version line.
+#ifndef RUNNER_REPORT_H_
+#define RUNNER_REPORT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "timing.h"
+
+namespace runner {
+
+struct Report {
+  double load_ms = 0;       // library, virtual machine and parameters
+  double first_run_ms = 0;  // the run whose outputs are written
+  Timings timings;
+  int threads = 0;
+  int64_t peak_rss_kib = 0;
+};
+
+// {"runner": ..., "tvm": ..., "ffi": ..., "machine": ...} in one line.
+std::string VersionLine();
+
+void WriteReport(const std::string& path, const Report& report);
+
+}  // namespace runner
+
+#endif  // RUNNER_REPORT_H_

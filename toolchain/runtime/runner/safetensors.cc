@@ -1,0 +1,163 @@
+// See safetensors.h. A file comes from outside: each number in it is checked before it is used.
+#include "safetensors.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "fault.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian");
+
+namespace runner {
+namespace {
+
+using tvm::ffi::Tensor;
+
+constexpr size_t kSizeBytes = sizeof(uint64_t);
+constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's reference implementation
+constexpr size_t kAlignment = 64;             // what TVM's generated code asks of its arguments
+
+// Memory for tensors that the runner itself makes.
+struct AlignedAllocator {
+  void AllocData(DLTensor* tensor) {
+    const size_t size = std::max<size_t>(tvm::ffi::GetDataSize(*tensor), 1);
+    if (posix_memalign(&tensor->data, kAlignment, size) != 0) throw std::bad_alloc();
+  }
+  void FreeData(DLTensor* tensor) { free(tensor->data); }
+};
+
+// The byte count of a tensor, or a fault when it does not fit in 63 bits.
+uint64_t CountBytes(const TensorEntry& entry, const JsonNode& node) {
+  int64_t bytes = entry.dtype->bytes;
+  for (int64_t extent : entry.shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) node.Fail("has a shape that overflows");
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+std::string_view TensorBytes(const Tensor& tensor) {
+  const char* start = static_cast<const char*>(tensor.data_ptr()) + tensor.byte_offset();
+  return {start, static_cast<size_t>(tensor.numel() * FindDLDType(tensor.dtype())->bytes)};
+}
+
+json::Object DescribeTensor(const Tensor& tensor, uint64_t begin, uint64_t end) {
+  json::Array shape;
+  for (int64_t extent : tensor.shape()) shape.push_back(extent);
+  json::Object entry;
+  entry.Set(tvm::ffi::String("dtype"), tvm::ffi::String(FindDLDType(tensor.dtype())->stored));
+  entry.Set(tvm::ffi::String("shape"), shape);
+  entry.Set(tvm::ffi::String("data_offsets"),
+            json::Array{static_cast<int64_t>(begin), static_cast<int64_t>(end)});
+  return entry;
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  const JsonNode header = JsonNode::ParseObject(ReadHeader(), path);
+  for (const std::string& name : header.Keys()) {
+    if (name != "__metadata__") AddEntry(name, header.Get(name));
+  }
+  CheckLayout();
+}
+
+// Sets the data part and returns the header part.
+std::string_view SafetensorsFile::ReadHeader() {
+  const std::string_view bytes = file_.bytes();
+  if (bytes.size() < kSizeBytes) {
+    throw Fault(kExitInput, "not a safetensors file: shorter than 8 bytes", path());
+  }
+  uint64_t size = 0;
+  memcpy(&size, bytes.data(), kSizeBytes);
+  const uint64_t rest = bytes.size() - kSizeBytes;
+  if (size > kMaxHeader || size > rest) {
+    throw Fault(kExitInput,
+                "not a safetensors file, or truncated: its header should have " +
+                    std::to_string(size) + " bytes, the file has " + std::to_string(rest),
+                path());
+  }
+  data_ = bytes.substr(kSizeBytes + size);
+  return bytes.substr(kSizeBytes, size);
+}
+
+void SafetensorsFile::AddEntry(const std::string& name, const JsonNode& node) {
+  const std::string stored = node.Get("dtype").Text();
+  TensorEntry entry{FindStoredDType(stored), node.Shape("shape"), 0, 0};
+  if (entry.dtype == nullptr) node.Fail("has the unknown dtype \"" + stored + "\"");
+
+  const std::vector<int64_t> offsets = node.Shape("data_offsets");
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) node.Fail("has invalid data_offsets");
+  entry.begin = static_cast<uint64_t>(offsets[0]);
+  entry.end = static_cast<uint64_t>(offsets[1]);
+  if (entry.end > data_.size()) {
+    node.Fail("ends at byte " + std::to_string(entry.end) + " of " + std::to_string(data_.size()) +
+              " bytes of data: the file is truncated");
+  }
+  const uint64_t needed = CountBytes(entry, node);
+  if (needed != entry.end - entry.begin) {
+    node.Fail("is " + Describe(*entry.dtype, entry.shape) + " and needs " + std::to_string(needed) +
+              " bytes, its data_offsets span " + std::to_string(entry.end - entry.begin));
+  }
+  entries_.emplace(name, std::move(entry));
+}
+
+// The format allows neither overlaps nor holes; either is a sign of damage.
+void SafetensorsFile::CheckLayout() const {
+  std::vector<std::pair<uint64_t, uint64_t>> spans;
+  for (const auto& [name, entry] : entries_) spans.emplace_back(entry.begin, entry.end);
+  std::sort(spans.begin(), spans.end());
+  uint64_t reached = 0;
+  for (const auto& [begin, end] : spans) {
+    if (begin != reached) {
+      throw Fault(kExitInput,
+                  "the tensors overlap or leave a hole at byte " + std::to_string(reached), path());
+    }
+    reached = end;
+  }
+  if (reached != data_.size()) {
+    throw Fault(kExitInput,
+                "the tensors end at byte " + std::to_string(reached) + " of " +
+                    std::to_string(data_.size()) + " bytes of data",
+                path());
+  }
+}
+
+Tensor SafetensorsFile::Load(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) throw Fault(kExitInput, "has no tensor \"" + name + "\"", path());
+  const TensorEntry& entry = found->second;
+  const tvm::ffi::ShapeView shape(entry.shape.data(), entry.shape.size());
+  Tensor tensor =
+      Tensor::FromNDAlloc(AlignedAllocator(), shape, entry.dtype->dl, DLDevice{kDLCPU, 0});
+  memcpy(tensor.data_ptr(), data_.data() + entry.begin, entry.end - entry.begin);
+  file_.DropPages();
+  return tensor;
+}
+
+void WriteSafetensors(const std::string& path,
+                      const std::vector<std::pair<std::string, Tensor>>& tensors) {
+  // Wide elements first keeps every tensor aligned to its element size.
+  auto ordered = tensors;
+  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& left, const auto& right) {
+    return left.second.dtype().bits > right.second.dtype().bits;
+  });
+  json::Object header;
+  std::vector<std::string_view> parts(2);
+  uint64_t reached = 0;
+  for (const auto& [name, tensor] : ordered) {
+    const std::string_view bytes = TensorBytes(tensor);
+    header.Set(tvm::ffi::String(name), DescribeTensor(tensor, reached, reached + bytes.size()));
+    parts.push_back(bytes);
+    reached += bytes.size();
+  }
+  std::string text(json::Stringify(header));
+  text.resize((text.size() + kSizeBytes - 1) / kSizeBytes * kSizeBytes, ' ');
+  const uint64_t size = text.size();
+  parts[0] = {reinterpret_cast<const char*>(&size), kSizeBytes};
+  parts[1] = text;
+  WriteAtomically(path, parts);
+}
+
+}  // namespace runner

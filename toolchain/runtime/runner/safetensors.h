@@ -1,0 +1,54 @@
+// The safetensors format: a little-endian u64 header size, a JSON header, then the tensors' bytes.
+#ifndef RUNNER_SAFETENSORS_H_
+#define RUNNER_SAFETENSORS_H_
+
+#include <tvm/ffi/container/tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtype.h"
+#include "files.h"
+#include "json.h"
+
+namespace runner {
+
+struct TensorEntry {
+  const DType* dtype;
+  std::vector<int64_t> shape;
+  uint64_t begin;  // offsets into the data part
+  uint64_t end;
+};
+
+// A file whose header has been checked completely once it is constructed. Faults are kExitInput.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const std::map<std::string, TensorEntry>& entries() const { return entries_; }
+
+  // A copy of one tensor in memory aligned as TVM's generated code expects it.
+  tvm::ffi::Tensor Load(const std::string& name) const;
+
+ private:
+  std::string_view ReadHeader();
+  void AddEntry(const std::string& name, const JsonNode& node);
+  void CheckLayout() const;
+
+  MappedFile file_;
+  std::string_view data_;
+  std::map<std::string, TensorEntry> entries_;
+};
+
+// Writes contiguous CPU tensors of the types in dtype.h, atomically.
+void WriteSafetensors(const std::string& path,
+                      const std::vector<std::pair<std::string, tvm::ffi::Tensor>>& tensors);
+
+}  // namespace runner
+
+#endif  // RUNNER_SAFETENSORS_H_

@@ -1,0 +1,36 @@
+// Timing of single calls, raw and unfiltered: statistics are the reader's business.
+#ifndef RUNNER_TIMING_H_
+#define RUNNER_TIMING_H_
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "model.h"
+
+namespace runner {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t NanosecondsSince(Clock::time_point start);
+double MillisecondsSince(Clock::time_point start);
+
+struct TimingPlan {
+  int64_t warmup_runs;
+  int64_t min_runs;
+  int64_t max_runs;  // wins over min_runs; 0 means that nothing is timed
+  int64_t budget_ms;
+  bool progress;
+};
+
+struct Timings {
+  std::vector<int64_t> warmup_ns;
+  std::vector<int64_t> samples_ns;
+};
+
+// Warms up, then repeats until the budget is used up, within the two limits on the number of runs.
+Timings Measure(const Model& model, const TimingPlan& plan);
+
+}  // namespace runner
+
+#endif  // RUNNER_TIMING_H_

@@ -1,0 +1,145 @@
+"""Tensors at the edges of a model: their signature, their files, and how far two sets of them lie apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from safetensors.numpy import save as save_bytes
+
+from toolchain import files
+from toolchain.errors import VerificationError
+
+Tensors = Mapping[str, NDArray[Any]]
+
+# What safetensors, TVM and numpy all know, under the name that TVM and numpy share.
+DTYPES = (
+    "float32", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool",
+)  # fmt: skip
+
+# A library computes in another order than the reference does: what counts as the same answer, by output dtype.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "float16": 2e-2}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and element type of one input or output.
+
+    Attributes:
+        name: The name that the model file gives it.
+        shape: Dimensions, all static.
+        dtype: One of `DTYPES`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name} {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far outputs lie from their reference.
+
+    Attributes:
+        max_abs: Largest absolute difference over all outputs.
+        max_rel: Largest over the outputs of `max|output - reference| / max|reference|`. It is relative to the
+            tensor, not to each element, since elements near zero carry no relative precision.
+        tolerance: The limit that `max_rel` was held against.
+        ok: Whether every output is finite and within its tolerance.
+    """
+
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    ok: bool
+
+
+def save(path: Path, tensors: Tensors) -> None:
+    """Write tensors as a safetensors file, the same bytes for the same tensors."""
+    files.write_atomic(path, encode(tensors))
+
+
+def encode(tensors: Tensors) -> bytes:
+    """Encode tensors in the safetensors format (https://github.com/huggingface/safetensors)."""
+    # ascontiguousarray alone would turn a scalar into a vector of one.
+    return bytes(save_bytes({name: np.asarray(value, order="C") for name, value in tensors.items()}))
+
+
+def load(path: Path) -> dict[str, NDArray[Any]]:
+    """Read a safetensors file.
+
+    Raises:
+        VerificationError: The file is missing, truncated or not in the format.
+    """
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError, ValueError, KeyError) as fault:
+        raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
+
+
+def compare(outputs: Tensors, reference: Tensors, tolerance: float | None = None) -> Difference:
+    """Compare outputs with their reference; both map the same names to arrays of the same shapes.
+
+    Args:
+        outputs: What the device computed.
+        reference: What the reference runtime computed.
+        tolerance: Limit for the relative difference; the default depends on the dtype (`TOLERANCE`), and integer
+            outputs must be equal.
+
+    Raises:
+        VerificationError: Names or shapes differ.
+    """
+    _check_alike(outputs, reference)
+    parts = [_difference(outputs[name], wanted, tolerance) for name, wanted in reference.items()]
+    worst = max(parts, key=lambda part: part.max_rel)
+    return Difference(
+        max_abs=max(part.max_abs for part in parts),
+        max_rel=worst.max_rel,
+        tolerance=worst.tolerance,
+        ok=all(part.ok for part in parts),
+    )
+
+
+def _check_alike(outputs: Tensors, reference: Tensors) -> None:
+    got = {name: tuple(value.shape) for name, value in outputs.items()}
+    wanted = {name: tuple(value.shape) for name, value in reference.items()}
+    if got != wanted:
+        raise VerificationError("the outputs do not have the model's signature", details=f"{got}\ninstead of {wanted}")
+
+
+def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None) -> Difference:
+    limit = TOLERANCE.get(str(wanted.dtype), 0.0) if tolerance is None else tolerance
+    if wanted.size == 0:
+        return Difference(0.0, 0.0, limit, ok=True)
+    finite = bool(np.isfinite(got.astype(np.float64)).all())
+    distance = float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64)))) if finite else math.inf
+    scale = float(np.max(np.abs(wanted.astype(np.float64))))
+    relative = distance / scale if scale > 0 else distance
+    return Difference(distance, relative, limit, ok=finite and relative <= limit)
+
+
+def check_signature(tensors: Tensors, specs: Sequence[TensorSpec]) -> list[str]:
+    """List what is wrong with tensors that should fit a signature; an empty list means that they fit."""
+    faults = [f"{name}: the model has no such input" for name in tensors if name not in {s.name for s in specs}]
+    for spec in specs:
+        value = tensors.get(spec.name)
+        if value is None:
+            faults.append(f"{spec.name}: missing, wanted {spec}")
+        elif tuple(value.shape) != spec.shape or str(value.dtype) != spec.dtype:
+            faults.append(f"{spec.name}: has {tuple(value.shape)} {value.dtype}, wanted {spec}")
+    return faults
