@@ -21,6 +21,9 @@ from toolchain.tensors import Tensors
 
 _CONDITIONS = """
 echo "load=$(cut -d ' ' -f 1 /proc/loadavg)"
+echo "ticks=$(head -n 1 /proc/stat)"
+sleep 0.2
+echo "ticks=$(head -n 1 /proc/stat)"
 for file in /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor; do
   [ ! -r "$file" ] || echo "governor=$(cat "$file")"
 done
@@ -42,7 +45,7 @@ _OUTLIER = 1.5
 _DRIFT = 0.05
 _SLOWER_CLOCK = 0.95
 _HOT_C = 80.0
-_BUSY = 0.5
+_BUSY = 0.1
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,15 @@ class Conditions:
     """What a device's CPU was doing at one moment; None where the device does not tell.
 
     Attributes:
-        load: Load average of the last minute.
+        load: Load average of the last minute, which still knows of the build before.
+        busy: Share of CPU time in use during the last 0.2 s, from 0 to 1.
         governors: Frequency governors in use.
         mhz: Mean clock of its CPUs.
         celsius: Highest temperature of its thermal zones.
     """
 
     load: float
+    busy: float
     governors: tuple[str, ...]
     mhz: float | None
     celsius: float | None
@@ -167,10 +172,18 @@ def conditions(shell: Shell) -> Conditions:
     degrees = [int(value) / 1000 for key, value in pairs if key == "millidegrees" and value.lstrip("-").isdigit()]
     return Conditions(
         load=next((float(value) for key, value in pairs if key == "load"), 0.0),
+        busy=_busy(*(value for key, value in pairs if key == "ticks")),
         governors=tuple(sorted({value for key, value in pairs if key == "governor"})),
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
         celsius=max(degrees, default=None),
     )
+
+
+def _busy(before: str, after: str) -> float:
+    """Compare two readings of the first line of /proc/stat: `cpu user nice system idle iowait ...`, in ticks."""
+    first, second = ([int(ticks) for ticks in line.split()[1:]] for line in (before, after))
+    spent = [later - earlier for earlier, later in zip(first, second, strict=True)]
+    return round(1 - sum(spent[3:5]) / sum(spent), 3) if sum(spent) > 0 else 0.0
 
 
 def statistics(samples: Sequence[float]) -> Latency:
@@ -219,7 +232,7 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
         (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
         (latency.max > _OUTLIER * latency.median, f"an outlier of {latency.max / latency.median:.1f} times the median"),
         (abs(_drift(latency.samples)) > _DRIFT, f"drift: the second half ran {_drift(latency.samples):+.0%} slower"),
-        (before.load > _BUSY * cpus, f"busy: load {before.load:g} on {cpus} CPUs before the first run"),
+        (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
         (threads > cpus, f"{threads} threads on {cpus} CPUs"),
         (bool(set(before.governors) - {"performance"}), f"governor {', '.join(before.governors)}: the clock varies"),
         (_slower(before.mhz, after.mhz), f"throttled: {before.mhz} MHz before, {after.mhz} MHz after"),

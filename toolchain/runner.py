@@ -58,7 +58,7 @@ class Run:
     Attributes:
         outputs: Output tensors by name.
         samples_ns: Duration of every timed run in nanoseconds, in order; empty for a smoke run.
-        warmup_ns: Durations of the runs before those.
+        warmup_ns: Durations of the runs before those, at least one.
         load_ms: Time to load library and params.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of the process.
@@ -74,15 +74,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up."""
+    """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
+
+    The first run, whose outputs are kept, warms up and is not timed; `warmup_runs` adds more of them.
+    """
 
     budget_s: float = 10.0
-    warmup_runs: int = 1
+    warmup_runs: int = 0
     min_runs: int = 3
     max_runs: int = 10_000
 
 
-SMOKE = Plan(budget_s=0.0, warmup_runs=0, min_runs=1, max_runs=0)
+SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
 
 
 def build(board: Board) -> Runner:
@@ -198,7 +201,7 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:
     return Run(
         outputs=loaded,
         samples_ns=tuple(report["samples_ns"]),
-        warmup_ns=tuple(report["warmup_ns"]),
+        warmup_ns=(round(report["first_run_ms"] * 1e6), *report["warmup_ns"]),
         load_ms=report["load_ms"],
         threads=report["threads"],
         peak_rss_kib=report["peak_rss_kib"],

@@ -795,6 +795,10 @@ class SshShell:
         out, err = bytearray(), bytearray()
         ended = _collect(channel, out, err, deadline)
         if not ended or not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+            # The guard ends the command when its input ends. Waiting for that makes the message true, and dropbear
+            # would close the next channel if one with a running command were closed before it.
+            channel.shutdown_write()
+            _collect(channel, out, err, time.monotonic() + CLOSE_GRACE)
             words = process.tail(err.decode(errors="replace"))
             raise DeviceError(
                 f"{who} did not finish within {timeout:g} s and was ended",
