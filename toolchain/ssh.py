@@ -59,6 +59,7 @@ _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "a
 _WINDOW = 1 << 24
 # OpenSSH's own limit for AES, 2**32 blocks (RFC 4344); paramiko's 512 MB would stall every large upload.
 _REKEY_BYTES = 1 << 36
+_PASSWORD_METHODS = frozenset({"password", "keyboard-interactive"})
 _SHELL_SYNTAX = frozenset("|&;<>()$`\n*?!")
 
 # A closed channel does not end a command by itself. Nobody writes to the guard's input, so its `read` ends when
@@ -461,8 +462,7 @@ class _Login:
         if methods is None or ("publickey" in methods and self._with_keys()):
             return
         password = self._options.password
-        wanted = methods & {"password", "keyboard-interactive"}
-        if password is not None and wanted and self._transport.is_active():
+        if password is not None and methods & _PASSWORD_METHODS and self._transport.is_active():
             call = functools.partial(self._transport.auth_password, self._hop.user, password)
             if self._attempt("password", call):
                 return
@@ -527,7 +527,7 @@ class _Login:
         tried = "\n".join(self._tried) or "nothing: there is no agent key, no key file and no password"
         if self._locked:
             hint = f"ssh-add {_shown(self._locked[0])}"
-        elif self._options.password is not None:
+        elif self._options.password is not None and methods & _PASSWORD_METHODS:
             hint = f"check the password of {hop.user} on {hop.host}"
         else:
             jump = f"-o ProxyJump={','.join(hop.jumps)} " if hop.jumps else ""
@@ -715,14 +715,16 @@ class SshShell:
                 left -= self._feed(channel, stream, progress)
             channel.shutdown_write()
             result = self._finish(channel, stall, f"{self.name}, writing {target},", script)
-        if result.returncode != 0 or left > 0:
+        if result.returncode != 0:
             raise command_failed(self.name, script, result)
+        if left > 0:
+            raise DeviceError(f"{self.name} lacks the last {left} bytes of {source}", hint="resume the upload")
 
     def _feed(self, channel: Any, stream: IO[bytes], progress: Callable[[int], None] | None) -> int:
         """Send a stream until it ends or the device stops reading; return the bytes sent."""
         # One packet holds this much; larger blocks would only be cut, and copied for it.
         step = channel.out_max_packet_size - 64
-        sent = 0
+        sent = reported = 0
         while not channel.exit_status_ready() and (data := stream.read(step)):
             try:
                 channel.sendall(data)
@@ -732,8 +734,11 @@ class SshShell:
                 # Either `cat` ended, and its words tell why, or the connection did; `_finish` finds out.
                 break
             sent += len(data)
-            if progress and (sent // CHUNK != (sent - len(data)) // CHUNK or len(data) < step):
+            if progress and sent - reported >= CHUNK:
                 progress(stream.tell())
+                reported = sent
+        if progress and sent > reported:
+            progress(stream.tell())
         return sent
 
     def pull(self, source: str, target: Path) -> None:

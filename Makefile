@@ -1,0 +1,68 @@
+# One habit: make deploy BOARD=... HOST=... MODEL=...
+# Every recipe is one call; what it does is in the toolchain, not here.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BOARD  ?= local
+HOST   ?=
+MODEL  ?= mobilenet
+ARGS   ?=
+
+TOOLCHAIN := $(VENV)/bin/toolchain
+READY     := $(VENV)/.ready
+DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
+
+.DEFAULT_GOAL := help
+.PHONY: help setup deploy bench status releases rollback boards doctor test stress lint format lock clean
+
+help: ## Show this
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) ARGS='more options'"
+
+setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+deploy: $(READY) ## Build MODEL, deploy it to BOARD at HOST, check its outputs there and measure it
+	@$(TOOLCHAIN) deploy "$(MODEL)" $(DEVICE) $(ARGS)
+
+bench: $(READY) ## Measure the release that the device runs
+	@$(TOOLCHAIN) bench $(DEVICE) $(ARGS)
+
+status: $(READY) ## Show what the device is and what it runs
+	@$(TOOLCHAIN) status $(DEVICE) $(ARGS)
+
+releases: $(READY) ## List the releases that the device keeps
+	@$(TOOLCHAIN) releases $(DEVICE) $(ARGS)
+
+rollback: $(READY) ## Make the release before the current one current again
+	@$(TOOLCHAIN) rollback $(DEVICE) $(ARGS)
+
+boards: $(READY) ## List the board types
+	@$(TOOLCHAIN) boards $(ARGS)
+
+doctor: $(READY) ## Say what this machine lacks for each board
+	@$(TOOLCHAIN) doctor $(ARGS)
+
+test: $(READY) ## Run the tests; TOOLCHAIN_STRICT=1 fails where a part of the system is missing
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
+	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
+
+lint: $(READY) ## Check style and types
+	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy
+
+format: $(READY) ## Format the code
+	@$(VENV)/bin/ruff format .
+
+lock: ## Renew requirements.lock from pyproject.toml (needs uv)
+	@uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+clean: ## Remove what was built; .venv and the cache stay
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
