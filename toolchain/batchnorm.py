@@ -7,6 +7,7 @@ for each channel. Relax can fold it too, but builds a kernel for every step of t
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,7 @@ class _Folder:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses = collections.Counter(name for node in graph.node for name in node.input)
-        self._uses.update(value.name for value in graph.output)
+        self._uses = collections.Counter(_reads(graph))
         self._ranks = ranks
 
     def run(self) -> None:
@@ -48,7 +48,7 @@ class _Folder:
         self._drop_unused_weights()
 
     def _replacement(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        if node.op_type != "BatchNormalization" or not all(name in self._weights for name in node.input[1:]):
+        if not self._is_constant(node):
             return [node]
         scale, shift = self._scale_and_shift(node)
         convolution = self._makers.get(node.input[0])
@@ -58,6 +58,12 @@ class _Folder:
             self._makers[node.output[0]] = convolution
             return []
         return self._multiply_and_add(node, scale, shift) if node.input[0] in self._ranks else [node]
+
+    def _is_constant(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is a batch normalization with known statistics; in training it takes those of its input."""
+        training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+        known = all(name in self._weights for name in node.input[1:])
+        return node.op_type == "BatchNormalization" and known and not training
 
     def _scale_and_shift(self, node: onnx.NodeProto) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         gamma, beta, mean, variance = (self._value(name).astype(np.float64) for name in node.input[1:5])
@@ -86,7 +92,7 @@ class _Folder:
             self._store(node.input[2], self._value(node.input[2]) * scale + shift, weight.dtype)
             return
         del node.input[2:]
-        node.input.append(f"{node.output[0]}.folded_bias")
+        node.input.append(self._unused(f"{node.output[0]}.folded_bias"))
         self._store(node.input[2], shift, weight.dtype)
 
     def _multiply_and_add(
@@ -95,12 +101,18 @@ class _Folder:
         output = node.output[0]
         dtype = self._value(node.input[1]).dtype
         shape = (-1, *[1] * (self._ranks[node.input[0]] - 2))
-        self._store(f"{output}.scale", scale.reshape(shape), dtype)
-        self._store(f"{output}.shift", shift.reshape(shape), dtype)
+        factor, offset, scaled = (self._unused(f"{output}.{word}") for word in ("scale", "shift", "scaled"))
+        self._store(factor, scale.reshape(shape), dtype)
+        self._store(offset, shift.reshape(shape), dtype)
         return [
-            helper.make_node("Mul", [node.input[0], f"{output}.scale"], [f"{output}.scaled"], f"{node.name}.scale"),
-            helper.make_node("Add", [f"{output}.scaled", f"{output}.shift"], [output], f"{node.name}.shift"),
+            helper.make_node("Mul", [node.input[0], factor], [scaled], scaled),
+            helper.make_node("Add", [scaled, offset], [output], output),
         ]
+
+    def _unused(self, name: str) -> str:
+        while name in self._weights or name in self._makers:
+            name += "_"
+        return name
 
     def _store(self, name: str, value: NDArray[Any], dtype: Any) -> None:
         tensor = numpy_helper.from_array(np.ascontiguousarray(value.astype(dtype)), name)
@@ -111,17 +123,21 @@ class _Folder:
         self._weights[name] = self._graph.initializer[-1]
 
     def _drop_unused_weights(self) -> None:
-        if self._has_subgraphs():
-            return
-        used = {name for node in self._graph.node for name in node.input}
-        used |= {value.name for value in self._graph.output}
+        used = set(_reads(self._graph))
         kept = [tensor for tensor in self._graph.initializer if tensor.name in used]
         del self._graph.initializer[:]
         self._graph.initializer.extend(kept)
 
-    def _has_subgraphs(self) -> bool:
-        """If and Loop bodies read weights of the graph around them without naming them as inputs."""
-        return any(attribute.HasField("g") for node in self._graph.node for attribute in node.attribute)
+
+def _reads(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield a name for each use of it; the bodies of If and Loop read from the graph around them."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for body in [attribute.g, *attribute.graphs]:
+                yield from _reads(body)
+    for value in graph.output:
+        yield value.name
 
 
 def _ranks(proto: onnx.ModelProto) -> dict[str, int]:
@@ -129,6 +145,6 @@ def _ranks(proto: onnx.ModelProto) -> dict[str, int]:
     graph = shape_inference.infer_shapes(proto).graph
     return {
         value.name: len(value.type.tensor_type.shape.dim)
-        for value in [*graph.input, *graph.value_info]
+        for value in [*graph.input, *graph.value_info, *graph.output]
         if value.type.tensor_type.HasField("shape")
     }

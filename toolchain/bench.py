@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,16 +168,21 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
 def conditions(shell: Shell) -> Conditions:
     """Ask a device what its CPU is doing."""
     pairs = [line.split("=", 1) for line in shell.run(_CONDITIONS).stdout.splitlines() if "=" in line]
-    clocks = [float(value) for key, value in pairs if key == "mhz"]
-    clocks = [float(value) / 1000 for key, value in pairs if key == "khz"] or clocks
-    degrees = [int(value) / 1000 for key, value in pairs if key == "millidegrees" and value.lstrip("-").isdigit()]
+    clocks = [value / 1000 for value in _numbers(pairs, "khz")] or _numbers(pairs, "mhz")
+    degrees = [value / 1000 for value in _numbers(pairs, "millidegrees")]
     return Conditions(
-        load=next((float(value) for key, value in pairs if key == "load"), 0.0),
+        load=next(iter(_numbers(pairs, "load")), 0.0),
         busy=_busy(*(value for key, value in pairs if key == "ticks")),
         governors=tuple(sorted({value for key, value in pairs if key == "governor"})),
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
         celsius=max(degrees, default=None),
     )
+
+
+def _numbers(pairs: Sequence[Sequence[str]], wanted: str) -> list[float]:
+    """Pick the values of a key; a sensor or clock that is asleep gives none, or `<unknown>`."""
+    texts = [value for key, value in pairs if key == wanted]
+    return [float(text) for text in texts if re.fullmatch(r"-?\d+(\.\d+)?", text)]
 
 
 def _busy(before: str, after: str) -> float:
@@ -226,12 +232,13 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
     latency: Latency, before: Conditions, after: Conditions, *, threads: int, cpus: int, emulated: bool
 ) -> tuple[str, ...]:
     """Say in plain words what makes the numbers doubtful."""
+    outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
     checks = [
         (emulated, "emulated: these times say nothing about the real board"),
         (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: a longer --budget gives a firmer median"),
         (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
-        (latency.max > _OUTLIER * latency.median, f"an outlier of {latency.max / latency.median:.1f} times the median"),
-        (abs(_drift(latency.samples)) > _DRIFT, f"drift: the second half ran {_drift(latency.samples):+.0%} slower"),
+        (outlier > _OUTLIER, f"an outlier of {outlier:.1f} times the median"),
+        (abs(drift) > _DRIFT, f"drift: the median of the second half is {drift:+.0%} off that of the first"),
         (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
         (threads > cpus, f"{threads} threads on {cpus} CPUs"),
         (bool(set(before.governors) - {"performance"}), f"governor {', '.join(before.governors)}: the clock varies"),
@@ -242,7 +249,12 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
 
 
 def _percent(latency: Latency) -> str:
-    return f"{latency.std / latency.mean:.0%}"
+    return f"{_ratio(latency.std, latency.mean):.0%}"
+
+
+def _ratio(value: float, base: float) -> float:
+    """Divide; 1 where the base is 0, as of a model that is faster than one tick of a coarse clock."""
+    return value / base if base else 1.0
 
 
 def _drift(samples: Sequence[float]) -> float:
@@ -250,7 +262,7 @@ def _drift(samples: Sequence[float]) -> float:
     if half < _FEW:
         return 0.0
     first, second = float(np.median(samples[:half])), float(np.median(samples[-half:]))
-    return second / first - 1
+    return _ratio(second, first) - 1
 
 
 def _slower(before: float | None, after: float | None) -> bool:

@@ -190,7 +190,8 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     Raises:
         InputError: The named file is missing, or it has faults.
     """
-    named = path or (Path(os.environ["TOOLCHAIN_DEVICES"]) if "TOOLCHAIN_DEVICES" in os.environ else None)
+    variable = os.environ.get("TOOLCHAIN_DEVICES")
+    named = path or (Path(variable) if variable else None)
     source = named or Path("devices.toml")
     if named is None and not source.is_file():
         return {}
@@ -245,8 +246,9 @@ def _of_type(board: Board, name: str, device: Device) -> Device:
 
 def _validated(kind: Any, value: Any) -> tuple[Any, list[Fault]]:
     # Strict JSON mode takes tables for classes and arrays for tuples, but no text for a number.
+    # TOML's dates and times, which JSON lacks, must not pass as text either.
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(value, default=str)), []
+        return TypeAdapter(kind).validate_json(json.dumps(value, default=lambda moment: {"time": str(moment)})), []
     except ValidationError as fault:
         return None, [_fault(kind, error) for error in fault.errors()]
 
@@ -260,7 +262,7 @@ def _fault(kind: Any, error: Any) -> Fault:
         return Fault(key, "unknown key", suggestion)
     if error["type"] in {"missing", "missing_argument"}:
         return Fault(key, "is missing", "every board file sets it" if kind is Board else "every device sets it")
-    message = re.sub(r"^Input should be", "should be", error["msg"])
+    message = re.sub(r"^(Input|String) should", "should", error["msg"])
     value = error["input"]
     choices = re.findall(r"'([^']+)'", error["msg"]) if error["type"] == "literal_error" else []
     suggestion = did_you_mean(str(value), choices) if choices else ""

@@ -18,13 +18,13 @@ def minimum_glibc(path: Path) -> str:
     """Return the newest glibc version that a file's symbols name, such as `2.27`; empty if it names none.
 
     Raises:
-        BuildError: The file is not an ELF file.
+        BuildError: The file is missing, damaged or not an ELF file.
     """
     try:
         with path.open("rb") as stream:
             versions = [version for name in _needed_versions(ELFFile(stream)) if (version := _GLIBC.match(name))]
-    except ELFError as fault:
-        raise BuildError(f"{path} is not an ELF file", details=str(fault)) from fault
+    except (ELFError, OSError, ValueError) as fault:  # the last two from offsets that point nowhere
+        raise BuildError(f"{path} is not a readable ELF file", details=str(fault)) from fault
     return max((match[1] for match in versions), key=version_key, default="")
 
 

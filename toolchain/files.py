@@ -86,7 +86,7 @@ def read_json(path: Path, error: type[ToolchainError] = InputError) -> Any:
         return json.loads(path.read_bytes())
     except OSError as fault:
         raise error(f"cannot read {path}: {fault.strerror or fault}") from fault
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise error(f"{path} is not JSON", details=str(fault)) from fault
 
 

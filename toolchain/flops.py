@@ -34,7 +34,7 @@ def count(graph: onnx.GraphProto) -> int | None:
 
 
 def parameters(graph: onnx.GraphProto) -> int:
-    """Count the weights: floating-point or 8-bit elements of initializers and of constants that are not scalars."""
+    """Count the weights: elements of initializers and of constants that are neither scalars nor indices."""
     tensors = [*graph.initializer]
     for node in graph.node:
         if node.op_type == "Constant":
@@ -43,7 +43,7 @@ def parameters(graph: onnx.GraphProto) -> int:
 
 
 def _is_index(tensor: onnx.TensorProto) -> bool:
-    """Integers of 32 and 64 bits are shapes and indices, not weights; int32 biases of QDQ models count as weights."""
+    """Integers of 64 bits are shapes and indices, not weights; 32 bits are what the biases of QDQ models have."""
     return bool(tensor.data_type == onnx.TensorProto.INT64)
 
 
@@ -51,7 +51,7 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, _Shape]:
     shapes: dict[str, _Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in [*graph.input, *graph.value_info, *graph.output]:
         dims = value.type.tensor_type.shape.dim
-        if dims and all(dim.dim_value > 0 for dim in dims):
+        if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
             shapes[value.name] = tuple(dim.dim_value for dim in dims)
     for node in graph.node:
         values = [a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value"]
@@ -96,5 +96,6 @@ _COUNTERS: dict[str, Callable[[onnx.NodeProto, dict[str, _Shape]], int]] = {
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
     "Gemm": _gemm,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from toolchain.errors import InputError
 from toolchain.tensors import TensorSpec, check_signature
@@ -75,8 +74,8 @@ def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
     """Read inputs from an .npz file that holds one array for each input, by name."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as fault:
+            arrays = {name: np.asarray(archive[name]) for name in archive.files}
+    except Exception as fault:  # zip, zlib and numpy each have errors of their own for a damaged file
         raise InputError(
             f"cannot read inputs from {path}", details=str(fault), hint="write it with numpy.savez"
         ) from fault
@@ -92,7 +91,7 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     Returns:
         The model's one input, float, in the model's layout: 1 x 3 x H x W, or 1 x H x W x 3.
     """
-    if len(specs) != 1 or len(specs[0].shape) != _IMAGE_RANK or _RGB not in specs[0].shape[1::2]:
+    if len(specs) != 1 or not _takes_images(specs[0]):
         raise InputError(
             "the model does not take one image",
             details="its inputs: " + ", ".join(map(str, specs)),
@@ -108,10 +107,14 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
 
 
+def _takes_images(spec: TensorSpec) -> bool:
+    return len(spec.shape) == _IMAGE_RANK and _RGB in spec.shape[1::2] and spec.dtype.startswith("float")
+
+
 def _opened(path: Path) -> Image.Image:
     try:
         return Image.open(path).convert("RGB")
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as fault:
+    except Exception as fault:  # its decoders raise whatever they trip over, of any class
         raise InputError(f"cannot read the image {path}", details=str(fault)) from fault
 
 

@@ -84,10 +84,12 @@ def load(source: str, shapes: Mapping[str, tuple[int, ...]] | None = None, seed:
     """
     path = Path(source)
     if source in zoo.NAMES and not path.exists():
-        return _described(zoo.build(source, seed), source, source)
-    proto = _read(path)
+        proto, name, origin = zoo.build(source, seed), source, source
+    else:
+        proto, name, origin = _read(path), path.stem, path.name
+    _drop_initializers_from_inputs(proto)
     _set_shapes(proto, dict(shapes or {}))
-    return _described(proto, path.stem, path.name)
+    return _described(proto, name, origin)
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -99,9 +101,9 @@ def _read(path: Path) -> onnx.ModelProto:
             or "give the path of an .onnx file; `toolchain model list` shows the zoo",
         )
     try:
-        proto = onnx.load(path)
+        proto = onnx.load(path, format="protobuf")
         onnx.checker.check_model(proto)
-    except (DecodeError, onnx.checker.ValidationError, FileNotFoundError, ValueError) as fault:
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
             f"{path.name} is not a valid ONNX model", details=str(fault).strip(), hint="export it again; is it whole?"
         ) from fault
@@ -109,7 +111,6 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _described(proto: onnx.ModelProto, name: str, origin: str) -> SourceModel:
-    _drop_initializers_from_inputs(proto)
     inputs = tuple(_input_spec(value) for value in proto.graph.input)
     if not inputs or not proto.graph.output:
         raise InputError(f"model {name} has no inputs or no outputs", hint="export it with its graph's signature")
@@ -141,8 +142,10 @@ def _set_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> N
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
     dims = value.type.tensor_type.shape.dim
-    fixed = [dim.dim_value for dim in dims]
-    fits = len(fixed) in {0, len(shape)} and all(have in {0, want} for have, want in zip(fixed, shape, strict=False))
+    fits = len(dims) == len(shape) and all(
+        dim.dim_value <= 0 or dim.dim_value == want  # an open dimension is 0, from some exporters -1
+        for dim, want in zip(dims, shape, strict=True)
+    )
     if not fits:
         raise InputError(f"shape {shape} does not fit input {value.name}, which is {_dims_text(value)} in the model")
     del dims[:]
@@ -151,16 +154,19 @@ def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
 
 
 def _dims_text(value: onnx.ValueInfoProto) -> str:
-    return "x".join(dim.dim_param or str(dim.dim_value or "?") for dim in value.type.tensor_type.shape.dim)
+    dims = value.type.tensor_type.shape.dim
+    return "x".join(dim.dim_param or (str(dim.dim_value) if dim.dim_value > 0 else "?") for dim in dims) or "scalar"
 
 
 def _input_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    if not tensor.HasField("shape") or any(size <= 0 for size in shape):
-        example = ",".join(str(size or 1) for size in shape) or "1,3,224,224"
+    if not tensor.HasField("shape"):
+        raise InputError(f"input {value.name} is not a tensor", hint="export the model with tensors as its inputs")
+    if any(size <= 0 for size in shape):
+        example = ",".join(str(max(size, 1)) for size in shape)
         raise InputError(
-            f"input {value.name} has open dimensions: {_dims_text(value) or 'no shape at all'}",
+            f"input {value.name} has open dimensions: {_dims_text(value)}",
             hint=f"set them, for example: --shape {value.name}:{example}",
         )
     return TensorSpec(value.name, shape, _dtype(value.name, tensor.elem_type))
@@ -171,6 +177,10 @@ def _dtype(name: str, element: int) -> str:
         dtype = str(helper.tensor_dtype_to_np_dtype(element))
     except (KeyError, TypeError, ValueError):
         dtype = str(element)
+    return _supported(name, dtype)
+
+
+def _supported(name: str, dtype: str) -> str:
     if dtype not in DTYPES:
         raise InputError(f"tensor {name} has the element type {dtype}", hint="supported: " + ", ".join(DTYPES))
     return dtype
@@ -216,6 +226,8 @@ def _failing_node(fault: BaseException) -> str:
 def _output_specs(module: tvm.IRModule, source: SourceModel) -> tuple[TensorSpec, ...]:
     result = module["main"].ret_ty
     types = list(result.fields) if hasattr(result, "fields") else [result]
+    if not all(hasattr(kind, "shape") and hasattr(kind, "dtype") for kind in types):
+        raise InputError(f"an output of {source.name} is not a tensor", details=str(result))
     try:
         shapes = [tuple(int(size) for size in kind.shape) for kind in types]
     except TypeError as fault:
@@ -223,7 +235,7 @@ def _output_specs(module: tvm.IRModule, source: SourceModel) -> tuple[TensorSpec
             f"the output shapes of {source.name} depend on its data", details=str(result), hint="fix every input shape"
         ) from fault
     return tuple(
-        TensorSpec(name, shape, str(kind.dtype))
+        TensorSpec(name, shape, _supported(name, str(kind.dtype)))
         for name, shape, kind in zip(source.output_names, shapes, types, strict=True)
     )
 

@@ -69,7 +69,6 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
         try:
             out, err = process.communicate(input_text, timeout=timeout)
         except subprocess.TimeoutExpired:
-            kill_group(process)
             raise error(
                 f"{words[0]} did not finish within {timeout:g} s and was ended", details=shlex.join(words)
             ) from None
@@ -89,19 +88,24 @@ def _started(
     """Start a command in a group of its own and leave nothing of it behind, whatever happens meanwhile."""
     try:
         process = spawn(words, cwd=cwd, env=env)
-    except FileNotFoundError:
-        raise error(
+    except OSError as fault:
+        raise _not_started(words, fault, error) from fault
+    try:
+        yield process
+    except BaseException:  # a child may outlive the command that started it and hold its output open
+        kill_group(process)
+        raise
+
+
+def _not_started(words: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
+    # A missing working folder, or a script's missing interpreter, raises FileNotFoundError too.
+    if isinstance(fault, FileNotFoundError) and fault.filename == words[0] and not Path(words[0]).exists():
+        return error(
             f"{words[0]} is not installed here",
             details=shlex.join(words),
             hint="`toolchain doctor` names the package that brings it",
-        ) from None
-    except OSError as fault:
-        raise error(f"{words[0]} could not be started: {fault}", details=shlex.join(words)) from fault
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            kill_group(process)
+        )
+    return error(f"{words[0]} could not be started: {fault}", details=shlex.join(words))
 
 
 def spawn(

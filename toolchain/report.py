@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toolchain.bench import Measurement
+from toolchain.bench import Latency, Measurement
 from toolchain.deploy import Transfer
 from toolchain.inputs import Guess
 from toolchain.store import DeviceFacts
 from toolchain.tensors import Difference
 
 SCHEMA_VERSION = 1
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Report:
             "warnings": [*self.warnings, *measured.warnings],
             "transfer": None if self.transfer is None else asdict(self.transfer),
             "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
-            "top": [asdict(guess) for guess in self.top],
+            "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
         }
 
     def _outputs(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Report:
             "reference": self.reference,
             "max_abs_diff": absolute,
             "max_rel_diff": relative,
-            "tolerance": self.difference.tolerance,
+            "tolerance": _finite(self.difference.tolerance),
             "ok": self.difference.ok,
         }
 
@@ -108,8 +110,8 @@ def table(report: Report) -> str:
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("outputs", _outputs_text(report)),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),
-        ("", f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"),
-        ("runs", _runs_text(report)),
+        ("", f"{_spread(latency)}{mark}"),
+        ("runs", f"{_runs_text(report)}{mark}"),
         ("transfer", _transfer_text(report.transfer)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
@@ -119,6 +121,10 @@ def table(report: Report) -> str:
 
 def _ms(value: float) -> str:
     return f"{value:.3g} ms" if value < 1 else f"{value:.2f} ms"
+
+
+def _spread(latency: Latency) -> str:
+    return f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"
 
 
 def _interval(report: Report) -> str:
@@ -187,6 +193,7 @@ def junit_failure(name: str, message: str, details: str) -> bytes:
 
 
 def _encoded(suite: ET.Element) -> bytes:
+    """Encode XML without the characters that it cannot hold at all, such as those of a compiler's colours."""
     ET.indent(suite)
-    text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
-    return text + b"\n"
+    text: str = ET.tostring(suite, encoding="unicode")
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{_NO_XML.sub('', text)}\n".encode()

@@ -88,7 +88,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     """
     try:
         return dict(load_file(path))
-    except (OSError, SafetensorError, ValueError, KeyError) as fault:
+    except (OSError, SafetensorError, ValueError, KeyError, AttributeError) as fault:  # the last: a type numpy lacks
         raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
 
 
@@ -126,11 +126,13 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None
     limit = TOLERANCE.get(str(wanted.dtype), 0.0) if tolerance is None else tolerance
     if wanted.size == 0:
         return Difference(0.0, 0.0, limit, ok=True)
-    finite = bool(np.isfinite(got.astype(np.float64)).all())
-    distance = float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64)))) if finite else math.inf
-    scale = float(np.max(np.abs(wanted.astype(np.float64))))
-    relative = distance / scale if scale > 0 else distance
-    return Difference(distance, relative, limit, ok=finite and relative <= limit)
+    wide, wide_wanted = got.astype(np.longdouble), wanted.astype(np.longdouble)  # float64 rounds 64-bit integers
+    if not (np.isfinite(wide).all() and np.isfinite(wide_wanted).all()):
+        return Difference(math.inf, math.inf, limit, ok=False)
+    distance = np.max(np.abs(wide - wide_wanted))
+    scale = np.max(np.abs(wide_wanted))
+    relative = float(distance / scale if scale > 0 else distance)
+    return Difference(float(distance), relative, limit, ok=relative <= limit)
 
 
 def check_signature(tensors: Tensors, specs: Sequence[TensorSpec]) -> list[str]:

@@ -1,0 +1,145 @@
+"""The POSIX sh scripts behind `store`; they run in the store's root, with `set -eu`."""
+
+from __future__ import annotations
+
+TOOLS = "sha256sum flock ln mv rm cp sync find stat readlink df cut tail ls touch base64"
+
+SURVEY = f"""
+for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
+mkdir -p "$ROOT"
+echo "root=$ROOT"
+echo "machine=$(uname -m)"
+echo "kernel=$(uname -sr)"
+echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)"
+echo "cpu=$(sed -n 's/^\\(model name\\|Hardware\\|Model\\)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+echo "features=$(sed -n 's/^\\(flags\\|Features\\)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+echo "cpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
+echo "memory_kib=$(sed -n 's/^MemTotal: *\\([0-9]*\\).*/\\1/p' /proc/meminfo)"
+echo "df=$(df -Pk "$ROOT" | tail -n 1)"
+"""
+
+# What a killed deploy may have left: never anything that a link points to.
+SWEEP = """
+mkdir -p blobs/sha256 blobs/partial releases runners inputs generations run
+rm -rf releases/.new-* runners/.new-* inputs/.new-* .trash-* .current-* run/*
+current=$(readlink current || true)
+number=${current#generations/}
+for link in generations/*; do
+  [ -L "$link" ] || continue
+  if [ "${link#generations/}" -gt "${number:-0}" ]; then rm -f "$link"; fi
+done
+"""
+
+# An earlier deploy's upload is continued in a copy: a client that lost the lock may wake up and go on writing to its
+# own file, even after that file's bytes were checked.
+EXAMINE = """
+mkdir -p blobs/partial/$token
+for digest in {digests}; do
+  blob=blobs/sha256/$digest; partial=blobs/partial/$token/$digest
+  if [ -f $blob ]; then
+    if [ "$(sha256sum <$blob | cut -c 1-64)" = $digest ]; then echo "have $digest 0"
+    else rm -f $blob; echo "damaged $digest 0"; fi
+    continue
+  fi
+  for old in blobs/partial/*/$digest; do
+    if [ ! -f $old ] || [ $old = $partial ]; then continue; fi
+    cp $old $partial || rm -f $partial
+    rm -f $old
+  done
+  [ ! -f $partial ] || echo "partial $digest $(stat -c %s $partial)"
+done
+"""
+
+ACCEPT = """
+for digest in {digests}; do
+  partial=blobs/partial/$token/$digest
+  [ -f $partial ] || continue
+  [ "$(sha256sum <$partial | cut -c 1-64)" = $digest ] || {{ rm -f $partial; echo "damaged $digest"; }}
+done
+"""
+
+# Modes are set before the sync and the sync comes before the rename: after a power cut a blob is whole or absent.
+PUBLISH = """
+cd blobs/partial/$token
+for digest in {digests}; do [ ! -f $digest ] || chmod {mode} $digest; done
+{sync}
+for digest in {digests}; do [ ! -f $digest ] || mv $digest ../../sha256/$digest; done
+"""
+
+# Old coreutils know only the global sync; `sync -f` asks for no more than this file system.
+SYNC = 'sync -f "$ROOT" 2>/dev/null || sync'
+
+LINK = """
+new={kind}/.new-{digest}
+rm -rf $new; mkdir $new
+{links}
+{sync}
+if [ -d {kind}/{digest} ]; then
+  for file in $new/*; do
+    [ "$file" -ef {kind}/{digest}/${{file##*/}} ] || mv -f "$file" {kind}/{digest}/
+  done
+  rm -rf $new
+else
+  mv -T $new {kind}/{digest}
+fi
+touch {kind}/{digest}
+"""
+
+ACTIVATE = """
+current=$(readlink current || true)
+number=${{current#generations/}}
+if [ "$(readlink "generations/$number" || true)" = ../releases/{digest} ]; then echo same; exit 0; fi
+number=$((${{number:-0}} + 1))
+{sync}
+ln -sfn ../releases/{digest} generations/$number
+ln -s generations/$number .current-new
+mv -T .current-new current
+{sync}
+echo new
+"""
+
+ROLL_BACK = """
+current=$(readlink current || true)
+number=${{current#generations/}}
+target=0
+for link in generations/*; do
+  candidate=${{link#generations/}}
+  [ -d "$link" ] || continue
+  if [ "$candidate" -lt "${{number:-0}}" ] && [ "$candidate" -gt $target ]; then target=$candidate; fi
+done
+if [ $target = 0 ]; then echo none; exit 0; fi
+ln -s generations/$target .current-new
+mv -T .current-new current
+{sync}
+echo back
+"""
+
+PRUNE = """
+current=$(readlink current || true)
+number=${{current#generations/}}
+for link in generations/*; do
+  [ -L "$link" ] || continue
+  if [ "${{link#generations/}}" -le $((${{number:-0}} - {keep})) ]; then rm -f "$link"; fi
+done
+for release in releases/*; do
+  [ -d "$release" ] || continue
+  used=no
+  for link in generations/*; do [ "$(readlink "$link")" != "../$release" ] || used=yes; done
+  [ $used = yes ] || {{ mv "$release" .trash-release; rm -rf .trash-release; }}
+done
+for old in $(ls -t runners | tail -n +{runners}); do rm -rf runners/$old; done
+for old in $(ls -t inputs | tail -n +{inputs}); do rm -rf inputs/$old; done
+find blobs/sha256 -type f -links 1 -exec rm -f {{}} +
+rm -rf blobs/partial/*
+"""
+
+LIST = """
+[ -d generations ] || exit 0
+echo "current $(readlink current || true)"
+for link in generations/*; do
+  [ -d "$link" ] || continue
+  target=$(readlink "$link")
+  name=$(sed -n 's/^  "name": "\\(.*\\)",$/\\1/p' "$link/manifest.json" | head -n 1)
+  echo "generation ${link#generations/} ${target#../releases/} $(stat -c %Y "$link") $name"
+done
+"""
