@@ -8,7 +8,6 @@ import os
 import re
 import select
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self, cast
 
-from toolchain import process
+from toolchain import files, process
 from toolchain.errors import DeviceError, InputError
 
 CHUNK = 1 << 20
@@ -255,27 +254,8 @@ def reading(source: Path) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[IO[bytes]]:
     """Give a stream for the new content of `target`, which takes its place only when all went well."""
-    try:
-        handle, path = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as fault:
-        raise InputError(f"cannot write {target}: {fault.strerror}") from fault
-    part = Path(path)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        _publish(part, target)
-    except OSError as fault:
-        raise InputError(f"cannot write {target}: {fault.strerror}") from fault
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _publish(part: Path, target: Path) -> None:
-    """Put a file in its place, with the rights any new file would have had instead of mkstemp's 0600."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    part.chmod(0o666 & ~mask)
-    part.replace(target)
+    with files.atomic_path(target) as part, part.open("wb") as stream:
+        yield stream
 
 
 class LineBuffer:

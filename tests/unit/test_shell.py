@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from toolchain import shell, ssh
+from toolchain import _ssh_host_keys as host_keys
+from toolchain import _ssh_route as route
+from toolchain import shell
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell import Address, SshOptions, open_shell, parse_address
 
@@ -177,7 +179,7 @@ def test_password_is_not_shown():
 
 def _route(tmp_path, text, host, **options):
     (tmp_path / "config").write_text(text)
-    return ssh._Config(SshOptions(ssh_dir=tmp_path, **options)).route(parse_address(host))
+    return route.Config(SshOptions(ssh_dir=tmp_path, **options)).route(parse_address(host))
 
 
 def test_config_alias(tmp_path):
@@ -230,9 +232,9 @@ def test_wrong_config_is_an_input_error(tmp_path, text):
 
 
 def test_missing_config_is_an_error_only_if_asked_for(tmp_path):
-    assert ssh._Config(SshOptions(ssh_dir=tmp_path)).route(Address("h", "u"))[0].name == "u@h:22"
+    assert route.Config(SshOptions(ssh_dir=tmp_path)).route(Address("h", "u"))[0].name == "u@h:22"
     with pytest.raises(InputError, match="nowhere"):
-        ssh._Config(SshOptions(config_file=tmp_path / "nowhere"))
+        route.Config(SshOptions(config_file=tmp_path / "nowhere"))
 
 
 def test_complex_proxy_command_is_refused(tmp_path):
@@ -269,14 +271,14 @@ def _hashed(name: str) -> str:
     ],
 )
 def test_known_hosts_patterns(patterns, name, expected):
-    assert ssh._matches(patterns, name) is expected
+    assert host_keys._matches(patterns, name) is expected
 
 
 def test_known_hosts_lines(tmp_path):
     (tmp_path / "known").write_text("# comment\n\nshort line\nboard ssh-ed25519 QUJD me\n@revoked * ssh-rsa QUJD\n")
-    keys = list(ssh._known_keys(tmp_path / "known"))
+    keys = list(host_keys._known_keys(tmp_path / "known"))
     assert [(key.marker, key.kind, key.blob, key.place[1]) for key in keys] == [
         ("", "ssh-ed25519", b"ABC", 4),
         ("@revoked", "ssh-rsa", b"ABC", 5),
     ]
-    assert list(ssh._known_keys(tmp_path / "missing")) == []
+    assert list(host_keys._known_keys(tmp_path / "missing")) == []

@@ -1,0 +1,37 @@
+"""What is slow to make and safe to share: it is made once in a test session, and nobody changes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain import board, runner
+
+
+@pytest.fixture(scope="session")
+def native():
+    """The board type of this machine."""
+    return board.load("local").resolved()
+
+
+@pytest.fixture(scope="session")
+def program(native):
+    """The runner for this machine; it comes from the user's cache if it was built before."""
+    return runner.build(native)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A bundle of a few hundred bytes of weights."""
+    from tests import bundles  # TVM takes two seconds that most tests need not spend
+
+    return bundles.build(tmp_path_factory.mktemp("tiny"), rows=8, columns=4)
+
+
+@pytest.fixture(scope="session")
+def bulky(tmp_path_factory):
+    """Two bundles that differ in 4 MiB of weights, so that their uploads take a moment."""
+    from tests import bundles
+
+    folder = tmp_path_factory.mktemp("bulky")
+    first = bundles.build(folder, rows=512, columns=2048)
+    return first, bundles.reweighted(first, folder / "other", seed=7)
