@@ -69,8 +69,10 @@ for digest in {digests}; do [ ! -f $digest ] || mv $digest ../../sha256/$digest;
 # Old coreutils know only the global sync; `sync -f` asks for no more than this file system.
 SYNC = 'sync -f "$ROOT" 2>/dev/null || sync'
 
+# FAT and some network file systems have no hard links.
 LINK = """
 new={kind}/.new-{digest}
+link() {{ ln blobs/sha256/$1 "$new/$2" 2>/dev/null || cp -p blobs/sha256/$1 "$new/$2"; }}
 rm -rf $new; mkdir $new
 {links}
 {sync}

@@ -34,7 +34,7 @@ class Transfer:
     """What went over the wire.
 
     Attributes:
-        bytes_sent: Bytes sent for this deploy, protocol included.
+        bytes_sent: Bytes sent since the connection was made, its key exchange included.
         bytes_received: Bytes received.
         blobs_sent: Number of blobs (library, graph, params and the runner's files) that the device did not have.
         blobs_skipped: Number that it had.
@@ -181,7 +181,6 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     """
     stages = stages or Stages()
     samples = samples_of(bundle)
-    before = shell.bytes_sent, shell.bytes_received
     with stages.timed("deploy"):
         facts = store.facts()
         check_fits(bundle.manifest, program, facts)
@@ -197,8 +196,8 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
             changed = store.activate(bundle.digest)
             store.prune(keep)
     transfer = Transfer(
-        bytes_sent=shell.bytes_sent - before[0],
-        bytes_received=shell.bytes_received - before[1],
+        bytes_sent=shell.bytes_sent,
+        bytes_received=shell.bytes_received,
         blobs_sent=sent.count,
         blobs_skipped=sent.skipped,
         seconds=sent.seconds,

@@ -186,14 +186,15 @@ def call(  # noqa: PLR0913 - one call has these independent parts
 def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:
     # A slow network may need minutes for its first run; what is endless is ended by this limit all the same.
     limit = _FREE_RUNS * 10 + plan.budget_s * 10
-    result = shell.run(f"mkdir -p {shlex.quote(scratch)} && exec {shlex.join(argv)}", timeout=limit, check=False)
+    place = shlex.quote(scratch)
+    result = shell.run(f"mkdir -p {place} && {shlex.join(argv)} && cat {place}/report", timeout=limit, check=False)
     if result.returncode != 0:
         raise DeviceError(
             f"the model does not run on {shell.name}",
             details=result.stderr.strip() or f"the runner ended with code {result.returncode}",
             hint="the device keeps the release that it had",
         )
-    report = json.loads(shell.run(f"cat {shlex.quote(scratch)}/report").stdout)
+    report = json.loads(result.stdout)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         outputs = Path(folder) / "outputs.safetensors"
         shell.pull(f"{scratch}/outputs", outputs)

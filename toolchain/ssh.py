@@ -56,13 +56,15 @@ kill -KILL $guard
 exit $code
 """
 # OpenSSH gives each command a session of its own; dropbear does not, there setsid does.
-_LEAD = "kill -0 -$$ 2>/dev/null || ! command -v setsid >/dev/null || exec setsid /bin/sh -c {0}; exec /bin/sh -c {0}"
+_LEAD = """
+kill -0 -$$ 2>/dev/null || ! command -v setsid >/dev/null || exec setsid /bin/sh -c "$0" sh "$1"
+exec /bin/sh -c "$0" sh "$1"
+"""
 
 
 def _command(wrapper: str, script: str) -> str:
     """Return the command line that runs a script under one of the wrappers, whatever the login shell is."""
-    inner = f"set -- {shlex.quote(script)}\n{wrapper}"
-    return f"exec /bin/sh -c {shlex.quote(_LEAD.format(shlex.quote(inner)))}"
+    return f"exec /bin/sh -c {shlex.join([_LEAD, wrapper, script])}"
 
 
 class SshShell:

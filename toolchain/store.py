@@ -2,7 +2,6 @@
 
 ```
 ROOT/lock                     who deploys just now; held by flock, kept alive by a heartbeat
-ROOT/change                   held by flock while a script changes the store, even if its deploy was killed
 ROOT/blobs/sha256/<digest>    whole, verified, on disk
 ROOT/blobs/partial/<token>/   uploads on their way, in a folder of each deploy's own; continued by the next deploy
 ROOT/releases/<digest>/       hard links into blobs/, named by the bundle's digest
@@ -29,7 +28,6 @@ from toolchain.errors import DeviceError
 from toolchain.lease import Lease
 from toolchain.shell import Shell
 
-_ANONYMOUS = 2  # words of a "busy" answer that names nobody
 _DIGEST_CHARACTERS = 64
 _KEPT_INPUTS = 3
 _KEPT_RUNNERS = 2
@@ -182,12 +180,7 @@ class Store:
         Returns:
             The folder's path on the device.
         """
-        links = "\n".join(
-            # FAT and some network file systems have no hard links.
-            f"ln blobs/sha256/{blob} $new/{shlex.quote(name)} 2>/dev/null"
-            f" || cp -p blobs/sha256/{blob} $new/{shlex.quote(name)}"
-            for name, blob in sorted(files.items())
-        )
+        links = "\n".join(f"link {blob} {shlex.quote(name)}" for name, blob in sorted(files.items()))
         self._change(scripts.LINK.format(kind=kind, digest=digest, links=links, sync=scripts.SYNC))
         return f"{self.root}/{kind}/{digest}"
 

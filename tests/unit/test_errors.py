@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from toolchain import errors
+from toolchain.errors import ToolchainError, did_you_mean
+
+# The table of docs and design: 70 is whatever has no code of its own.
+EXIT_CODES = {
+    "InputError": 2,
+    "BuildError": 3,
+    "DeviceError": 4,
+    "VerificationError": 5,
+    "RegressionError": 6,
+    "InconclusiveError": 7,
+    "ToolchainError": 70,
+}
+
+
+def test_every_error_has_the_exit_code_of_the_table():
+    kinds = {ToolchainError, *ToolchainError.__subclasses__()}
+    assert {kind.__name__: kind.exit_code for kind in kinds if kind.__module__ == errors.__name__} == EXIT_CODES
+
+
+def test_no_class_stands_below_the_exit_codes():
+    assert not [kind for child in ToolchainError.__subclasses__() for kind in child.__subclasses__()]
+
+
+def test_exit_codes_that_no_error_carries():
+    assert (errors.EXIT_INTERNAL, errors.EXIT_INTERRUPTED) == (70, 130)
+
+
+def test_an_error_carries_its_message_details_and_hint():
+    fault = errors.BuildError("it broke", details="line 3", hint="mend it")
+    assert (str(fault), fault.message, fault.details, fault.hint) == ("it broke", "it broke", "line 3", "mend it")
+
+
+def test_details_and_hint_may_be_left_out():
+    fault = errors.InputError("no")
+    assert (fault.details, fault.hint) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("mobilent", "did you mean mobilenet?"), ("resnet", "did you mean resnet-18?"), ("xyz", ""), ("", "")],
+)
+def test_did_you_mean(word, expected):
+    assert did_you_mean(word, ["mobilenet", "resnet-18", "mlp"]) == expected
+
+
+def test_did_you_mean_takes_any_iterable():
+    assert did_you_mean("tirple", iter(["triple"])) == "did you mean triple?"
+
+
+def test_did_you_mean_without_known_words():
+    assert not did_you_mean("word", [])

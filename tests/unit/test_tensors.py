@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from toolchain import tensors
+from toolchain.errors import VerificationError
+from toolchain.tensors import DTYPES, TOLERANCE, Difference, TensorSpec
+
+ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0)))
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda name: name != "__metadata__")
+FINITE = hnp.arrays("float32", 6, elements=st.floats(-1e6, 1e6, width=32))
+INTEGERS = [name for name in DTYPES if name not in TOLERANCE]
+
+
+def container(header: object, data: bytes = b"") -> bytes:
+    """Put a safetensors file together, whatever its header says."""
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(dtype: str = "F32", shape: tuple[int, ...] = (1,), end: int = 4) -> dict[str, object]:
+    return {"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}
+
+
+WHOLE = container(entry(), b"\0\0\0\0")
+DAMAGED = {
+    "empty": b"",
+    "only a length": b"\x10\0\0\0\0\0\0\0",
+    "cut header": WHOLE[:20],
+    "cut data": WHOLE[:-1],
+    "more data": WHOLE + b"\0",
+    "huge length": b"\xff" * 8 + WHOLE[8:],
+    "garbage": b"\x93NUMPY\x01\x00v\x00" + b" " * 100,
+    "not JSON": (5).to_bytes(8, "little") + b"{nope",
+    "not a table": container([]),
+    "unknown dtype": container(entry("X9"), b"\0\0\0\0"),
+    "dtype that numpy lacks": container(entry("F8_E4M3", (4,)), b"\0\0\0\0"),
+    "shape against size": container(entry(shape=(2,)), b"\0\0\0\0"),
+    "negative shape": container(entry(shape=(-1,)), b"\0\0\0\0"),
+    "offset outside": container(entry(end=400), b"\0\0\0\0"),
+}
+
+
+def compare(got: object, wanted: object, dtype: str = "float32", tolerance: float | None = None) -> Difference:
+    return tensors.compare({"y": np.array(got, dtype)}, {"y": np.array(wanted, dtype)}, tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3)])
+def test_round_trip(tmp_path, dtype, shape):
+    value = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    tensors.save(tmp_path / "t", {"x": value})
+    got = tensors.load(tmp_path / "t")["x"]
+    assert (got.dtype, got.shape) == (value.dtype, value.shape)
+    np.testing.assert_array_equal(got, value)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array.T,
+        lambda array: array[::2],
+        lambda array: array[:, ::-1],
+        np.asfortranarray,
+        lambda array: np.broadcast_to(array[0], (5, 6)),
+    ],
+    ids=["transposed", "strided", "reversed", "fortran", "broadcast"],
+)
+def test_round_trip_of_a_view(tmp_path, view):
+    value = view(np.arange(24, dtype=np.int32).reshape(4, 6))
+    tensors.save(tmp_path / "t", {"x": value})
+    np.testing.assert_array_equal(tensors.load(tmp_path / "t")["x"], value)
+
+
+@given(st.dictionaries(NAMES, ARRAYS, max_size=4))
+def test_any_tensors_come_back(tmp_path_factory, values):
+    path = tmp_path_factory.getbasetemp() / "any.safetensors"
+    tensors.save(path, values)
+    got = tensors.load(path)
+    assert got.keys() == values.keys()
+    for name, value in values.items():
+        assert got[name].dtype == value.dtype
+        np.testing.assert_array_equal(got[name], value)
+
+
+def test_bytes_do_not_depend_on_the_order():
+    first, second = np.arange(3.0), np.arange(4)
+    assert tensors.encode({"a": first, "b": second}) == tensors.encode({"b": second, "a": first})
+
+
+def test_bytes_do_not_depend_on_the_memory_layout():
+    value = np.arange(6.0).reshape(2, 3)
+    assert tensors.encode({"a": value}) == tensors.encode({"a": np.asfortranarray(value)})
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+def test_damaged_file(tmp_path, content):
+    (tmp_path / "d.safetensors").write_bytes(content)
+    with pytest.raises(VerificationError, match=r"d\.safetensors is not a readable safetensors file") as caught:
+        tensors.load(tmp_path / "d.safetensors")
+    assert caught.value.details
+
+
+def test_the_undamaged_file_is_readable(tmp_path):
+    (tmp_path / "whole").write_bytes(WHOLE)
+    assert tensors.load(tmp_path / "whole") == {"x": np.zeros(1, "float32")}
+
+
+@pytest.mark.parametrize("name", ["missing", "."])
+def test_no_file(tmp_path, name):
+    with pytest.raises(VerificationError):
+        tensors.load(tmp_path / name)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_any_damage_is_either_read_or_named(tmp_path_factory, changes):
+    data = bytearray(WHOLE)
+    for position, byte in changes:
+        data[position] = byte
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    path.write_bytes(data)
+    with contextlib.suppress(VerificationError):
+        assert set(tensors.load(path)) <= {*map(chr, range(128))}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_outputs(dtype):
+    assert compare([0, 1, 1], [0, 1, 1], dtype) == Difference(0.0, 0.0, TOLERANCE.get(dtype, 0.0), ok=True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("share", "ok"), [(0.5, True), (2.0, False)])
+def test_tolerance_by_dtype(dtype, share, ok):
+    found = compare([100, 100 * (1 + share * TOLERANCE[dtype])], [100, 100], dtype)
+    assert (found.ok, found.tolerance) == (ok, TOLERANCE[dtype])
+    assert found.max_rel == pytest.approx(share * TOLERANCE[dtype], rel=0.05)
+
+
+@pytest.mark.parametrize(("tolerance", "ok"), [(0.05, False), (0.2, True)])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_tolerance_of_the_caller(dtype, tolerance, ok):
+    assert compare([110], [100], dtype, tolerance) == Difference(10.0, pytest.approx(0.1), tolerance, ok=ok)
+
+
+def test_relative_to_the_whole_tensor():
+    found = compare([1000, 0.01], [1000, 0])
+    assert found.max_abs == pytest.approx(0.01)
+    assert found.max_rel == pytest.approx(1e-5)
+    assert found.ok
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_must_be_equal(dtype):
+    found = compare([0, 1], [1, 1], dtype)
+    assert (found.max_abs, found.ok) == (1.0, False)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("int64", 2**63 - 1), ("uint64", 2**64 - 1), ("int64", 2**53 + 1)])
+def test_large_integers_are_not_rounded(dtype, large):
+    found = compare([large], [large - 1], dtype)
+    assert (found.max_abs, found.ok) == (1.0, False)
+    assert compare([large], [large], dtype).ok
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("sides", [("bad", "good"), ("good", "bad"), ("bad", "bad")])
+def test_what_is_not_finite_is_never_right(bad, sides):
+    got, wanted = ([1.0, bad] if side == "bad" else [1.0, 1.0] for side in sides)
+    found = compare(got, wanted, tolerance=1e9)
+    assert (found.max_abs, found.max_rel, found.ok) == (math.inf, math.inf, False)
+
+
+@pytest.mark.parametrize(("got", "ok"), [(0.0, True), (5e-5, True), (1e-3, False)])
+def test_reference_of_zeros_compares_absolutely(got, ok):
+    found = compare([got, 0], [0, 0])
+    assert found.ok is ok
+    assert found.max_rel == found.max_abs == pytest.approx(got)
+
+
+def test_empty_output():
+    assert compare([], []) == Difference(0.0, 0.0, 1e-4, ok=True)
+
+
+def test_overflow_of_float16_does_not_hide_a_difference():
+    assert compare([-60000], [60000], "float16").max_abs == 120000
+
+
+def test_the_worst_output_decides():
+    reference = {"a": np.ones(2), "b": np.ones(2, "float16"), "c": np.ones(2, "int8")}
+    outputs = {**reference, "b": np.array([1, 1.5], "float16")}
+    found = tensors.compare(outputs, reference)
+    assert (found.max_abs, found.max_rel, found.tolerance, found.ok) == (0.5, 0.5, TOLERANCE["float16"], False)
+
+
+def test_one_wrong_output_is_enough():
+    reference = {"a": np.full(2, 100.0), "b": np.array([1000], "int64")}
+    outputs = {"a": np.array([100, 100.009]), "b": np.array([1001], "int64")}
+    assert not tensors.compare(outputs, reference).ok
+    assert tensors.compare({**reference, "a": outputs["a"]}, reference).ok
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [{}, {"y": np.ones(2)}, {"x": np.ones(2), "y": np.ones(2)}, {"x": np.ones((2, 1))}, {"x": np.ones(())}],
+    ids=["none", "another name", "one more", "rank", "scalar"],
+)
+def test_outputs_of_another_signature(outputs):
+    with pytest.raises(VerificationError, match="signature") as caught:
+        tensors.compare(outputs, {"x": np.ones(2)})
+    assert "instead of {'x': (2,)}" in caught.value.details
+
+
+@given(FINITE, FINITE)
+def test_difference_is_symmetric_and_bounded(first, second):
+    one, other = compare(first, second), compare(second, first)
+    assert one.max_abs == other.max_abs >= 0
+    assert one.ok == (one.max_rel <= TOLERANCE["float32"])
+    assert (one.max_abs == 0) == np.array_equal(first, second)
+
+
+@given(FINITE)
+def test_nothing_differs_from_itself(value):
+    assert compare(value, value) == Difference(0.0, 0.0, TOLERANCE["float32"], ok=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "elements", "text"),
+    [((1, 3, 8, 8), 192, "x 1x3x8x8 int8"), ((), 1, "x scalar int8"), ((0, 4), 0, "x 0x4 int8")],
+)
+def test_spec(shape, elements, text):
+    spec = TensorSpec("x", shape, "int8")
+    assert (spec.elements, str(spec)) == (elements, text)
+
+
+SPECS = (TensorSpec("a", (2, 3), "float32"), TensorSpec("b", (), "int64"))
+GOOD = {"a": np.zeros((2, 3), "float32"), "b": np.array(1)}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"a": None}, ["a: missing, wanted a 2x3 float32"]),
+        ({"a": np.zeros((3, 2), "float32")}, ["a: has (3, 2) float32, wanted a 2x3 float32"]),
+        ({"a": np.zeros((2, 3))}, ["a: has (2, 3) float64, wanted a 2x3 float32"]),
+        ({"a": np.zeros((2, 3), ">f4")}, ["a: has (2, 3) >f4, wanted a 2x3 float32"]),
+        ({"b": np.array([1])}, ["b: has (1,) int64, wanted b scalar int64"]),
+        ({"c": np.zeros(1)}, ["c: the model has no such input"]),
+        ({"c": np.zeros(1), "b": None}, ["c: the model has no such input", "b: missing, wanted b scalar int64"]),
+    ],
+)
+def test_signature(change, expected):
+    given_tensors = {name: value for name, value in {**GOOD, **change}.items() if value is not None}
+    assert tensors.check_signature(given_tensors, SPECS) == expected
