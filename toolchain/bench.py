@@ -173,7 +173,7 @@ def conditions(shell: Shell) -> Conditions:
     return Conditions(
         load=next(iter(_numbers(pairs, "load")), 0.0),
         busy=_busy(*(value for key, value in pairs if key == "ticks")),
-        governors=tuple(sorted({value for key, value in pairs if key == "governor"})),
+        governors=tuple(sorted({value for key, value in pairs if key == "governor" and value})),
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
         celsius=max(degrees, default=None),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -291,9 +292,10 @@ def unpack(package: Path, folder: Path) -> Bundle:
     try:
         with _staged(folder) as staging, tarfile.open(package) as archive:
             _unpack_into(layout, archive, staging)
+            found = load(staging)
     except (tarfile.TarError, EOFError) as fault:
         raise VerificationError(f"{package.name} is damaged", details=str(fault), hint="fetch it again") from fault
-    return load(folder)
+    return dataclasses.replace(found, folder=folder)
 
 
 @contextmanager
@@ -322,14 +324,14 @@ class _Layout:
     def read(cls, package: Path) -> _Layout:
         if not package.is_file():
             raise InputError(f"there is no package {package}", hint="`toolchain package DIR -o FILE` makes one")
+        if not tarfile.is_tarfile(package):
+            raise InputError(f"{package} is not a package", hint="expected an OCI archive")
         try:
             with tarfile.open(package) as archive:
                 index = json.loads(_member(archive, "index.json").read())
                 manifests = {entry.get("artifactType"): entry["digest"] for entry in index["manifests"]}
         except (tarfile.TarError, EOFError) as fault:
-            raise InputError(
-                f"{package} is not a package", details=str(fault), hint="expected an OCI archive"
-            ) from fault
+            raise VerificationError(f"{package.name} is damaged", details=str(fault), hint="fetch it again") from fault
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise VerificationError(f"the index of {package.name} is not readable", details=repr(fault)) from fault
         if ARTIFACT not in manifests:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from toolchain import bench, deploy, inputs, model, runner
     from toolchain.board import Board, Device
-    from toolchain.bundle import Bundle
+    from toolchain.bundle import Bundle, Manifest
     from toolchain.report import Report
     from toolchain.shell import Shell
     from toolchain.store import Store
@@ -358,14 +358,22 @@ class _Lab:
         return self.board.emulated or self.device.emulated
 
 
+def _found(options: dict[str, Any]) -> tuple[Board, Device]:
+    """Decide which device the options name; nothing is asked of it yet."""
+    from toolchain import board
+
+    kind = board.load(options["board_name"]).resolved()
+    devices = {} if kind.connection == "local" else board.load_devices(options["devices"])
+    return kind, board.find_device(kind, options["host"], devices)
+
+
 @contextlib.contextmanager
 def _opened(options: dict[str, Any]) -> Iterator[_Lab]:
     """Connect to the device that the options name."""
-    from toolchain import board, shell
+    from toolchain import shell
     from toolchain.store import Store
 
-    kind = board.load(options["board_name"]).resolved()
-    device = board.find_device(kind, options["host"], board.load_devices(options["devices"]))
+    kind, device = _found(options)
     ssh = shell.SshOptions(
         config_file=options["ssh_config"],
         known_hosts=options["known_hosts"],
@@ -388,9 +396,9 @@ def _opened(options: dict[str, Any]) -> Iterator[_Lab]:
 @click.option("-o", "--output", type=_PATH, help="Keep the bundle in this folder.")
 def deploy_command(source: str, output: Path | None, **options: Any) -> None:
     """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
-    from toolchain import board, deploy
+    from toolchain import deploy
 
-    kind = board.load(options["board_name"]).resolved()
+    kind, _device = _found(options)  # before a minute goes into a build for it
     stages = deploy.Stages()
     with _junit_on_failure(options["junit_path"], f"{kind.name}.{Path(source).stem}"), _scratch() as scratch:
         made, given = _obtained(source, kind, output, scratch, options, stages)
@@ -445,6 +453,7 @@ def _deployed(  # noqa: PLR0913, PLR0917
 ) -> Report:
     from toolchain import deploy, inputs, reference, report
 
+    labels = _labels(options["labels"], made.manifest)
     _say(f"deploying {made.manifest.name} to {lab.shell.name}")
     threads = options["threads"] or lab.board.threads
     done = deploy.deploy(
@@ -465,7 +474,7 @@ def _deployed(  # noqa: PLR0913, PLR0917
         reference=reference.NAME if done.difference else "",
         difference=done.difference,
         transfer=done.transfer,
-        top=_top(options["labels"], measured),
+        top=_top(labels, measured),
     )
 
 
@@ -483,13 +492,17 @@ def _measured(
         )  # fmt: skip
 
 
-def _top(labels: Path | None, measured: bench.Measurement) -> tuple[inputs.Guess, ...]:
+def _labels(path: Path | None, manifest: Manifest) -> list[str]:
+    """Read the labels before anything is deployed, since they may not fit."""
     from toolchain import inputs
 
-    if labels is None:
-        return ()
-    scores = next(iter(measured.run.outputs.values()))
-    return inputs.top(scores, inputs.read_labels(labels))
+    return inputs.read_labels(path, manifest.outputs[0].elements) if path else []
+
+
+def _top(labels: list[str], measured: bench.Measurement) -> tuple[inputs.Guess, ...]:
+    from toolchain import inputs
+
+    return inputs.top(next(iter(measured.run.outputs.values())), labels) if labels else ()
 
 
 class _Upload:
@@ -543,19 +556,20 @@ def _junit_on_failure(path: Path | None, name: str) -> Iterator[None]:
 @_bench_options
 def bench_command(**options: Any) -> None:
     """Measure the release that a device runs."""
-    from toolchain import bench, board, deploy, inputs, report
+    from toolchain import bench, deploy, inputs, report
 
     stages = deploy.Stages()
-    kind = board.load(options["board_name"]).resolved()
+    kind, _device = _found(options)
     with _junit_on_failure(options["junit_path"], kind.name), _opened(options) as lab:
         found = bench.current(lab.store, lab.shell.name)
+        labels = _labels(options["labels"], found.manifest)
         program = _runner_for(kind, stages)
         fed = inputs.make(_source_of(options), found.manifest.inputs)
         measured = _measured(lab, program, fed, options, stages)
         made = report.Report(
             board=kind.name, host=lab.shell.name, model=found.manifest.name, bundle_digest=found.generation.digest,
             emulated=lab.emulated, facts=lab.store.facts(), stages=stages.seconds, measurement=measured,
-            top=_top(options["labels"], measured),
+            top=_top(labels, measured),
         )  # fmt: skip
         _write_report(made, options)
 

@@ -36,7 +36,7 @@ class Transfer:
     Attributes:
         bytes_sent: Bytes sent since the connection was made, its key exchange included.
         bytes_received: Bytes received.
-        blobs_sent: Number of blobs (library, graph, params and the runner's files) that the device did not have.
+        blobs_sent: Number of blobs (library, graph, params, inputs and the runner's files) that the device lacked.
         blobs_skipped: Number that it had.
         seconds: Time spent pushing.
     """
@@ -221,11 +221,13 @@ class Shipment:
         blobs: Path on this machine of every blob, by digest.
         folders: For `releases`, `runners` and `inputs` the folder's digest and its files' digests by name.
         programs: Digests of the blobs that are executable.
+        documents: Digests of the blobs that only describe others: a release's two manifests.
     """
 
     blobs: Mapping[str, Path]
     folders: Mapping[str, tuple[str, Mapping[str, str]]]
     programs: tuple[str, ...]
+    documents: frozenset[str] = frozenset()
 
     @classmethod
     def of_run(cls, program: Runner, given: Tensors, work: Path) -> Shipment:
@@ -249,12 +251,13 @@ class Shipment:
             release[name] = files.sha256_bytes(content)
             blobs[release[name]] = work / name
         folders = {**self.folders, "releases": (bundle.digest, release)}
-        return dataclasses.replace(self, blobs={**blobs, **self.blobs}, folders=folders)
+        described = frozenset(release[name] for name in documents)
+        return dataclasses.replace(self, blobs={**blobs, **self.blobs}, folders=folders, documents=described)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """How many blobs were sent, how many the device had, and how many seconds it took."""
+    """How many blobs were sent, how many the device had (documents not counted), and how many seconds it took."""
 
     count: int
     skipped: int
@@ -273,16 +276,20 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Progres
     states = store.examine(shipment.blobs)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
     _check_space(shipment, missing, facts)
-    damaged = _push(shipment, missing, store, progress)
-    # What was resumed may have been cut in the middle of a write: once more, from the start.
-    damaged = damaged and _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, progress)
+    _push(shipment, missing, store, progress)
+    if damaged := store.publish(missing, executable=shipment.programs):
+        # What was resumed may have been cut in the middle of a write: once more, from the start.
+        _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, progress)
+        damaged = store.publish(missing, executable=shipment.programs)
     if damaged:
         raise VerificationError(
             f"{len(damaged)} uploaded blob(s) have another digest on the device",
             details="\n".join(damaged),
             hint="run the command again; if it happens again, check the device's storage",
         )
-    return Sent(len(missing), len(states) - len(missing), time.perf_counter() - start)
+    count = len(missing.keys() - shipment.documents)
+    skipped = len(states.keys() - missing.keys() - shipment.documents)
+    return Sent(count, skipped, time.perf_counter() - start)
 
 
 def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: DeviceFacts) -> None:
@@ -295,17 +302,14 @@ def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: De
         )
 
 
-def _push(
-    shipment: Shipment, missing: Mapping[str, BlobState], store: Store, progress: Progress | None
-) -> tuple[str, ...]:
-    """Upload blobs, continuing what an earlier deploy began; return those that did not arrive as they are."""
+def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, progress: Progress | None) -> None:
+    """Upload blobs, continuing what an earlier deploy began."""
     for digest, state in missing.items():
         path = shipment.blobs[digest]
         size = path.stat().st_size
         report = partial(progress, path.name, size) if progress else None
         # An upload longer than its blob is not one of this blob: the check on the device will say so.
         store.push(path, digest, min(state.size, size), report)
-    return store.publish(missing, executable=shipment.programs) if missing else ()
 
 
 def install(shipment: Shipment, store: Store) -> dict[str, str]:

@@ -125,12 +125,19 @@ def _cropped(image: Image.Image, height: int, width: int) -> Image.Image:
     return resized.crop((left, top, left + width, top + height))
 
 
-def read_labels(path: Path) -> list[str]:
-    """Read class names, one a line."""
+def read_labels(path: Path, classes: int) -> list[str]:
+    """Read class names, one a line.
+
+    Raises:
+        InputError: The file cannot be read, or has fewer lines than there are classes.
+    """
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        labels = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError(f"cannot read the labels {path}", details=str(fault)) from fault
+    if len(labels) < classes:
+        raise InputError(f"{len(labels)} labels for {classes} classes", hint="give one line for each class")
+    return labels
 
 
 @dataclass(frozen=True)
@@ -147,14 +154,9 @@ def top(scores: NDArray[Any], labels: Sequence[str], count: int = 5) -> tuple[Gu
 
     Args:
         scores: Output of any shape whose elements are the classes of one image.
-        labels: Class names by index.
+        labels: Class names by index, one for each.
         count: Rows wanted.
-
-    Raises:
-        InputError: There are more classes than labels.
     """
     flat = scores.reshape(-1)
-    if len(labels) < flat.size:
-        raise InputError(f"{len(labels)} labels for {flat.size} classes", hint="give one line for each class")
     order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
     return tuple(Guess(int(i), labels[int(i)], float(flat[int(i)])) for i in order)

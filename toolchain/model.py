@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
+import io
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -177,7 +179,7 @@ def _dtype(name: str, element: int) -> str:
         dtype = str(helper.tensor_dtype_to_np_dtype(element))
     except (KeyError, TypeError, ValueError):
         dtype = str(element)
-    return _supported(name, dtype)
+    return _supported(name, "string" if dtype == "object" else dtype)
 
 
 def _supported(name: str, dtype: str) -> str:
@@ -202,8 +204,9 @@ def import_model(source: SourceModel) -> ImportedModel:
             hint="export the model without these operators; `toolchain model inspect` lists them",
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about renamed inputs; our signature keeps the file's names
+        # It warns of renamed inputs (our signature keeps the file's names) and prints on the results' stream.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
             module = from_onnx(batchnorm.fold(source.proto))
     except Exception as fault:  # the converters raise whatever they trip over, of any class
         raise InputError(

@@ -160,6 +160,8 @@ class Store:
             The blobs of which the device read other bytes; they are removed, and nothing was published.
         """
         wanted = list(digests)
+        if not wanted:
+            return ()
         damaged = tuple(row[1] for row in self._rows(scripts.ACCEPT.format(digests=" ".join(wanted)), columns=2))
         if damaged:
             return damaged

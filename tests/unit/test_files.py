@@ -101,7 +101,7 @@ def test_unwritable_target(tmp_path, target):
 
 
 def test_full_disk_is_named_and_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match="cannot write .*file: No space left"):
+    with pytest.raises(InputError, match=r"cannot write .*file: No space left"):
         write_to_full_disk(tmp_path / "file")
     assert names(tmp_path) == []
 

@@ -1,0 +1,133 @@
+"""Deploys that are killed at random instants: the device runs the old release or the new one, and nobody repairs it.
+
+TOOLCHAIN_KILLS is the number of kills, 24 by default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import bundles, deploy_client, sshd
+from toolchain import deploy, runner, tensors
+from toolchain.errors import ToolchainError
+from toolchain.shell import LocalShell
+
+KILLS = int(os.environ.get("TOOLCHAIN_KILLS", "24"))
+WAYS = ("local client", "client over SSH", "session of sshd")
+LOCK_FREE_S = 4.0  # two seconds for a script to end by itself, then TERM, then KILL
+RUN_EVERY = 4
+
+
+@dataclass
+class Tally:
+    """What was found after each kill, and what went wrong in words."""
+
+    found: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    slowest_lock: float = 0.0
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{self.found[name]} {name}" for name in ("kills", "old", "new", "neither", "repairs"))
+        return f"{counts}; the lock was free after {self.slowest_lock:.1f} s at most"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kills(way, bulky, program, tmp_path, request, capsys):
+    server = None if way == "local client" else request.getfixturevalue("server")
+    ssh = (server.host, _config(server)) if server else ()
+    root = tmp_path / "device"
+    deploy_client.plain_deploy(bulky[0], program, root, ssh)
+    seconds = deploy_client.duration(bulky[1], root, ssh)
+    tally, stream = Tally(), random.Random(way)
+    for index in range(KILLS // len(WAYS)):
+        old, new = bulky[(index + 1) % 2], bulky[index % 2]
+        with deploy_client.started(new, root, ssh) as client:
+            deploy_client.begin(client)
+            time.sleep(stream.uniform(0, 1.05 * seconds))
+            _kill(client, server if way == "session of sshd" else None)
+        tally.slowest_lock = max(tally.slowest_lock, _until_free(root))
+        _judge(root, {old.digest: "old", new.digest: "new"}, tally)
+        if index % RUN_EVERY == 0:
+            _run_current(root, program, {bundle.digest: bundle for bundle in bulky})
+        _deploy_again(tally, lambda made=new: deploy_client.plain_deploy(made, program, root, ssh))
+        assert bundles.whole_release(root) == new.digest
+    with capsys.disabled():
+        print(f"\n{way}: {tally}; a deploy takes {seconds:.2f} s")  # noqa: T201 - the figure that is asked for
+    assert tally.wrong == []
+    assert tally.slowest_lock < LOCK_FREE_S
+
+
+def _config(server: sshd.Server) -> str:
+    """Write an ssh_config for the server's address, where its own has an alias."""
+    path = server.config.with_name("by_address")
+    path.write_text(server.config.read_text().replace("Host board", f"Host {server.address}"))
+    return str(path)
+
+
+def _kill(client, server) -> None:
+    """End the client, or what serves it on the device; then the client must end by itself, in good order."""
+    if server is None:
+        client.kill()
+        client.wait()
+        return
+    server.kill_sessions()
+    assert client.wait(30) in {0, 4}, client.stderr.read()
+
+
+def _until_free(root: Path) -> float:
+    """Wait for the end of whatever the kill left running; return how many seconds it held the lock."""
+    start = time.monotonic()
+    with (root / "lock").open("ab") as lock:
+        while time.monotonic() - start < 2 * LOCK_FREE_S:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.01)
+    return time.monotonic() - start
+
+
+def _judge(root: Path, names: dict[str, str], tally: Tally) -> None:
+    tally.found["kills"] += 1
+    try:
+        tally.found[names[bundles.whole_release(root)]] += 1
+    except (AssertionError, KeyError, OSError) as fault:
+        tally.found["neither"] += 1
+        tally.wrong.append(repr(fault))
+
+
+def _run_current(root: Path, program: runner.Runner, known: dict[str | None, bundles.Bundle]) -> None:
+    """Run what the device would run after this kill."""
+    samples = deploy.samples_of(known[bundles.whole_release(root)])
+    given = root.parent / "given"
+    given.mkdir(exist_ok=True)
+    tensors.save(given / runner.INPUTS, samples.inputs)
+    places = {"runners": str(program.folder), "inputs": str(given)}
+    release = str(root / "current")
+    run = runner.call(LocalShell(), str(root.parent), places, release=release, threads=1, plan=runner.SMOKE)
+    assert np.allclose(run.outputs["y"], samples.expected["y"], rtol=1e-3, atol=1e-3)
+
+
+def _deploy_again(tally: Tally, plain_deploy) -> None:
+    try:
+        plain_deploy()
+    except ToolchainError as fault:
+        tally.found["repairs"] += 1
+        tally.wrong.append(f"{fault.message}: {fault.details}")
+        time.sleep(1)
+        plain_deploy()

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import dataclasses
+import platform
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from toolchain import board
+from toolchain.board import Board, Device, Fault, Target
+from toolchain.errors import InputError
+
+DATA = Path(__file__).parents[1] / "data" / "boards"
+VALID = sorted((DATA / "valid").glob("*.toml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "boards").glob("*.toml"))
+
+MISSING = "is missing (every board file sets it)"
+NATIVE = "`native` stands for this machine, and the connection is ssh (name the board's own value)"
+ROOT = r"should match pattern '^(~/|/)[^\s'\"\\$`]+$'"
+
+# How the faults of each file in data/boards/invalid begin, in their order.
+FAULTS = {
+    "date-as-text": ["description: {'time': '2026-01-31'} should be a valid string"],
+    "empty": [f"{key}: {MISSING}" for key in ("description", "connection", "machine", "triple", "target")],
+    "empty-text": ["description: '' should have at least 1 character"],
+    "fraction": ["threads: 1.5 should be a valid integer"],
+    "key-twice": ["key-twice.toml: not TOML: Cannot overwrite a value (at line 6"],
+    "machine-with-space": ["machine: 'aarch 64' should match pattern '^[A-Za-z0-9_.+-]+$'"],
+    "mattr-without-sign": ["target.mattr.1: 'dotprod' should match pattern '^[+-][A-Za-z0-9_.-]+$'"],
+    "missing-key": [f"description: {MISSING}"],
+    "missing-target": [f"target: {MISSING}"],
+    "name with spaces": ["name: 'name with spaces' should match pattern"],
+    "name-set": ["name: is not set in the file (remove it: the file's name is the board's name)"],
+    "native-machine": [f"machine: {NATIVE}", f"triple: {NATIVE}"],
+    "native-mcpu": [f"target.mcpu: {NATIVE}"],
+    "negative": ["threads: -1 should be greater than or equal to 0"],
+    "not-toml": ["not-toml.toml: not TOML: Expected '=' after a key"],
+    "not-utf8": ["not-utf8.toml: not TOML: 'utf-8' codec can't decode byte 0xfc"],
+    "number-as-text": ["threads: '4' should be a valid integer"],
+    "number-in-list": ["cpu_features.1: 3 should be a valid string"],
+    "root-of-everything": [f"root: '/' {ROOT}"],
+    "root-relative": [f"root: 'models' {ROOT}"],
+    "root-with-command": [f"root: '/opt/$(reboot)' {ROOT}"],
+    "root-with-line-end": [f"root: '/opt/models\\n' {ROOT}"],
+    "root-with-space": [f"root: '/opt/my models' {ROOT}"],
+    "several-faults": [
+        f"description: {MISSING}",
+        f"connection: {MISSING}",
+        "machine: 64 should be a valid string",
+        "connecton: unknown key (did you mean connection?)",
+    ],
+    "target-as-array": ["target: [{'mcpu': 'cortex-a53'}] should be an object"],
+    "target-as-text": ["target: 'llvm' should be an object"],
+    "text-as-list": ["cpu_features: 'asimd' should be a valid array"],
+    "too-large": ["keep: 101 should be less than or equal to 100"],
+    "truth-as-number": ["threads: True should be a valid integer"],
+    "unknown-key": ["thread: unknown key (did you mean threads?)"],
+    "unknown-key-in-target": ["target.mcpuu: unknown key (did you mean mcpu?)"],
+    "unknown-key-without-likeness": ["colour: unknown key (known keys: description, connection, machine,"],
+    "unknown-table": ["network: unknown key (known keys: description"],
+    "wrong-choice": ["connection: 'shh' should be 'local' or 'ssh' (did you mean ssh?)"],
+    "wrong-choice-without-likeness": ["backend: 'abacus' should be 'cpu'"],
+    "wrong-kind": ["target.kind: 'llvmm' should be 'llvm'"],
+}
+
+# What a JSON Schema sees nothing of: the file's own name, and rules that join several keys. The last one is this
+# validator's: in Python's patterns, unlike in those of JSON Schema, $ also matches before a line end.
+BEYOND_SCHEMA = {"name with spaces", "native-machine", "native-mcpu", "root-with-line-end"}
+NOT_TOML = {"key-twice", "not-toml", "not-utf8"}
+SCHEMA_FAULTS = sorted(FAULTS.keys() - BEYOND_SCHEMA - NOT_TOML)
+
+
+def invalid(name: str) -> Path:
+    return DATA / "invalid" / f"{name}.toml"
+
+
+def schema_accepts(path: Path) -> bool:
+    # Through JSON, as an editor would see it: TOML's dates have no JSON type of their own.
+    return jsonschema.Draft202012Validator(board.schema()).is_valid(tomllib.loads(path.read_text()))
+
+
+def test_every_invalid_file_has_its_row():
+    assert sorted(path.stem for path in invalid("x").parent.iterdir()) == sorted(FAULTS)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_of_an_invalid_file(name):
+    found, faults = board.check(invalid(name))
+    texts = [str(fault) for fault in faults]
+    assert found is None
+    assert len(texts) == len(FAULTS[name]), texts
+    for text, start in zip(texts, FAULTS[name], strict=True):
+        assert text.startswith(start)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_loading_an_invalid_file_shows_every_fault_and_how_to_check_again(name):
+    with pytest.raises(InputError, match=rf"board file {name}\.toml has {len(FAULTS[name])} fault") as caught:
+        board.load(str(invalid(name)))
+    assert len(caught.value.details.splitlines()) == len(FAULTS[name])
+    assert f"toolchain boards check {invalid(name)}" in caught.value.hint
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
+def test_a_valid_file(path):
+    assert board.check(path)[1] == []
+    assert board.load(str(path)).name == path.stem
+
+
+def test_what_a_file_leaves_out():
+    assert board.load(str(DATA / "valid" / "least.toml")) == Board(
+        name="least",
+        description="a board",
+        connection="ssh",
+        machine="aarch64",
+        triple="aarch64-linux-gnu",
+        target=Target(kind="llvm", mcpu="generic", mattr=()),
+        backend="cpu",
+        cpu_features=(),
+        threads=0,
+        root="~/.local/share/edge-toolchain",
+        keep=3,
+        emulated=False,
+    )
+
+
+def test_what_a_file_may_say():
+    assert board.load(str(DATA / "valid" / "everything.toml")) == Board(
+        name="everything",
+        description="a board whose file says everything",
+        connection="ssh",
+        machine="aarch64",
+        triple="aarch64-linux-gnu",
+        target=Target(kind="llvm", mcpu="cortex-a76", mattr=("+neon", "+dotprod", "-sve")),
+        backend="cpu",
+        cpu_features=("asimd", "asimdhp"),
+        threads=4,
+        root="/opt/models",
+        keep=5,
+        emulated=True,
+    )
+
+
+def test_the_file_that_says_everything_does():
+    table = tomllib.loads((DATA / "valid" / "everything.toml").read_text())
+    assert {"name", *table} == {field.name for field in dataclasses.fields(Board)}
+    assert set(table["target"]) == {field.name for field in dataclasses.fields(Target)}
+
+
+def test_resolved_takes_this_machine_for_native():
+    found = board.load(str(DATA / "valid" / "this-machine.toml")).resolved()
+    assert (found.machine, found.triple) == (platform.machine(), f"{platform.machine()}-linux-gnu")
+
+
+def test_resolved_changes_nothing_else():
+    before = board.load(str(DATA / "valid" / "everything.toml"))
+    assert before.resolved() == before
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_board(path):
+    found = board.load(path.stem)
+    assert found.name == path.stem
+    assert schema_accepts(path)
+
+
+def test_names_are_the_shipped_files():
+    assert board.names() == [path.stem for path in SHIPPED]
+    assert "local" in board.names()
+
+
+def test_unknown_board_gets_a_suggestion():
+    with pytest.raises(InputError, match="there is no board 'locl'") as caught:
+        board.load("locl")
+    assert caught.value.hint == "did you mean local?"
+    assert "local" in caught.value.details
+
+
+@pytest.mark.parametrize("name", ["nothing-like-it", "no/such/file.toml"])
+def test_unknown_board_without_likeness(name):
+    with pytest.raises(InputError, match=f"there is no board '{name}'") as caught:
+        board.load(name)
+    assert "toolchain boards" in caught.value.hint
+
+
+def test_a_folder_is_no_board(tmp_path):
+    (tmp_path / "x.toml").mkdir()
+    with pytest.raises(InputError, match="there is no board"):
+        board.load(str(tmp_path / "x.toml"))
+
+
+def test_checking_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        board.check(tmp_path / "missing.toml")
+
+
+def test_boards_folder_can_be_named(monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_BOARDS", str(DATA / "valid"))
+    assert board.names() == [path.stem for path in VALID]
+    assert board.load("everything").threads == 4
+
+
+def test_a_named_boards_folder_must_exist(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOOLCHAIN_BOARDS", str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"no folder of board files at .*none") as caught:
+        board.names()
+    assert "TOOLCHAIN_BOARDS" in caught.value.hint
+
+
+def test_fault_without_a_suggestion():
+    assert str(Fault("key", "is odd", "")) == "key: is odd"
+
+
+def test_schema_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(board.schema())
+
+
+def test_schema_describes_every_key():
+    properties = board.schema()["properties"]
+    assert "name" not in properties
+    assert all(key.get("description") or "$ref" in key for key in properties.values())
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
+def test_schema_accepts(path):
+    assert schema_accepts(path)
+
+
+@pytest.mark.parametrize("name", SCHEMA_FAULTS)
+def test_schema_rejects(name):
+    assert not schema_accepts(invalid(name))
+
+
+# --- devices.toml ----------------------------------------------------------------------------------------------
+
+DEVICES = """
+[devices.desk]
+board = "pi"
+host = "pi@10.0.0.5:2222"
+
+[devices.shelf]
+board = "pi"
+host = "10.0.0.6"
+root = "/opt/models"
+emulated = true
+
+[devices.farm]
+board = "arm"
+host = "arm"
+"""
+DESK = Device("pi", "pi@10.0.0.5:2222")
+SHELF = Device("pi", "10.0.0.6", root="/opt/models", emulated=True)
+FARM = Device("arm", "arm")
+LAB = {"desk": DESK, "shelf": SHELF, "farm": FARM}
+
+
+def kind(name: str, connection: str = "ssh") -> Board:
+    return Board(name=name, description="d", connection=connection, machine="m", triple="t", target=Target())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [DEVICES, DEVICES.replace("devices.", "")], ids=["table", "top level"])
+def test_devices(folder, text):
+    (folder / "lab.toml").write_text(text)
+    assert board.load_devices(folder / "lab.toml") == LAB
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("[a]\nboard = 'pi'", ["a.host: is missing (every device sets it)"]),
+        ("[a]\nboard = 'pi'\nhost = ''", ["a.host: '' should have at least 1 character"]),
+        ("[a]\nboard = 'a pi'\nhost = 'h'", ["a.board: 'a pi' should match pattern"]),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nrot = '/x'", ["a.rot: unknown key (did you mean root?)"]),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nx = 1", ["a.x: unknown key (known keys: board, host, root, emulated)"]),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
+        ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
+        ("a = 'pi@10.0.0.5'", ["a: 'pi@10.0.0.5' should be an object"]),
+        ("devices = 3", [": 3 should be an object"]),
+    ],
+)
+def test_faults_of_devices(folder, text, faults):
+    (folder / "lab.toml").write_text(text)
+    with pytest.raises(InputError, match=rf"lab\.toml has {len(faults)} fault") as caught:
+        board.load_devices(folder / "lab.toml")
+    found = caught.value.details.splitlines()
+    assert len(found) == len(faults)
+    assert all(text.startswith(start) for text, start in zip(found, faults, strict=True)), found
+
+
+@pytest.mark.parametrize("content", [b"desk: pi", b"\xff"])
+def test_devices_that_are_not_toml(folder, content):
+    (folder / "lab.toml").write_bytes(content)
+    with pytest.raises(InputError, match=r"lab\.toml is not TOML"):
+        board.load_devices(folder / "lab.toml")
+
+
+def test_named_devices_must_exist(folder):
+    with pytest.raises(InputError, match=r"cannot read .*lab\.toml"):
+        board.load_devices(folder / "lab.toml")
+
+
+def test_no_devices_here_and_none_named(folder):
+    assert board.load_devices() == {}
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("variable", [None, ""])
+def test_devices_of_this_folder(folder, monkeypatch, variable):
+    (folder / "devices.toml").write_text(DEVICES)
+    if variable is not None:
+        monkeypatch.setenv("TOOLCHAIN_DEVICES", variable)
+    assert board.load_devices() == LAB
+
+
+def test_devices_of_the_variable(folder, monkeypatch):
+    (folder / "devices.toml").write_text("not TOML")
+    (folder / "lab.toml").write_text(DEVICES)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "lab.toml")
+    assert board.load_devices() == LAB
+
+
+def test_devices_of_the_variable_must_exist(folder, monkeypatch):
+    (folder / "devices.toml").write_text(DEVICES)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "lab.toml")
+    with pytest.raises(InputError, match=r"cannot read lab\.toml"):
+        board.load_devices()
+
+
+def test_the_named_path_goes_before_the_variable(folder, monkeypatch):
+    (folder / "lab.toml").write_text(DEVICES)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "missing.toml")
+    assert board.load_devices(Path("lab.toml")) == LAB
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "expected"),
+    [
+        ("pi", "desk", DESK),
+        ("pi", "shelf", SHELF),
+        ("pi", "root@10.0.0.9", Device("pi", "root@10.0.0.9")),
+        ("arm", None, FARM),
+    ],
+    ids=["by name", "another name", "by address", "the only one"],
+)
+def test_which_device(name, host, expected):
+    assert board.find_device(kind(name), host, LAB) == expected
+
+
+def test_which_of_several_devices():
+    with pytest.raises(InputError, match=r"which pi device\? There are 2: desk, shelf") as caught:
+        board.find_device(kind("pi"), None, LAB)
+    assert "--host" in caught.value.hint
+
+
+@pytest.mark.parametrize("lab", [LAB, {}])
+def test_no_device_of_this_type(lab):
+    with pytest.raises(InputError, match=r"which riscv device\?$"):
+        board.find_device(kind("riscv"), None, lab)
+
+
+def test_a_device_of_another_type():
+    with pytest.raises(InputError, match="device farm is a arm, not a pi") as caught:
+        board.find_device(kind("pi"), "farm", LAB)
+    assert "--board arm" in caught.value.hint
+
+
+def test_this_machine_takes_no_host():
+    with pytest.raises(InputError, match="takes no host"):
+        board.find_device(kind("local", "local"), "desk", LAB)
+
+
+@pytest.mark.parametrize("host", [None, ""])
+def test_this_machine_is_its_own_device(host):
+    assert board.find_device(kind("local", "local"), host, LAB) == Device("local", "local")

@@ -1,0 +1,221 @@
+"""Bundles and their packages: what goes in comes out, the same bytes every time, and nothing else is taken."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+import time
+
+import pytest
+
+from tests import bundles as made
+from toolchain import bundle, files
+from toolchain.errors import InputError, VerificationError
+
+
+@pytest.fixture
+def package(tiny, tmp_path):
+    path = tmp_path / "tiny.oci.tar"
+    bundle.pack(tiny, path)
+    return path
+
+
+def members(package):
+    with tarfile.open(package) as archive:
+        return {name: archive.extractfile(name).read() for name in archive.getnames()}
+
+
+def rewritten(package, change):
+    """Write a package again with its members as `change` leaves them."""
+    content = members(package)
+    change(content)
+    other = package.with_name("other.oci.tar")
+    with tarfile.open(other, "w") as archive:
+        for name, data in content.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return other
+
+
+def blob_of(content, name):
+    """Name the member that holds a file of the bundle."""
+    manifests = json.loads(content["index.json"])["manifests"]
+    layers = [
+        layer
+        for entry in manifests
+        for layer in json.loads(content[path(entry["digest"])])["layers"]
+        if layer["annotations"]["org.opencontainers.image.title"] == name
+    ]
+    return path(layers[0]["digest"])
+
+
+def path(digest):
+    return "blobs/sha256/" + digest.removeprefix("sha256:")
+
+
+def test_unpacking_gives_back_what_was_packed(tiny, package, tmp_path):
+    found = bundle.unpack(package, tmp_path / "out")
+    assert found.digest == tiny.digest
+    assert found.manifest == tiny.manifest
+    names = {item.name for item in tiny.folder.iterdir()}
+    assert {item.name for item in found.folder.iterdir()} == names
+    assert all((found.folder / name).read_bytes() == (tiny.folder / name).read_bytes() for name in names)
+
+
+def test_a_package_is_the_same_bytes_in_another_folder_at_another_time(tiny, package, tmp_path):
+    elsewhere = tmp_path / "deep" / "er"
+    shutil.copytree(tiny.folder, elsewhere)
+    for item in elsewhere.iterdir():
+        os.utime(item, (time.time() - 86400, 0))
+        item.chmod(0o600)
+    again = tmp_path / "again.tar"
+    bundle.pack(bundle.load(elsewhere), again)
+    assert again.read_bytes() == package.read_bytes()
+
+
+def test_the_package_is_an_oci_image_layout(tiny, package):
+    content = members(package)
+    assert json.loads(content["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+    index = json.loads(content["index.json"])
+    described = index["manifests"][0]
+    assert described["digest"] == f"sha256:{tiny.digest}"
+    assert described["annotations"]["org.opencontainers.image.ref.name"] == tiny.manifest.name
+    manifest = json.loads(content[path(described["digest"])])
+    assert manifest["artifactType"] == described["artifactType"] == bundle.ARTIFACT
+    for entry in [manifest["config"], *manifest["layers"]]:
+        data = content[path(entry["digest"])]
+        assert (len(data), f"sha256:{files.sha256_bytes(data)}") == (entry["size"], entry["digest"])
+    titles = [layer["annotations"]["org.opencontainers.image.title"] for layer in manifest["layers"]]
+    assert titles == list(bundle.LAYERS)
+
+
+def test_the_reference_refers_to_the_bundle_and_does_not_change_its_digest(tiny, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny.folder, bare)
+    (bare / bundle.REFERENCE).unlink()
+    without = bundle.load(bare)
+    assert without.digest == tiny.digest
+    assert without.reference is None
+    target = tmp_path / "with.tar"
+    bundle.pack(tiny, target)
+    index = json.loads(members(target)["index.json"])
+    referrer = json.loads(members(target)[path(index["manifests"][1]["digest"])])
+    assert referrer["subject"]["digest"] == f"sha256:{tiny.digest}"
+
+
+def test_a_changed_parameter_changes_params_and_digest_alone(tiny, tmp_path):
+    other = made.reweighted(tiny, tmp_path / "other", seed=3)
+    assert other.digest != tiny.digest
+    changed = {name for name, record in other.manifest.files.items() if record != tiny.manifest.files[name]}
+    assert changed == {bundle.PARAMS}
+
+
+@pytest.mark.parametrize("name", sorted(bundle.LAYERS))
+def test_a_tampered_file_of_a_bundle_is_named(tiny, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.folder, copy)
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    with pytest.raises(VerificationError, match=name):
+        bundle.load(copy)
+
+
+def test_a_missing_file_of_a_bundle_is_named(tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.folder, copy)
+    (copy / bundle.PARAMS).unlink()
+    with pytest.raises(VerificationError, match=r"params.safetensors is missing"):
+        bundle.load(copy)
+
+
+@pytest.mark.parametrize("name", [*sorted(bundle.LAYERS), bundle.REFERENCE])
+def test_a_tampered_blob_is_refused_and_nothing_is_left(package, tmp_path, name):
+    def flip(content):
+        blob = blob_of(content, name)
+        data = bytearray(content[blob])
+        data[-1] ^= 1
+        content[blob] = bytes(data)
+
+    with pytest.raises(VerificationError):
+        bundle.unpack(rewritten(package, flip), tmp_path / "out")
+    assert {item.name for item in tmp_path.iterdir()} == {package.name, "other.oci.tar"}
+
+
+def lose_index(content):
+    del content["index.json"]
+
+
+def lose_blob(content):
+    del content[blob_of(content, bundle.PARAMS)]
+
+
+def break_index(content):
+    content["index.json"] = b"{"
+
+
+def tamper_manifest(content):
+    digest = json.loads(content["index.json"])["manifests"][0]["digest"]
+    content[path(digest)] = content[path(digest)].replace(b"mediaType", b"mediatype")
+
+
+def tamper_config(content):
+    digest = json.loads(content["index.json"])["manifests"][0]["digest"]
+    config = json.loads(content[path(digest)])["config"]["digest"]
+    content[path(config)] = content[path(config)].replace(b'"main"', b'"evil"')
+
+
+@pytest.mark.parametrize("change", [lose_index, lose_blob, break_index, tamper_manifest, tamper_config])
+def test_a_corrupt_package_is_refused(package, tmp_path, change):
+    with pytest.raises(VerificationError):
+        bundle.unpack(rewritten(package, change), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+def test_a_truncated_package_is_refused(package, tmp_path, share):
+    data = package.read_bytes()
+    package.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises((InputError, VerificationError)):
+        bundle.unpack(package, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_archive_is_no_package(tmp_path):
+    stranger = tmp_path / "other.tar"
+    with tarfile.open(stranger, "w") as archive:
+        data = json.dumps({"manifests": [{"digest": "sha256:0", "artifactType": "application/other"}]}).encode()
+        info = tarfile.TarInfo("index.json")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(InputError, match="holds no bundle"):
+        bundle.unpack(stranger, tmp_path / "out")
+
+
+def test_a_full_folder_is_not_unpacked_into(package, tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        bundle.unpack(package, full)
+    assert [item.name for item in full.iterdir()] == ["mine"]
+
+
+def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
+    with pytest.raises(InputError, match="holds no bundle"):
+        bundle.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("schema", 2), ("files", {"model.so": {"sha256": "short", "size": 1}}), ("library", "../evil.so"), ("inputs", 3)],
+)
+def test_a_manifest_of_another_form_is_refused(tiny, field, value):
+    document = json.loads(tiny.manifest.encoded())
+    document[field] = value
+    with pytest.raises(VerificationError, match="not valid"):
+        bundle.read_manifest(json.dumps(document).encode(), "a test")
