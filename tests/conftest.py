@@ -35,3 +35,11 @@ def bulky(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bulky")
     first = bundles.build(folder, rows=512, columns=2048)
     return first, bundles.reweighted(first, folder / "other", seed=7)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter):
+    """End with one line that says what was left out and what brings it, or that nothing was."""
+    skipped = [report.longrepr[2] for report in terminalreporter.getreports("skipped")]
+    parts = sorted({text.partition("left out: ")[2] for text in skipped if "left out: " in text})
+    terminalreporter.write_line("left out: " + ("; ".join(parts) if parts else "nothing"))

@@ -303,8 +303,10 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 
 
 def broken_chunk() -> bytes:
-    data = bytearray(encoded(Image.effect_noise((64, 64), 50), "PNG"))
-    data[data.index(b"IDAT") : data.index(b"IDAT") + 4] = b"\xca!\x96\x83"
+    """Damage the second of the chunks that hold the pixels: the decoder finds it late, with an error of its own."""
+    data = bytearray(encoded(Image.effect_noise((512, 512), 50), "PNG"))
+    second = data.index(b"IDAT", data.index(b"IDAT") + 4)
+    data[second : second + 4] = b"\xca!\x96\x83"
     return bytes(data)
 
 
@@ -358,7 +360,7 @@ def test_models_that_take_no_picture(tmp_path, specs):
 
 def test_labels(tmp_path):
     (tmp_path / "labels").write_text("tench\ngoldfish, Carassius\nhaie blanc à dents\n", encoding="utf-8")
-    assert inputs.read_labels(tmp_path / "labels") == ["tench", "goldfish, Carassius", "haie blanc à dents"]
+    assert inputs.read_labels(tmp_path / "labels", 3) == ["tench", "goldfish, Carassius", "haie blanc à dents"]
 
 
 @pytest.mark.parametrize("content", [None, b"caf\xe9"], ids=["missing", "not UTF-8"])
@@ -366,7 +368,7 @@ def test_unreadable_labels(tmp_path, content):
     if content is not None:
         (tmp_path / "labels").write_bytes(content)
     with pytest.raises(InputError, match="cannot read the labels"):
-        inputs.read_labels(tmp_path / "labels")
+        inputs.read_labels(tmp_path / "labels", 1)
 
 
 def test_top_five():
@@ -403,7 +405,9 @@ def test_more_labels_than_classes():
     assert [guess.label for guess in inputs.top(np.array([1, 2]), list("abc"))] == ["b", "a"]
 
 
-def test_fewer_labels_than_classes():
+def test_fewer_labels_than_classes(tmp_path):
+    (tmp_path / "labels").write_text("a\nb\n")
+    assert inputs.read_labels(tmp_path / "labels", 1) == ["a", "b"]
     with pytest.raises(InputError, match="2 labels for 3 classes") as caught:
-        inputs.top(np.array([1, 2, 3]), list("ab"))
+        inputs.read_labels(tmp_path / "labels", 3)
     assert "one line for each class" in caught.value.hint

@@ -1,0 +1,106 @@
+"""How quick the parts around a model are: starting, uploading against OpenSSH's sftp, and deploying nothing new.
+
+    python benchmarks/deploy.py [--json FILE]
+
+Everything runs against an OpenSSH server on loopback that this script starts; uploads alternate with sftp's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests import sshd
+from tests.commands import toolchain
+from toolchain.shell import SshOptions, open_shell
+
+_MIB = 2**20
+_SIZE_MIB = 100
+_ROUNDS = 7
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Time one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def startup() -> float:
+    """Return the median time of `toolchain --help` in seconds."""
+    script = Path(sys.executable).parent / "toolchain"
+    return statistics.median(
+        seconds(lambda: subprocess.run([script, "--help"], check=True, capture_output=True)) for _ in range(15)
+    )
+
+
+def uploads(server: sshd.Server, folder: Path) -> dict[str, float]:
+    """Upload the same random file in turn with our shell and with sftp, connecting included in both."""
+    source = folder / "random"
+    source.write_bytes(os.urandom(_SIZE_MIB * _MIB))
+    options = SshOptions(identity=server.key_file, known_hosts=(server.known_hosts,))
+
+    def ours() -> None:
+        (folder / "ours").unlink(missing_ok=True)
+        with open_shell(server.host, config=options) as shell:
+            shell.push(source, str(folder / "ours"))
+
+    def sftp() -> None:
+        (folder / "theirs").unlink(missing_ok=True)
+        words = ["sftp", "-q", "-b", "-", "-P", str(server.port), "-i", str(server.key_file)]
+        words += ["-o", f"UserKnownHostsFile={server.known_hosts}", f"{server.user}@{server.address}"]
+        subprocess.run(words, input=f"put {source} {folder}/theirs\n", text=True, check=True, capture_output=True)
+
+    ours()
+    sftp()
+    pairs = [(seconds(ours), seconds(sftp)) for _ in range(_ROUNDS)]
+    return {
+        "ours_mib_s": _SIZE_MIB / statistics.median(pair[0] for pair in pairs),
+        "sftp_mib_s": _SIZE_MIB / statistics.median(pair[1] for pair in pairs),
+        "rate_ratio": statistics.median(pair[1] / pair[0] for pair in pairs),
+    }
+
+
+def redeploys(server: sshd.Server, folder: Path) -> dict[str, object]:
+    """Deploy MobileNet, then the same again, then with other weights."""
+    device = ["--board", "x86_64", "--host", server.host, "-i", server.key_file]
+    device += ["--known-hosts", server.known_hosts, "--root", folder / "device", "--budget", 0, "--json", "-"]
+    found = {}
+    for name, source in (("first", "a"), ("unchanged", "a"), ("new params", "b")):
+        if not (folder / source).exists():
+            toolchain("build", "mobilenet", "--board", "x86_64", "--seed", len(found), "-o", folder / source)
+        report = json.loads(toolchain("deploy", folder / source, *device).out)
+        found[name] = {"deploy_s": report["stages_s"]["deploy"], **report["transfer"]}
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures to a file")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with sshd.running(folder / "sshd") as server:
+            figures = {
+                "help_ms": startup() * 1000,
+                "upload": uploads(server, folder),
+                "deploys": redeploys(server, folder),
+            }
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

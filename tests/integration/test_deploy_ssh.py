@@ -1,0 +1,103 @@
+"""Deploys over a real OpenSSH server: only what is missing travels, and the device runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests import bundles, sshd
+from tests.commands import toolchain
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    sshd.require_sshd()
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.fixture
+def device(server, tmp_path):
+    """What every command for one fresh device begins with."""
+    words = ["--board", "x86_64", "--host", server.host, "-i", server.key_file]
+    return [*words, "--known-hosts", server.known_hosts, "--root", tmp_path / "device"]
+
+
+def report(*words):
+    seen = toolchain(*words, "--json", "-")
+    assert seen.code == 0, seen.err
+    return json.loads(seen.out)
+
+
+def test_only_what_is_missing_travels(device, bulky, tmp_path):
+    old, new = bulky
+    first = report("deploy", old.folder, *device, "--budget", 0)
+    assert first["outputs"]["ok"] is True
+    assert first["transfer"]["blobs_skipped"] == 0
+    assert first["transfer"]["bytes_sent"] > old.manifest.files["params.safetensors"].size
+
+    again = report("deploy", old.folder, *device, "--budget", 0)
+    assert again["transfer"]["blobs_sent"] == 0
+    assert again["transfer"]["bytes_sent"] + again["transfer"]["bytes_received"] <= 32 * 1024
+
+    changed = report("deploy", new.folder, *device, "--budget", 0)
+    assert changed["transfer"]["blobs_sent"] == 1
+    size = new.manifest.files["params.safetensors"].size
+    assert size < changed["transfer"]["bytes_sent"] < size + 64 * 1024
+    assert bundles.whole_release(tmp_path / "device") == new.digest
+
+
+def test_the_commands_of_a_day(device, tiny, bulky, tmp_path):
+    for made in (tiny, bulky[0]):
+        report("deploy", made.folder, *device, "--budget", 0)
+    assert toolchain("status", *device).code == 0
+    assert report("bench", *device, "--budget", 0.05)["bundle_digest"] == f"sha256:{bulky[0].digest}"
+    assert toolchain("rollback", *device).code == 0
+    assert bundles.whole_release(tmp_path / "device") == tiny.digest
+
+
+def test_old_releases_go_and_take_their_blobs(device, tiny, tmp_path):
+    digests = []
+    for seed in range(5):
+        made = bundles.reweighted(tiny, tmp_path / f"bundle-{seed}", seed=seed)
+        report("deploy", made.folder, *device, "--budget", 0)
+        digests.append(made.digest)
+    kept = sorted(path.name for path in (tmp_path / "device" / "releases").iterdir())
+    assert kept == sorted(digests[-3:])
+    linked = [path for path in (tmp_path / "device" / "blobs" / "sha256").iterdir() if path.stat().st_nlink < 2]
+    assert linked == []
+
+
+def test_a_device_by_name(server, tiny, tmp_path, monkeypatch):
+    lab = tmp_path / "devices.toml"
+    lab.write_text(f'[devices.bench-1]\nboard = "x86_64"\nhost = "{server.host}"\nroot = "{tmp_path}/device"\n')
+    keys = ["-i", server.key_file, "--known-hosts", server.known_hosts, "--devices", lab]
+    assert toolchain("deploy", tiny.folder, "--board", "x86_64", "--host", "bench-1", *keys, "--budget", 0).code == 0
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", str(lab))
+    assert toolchain("status", "--board", "x86_64", *keys[:4]).code == 0
+    assert bundles.whole_release(tmp_path / "device") == tiny.digest
+
+
+def test_a_device_reached_through_another(server, tiny, tmp_path):
+    with sshd.running(tmp_path / "behind") as behind:
+        known = tmp_path / "known"
+        known.write_text(server.known_hosts.read_text() + behind.known_hosts.read_text())
+        config = tmp_path / "config"
+        config.write_text(
+            f"Host hidden\n  HostName 127.0.0.1\n  Port {behind.port}\n  IdentityFile {behind.key_file}\n"
+            f"  ProxyJump gate\nHost gate\n  HostName 127.0.0.1\n  Port {server.port}\n"
+            f"  IdentityFile {server.key_file}\nHost *\n  User {server.user}\n  UserKnownHostsFile {known}\n"
+        )
+        words = ["--board", "x86_64", "--host", "hidden", "--ssh-config", config, "--root", tmp_path / "device"]
+        assert report("deploy", tiny.folder, *words, "--budget", 0)["outputs"]["ok"] is True
+
+
+def test_times_of_an_emulator_are_marked(server, tiny, tmp_path):
+    lab = tmp_path / "devices.toml"
+    lab.write_text(f'[a]\nboard = "x86_64"\nhost = "{server.host}"\nroot = "{tmp_path}/device"\nemulated = true\n')
+    keys = ["-i", server.key_file, "--known-hosts", server.known_hosts, "--devices", lab]
+    seen = toolchain("deploy", tiny.folder, "--board", "x86_64", *keys, "--budget", 0, "--json", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["emulated"] is True
+    latency = next(line for line in seen.out.splitlines() if line.startswith("latency"))
+    assert "emulated" in latency
