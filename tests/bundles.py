@@ -45,7 +45,7 @@ def build(folder: Path, rows: int, columns: int) -> Bundle:
     onnx.save(dense(rows, columns), path)
     source = model.load(str(path))
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
-    both = compiler.reference_tensors(given, reference.run(source, given))
+    both = bundles.Reference(reference.NAME, given, reference.run(source, given))
     native = board.load("local").resolved()
     return compiler.build(model.import_model(source), native, folder / "bundle", command="", reference=both)
 
@@ -68,10 +68,9 @@ def reweighted(base: Bundle, folder: Path, seed: int) -> Bundle:
         for name, value in tensors.load(base.folder / bundles.PARAMS).items()
     }
     given = tensors.load(base.folder / bundles.REFERENCE)["input.x"]
-    both = compiler.reference_tensors({"x": given}, {"y": _dense_outputs(given, params)})
-    return variant(
-        base, folder, {bundles.PARAMS: tensors.encode(params), bundles.REFERENCE: tensors.encode(both)}
-    )  # fmt: skip
+    made = variant(base, folder, {bundles.PARAMS: tensors.encode(params)})
+    bundles.Reference("numpy", {"x": given}, {"y": _dense_outputs(given, params)}).save(folder)
+    return made
 
 
 def _dense_outputs(given: NDArray[Any], params: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

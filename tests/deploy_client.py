@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -34,7 +35,9 @@ def started(made: Bundle, root: Path, ssh: tuple[str, ...] = ()) -> Iterator[sub
     """Start a client that is about to deploy; it begins when it is told so by `begin`."""
     argv = [sys.executable, "-m", "tests.deploy_client", str(root), str(made.folder), *ssh]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(argv, text=True, cwd=Path(__file__).parents[1], **pipes) as client:
+    # Who is killed cannot clean up: its temporary files go where pytest cleans up.
+    environment = {**os.environ, "TMPDIR": str(made.folder.parent)}
+    with subprocess.Popen(argv, text=True, cwd=Path(__file__).parents[1], env=environment, **pipes) as client:
         try:
             assert client.stdout.readline() == "ready\n"
             yield client

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
-from toolchain import files
+from toolchain import files, tensors
 from toolchain.errors import InputError, VerificationError
-from toolchain.tensors import TensorSpec
+from toolchain.tensors import Tensors, TensorSpec
 
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
@@ -106,6 +107,40 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         return files.canonical_json(asdict(self))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a bundle's outputs are compared with.
+
+    Attributes:
+        runtime: What computed them, with its version.
+        inputs: Inputs by name.
+        outputs: The outputs for them, by name.
+    """
+
+    runtime: str
+    inputs: Tensors
+    outputs: Tensors
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
+        named = {f"input.{name}": value for name, value in self.inputs.items()}
+        named |= {f"output.{name}": value for name, value in self.outputs.items()}
+        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime})
+
+    @classmethod
+    def read(cls, path: Path) -> Reference:
+        """Read it.
+
+        Raises:
+            VerificationError: The file is not readable.
+        """
+        parts: dict[str, dict[str, NDArray[Any]]] = {"input": {}, "output": {}}
+        for key, value in tensors.load(path).items():
+            kind, _, name = key.partition(".")
+            parts.setdefault(kind, {})[name] = value
+        return cls(tensors.notes(path).get("runtime", "an unnamed reference"), parts["input"], parts["output"])
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)

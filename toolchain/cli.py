@@ -23,13 +23,10 @@ from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, InputError, Toolch
 if TYPE_CHECKING:
     from types import FrameType
 
-    from toolchain import bench, deploy, inputs, model, runner
+    from toolchain import inputs, model
     from toolchain.board import Board, Device
-    from toolchain.bundle import Bundle, Manifest
+    from toolchain.pipeline import Lab, Model, Settings
     from toolchain.report import Report
-    from toolchain.shell import Shell
-    from toolchain.store import Store
-    from toolchain.tensors import Tensors
 
     Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -271,58 +268,29 @@ def _inspection_text(found: model.Inspection) -> str:
 @_seed_option
 @_input_options
 @_json_flag
-def build(
-    source: str, board_name: str, output: Path | None, shapes: tuple[str, ...], *, as_json: bool, **given: Any
-) -> None:
+def build(source: str, board_name: str, output: Path | None, *, as_json: bool, **options: Any) -> None:
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
-    from toolchain import board, deploy
+    from toolchain import board
+    from toolchain.pipeline import Pipeline
 
     kind = board.load(board_name).resolved()
-    made = _built(source, kind, output, _parse_shapes(shapes), _source_of(given), deploy.Stages())
+    made = Pipeline(kind, _say).build(_model_of(source, options), output)
     if as_json:
         _print_json({"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest})
         return
     click.echo(f"{made.folder}: {made.manifest.name} for {kind.name}, sha256:{made.digest}")
 
 
-def _source_of(given: dict[str, Any]) -> inputs.Source:
+def _model_of(source: str, options: dict[str, Any]) -> Model:
+    from toolchain.pipeline import Model
+
+    return Model(source, _parse_shapes(options["shapes"]), _source_of(options))
+
+
+def _source_of(options: dict[str, Any]) -> inputs.Source:
     from toolchain import inputs
 
-    return inputs.Source(given["npz"], given["image"], given.get("seed", 0))
-
-
-def _built(  # noqa: PLR0913, PLR0917
-    source: str,
-    kind: Board,
-    output: Path | None,
-    shapes: dict[str, tuple[int, ...]],
-    given: inputs.Source,
-    stages: deploy.Stages,
-) -> Bundle:
-    from toolchain import compiler, inputs, model, reference
-
-    with stages.timed("import"):
-        _say(f"importing {source}")
-        loaded = model.load(source, shapes, given.seed)
-        fed = inputs.make(given, loaded.inputs)
-        imported = model.import_model(loaded)
-    with stages.timed("reference"):
-        _say(f"running it with {reference.NAME}")
-        expected = reference.run(loaded, fed)
-    with stages.timed("compile"):
-        _say(f"compiling for {kind.name}")
-        folder = output or Path("build") / f"{loaded.name}-{kind.name}"
-        command = _reproducer(loaded.origin, kind, shapes, given.seed)
-        both = compiler.reference_tensors(fed, expected)
-        return compiler.build(imported, kind, folder, command=command, reference=both)
-
-
-def _reproducer(origin: str, kind: Board, shapes: dict[str, tuple[int, ...]], seed: int) -> str:
-    """Name the command that makes a bundle again, without any path of this machine."""
-    words = ["toolchain", "build", origin, "--board", kind.name]
-    for name, shape in sorted(shapes.items()):
-        words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
-    return " ".join([*words, "--seed", str(seed)])
+    return inputs.Source(options["npz"], options["image"], options["seed"])
 
 
 @cli.command()
@@ -344,20 +312,6 @@ def package(folder: Path, output: Path, *, as_json: bool) -> None:
 # --- devices ---------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Lab:
-    """One opened device."""
-
-    board: Board
-    device: Device
-    shell: Shell
-    store: Store
-
-    @property
-    def emulated(self) -> bool:
-        return self.board.emulated or self.device.emulated
-
-
 def _found(options: dict[str, Any]) -> tuple[Board, Device]:
     """Decide which device the options name; nothing is asked of it yet."""
     from toolchain import board
@@ -368,9 +322,10 @@ def _found(options: dict[str, Any]) -> tuple[Board, Device]:
 
 
 @contextlib.contextmanager
-def _opened(options: dict[str, Any]) -> Iterator[_Lab]:
+def _opened(options: dict[str, Any]) -> Iterator[Lab]:
     """Connect to the device that the options name."""
     from toolchain import shell
+    from toolchain.pipeline import Lab
     from toolchain.store import Store
 
     kind, device = _found(options)
@@ -382,7 +337,7 @@ def _opened(options: dict[str, Any]) -> Iterator[_Lab]:
     )
     address = None if kind.connection == "local" else device.host
     with shell.open_shell(address, config=ssh) as opened:
-        yield _Lab(kind, device, opened, Store(opened, options["root"] or device.root or kind.root))
+        yield Lab(kind, device, opened, Store(opened, options["root"] or device.root or kind.root))
 
 
 @cli.command("deploy")
@@ -396,113 +351,29 @@ def _opened(options: dict[str, Any]) -> Iterator[_Lab]:
 @click.option("-o", "--output", type=_PATH, help="Keep the bundle in this folder.")
 def deploy_command(source: str, output: Path | None, **options: Any) -> None:
     """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
-    from toolchain import deploy
+    from toolchain.pipeline import Pipeline
 
     kind, _device = _found(options)  # before a minute goes into a build for it
-    stages = deploy.Stages()
+    job = Pipeline(kind, _say)
     with _junit_on_failure(options["junit_path"], f"{kind.name}.{Path(source).stem}"), _scratch() as scratch:
-        made, given = _obtained(source, kind, output, scratch, options, stages)
-        program = _runner_for(kind, stages)
-        with stages.timed("connect"), contextlib.ExitStack() as stack:
-            lab = stack.enter_context(_opened(options))
-            opened = stack.pop_all()
-        with opened:
-            _write_report(_deployed(made, given, program, lab, options, stages), options)
+        made, given = job.obtain(_model_of(source, options), output or scratch / "bundle")
+        program = job.runner()
+        with contextlib.ExitStack() as stack:
+            with job.stages.timed("connect"):
+                lab = stack.enter_context(_opened(options))
+            _write_report(job.deploy(made, given, program, lab, _settings(options), _Upload().show), options)
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from toolchain.pipeline import Settings
+
+    return Settings(options["budget"], options["threads"] or 0, options.get("tolerance"), options["labels"])
 
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         yield Path(folder)
-
-
-def _obtained(  # noqa: PLR0913, PLR0917
-    source: str, kind: Board, output: Path | None, scratch: Path, options: dict[str, Any], stages: deploy.Stages
-) -> tuple[Bundle, inputs.Source | None]:
-    """Return the bundle, and the inputs to measure with if they are not the bundle's own."""
-    import tarfile
-
-    from toolchain import bundle
-
-    path, wanted = Path(source), _source_of(options)
-    own = wanted if wanted.npz or wanted.image else None
-    if (path / bundle.MANIFEST).is_file():
-        return bundle.load(path), own
-    if path.is_file() and tarfile.is_tarfile(path):
-        return bundle.unpack(path, output or scratch / "bundle"), own
-    shapes = _parse_shapes(options["shapes"])
-    # Inputs given with a model are the ones that its reference is computed from.
-    return _built(source, kind, output or scratch / "bundle", shapes, wanted, stages), None
-
-
-def _runner_for(kind: Board, stages: deploy.Stages) -> runner.Runner:
-    from toolchain import runner
-
-    with stages.timed("runner"):
-        _say(f"preparing the runner for {kind.triple}")
-        return runner.build(kind)
-
-
-def _deployed(  # noqa: PLR0913, PLR0917
-    made: Bundle,
-    given: inputs.Source | None,
-    program: runner.Runner,
-    lab: _Lab,
-    options: dict[str, Any],
-    stages: deploy.Stages,
-) -> Report:
-    from toolchain import deploy, inputs, reference, report
-
-    labels = _labels(options["labels"], made.manifest)
-    _say(f"deploying {made.manifest.name} to {lab.shell.name}")
-    threads = options["threads"] or lab.board.threads
-    done = deploy.deploy(
-        made, program, lab.shell, lab.store, keep=lab.board.keep, threads=threads,
-        tolerance=options["tolerance"], stages=stages, progress=_Upload().show,
-    )  # fmt: skip
-    fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
-    measured = _measured(lab, program, fed, options, stages)
-    return report.Report(
-        board=lab.board.name,
-        host=lab.shell.name,
-        model=made.manifest.name,
-        bundle_digest=made.digest,
-        emulated=lab.emulated,
-        facts=done.facts,
-        stages=stages.seconds,
-        measurement=measured,
-        reference=reference.NAME if done.difference else "",
-        difference=done.difference,
-        transfer=done.transfer,
-        top=_top(labels, measured),
-    )
-
-
-def _measured(
-    lab: _Lab, program: runner.Runner, fed: Tensors, options: dict[str, Any], stages: deploy.Stages
-) -> bench.Measurement:
-    from toolchain import bench
-    from toolchain.runner import Plan
-
-    _say(f"measuring for {options['budget']:g} s")
-    with stages.timed("bench"):
-        return bench.measure(
-            bench.current(lab.store, lab.shell.name), program, lab.shell, lab.store, given=fed,
-            threads=options["threads"] or lab.board.threads, plan=Plan(options["budget"]), emulated=lab.emulated,
-        )  # fmt: skip
-
-
-def _labels(path: Path | None, manifest: Manifest) -> list[str]:
-    """Read the labels before anything is deployed, since they may not fit."""
-    from toolchain import inputs
-
-    return inputs.read_labels(path, manifest.outputs[0].elements) if path else []
-
-
-def _top(labels: list[str], measured: bench.Measurement) -> tuple[inputs.Guess, ...]:
-    from toolchain import inputs
-
-    return inputs.top(next(iter(measured.run.outputs.values())), labels) if labels else ()
 
 
 class _Upload:
@@ -556,22 +427,11 @@ def _junit_on_failure(path: Path | None, name: str) -> Iterator[None]:
 @_bench_options
 def bench_command(**options: Any) -> None:
     """Measure the release that a device runs."""
-    from toolchain import bench, deploy, inputs, report
+    from toolchain.pipeline import Pipeline
 
-    stages = deploy.Stages()
     kind, _device = _found(options)
     with _junit_on_failure(options["junit_path"], kind.name), _opened(options) as lab:
-        found = bench.current(lab.store, lab.shell.name)
-        labels = _labels(options["labels"], found.manifest)
-        program = _runner_for(kind, stages)
-        fed = inputs.make(_source_of(options), found.manifest.inputs)
-        measured = _measured(lab, program, fed, options, stages)
-        made = report.Report(
-            board=kind.name, host=lab.shell.name, model=found.manifest.name, bundle_digest=found.generation.digest,
-            emulated=lab.emulated, facts=lab.store.facts(), stages=stages.seconds, measurement=measured,
-            top=_top(labels, measured),
-        )  # fmt: skip
-        _write_report(made, options)
+        _write_report(Pipeline(kind, _say).bench(_source_of(options), lab, _settings(options)), options)
 
 
 @cli.command()

@@ -20,11 +20,11 @@ import toolchain
 from toolchain import bundle, elf, files, tensors
 from toolchain.backends import BACKENDS, Backend
 from toolchain.board import Board
-from toolchain.bundle import Bundle, Manifest
+from toolchain.bundle import Bundle, Manifest, Reference
 from toolchain.cross import HostCross
 from toolchain.errors import BuildError, InputError
 from toolchain.model import ImportedModel
-from toolchain.tensors import DTYPES, Tensors
+from toolchain.tensors import DTYPES
 
 _ENTRY = "main"
 
@@ -38,7 +38,7 @@ class Compiled:
 
 
 def build(
-    imported: ImportedModel, board: Board, folder: Path, *, command: str, reference: Tensors | None = None
+    imported: ImportedModel, board: Board, folder: Path, *, command: str, reference: Reference | None = None
 ) -> Bundle:
     """Compile a model for a board into a bundle.
 
@@ -47,7 +47,7 @@ def build(
         board: The board type, resolved.
         folder: Where the bundle goes; a bundle that is there is replaced, anything else is left alone.
         command: The command line that makes the bundle again; part of the manifest.
-        reference: Reference inputs and outputs, as `reference_tensors` names them.
+        reference: What its outputs are to be compared with.
 
     Raises:
         BuildError: TVM, the compiler or the linker failed.
@@ -63,18 +63,10 @@ def build(
         files.write_atomic(staging / bundle.GRAPH_TEXT, (compiled.module.script().rstrip() + "\n").encode())
         tensors.save(staging / bundle.PARAMS, compiled.params)
         if reference is not None:
-            tensors.save(staging / bundle.REFERENCE, reference)
+            reference.save(staging)
         manifest = _manifest(imported, board, staging, (backend, cross), tuple(compiled.params), command)
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
     return bundle.load(folder)
-
-
-def reference_tensors(inputs: Tensors, outputs: Tensors) -> dict[str, NDArray[Any]]:
-    """Name inputs and outputs as the reference file of a bundle holds them."""
-    return {
-        **{f"input.{name}": value for name, value in inputs.items()},
-        **{f"output.{name}": value for name, value in outputs.items()},
-    }
 
 
 def _graph_json(module: tvm.IRModule) -> bytes:

@@ -58,6 +58,7 @@ class Deployment:
         facts: What the device is.
         transfer: What was sent.
         difference: Outputs on the device against the reference; None if the package carried no reference.
+        reference: What computed the reference.
         run: The smoke run.
     """
 
@@ -66,6 +67,7 @@ class Deployment:
     facts: DeviceFacts
     transfer: Transfer
     difference: Difference | None
+    reference: str
     run: Run
 
 
@@ -92,25 +94,23 @@ class Samples:
     Attributes:
         inputs: Inputs by name.
         expected: Reference outputs by name, or None if there is no reference.
+        runtime: What computed the reference.
     """
 
     inputs: Tensors
     expected: Tensors | None
+    runtime: str = ""
 
 
 def samples_of(bundle: Bundle) -> Samples:
     """Read a bundle's reference; without one, draw inputs and expect nothing in particular."""
     if bundle.reference is None:
         return Samples(inputs.random(bundle.manifest.inputs, seed=0), None)
-    loaded = tensors.load(bundle.reference)
-    parts = {
-        kind: {name.removeprefix(f"{kind}."): value for name, value in loaded.items() if name.startswith(f"{kind}.")}
-        for kind in ("input", "output")
-    }
-    faults = tensors.check_signature(parts["input"], bundle.manifest.inputs)
+    reference = bundles.Reference.read(bundle.reference)
+    faults = tensors.check_signature(reference.inputs, bundle.manifest.inputs)
     if faults:
         raise VerificationError("the bundle's reference does not fit its model", details="\n".join(faults))
-    return Samples(parts["input"], parts["output"])
+    return Samples(reference.inputs, reference.outputs, reference.runtime)
 
 
 def check_fits(manifest: Manifest, program: Runner, facts: DeviceFacts) -> None:
@@ -202,7 +202,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         blobs_skipped=sent.skipped,
         seconds=sent.seconds,
     )
-    return Deployment(bundle.digest, changed, facts, transfer, difference, run)
+    return Deployment(bundle.digest, changed, facts, transfer, difference, samples.runtime, run)
 
 
 def owner() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from safetensors.numpy import save as save_bytes
 
@@ -69,15 +69,34 @@ class Difference:
     ok: bool
 
 
-def save(path: Path, tensors: Tensors) -> None:
-    """Write tensors as a safetensors file, the same bytes for the same tensors."""
-    files.write_atomic(path, encode(tensors))
+def save(path: Path, tensors: Tensors, notes: Mapping[str, str] | None = None) -> None:
+    """Write tensors as a safetensors file, the same bytes for the same tensors and notes."""
+    files.write_atomic(path, encode(tensors, notes))
 
 
-def encode(tensors: Tensors) -> bytes:
-    """Encode tensors in the safetensors format (https://github.com/huggingface/safetensors)."""
+def encode(tensors: Tensors, notes: Mapping[str, str] | None = None) -> bytes:
+    """Encode tensors in the safetensors format (https://github.com/huggingface/safetensors).
+
+    Args:
+        tensors: Arrays by name.
+        notes: Text by name, kept as the file's metadata.
+    """
     # ascontiguousarray alone would turn a scalar into a vector of one.
-    return bytes(save_bytes({name: np.asarray(value, order="C") for name, value in tensors.items()}))
+    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    return bytes(save_bytes(contiguous, dict(notes) if notes else None))
+
+
+def notes(path: Path) -> dict[str, str]:
+    """Read the notes of a safetensors file.
+
+    Raises:
+        VerificationError: The file is missing, truncated or not in the format.
+    """
+    try:
+        with safe_open(path, "np") as opened:
+            return dict(opened.metadata() or {})
+    except (OSError, SafetensorError, ValueError) as fault:
+        raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:

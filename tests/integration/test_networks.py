@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from tests import light
-from toolchain import board, compiler, deploy, inputs, model, reference, runner, zoo
+from toolchain import board, bundle, compiler, deploy, inputs, model, reference, runner, zoo
 from toolchain.shell import LocalShell
 from toolchain.store import Store
 
@@ -32,7 +32,7 @@ def deployed(source, local, program, folder):
         local,
         folder / "bundle",
         command="a test",
-        reference=compiler.reference_tensors(fed, expected),
+        reference=bundle.Reference(reference.NAME, fed, expected),
     )
     with LocalShell() as shell:
         store = Store(shell, str(folder / "device"))

@@ -48,6 +48,7 @@ ORDER = [
     "toolchain.deploy",
     "toolchain.bench",
     "toolchain.report",
+    "toolchain.pipeline",
     "toolchain.doctor",
     "toolchain.cli",
 ]
@@ -57,7 +58,20 @@ LATE = {("toolchain.shell", "toolchain.ssh")}
 # Test modules that mirror no module: this one, and that of a helper of the tests.
 NO_MIRROR = {"architecture", "light"}
 
-WITHOUT_TVM = ["board", "bundle", "shell", "ssh", "store", "lease", "deploy", "bench", "report", "doctor", "cli"]
+WITHOUT_TVM = [
+    "board",
+    "bundle",
+    "shell",
+    "ssh",
+    "store",
+    "lease",
+    "deploy",
+    "bench",
+    "report",
+    "pipeline",
+    "doctor",
+    "cli",
+]
 HEAVY = ["numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "paramiko", "pydantic", "PIL"]
 
 PROCESS_MODULES = {"subprocess", "pty", "multiprocessing", "popen2", "commands"}

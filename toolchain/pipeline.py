@@ -1,0 +1,212 @@
+"""From a model's name to a report: the stages in their order, each of them told and timed."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolchain import bench, bundle, deploy, inputs, runner
+from toolchain.bench import Measurement
+from toolchain.board import Board, Device
+from toolchain.bundle import Bundle, Manifest
+from toolchain.deploy import Progress, Stages
+from toolchain.inputs import Guess
+from toolchain.report import Report
+from toolchain.runner import Plan, Runner
+from toolchain.shell import Shell
+from toolchain.store import Store
+from toolchain.tensors import Tensors
+
+Tell = Callable[[str], None]
+"""Called with one line at the start of each stage."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One opened device: its type, its entry in the lab, the connection, and its store."""
+
+    board: Board
+    device: Device
+    shell: Shell
+    store: Store
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times are an emulator's."""
+        return self.board.emulated or self.device.emulated
+
+
+@dataclass(frozen=True)
+class Model:
+    """What to build, from the command line.
+
+    Attributes:
+        source: Zoo name or path of an ONNX file; for a deploy also a package or a bundle.
+        shapes: Shapes of inputs that the file leaves open.
+        given: What it is run with.
+    """
+
+    source: str
+    shapes: Mapping[str, tuple[int, ...]]
+    given: inputs.Source
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to check and to measure.
+
+    Attributes:
+        budget_s: Seconds to measure.
+        threads: Threads of the model; 0 means the board file's number.
+        tolerance: Limit for the outputs' relative difference, or None for the dtype's own.
+        labels: File of class names for a top-5 table.
+    """
+
+    budget_s: float = 10.0
+    threads: int = 0
+    tolerance: float | None = None
+    labels: Path | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages for one board type.
+
+    Attributes:
+        board: The board type, resolved.
+        tell: Who is told about each stage.
+        stages: The time of each stage so far.
+    """
+
+    board: Board
+    tell: Tell
+    stages: Stages = field(default_factory=Stages)
+
+    def build(self, wanted: Model, folder: Path | None = None) -> Bundle:
+        """Import a model, compute its reference and compile it; the bundle goes to build/MODEL-BOARD by default."""
+        # TVM and ONNX Runtime take seconds to import, and a deploy of a package does without them.
+        from toolchain import compiler, model, reference  # noqa: PLC0415
+
+        with self.stages.timed("import"):
+            self.tell(f"importing {wanted.source}")
+            loaded = model.load(wanted.source, wanted.shapes, wanted.given.seed)
+            fed = inputs.make(wanted.given, loaded.inputs)
+            imported = model.import_model(loaded)
+        with self.stages.timed("reference"):
+            self.tell(f"running it with {reference.NAME}")
+            expected = bundle.Reference(reference.NAME, fed, reference.run(loaded, fed))
+        with self.stages.timed("compile"):
+            self.tell(f"compiling for {self.board.name}")
+            target = folder or Path("build") / f"{loaded.name}-{self.board.name}"
+            command = self._reproducer(loaded.origin, wanted)
+            return compiler.build(imported, self.board, target, command=command, reference=expected)
+
+    def _reproducer(self, origin: str, wanted: Model) -> str:
+        """Name the command that makes a bundle again, without any path of this machine."""
+        words = ["toolchain", "build", origin, "--board", self.board.name]
+        for name, shape in sorted(wanted.shapes.items()):
+            words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
+        return " ".join([*words, "--seed", str(wanted.given.seed)])
+
+    def obtain(self, wanted: Model, folder: Path) -> tuple[Bundle, inputs.Source | None]:
+        """Open a bundle, unpack a package, or build a model into `folder`.
+
+        Returns:
+            The bundle, and the inputs to measure with where they are not those of its reference.
+        """
+        path, given = Path(wanted.source), wanted.given
+        own = given if given.npz or given.image else None
+        if (path / bundle.MANIFEST).is_file():
+            return bundle.load(path), own
+        if path.is_file() and tarfile.is_tarfile(path):
+            return bundle.unpack(path, folder), own
+        return self.build(wanted, folder), None
+
+    def runner(self) -> Runner:
+        """Build the board's runner, or take it from the cache."""
+        with self.stages.timed("runner"):
+            self.tell(f"preparing the runner for {self.board.triple}")
+            return runner.build(self.board)
+
+    def deploy(  # noqa: PLR0913, PLR0917 - a deploy has these independent parts
+        self,
+        made: Bundle,
+        given: inputs.Source | None,
+        program: Runner,
+        lab: Lab,
+        settings: Settings,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Deploy a bundle, check its outputs on the device, and measure it there."""
+        labels = _labels(settings, made.manifest)
+        self.tell(f"deploying {made.manifest.name} to {lab.shell.name}")
+        done = deploy.deploy(
+            made,
+            program,
+            lab.shell,
+            lab.store,
+            keep=self.board.keep,
+            threads=settings.threads or self.board.threads,
+            tolerance=settings.tolerance,
+            stages=self.stages,
+            progress=progress,
+        )
+        fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
+        measured = self._measure(lab, program, fed, settings)
+        return Report(
+            board=self.board.name,
+            host=lab.shell.name,
+            model=made.manifest.name,
+            bundle_digest=made.digest,
+            emulated=lab.emulated,
+            facts=done.facts,
+            stages=self.stages.seconds,
+            measurement=measured,
+            reference=done.reference,
+            difference=done.difference,
+            transfer=done.transfer,
+            top=_top(labels, measured),
+        )
+
+    def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
+        """Measure the release that a device runs."""
+        found = bench.current(lab.store, lab.shell.name)
+        labels = _labels(settings, found.manifest)
+        fed = inputs.make(given, found.manifest.inputs)
+        measured = self._measure(lab, self.runner(), fed, settings)
+        return Report(
+            board=self.board.name,
+            host=lab.shell.name,
+            model=found.manifest.name,
+            bundle_digest=found.generation.digest,
+            emulated=lab.emulated,
+            facts=lab.store.facts(),
+            stages=self.stages.seconds,
+            measurement=measured,
+            top=_top(labels, measured),
+        )
+
+    def _measure(self, lab: Lab, program: Runner, fed: Tensors, settings: Settings) -> Measurement:
+        self.tell(f"measuring for {settings.budget_s:g} s")
+        with self.stages.timed("bench"):
+            return bench.measure(
+                bench.current(lab.store, lab.shell.name),
+                program,
+                lab.shell,
+                lab.store,
+                given=fed,
+                threads=settings.threads or self.board.threads,
+                plan=Plan(settings.budget_s),
+                emulated=lab.emulated,
+            )
+
+
+def _labels(settings: Settings, manifest: Manifest) -> list[str]:
+    """Read the labels before anything is deployed, since they may not fit."""
+    return inputs.read_labels(settings.labels, manifest.outputs[0].elements) if settings.labels else []
+
+
+def _top(labels: list[str], measured: Measurement) -> tuple[Guess, ...]:
+    return inputs.top(next(iter(measured.run.outputs.values())), labels) if labels else ()
