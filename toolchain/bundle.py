@@ -117,17 +117,20 @@ class Reference:
         runtime: What computed them, with its version.
         inputs: Inputs by name.
         outputs: The outputs for them, by name.
+        tolerance: Limit for the relative difference, where the dtype's own is not the right one.
     """
 
     runtime: str
     inputs: Tensors
     outputs: Tensors
+    tolerance: float | None = None
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
         named = {f"input.{name}": value for name, value in self.inputs.items()}
         named |= {f"output.{name}": value for name, value in self.outputs.items()}
-        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime})
+        limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
+        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit})
 
     @classmethod
     def read(cls, path: Path) -> Reference:
@@ -140,7 +143,12 @@ class Reference:
         for key, value in tensors.load(path).items():
             kind, _, name = key.partition(".")
             parts.setdefault(kind, {})[name] = value
-        return cls(tensors.notes(path).get("runtime", "an unnamed reference"), parts["input"], parts["output"])
+        notes = tensors.notes(path)
+        try:
+            limit = float(notes["tolerance"]) if "tolerance" in notes else None
+        except ValueError as fault:
+            raise VerificationError(f"{path.name} has a tolerance that is no number", details=str(fault)) from fault
+        return cls(notes.get("runtime", "an unnamed reference"), parts["input"], parts["output"], limit)
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)

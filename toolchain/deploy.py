@@ -95,11 +95,13 @@ class Samples:
         inputs: Inputs by name.
         expected: Reference outputs by name, or None if there is no reference.
         runtime: What computed the reference.
+        tolerance: The reference's own limit for the relative difference, if it has one.
     """
 
     inputs: Tensors
     expected: Tensors | None
     runtime: str = ""
+    tolerance: float | None = None
 
 
 def samples_of(bundle: Bundle) -> Samples:
@@ -110,7 +112,7 @@ def samples_of(bundle: Bundle) -> Samples:
     faults = tensors.check_signature(reference.inputs, bundle.manifest.inputs)
     if faults:
         raise VerificationError("the bundle's reference does not fit its model", details="\n".join(faults))
-    return Samples(reference.inputs, reference.outputs, reference.runtime)
+    return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance)
 
 
 def check_fits(manifest: Manifest, program: Runner, facts: DeviceFacts) -> None:
@@ -328,7 +330,8 @@ def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: flo
         raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))
     if samples.expected is None:
         return None
-    difference = tensors.compare(run.outputs, samples.expected, tolerance)
+    limit = samples.tolerance if tolerance is None else tolerance
+    difference = tensors.compare(run.outputs, samples.expected, limit)
     if not difference.ok:
         raise VerificationError(
             f"the device computes something else than the reference for {manifest.name}",

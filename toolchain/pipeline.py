@@ -96,7 +96,8 @@ class Pipeline:
             imported = model.import_model(loaded)
         with self.stages.timed("reference"):
             self.tell(f"running it with {reference.NAME}")
-            expected = bundle.Reference(reference.NAME, fed, reference.run(loaded, fed))
+            outputs = reference.run(loaded, fed)
+            expected = bundle.Reference(reference.NAME, fed, outputs, reference.tolerance(loaded))
         with self.stages.timed("compile"):
             self.tell(f"compiling for {self.board.name}")
             target = folder or Path("build") / f"{loaded.name}-{self.board.name}"

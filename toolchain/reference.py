@@ -16,6 +16,16 @@ NAME = f"onnxruntime {onnxruntime.__version__}"
 
 _FATAL_ONLY = 4
 
+# A sum that lies between two steps may be rounded to either; one step of 8 bits is 1/255 of the range.
+_QUANTIZED = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
+_QUANTIZED_TOLERANCE = 2e-2
+
+
+def tolerance(source: SourceModel) -> float | None:
+    """Return the limit for a model's relative difference where it does not follow from its output's dtype."""
+    quantized = any(node.op_type in _QUANTIZED for node in source.proto.graph.node)
+    return _QUANTIZED_TOLERANCE if quantized else None
+
 
 def run(source: SourceModel, inputs: Tensors) -> dict[str, NDArray[Any]]:
     """Run a model once with ONNX Runtime on this machine's CPU.

@@ -9,10 +9,11 @@ import shutil
 import tarfile
 import time
 
+import numpy as np
 import pytest
 
 from tests import bundles as made
-from toolchain import bundle, files
+from toolchain import bundle, files, tensors
 from toolchain.errors import InputError, VerificationError
 
 
@@ -219,3 +220,19 @@ def test_a_manifest_of_another_form_is_refused(tiny, field, value):
     document[field] = value
     with pytest.raises(VerificationError, match="not valid"):
         bundle.read_manifest(json.dumps(document).encode(), "a test")
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.02])
+def test_a_reference_keeps_what_computed_it_and_its_tolerance(tmp_path, tolerance):
+    given = bundle.Reference("a runtime 1.2", {"x": np.ones(3)}, {"y.z": np.zeros((2, 2))}, tolerance)
+    given.save(tmp_path)
+    found = bundle.Reference.read(tmp_path / bundle.REFERENCE)
+    assert (found.runtime, found.tolerance) == ("a runtime 1.2", tolerance)
+    assert found.inputs["x"].tolist() == [1, 1, 1]
+    assert found.outputs["y.z"].shape == (2, 2)
+
+
+def test_a_reference_with_a_senseless_tolerance_is_refused(tmp_path):
+    tensors.save(tmp_path / bundle.REFERENCE, {"input.x": np.ones(1)}, {"tolerance": "much"})
+    with pytest.raises(VerificationError, match="no number"):
+        bundle.Reference.read(tmp_path / bundle.REFERENCE)
