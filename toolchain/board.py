@@ -23,6 +23,8 @@ _CONFIG = ConfigDict(extra="forbid", strict=True)
 
 NATIVE = "native"
 
+_ROOT = r"^(~/|/)[^\s'\"\\$`]+$"
+_Root = Annotated[str, Field(pattern=_ROOT)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 
@@ -72,9 +74,9 @@ class Board:
     backend: Annotated[Literal["cpu"], Field(description="compiler backend")] = "cpu"
     cpu_features: Annotated[tuple[_Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
     threads: Annotated[int, Field(ge=0, le=1024, description="threads a model runs on; 0 means every CPU")] = 0
-    root: Annotated[
-        str, Field(pattern=r"^(~/|/)[^\s'\"\\$`]+$", description="folder on the device for what is deployed")
-    ] = "~/.local/share/edge-toolchain"
+    root: Annotated[_Root, Field(description="folder on the device for what is deployed")] = (
+        "~/.local/share/edge-toolchain"
+    )
     keep: Annotated[int, Field(ge=1, le=100, description="activations kept for a roll-back")] = 3
     emulated: Annotated[bool, Field(description="timings are an emulator's")] = False
 
@@ -91,7 +93,7 @@ class Device:
 
     board: _Word
     host: Annotated[str, Field(min_length=1, description="user@address[:port]")]
-    root: str | None = None
+    root: _Root | None = None
     emulated: bool = False
 
 
@@ -233,6 +235,16 @@ def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -
         f"which {board.name} device?" + (f" There are {len(fitting)}: {', '.join(fitting)}" if fitting else ""),
         hint="give --host user@address[:port] (HOST= with make), or its name in devices.toml",
     )
+
+
+def check_root(text: str) -> str:
+    """Return a folder on a device that a command line names, if a board file could name it as well."""
+    if not re.fullmatch(_ROOT, text):
+        raise InputError(
+            f"{text!r} is no folder for a device",
+            hint="write an absolute path, or one from ~/, without spaces or quotes",
+        )
+    return text
 
 
 def _of_type(board: Board, name: str, device: Device) -> Device:

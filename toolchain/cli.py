@@ -324,7 +324,7 @@ def _found(options: dict[str, Any]) -> tuple[Board, Device]:
 @contextlib.contextmanager
 def _opened(options: dict[str, Any]) -> Iterator[Lab]:
     """Connect to the device that the options name."""
-    from toolchain import shell
+    from toolchain import board, shell
     from toolchain.pipeline import Lab
     from toolchain.store import Store
 
@@ -336,8 +336,9 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
         password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
     )
     address = None if kind.connection == "local" else device.host
+    root = board.check_root(options["root"]) if options["root"] else device.root or kind.root
     with shell.open_shell(address, config=ssh) as opened:
-        yield Lab(kind, device, opened, Store(opened, options["root"] or device.root or kind.root))
+        yield Lab(kind, device, opened, Store(opened, root))
 
 
 @cli.command("deploy")

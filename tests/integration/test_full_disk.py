@@ -47,7 +47,7 @@ def connect(request, tmp_path):
     if getattr(request, "param", "local") == "local":
         yield lambda: open_shell(None)
         return
-    with sshd.running(tmp_path / "sshd") as server:
+    with sshd.running(tmp_path / "sshd", options=f"SetEnv HOME={tmp_path}") as server:
         options = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
         yield lambda: open_shell(server.host, config=options)
 

@@ -43,7 +43,9 @@ class Tally:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
+    folder = tmp_path_factory.mktemp("sshd")
+    # Another home: a killed login shell must not leave a mess in what this user's dot files start.
+    with sshd.running(folder, options=f"SetEnv HOME={folder}") as running:
         yield running
 
 

@@ -97,7 +97,7 @@ def test_power_cuts(disk, bulky, program, capsys):
             if index % 2:
                 _until_switched(root)
             else:
-                time.sleep(stream.uniform(0, 1.2 * seconds))
+                time.sleep(stream.uniform(0, 1.5 * seconds))
             disk.cut()
             client.kill()
             client.wait()

@@ -117,6 +117,7 @@ CASES = [
     ),
     ("no host", "deploy mlp --board x86_64", 2, r"which x86_64 device\?[\s\S]*--host"),
     ("a host for this machine", "deploy mlp --host me@10.0.0.7", 2, r"takes no host"),
+    ("a relative root", "status --root models", 2, r"no folder for a device"),
     ("malformed host", "status --board x86_64 --host me@127.0.0.1:ssh", 2, r"no address of a device"),
     ("output folder in use", "build mlp -o {w}", 2, r"something else than a bundle"),
     ("output folder unwritable", "build mlp -o /proc/nowhere/out", 2, r"cannot write"),

@@ -280,6 +280,7 @@ def test_devices(folder, text):
         ("[a]\nboard = 'pi'\nhost = ''", ["a.host: '' should have at least 1 character"]),
         ("[a]\nboard = 'a pi'\nhost = 'h'", ["a.board: 'a pi' should match pattern"]),
         ("[a]\nboard = 'pi'\nhost = 'h'\nrot = '/x'", ["a.rot: unknown key (did you mean root?)"]),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {ROOT}"]),
         ("[a]\nboard = 'pi'\nhost = 'h'\nx = 1", ["a.x: unknown key (known keys: board, host, root, emulated)"]),
         ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
         ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
