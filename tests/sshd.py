@@ -89,6 +89,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    require_sshd()
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", path], check=True)
     return path
 

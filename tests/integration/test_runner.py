@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -32,23 +31,9 @@ KINDS = {
 }
 
 
-def package(name: str) -> Path:
-    """Find an installed package without the two seconds that importing TVM takes."""
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
-
-
-@pytest.fixture(scope="session")
-def runner(tmp_path_factory):
-    build = tmp_path_factory.mktemp("runner-build")
-    roots = [f"-DTVM_ROOT={package('tvm')}", f"-DTVM_FFI_ROOT={package('tvm_ffi')}"]
-    configure = ["cmake", "-S", str(ROOT / "toolchain" / "runtime"), "-B", str(build), *roots]
-    for command in (configure, ["cmake", "--build", str(build), "--parallel", "2"]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "runner"
+@pytest.fixture(scope="module")
+def runner(program):
+    return program.folder / "runner"
 
 
 def tiny_module():
@@ -177,9 +162,7 @@ def test_help_names_every_option(runner):
 
 def test_works_from_any_folder(runner, release, tmp_path):
     moved = tmp_path / "elsewhere"
-    moved.mkdir()
-    for name in ("runner", "libtvm_runtime.so", "libtvm_ffi.so"):
-        shutil.copy(runner.parent / name, moved / name)
+    shutil.copytree(runner.parent, moved)
     release.runner = moved / "runner"
     done = release.smoke()
     assert done.returncode == 0, done.stderr
