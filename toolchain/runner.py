@@ -141,7 +141,8 @@ def _build_into(cross: HostCross, folder: Path) -> None:
         jobs = str(os.cpu_count() or 1)
         cross.run([program, "--build", tree, "--parallel", jobs], timeout=_BUILD_TIMEOUT_S)
         cross.run([program, "--install", tree, "--prefix", staged], timeout=_BUILD_TIMEOUT_S)
-        with contextlib.suppress(FileExistsError, OSError):
+        os.sync()  # or a power cut after the rename would leave a truncated runner in the cache for good
+        with contextlib.suppress(OSError):  # another builder was first
             staged.replace(folder)
     if not folder.is_dir():
         raise BuildError(
