@@ -127,6 +127,21 @@ def current(store: Store, name: str) -> Current:
     return Current(generation, bundles.read_manifest(data, f"the release on {name}"))
 
 
+def check_current(store: Store, digest: str, name: str) -> None:
+    """Refuse to measure one release in the name of another.
+
+    Raises:
+        DeviceError: The device does not run the release with this digest.
+    """
+    generation = store.current()
+    if generation is None or generation.digest != digest:
+        raise DeviceError(
+            f"another deploy replaced the release on {name} before it was measured",
+            details=f"wanted {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
+            hint="run the command again",
+        )
+
+
 def measure(  # noqa: PLR0913 - a benchmark has these independent parts
     found: Current,
     program: Runner,
@@ -149,10 +164,14 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
         threads: Threads; 0 means every CPU.
         plan: How often to run.
         emulated: Whether the device is an emulator, which makes its times worthless.
+
+    Raises:
+        DeviceError: The device runs another release by now, is busy or lost, or the model does not run on it.
     """
     facts = store.facts()
     deploy.check_fits(found.manifest, program, facts)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(deploy.owner()):
+        check_current(store, found.generation.digest, shell.name)
         shipment = deploy.Shipment.of_run(program, given, Path(work))
         deploy.send(shipment, store, facts)
         places = deploy.install(shipment, store)

@@ -155,6 +155,7 @@ class Pipeline:
             progress=progress,
         )
         fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
+        bench.check_current(lab.store, made.digest, lab.shell.name)
         measured = self._measure(lab, program, fed, settings)
         return Report(
             board=self.board.name,

@@ -10,10 +10,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from toolchain import bench
+from tests import bundles
+from toolchain import bench, deploy, runner
 from toolchain.bench import Conditions
+from toolchain.errors import DeviceError
 from toolchain.process import Result
 from toolchain.shell import LocalShell
+from toolchain.store import Store
 
 CALM = Conditions(load=0.0, busy=0.0, governors=("performance",), mhz=2000.0, celsius=50.0)
 STEADY = tuple(1.0 + 0.001 * (index % 7) for index in range(40))
@@ -155,3 +158,17 @@ def test_times_below_the_tick_of_the_clock():
     """Some boards count time in milliseconds; the fastest models take none."""
     assert doubts([0.0] * 40) == ()
     assert doubts([0.0] * 39 + [1.0])
+
+
+def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tmp_path):
+    other = bundles.reweighted(tiny, tmp_path / "other", seed=2)
+    with LocalShell() as shell:
+        store = Store(shell, str(tmp_path / "device"))
+        deploy.deploy(tiny, program, shell, store, keep=2, threads=1)
+        found = bench.current(store, "local")
+        given = deploy.samples_of(tiny).inputs
+        settings = {"given": given, "threads": 1, "plan": runner.Plan(0.0), "emulated": False}
+        assert len(bench.measure(found, program, shell, store, **settings).latency.samples) == 3
+        deploy.deploy(other, program, shell, store, keep=2, threads=1)
+        with pytest.raises(DeviceError, match="another deploy replaced"):
+            bench.measure(found, program, shell, store, **settings)
