@@ -14,6 +14,7 @@ import numpy as np
 from toolchain import bundle as bundles
 from toolchain import deploy, runner
 from toolchain.bundle import Manifest
+from toolchain.deploy import Transfer
 from toolchain.errors import DeviceError
 from toolchain.runner import Plan, Run, Runner
 from toolchain.shell import Shell
@@ -105,13 +106,14 @@ class Current:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A finished benchmark: its statistics, the run behind them, and the conditions around it."""
+    """A finished benchmark: its statistics, the run behind them, the conditions around it, and what was sent."""
 
     latency: Latency
     run: Run
     before: Conditions
     after: Conditions
     warnings: tuple[str, ...]
+    transfer: Transfer
 
 
 def current(store: Store, name: str) -> Current:
@@ -173,7 +175,7 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(deploy.owner()):
         check_current(store, found.generation.digest, shell.name)
         shipment = deploy.Shipment.of_run(program, given, Path(work))
-        deploy.send(shipment, store, facts)
+        sent = deploy.send(shipment, store, facts)
         places = deploy.install(shipment, store)
         release = f"{store.root}/releases/{found.generation.digest}"
         before = conditions(shell)
@@ -181,7 +183,7 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
         after = conditions(shell)
     latency = statistics([value / 1e6 for value in run.samples_ns])
     notes = doubts(latency, before, after, threads=run.threads, cpus=facts.cpus, emulated=emulated)
-    return Measurement(latency, run, before, after, notes)
+    return Measurement(latency, run, before, after, notes, Transfer.of(sent, shell))
 
 
 def conditions(shell: Shell) -> Conditions:

@@ -47,6 +47,11 @@ class Transfer:
     blobs_skipped: int
     seconds: float
 
+    @classmethod
+    def of(cls, sent: Sent, shell: Shell) -> Transfer:
+        """Add what a shell has counted to what was pushed through it."""
+        return cls(shell.bytes_sent, shell.bytes_received, sent.count, sent.skipped, sent.seconds)
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -197,14 +202,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("deploy"):
             changed = store.activate(bundle.digest)
             store.prune(keep)
-    transfer = Transfer(
-        bytes_sent=shell.bytes_sent,
-        bytes_received=shell.bytes_received,
-        blobs_sent=sent.count,
-        blobs_skipped=sent.skipped,
-        seconds=sent.seconds,
-    )
-    return Deployment(bundle.digest, changed, facts, transfer, difference, samples.runtime, run)
+    return Deployment(bundle.digest, changed, facts, Transfer.of(sent, shell), difference, samples.runtime, run)
 
 
 def owner() -> str:

@@ -187,6 +187,7 @@ class Pipeline:
             facts=lab.store.facts(),
             stages=self.stages.seconds,
             measurement=measured,
+            transfer=measured.transfer,
             top=_top(labels, measured),
         )
 

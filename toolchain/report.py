@@ -32,9 +32,9 @@ class Report:
         facts: The device.
         stages: Seconds by stage.
         measurement: The benchmark.
+        transfer: What was sent.
         reference: What the outputs were compared with; empty if with nothing.
         difference: How far the outputs are from it.
-        transfer: What was sent; None for a mere benchmark.
         warnings: What else makes the result doubtful.
         top: Top-5 table, where labels were given.
     """
@@ -47,9 +47,9 @@ class Report:
     facts: DeviceFacts
     stages: Mapping[str, float]
     measurement: Measurement
+    transfer: Transfer
     reference: str = ""
     difference: Difference | None = None
-    transfer: Transfer | None = None
     warnings: tuple[str, ...] = field(default=())
     top: tuple[Guess, ...] = ()
 
@@ -71,7 +71,7 @@ class Report:
             "peak_rss_kib": measured.run.peak_rss_kib,
             "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},
             "warnings": [*self.warnings, *measured.warnings],
-            "transfer": None if self.transfer is None else asdict(self.transfer),
+            "transfer": asdict(self.transfer),
             "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
             "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
         }
@@ -149,9 +149,7 @@ def _runs_text(report: Report) -> str:
     return f"{len(measured.latency.samples)} timed on {measured.run.threads} thread(s){known}"
 
 
-def _transfer_text(transfer: Transfer | None) -> str:
-    if transfer is None:
-        return ""
+def _transfer_text(transfer: Transfer) -> str:
     sent = f"{transfer.bytes_sent / 1024:.1f} KiB sent in {transfer.seconds:.1f} s"
     return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
 
