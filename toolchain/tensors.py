@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ DTYPES = (
 
 # A library computes in another order than the reference does: what counts as the same answer, by output dtype.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "float16": 2e-2}
+
+
+_NOTES = "notes"
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,13 @@ def encode(tensors: Tensors, notes: Mapping[str, str] | None = None) -> bytes:
 
     Args:
         tensors: Arrays by name.
-        notes: Text by name, kept as the file's metadata.
+        notes: Text by name, kept in the file's metadata.
     """
     # ascontiguousarray alone would turn a scalar into a vector of one.
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
-    return bytes(save_bytes(contiguous, dict(notes) if notes else None))
+    # One entry for all notes: the library writes several in an order that changes from process to process.
+    metadata = {_NOTES: json.dumps(dict(notes), sort_keys=True)} if notes else None
+    return bytes(save_bytes(contiguous, metadata))
 
 
 def notes(path: Path) -> dict[str, str]:
@@ -94,8 +100,8 @@ def notes(path: Path) -> dict[str, str]:
     """
     try:
         with safe_open(path, "np") as opened:
-            return dict(opened.metadata() or {})
-    except (OSError, SafetensorError, ValueError) as fault:
+            return dict(json.loads((opened.metadata() or {}).get(_NOTES, "{}")))
+    except (OSError, SafetensorError, TypeError, ValueError) as fault:
         raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -260,3 +262,28 @@ GOOD = {"a": np.zeros((2, 3), "float32"), "b": np.array(1)}
 def test_signature(change, expected):
     given_tensors = {name: value for name, value in {**GOOD, **change}.items() if value is not None}
     assert tensors.check_signature(given_tensors, SPECS) == expected
+
+
+def test_notes_are_kept_in_the_same_bytes_by_every_process(tmp_path):
+    notes = {"runtime": "a runtime 1.2", "tolerance": "0.02", "third": "x", "fourth": "y"}
+    tensors.save(tmp_path / "noted", {"a": np.zeros(2)}, notes)
+    assert tensors.notes(tmp_path / "noted") == notes
+    script = "import sys, numpy; from toolchain import tensors; "
+    script += f"sys.stdout.buffer.write(tensors.encode({{'a': numpy.zeros(2)}}, {notes}))"
+    for _ in range(4):
+        other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+        assert other == (tmp_path / "noted").read_bytes()
+
+
+def test_a_file_without_notes_has_none(tmp_path):
+    tensors.save(tmp_path / "plain", {"a": np.zeros(2)})
+    assert tensors.notes(tmp_path / "plain") == {}
+
+
+@pytest.mark.parametrize("text", ["3", "nonsense", "[1]"])
+def test_senseless_notes_are_refused(tmp_path, text):
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(2)}, tmp_path / "odd", {"notes": text})
+    with pytest.raises(VerificationError):
+        tensors.notes(tmp_path / "odd")
