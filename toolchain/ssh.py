@@ -142,7 +142,8 @@ class SshShell:
             with reading(source) as stream:
                 stream.seek(offset)
                 left -= self._feed(channel, stream, progress)
-            channel.shutdown_write()
+            with self._noticing_loss("ending an upload"):
+                channel.shutdown_write()
             result = self._finish(channel, stall, f"{self.name}, writing {target},", script)
         if result.returncode != 0:
             raise command_failed(self.name, script, result)
@@ -203,25 +204,33 @@ class SshShell:
     @contextlib.contextmanager
     def _channel(self, command: str, timeout: float) -> Iterator[Any]:
         """Start a command; its channel is closed at the end, whatever happens meanwhile."""
-        try:
+        with self._noticing_loss("opening a channel"):
             channel = self._transport.open_session(timeout=timeout)
-        except (paramiko.SSHException, EOFError, OSError) as fault:
-            raise self.lost("opening a channel", fault) from fault
         # paramiko waits without limit for the server to accept a command; closing the channel wakes it up.
         alarm = threading.Timer(timeout, channel.close)
         alarm.daemon = True
         try:
-            alarm.start()
-            channel.exec_command(command)
-            alarm.cancel()
+            with self._noticing_loss("starting a command"):
+                alarm.start()
+                channel.exec_command(command)
+                alarm.cancel()
             channel.settimeout(self._options.stall_timeout)
-            yield channel
-        except (paramiko.SSHException, EOFError) as fault:
-            raise self.lost("running a command", fault) from fault
+            try:
+                yield channel
+            except (paramiko.SSHException, EOFError) as fault:
+                raise self.lost("running a command", fault) from fault
         finally:
             alarm.cancel()
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 channel.close()
+
+    @contextlib.contextmanager
+    def _noticing_loss(self, doing: str) -> Iterator[None]:
+        """Turn what paramiko raises for a broken connection, sockets' errors among it, into our error."""
+        try:
+            yield
+        except (paramiko.SSHException, EOFError, OSError) as fault:
+            raise self.lost(doing, fault) from fault
 
     def _finish(self, channel: Any, timeout: float, who: str, script: str) -> process.Result:
         """Collect a command's output until it ends; `who` is the subject of the error if it does not in time."""
@@ -248,8 +257,8 @@ class SshShell:
 
     def lost(self, doing: str, fault: BaseException) -> DeviceError:
         """Return the error for a connection that failed."""
-        # An EOFError is a broken socket, even if paramiko's thread has not noticed it yet.
-        broken = isinstance(fault, EOFError) or not self._transport.is_active()
+        # These are a broken socket, even if paramiko's thread has not noticed it yet.
+        broken = isinstance(fault, (EOFError, ConnectionError)) or not self._transport.is_active()
         state = "was lost" if broken else "failed"
         return DeviceError(
             f"the connection to {self.name} {state} while {doing}",

@@ -645,3 +645,14 @@ def test_process_dies_with_its_client(server, tmp_path):
         client.wait()
         client.stdout.close()
     assert _gone(pid)
+
+
+def test_a_reset_while_a_command_starts(server, options, monkeypatch):
+    def reset(*_arguments):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    with open_shell(server.host, config=options) as shell:
+        monkeypatch.setattr("paramiko.Channel.exec_command", reset)
+        for call in (lambda: shell.run("true"), lambda: shell.start("cat")):
+            with pytest.raises(DeviceError, match="was lost while starting a command"):
+                call()
