@@ -197,8 +197,12 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         raise VerificationError(f"the manifest of {where} is not valid", details="\n".join(lines[:10])) from fault
 
 
-def load(folder: Path) -> Bundle:
+def load(folder: Path, named: str = "") -> Bundle:
     """Open a bundle and check every file against the manifest.
+
+    Args:
+        folder: Where it is.
+        named: What errors call it; the folder by default.
 
     Raises:
         InputError: The folder holds no bundle.
@@ -209,22 +213,22 @@ def load(folder: Path) -> Bundle:
         raise InputError(
             f"{folder} holds no bundle: there is no {MANIFEST}", hint="`toolchain build MODEL -o DIR` makes one"
         )
-    manifest = read_manifest(path.read_bytes(), str(folder))
-    _check_files(folder, manifest)
+    manifest = read_manifest(path.read_bytes(), named or str(folder))
+    _check_files(folder, manifest, named or str(folder))
     return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
 
 
-def _check_files(folder: Path, manifest: Manifest) -> None:
+def _check_files(folder: Path, manifest: Manifest, named: str) -> None:
     if set(manifest.files) != set(LAYERS):
-        raise VerificationError(f"the manifest of {folder} lists other files", details=", ".join(manifest.files))
+        raise VerificationError(f"the manifest of {named} lists other files", details=", ".join(manifest.files))
     for name, wanted in manifest.files.items():
         path = folder / name
         if not path.is_file():
-            raise VerificationError(f"{name} is missing from {folder}", hint="build the bundle again")
+            raise VerificationError(f"{name} is missing from {named}", hint="build the bundle again")
         found = _record(path)
         if found != wanted:
             raise VerificationError(
-                f"{name} in {folder} is not the file that was built",
+                f"{name} in {named} is not the file that was built",
                 details=f"expected {wanted.size} bytes, sha256 {wanted.sha256}\n"
                 f"found    {found.size} bytes, sha256 {found.sha256}",
                 hint="build the bundle again, or fetch the package again",
@@ -335,7 +339,7 @@ def unpack(package: Path, folder: Path) -> Bundle:
     try:
         with _staged(folder) as staging, tarfile.open(package) as archive:
             _unpack_into(layout, archive, staging)
-            found = load(staging)
+            found = load(staging, layout.name)
     except (tarfile.TarError, EOFError) as fault:
         raise VerificationError(f"{package.name} is damaged", details=str(fault), hint="fetch it again") from fault
     return dataclasses.replace(found, folder=folder)

@@ -157,7 +157,7 @@ def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
 
 def _dims_text(value: onnx.ValueInfoProto) -> str:
     dims = value.type.tensor_type.shape.dim
-    return "x".join(dim.dim_param or (str(dim.dim_value) if dim.dim_value > 0 else "?") for dim in dims) or "scalar"
+    return " x ".join(dim.dim_param or (str(dim.dim_value) if dim.dim_value > 0 else "?") for dim in dims) or "scalar"
 
 
 def _input_spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -178,7 +178,7 @@ def test_external_weights_outside_the_folder(tmp_path):
 
 def test_open_dimensions_show_the_flag_that_sets_them():
     fault = rejected("open")
-    assert fault.message == "input x has open dimensions: batchx3xheight"
+    assert fault.message == "input x has open dimensions: batch x 3 x height"
     assert "--shape x:1,3,1" in fault.hint
 
 
