@@ -87,6 +87,13 @@ fi
 touch {kind}/{digest}
 """
 
+# The one moment at which a device changes from one release to another.
+SWITCH = f"""
+ln -s generations/$number .current-new
+mv -T .current-new current
+{SYNC}
+"""
+
 ACTIVATE = """
 current=$(readlink current || true)
 number=${{current#generations/}}
@@ -94,9 +101,7 @@ if [ "$(readlink "generations/$number" || true)" = ../releases/{digest} ]; then 
 number=$((${{number:-0}} + 1))
 {sync}
 ln -sfn ../releases/{digest} generations/$number
-ln -s generations/$number .current-new
-mv -T .current-new current
-{sync}
+{switch}
 echo new
 """
 
@@ -110,9 +115,8 @@ for link in generations/*; do
   if [ "$candidate" -lt "${{number:-0}}" ] && [ "$candidate" -gt $target ]; then target=$candidate; fi
 done
 if [ $target = 0 ]; then echo none; exit 0; fi
-ln -s generations/$target .current-new
-mv -T .current-new current
-{sync}
+number=$target
+{switch}
 echo back
 """
 

@@ -188,7 +188,8 @@ class Store:
 
     def activate(self, digest: str) -> bool:
         """Make a release current, by one rename; return False if it already was."""
-        return "new" in self._change(scripts.ACTIVATE.format(digest=digest, sync=scripts.SYNC)).splitlines()
+        script = scripts.ACTIVATE.format(digest=digest, sync=scripts.SYNC, switch=scripts.SWITCH)
+        return "new" in self._change(script).splitlines()
 
     def roll_back(self) -> Generation:
         """Go back to the activation before the current one.
@@ -196,7 +197,7 @@ class Store:
         Raises:
             DeviceError: There is none.
         """
-        if "none" in self._change(scripts.ROLL_BACK.format(sync=scripts.SYNC)).splitlines():
+        if "none" in self._change(scripts.ROLL_BACK.format(switch=scripts.SWITCH)).splitlines():
             raise DeviceError(
                 f"there is no earlier release on {self._shell.name}", hint="`toolchain releases` shows what there is"
             )
