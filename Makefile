@@ -1,23 +1,24 @@
 # One habit: make deploy BOARD=... HOST=... MODEL=...
 # Every recipe is one call; what it does is in the toolchain, not here.
 
-PYTHON ?= python3
-VENV   ?= .venv
-BOARD  ?= local
-HOST   ?=
-MODEL  ?= mobilenet
-ARGS   ?=
+PYTHON  ?= python3
+VENV    ?= .venv
+BOARD   ?= local
+HOST    ?=
+MODEL   ?= mobilenet
+VIRTUAL ?= rpi4=1,pynq=1
+ARGS    ?=
 
 TOOLCHAIN := $(VENV)/bin/toolchain
 READY     := $(VENV)/.ready
 DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy bench status releases rollback boards doctor test stress lint format lock clean
+.PHONY: help setup deploy bench status releases rollback boards containers farm doctor test stress lint format lock clean
 
 help: ## Show this
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) ARGS='more options'"
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) VIRTUAL=$(VIRTUAL) ARGS='more options'"
 
 setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
 
@@ -45,6 +46,12 @@ rollback: $(READY) ## Make the release before the current one current again
 
 boards: $(READY) ## List the board types
 	@$(TOOLCHAIN) boards $(ARGS)
+
+containers: $(READY) ## Build the images that hold the cross compilers
+	@$(TOOLCHAIN) containers build $(ARGS)
+
+farm: $(READY) ## Start the VIRTUAL boards, emulated ARM boards with a real SSH server
+	@$(TOOLCHAIN) farm up --virtual "$(VIRTUAL)" $(ARGS)
 
 doctor: $(READY) ## Say what this machine lacks for each board
 	@$(TOOLCHAIN) doctor $(ARGS)

@@ -14,8 +14,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from toolchain import board, compiler, files, model, reference, tensors
+from toolchain import board, compiler, cross, files, model, reference, tensors
 from toolchain import bundle as bundles
+from toolchain.board import Board
 from toolchain.bundle import Bundle
 
 
@@ -39,15 +40,16 @@ def dense(rows: int, columns: int, seed: int = 0) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def build(folder: Path, rows: int, columns: int) -> Bundle:
-    """Compile a dense layer for this machine into `folder`/bundle."""
+def build(folder: Path, rows: int, columns: int, kind: Board | None = None) -> Bundle:
+    """Compile a dense layer into `folder`/bundle: for this machine, or on it for another board."""
     path = folder / "dense.onnx"
     onnx.save(dense(rows, columns), path)
     source = model.load(str(path))
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
     both = bundles.Reference(reference.NAME, given, reference.run(source, given))
-    native = board.load("local").resolved()
-    return compiler.build(model.import_model(source), native, folder / "bundle", command="", reference=both)
+    kind = kind or board.load("local").resolved()
+    here = cross.choose(kind, "host")
+    return compiler.build(model.import_model(source), kind, here, folder / "bundle", command="", reference=both)
 
 
 def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes: Any) -> Bundle:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from toolchain import files
 from toolchain.errors import InputError, did_you_mean
 
 # Strict: a board file that says threads = "4" has a fault, and guessing hides it.
@@ -54,6 +55,9 @@ class Board:
         name: The file's name without `.toml`.
         description: One line for lists.
         backend: Which compiler backend serves it.
+        toolchain: Where its libraries are linked if the command line does not say: in a `container` or on this `host`.
+        image: Name of the image in docker/ that carries its compiler; empty if there is none.
+        compiler: The compiler driver, where it is not the triple's own, `<triple>-g++`.
         connection: `local` for this machine, `ssh` for any other.
         machine: What `uname -m` says on it; `native` on this machine.
         triple: GNU triple of its libraries; `native` on this machine.
@@ -72,6 +76,11 @@ class Board:
     triple: Annotated[_Word, Field(description="GNU triple of its libraries; `native` on this machine")]
     target: Annotated[Target, Field(description="TVM code-generation target")]
     backend: Annotated[Literal["cpu"], Field(description="compiler backend")] = "cpu"
+    toolchain: Annotated[
+        Literal["container", "host"], Field(description="where its libraries are linked by default")
+    ] = "host"
+    image: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="image in docker/ that has its compiler")] = ""
+    compiler: Annotated[str, Field(description="compiler driver; <triple>-g++ by default")] = ""
     cpu_features: Annotated[tuple[_Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
     threads: Annotated[int, Field(ge=0, le=1024, description="threads a model runs on; 0 means every CPU")] = 0
     root: Annotated[_Root, Field(description="folder on the device for what is deployed")] = (
@@ -89,11 +98,20 @@ class Board:
 
 @checked_dataclass(frozen=True, config=_CONFIG)
 class Device:
-    """One device of a lab, from devices.toml: where it is, and which board type it is of."""
+    """One device of a lab, from devices.toml: where it is, and which board type it is of.
+
+    Attributes:
+        board: Its board type.
+        host: `user@address[:port]`, or an alias of the SSH configuration.
+        root: Folder on it, instead of the board type's.
+        ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
+        emulated: Whether it is an emulator, whose timings mean nothing.
+    """
 
     board: _Word
     host: Annotated[str, Field(min_length=1, description="user@address[:port]")]
     root: _Root | None = None
+    ssh_config: Path | None = None
     emulated: bool = False
 
 
@@ -183,20 +201,31 @@ def schema() -> dict[str, Any]:
     return document
 
 
+def farm_devices() -> Path:
+    """Return the devices file of the virtual boards, which `toolchain farm up` writes."""
+    return files.cache_root() / "farm" / "devices.toml"
+
+
 def load_devices(path: Path | None = None) -> dict[str, Device]:
     """Read the devices of this lab from `path`, `$TOOLCHAIN_DEVICES`, or `devices.toml` in this folder.
 
     Returns:
-        The devices by name; empty where no file was named and there is none here.
+        The devices by name. Where no file was named, the virtual boards of the farm are among them.
 
     Raises:
         InputError: The named file is missing, or it has faults.
     """
     variable = os.environ.get("TOOLCHAIN_DEVICES")
     named = path or (Path(variable) if variable else None)
-    source = named or Path("devices.toml")
-    if named is None and not source.is_file():
-        return {}
+    if named:
+        return _devices_in(named)
+    found: dict[str, Device] = {}
+    for source in (farm_devices(), Path("devices.toml")):  # the lab's own entry wins over the farm's
+        found |= _devices_in(source) if source.is_file() else {}
+    return found
+
+
+def _devices_in(source: Path) -> dict[str, Device]:
     try:
         table = tomllib.loads(source.read_text(encoding="utf-8"))
     except OSError as fault:
@@ -207,7 +236,12 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     devices, faults = _validated(dict[str, Device], table.get("devices", table))
     if devices is None:
         raise InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
-    return devices
+    return {name: _beside(device, source.parent) for name, device in devices.items()}
+
+
+def _beside(device: Device, folder: Path) -> Device:
+    """Resolve a device's SSH configuration against the folder of the file that names it."""
+    return dataclasses.replace(device, ssh_config=folder / device.ssh_config) if device.ssh_config else device
 
 
 def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -> Device:

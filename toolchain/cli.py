@@ -11,26 +11,22 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain import __version__
+from toolchain import __version__, _options
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, InputError, ToolchainError
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from toolchain import inputs, model
+    from toolchain import farm, inputs, model
     from toolchain.board import Board, Device
     from toolchain.pipeline import Lab, Model, Settings
     from toolchain.report import Report
-
-    Command = TypeVar("Command", bound=Callable[..., Any])
-
-_PATH = click.Path(path_type=Path)
 
 
 def main() -> None:
@@ -98,75 +94,11 @@ def cli(*, debug: bool) -> None:
     """Compile a neural network for your board, deploy it over SSH, check it and measure it there."""
 
 
-# --- options that several commands share -----------------------------------------------------------------------
-
-_json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_board_option = click.option(
-    "--board", "board_name", default="local", show_default=True, help="Board type, or its .toml."
-)
-_shape_option = click.option(
-    "--shape", "shapes", multiple=True, metavar="NAME:1,3,224,224", help="Fix an open input shape."
-)
-_seed_option = click.option("--seed", default=0, show_default=True, help="Seed of zoo weights and of random inputs.")
-
-
-def _all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Apply several options to a command, in the order in which help shows them."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_device_options = _all_of(
-    _board_option,
-    click.option("--host", help="user@address[:port], or a name in devices.toml."),
-    click.option("--devices", type=_PATH, help="The lab's devices.toml; ./devices.toml by default."),
-    click.option("--root", help="Folder on the device, instead of the board's."),
-    click.option("-i", "--identity", type=_PATH, help="SSH private key."),
-    click.option("--ssh-config", type=_PATH, help="SSH configuration, instead of ~/.ssh/config."),
-    click.option("--known-hosts", type=_PATH, multiple=True, help="Trusted host keys, instead of ~/.ssh/known_hosts."),
-)
-_input_options = _all_of(
-    click.option("--input", "npz", type=_PATH, help="Inputs as an .npz file, one array for each input."),
-    click.option("--image", type=_PATH, help="A picture, with the usual ImageNet preprocessing."),
-    click.option("--labels", type=_PATH, help="Class names, one a line, for a top-5 table."),
-)
-_bench_options = _all_of(
-    click.option(
-        "--budget", default=10.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
-    ),
-    click.option(
-        "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
-    ),
-    click.option(
-        "--json", "json_path", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
-    ),
-    click.option("--junit", "junit_path", type=_PATH, help="Write JUnit XML for CI."),
-)
-
-
-def _parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for text in texts:
-        name, _, sizes = text.rpartition(":")
-        try:
-            shapes[name] = tuple(int(size) for size in sizes.split(","))
-        except ValueError:
-            shapes[name] = ()
-        if not name or not shapes[name] or min(shapes[name]) < 1:
-            raise InputError(f"--shape {text} is not of the form NAME:1,3,224,224")
-    return shapes
-
-
 # --- boards ----------------------------------------------------------------------------------------------------
 
 
 @cli.group(invoke_without_command=True)
-@_json_flag
+@_options.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> None:
     """List the board types; check a board file."""
@@ -183,8 +115,8 @@ def boards(context: click.Context, *, as_json: bool) -> None:
 
 
 @boards.command("check")
-@click.argument("file", type=_PATH)
-@_json_flag
+@click.argument("file", type=_options.PATH)
+@_options.json_flag
 def boards_check(file: Path, *, as_json: bool) -> None:
     """Explain every fault of a board FILE."""
     from toolchain import board
@@ -215,7 +147,7 @@ def model_group() -> None:
 
 
 @model_group.command("list")
-@_json_flag
+@_options.json_flag
 def model_list(*, as_json: bool) -> None:
     """List the predefined networks; their weights are random, from a seed."""
     from toolchain import report, zoo
@@ -229,13 +161,13 @@ def model_list(*, as_json: bool) -> None:
 
 @model_group.command("inspect")
 @click.argument("source")
-@_shape_option
-@_json_flag
+@_options.shape_option
+@_options.json_flag
 def model_inspect(source: str, shapes: tuple[str, ...], *, as_json: bool) -> None:
     """Show a model's signature, size, work and operators, and what cannot be imported."""
     from toolchain import model
 
-    found = model.inspect(model.load(source, _parse_shapes(shapes)))
+    found = model.inspect(model.load(source, _options.parse_shapes(shapes)))
     if as_json:
         _print_json(found)
         return
@@ -262,19 +194,20 @@ def _inspection_text(found: model.Inspection) -> str:
 
 @cli.command()
 @click.argument("source", metavar="MODEL")
-@_board_option
-@click.option("-o", "--output", type=_PATH, help="Folder for the bundle; build/MODEL-BOARD by default.")
-@_shape_option
-@_seed_option
-@_input_options
-@_json_flag
+@_options.board_option
+@click.option("-o", "--output", type=_options.PATH, help="Folder for the bundle; build/MODEL-BOARD by default.")
+@_options.toolchain_option
+@_options.shape_option
+@_options.seed_option
+@_options.input_options
+@_options.json_flag
 def build(source: str, board_name: str, output: Path | None, *, as_json: bool, **options: Any) -> None:
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
     from toolchain import board
     from toolchain.pipeline import Pipeline
 
     kind = board.load(board_name).resolved()
-    made = Pipeline(kind, _say).build(_model_of(source, options), output)
+    made = Pipeline(kind, _say, options["toolchain"] or "").build(_model_of(source, options), output)
     if as_json:
         _print_json({"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest})
         return
@@ -284,7 +217,7 @@ def build(source: str, board_name: str, output: Path | None, *, as_json: bool, *
 def _model_of(source: str, options: dict[str, Any]) -> Model:
     from toolchain.pipeline import Model
 
-    return Model(source, _parse_shapes(options["shapes"]), _source_of(options))
+    return Model(source, _options.parse_shapes(options["shapes"]), _source_of(options))
 
 
 def _source_of(options: dict[str, Any]) -> inputs.Source:
@@ -294,9 +227,9 @@ def _source_of(options: dict[str, Any]) -> inputs.Source:
 
 
 @cli.command()
-@click.argument("folder", type=_PATH)
-@click.option("-o", "--output", type=_PATH, required=True, help="The package, such as model.oci.tar.")
-@_json_flag
+@click.argument("folder", type=_options.PATH)
+@click.option("-o", "--output", type=_options.PATH, required=True, help="The package, such as model.oci.tar.")
+@_options.json_flag
 def package(folder: Path, output: Path, *, as_json: bool) -> None:
     """Pack the bundle in FOLDER as one OCI image-layout archive."""
     from toolchain import bundle
@@ -330,7 +263,7 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
 
     kind, device = _found(options)
     ssh = shell.SshOptions(
-        config_file=options["ssh_config"],
+        config_file=options["ssh_config"] or device.ssh_config,
         known_hosts=options["known_hosts"],
         identity=options["identity"],
         password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
@@ -343,19 +276,20 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
 
 @cli.command("deploy")
 @click.argument("source", metavar="MODEL-OR-PACKAGE")
-@_device_options
-@_shape_option
-@_seed_option
-@_input_options
-@_bench_options
+@_options.device_options
+@_options.toolchain_option
+@_options.shape_option
+@_options.seed_option
+@_options.input_options
+@_options.bench_options
 @click.option("--tolerance", type=click.FloatRange(min=0.0), help="Limit for the outputs' relative difference.")
-@click.option("-o", "--output", type=_PATH, help="Keep the bundle in this folder.")
+@click.option("-o", "--output", type=_options.PATH, help="Keep the bundle in this folder.")
 def deploy_command(source: str, output: Path | None, **options: Any) -> None:
     """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
     from toolchain.pipeline import Pipeline
 
     kind, _device = _found(options)  # before a minute goes into a build for it
-    job = Pipeline(kind, _say)
+    job = Pipeline(kind, _say, options["toolchain"] or "")
     with _junit_on_failure(options["junit_path"], f"{kind.name}.{Path(source).stem}"), _scratch() as scratch:
         made, given = job.obtain(_model_of(source, options), output or scratch / "bundle")
         program = job.runner()
@@ -422,10 +356,10 @@ def _junit_on_failure(path: Path | None, name: str) -> Iterator[None]:
 
 
 @cli.command("bench")
-@_device_options
-@_seed_option
-@_input_options
-@_bench_options
+@_options.device_options
+@_options.seed_option
+@_options.input_options
+@_options.bench_options
 def bench_command(**options: Any) -> None:
     """Measure the release that a device runs."""
     from toolchain.pipeline import Pipeline
@@ -436,8 +370,8 @@ def bench_command(**options: Any) -> None:
 
 
 @cli.command()
-@_device_options
-@_json_flag
+@_options.device_options
+@_options.json_flag
 def status(*, as_json: bool, **options: Any) -> None:
     """Show what a device is and which release it runs."""
     from toolchain import report
@@ -456,8 +390,8 @@ def status(*, as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
-@_device_options
-@_json_flag
+@_options.device_options
+@_options.json_flag
 def releases(*, as_json: bool, **options: Any) -> None:
     """List the releases that a device keeps, the current one marked."""
     from toolchain import report
@@ -481,8 +415,8 @@ def releases(*, as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
-@_device_options
-@_json_flag
+@_options.device_options
+@_options.json_flag
 def rollback(*, as_json: bool, **options: Any) -> None:
     """Make the release before the current one current again."""
     from toolchain import deploy
@@ -496,9 +430,135 @@ def rollback(*, as_json: bool, **options: Any) -> None:
     click.echo(f"{lab.shell.name} runs {found.name} {found.digest[:16]} again")
 
 
+# --- images ----------------------------------------------------------------------------------------------------
+
+
+@cli.group("containers")
+def containers_group() -> None:
+    """Build, list and check the images that hold the cross compilers."""
+
+
+@containers_group.command("list")
+@_options.json_flag
+def containers_list(*, as_json: bool) -> None:
+    """List the images, and whether they are here and up to date."""
+    from toolchain import containers, report
+
+    found = containers.examine()
+    if as_json:
+        _print_json(found)
+        return
+    rows = [
+        (one.name, one.compiler, one.state, f"{one.size / 2**20:.0f} MiB" if one.id else "", one.id[7:23])
+        for one in found
+    ]
+    click.echo(report.columns([("IMAGE", "COMPILER", "STATE", "SIZE", "ID"), *rows]))
+
+
+@containers_group.command("build")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--ndk", help="Android NDK for the image that has a place for it: a zip file, or its address.")
+@click.option("--ndk-sha256", help="The NDK's checksum.")
+@click.option("--no-cache", is_flag=True, help="Take nothing from Docker's build cache.")
+@_options.json_flag
+def containers_build(
+    names: tuple[str, ...], ndk: str | None, ndk_sha256: str | None, *, no_cache: bool, as_json: bool
+) -> None:
+    """Build images, all of them or the named ones; docs/containers.md names what the environment decides."""
+    from toolchain import containers
+
+    given = containers.BuildOptions.from_environment()
+    wanted = dataclasses.replace(
+        given, ndk=ndk or given.ndk, ndk_sha256=ndk_sha256 or given.ndk_sha256, cache=not no_cache
+    )
+    made = [containers.build(name, wanted, _say) for name in names or containers.names()]
+    if as_json:
+        _print_json(made)
+        return
+    for one in made:
+        click.echo(f"{one.tag}: {one.id}")
+
+
+@containers_group.command("check")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_options.json_flag
+def containers_check(names: tuple[str, ...], *, as_json: bool) -> None:
+    """Try that images compile, and that a container can do nothing else."""
+    from toolchain import containers, report
+    from toolchain.errors import VerificationError
+
+    found = {name: containers.check(name) for name in names or containers.names()}
+    if as_json:
+        _print_json(found)
+    else:
+        rows = [(name, one.what, one.seen) for name, checks in found.items() for one in checks]
+        click.echo(report.columns([("IMAGE", "CHECK", ""), *rows]))
+    failed = [f"{name}: {one.what}: {one.seen}" for name, checks in found.items() for one in checks if not one.passed]
+    if failed:
+        raise VerificationError(
+            f"{len(failed)} check(s) failed", details="\n".join(failed), hint="toolchain containers build"
+        )
+
+
+# --- virtual boards --------------------------------------------------------------------------------------------
+
+
+@cli.group("farm")
+def farm_group() -> None:
+    """Bring up boards to test on."""
+
+
+@farm_group.command("up")
+@click.option("--virtual", required=True, metavar="rpi4=2,pynq=1", help="How many virtual boards of which type.")
+@click.option("--kernel", is_flag=True, help="Whole machines with a kernel of their own; slower to start.")
+@_options.json_flag
+def farm_up(virtual: str, *, kernel: bool, as_json: bool) -> None:
+    """Start virtual boards: real user lands with a real SSH server, emulated."""
+    from toolchain import farm
+
+    found = farm.up(farm.parse_wanted(virtual), _say, kernel=kernel)
+    _show_farm(found, as_json=as_json)
+    if not as_json:
+        click.echo(f"make deploy BOARD={found[0].board} HOST={found[0].name}")
+
+
+@farm_group.command("down")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_options.json_flag
+def farm_down(names: tuple[str, ...], *, as_json: bool) -> None:
+    """Remove virtual boards, all of them or the named ones, and what was on them."""
+    from toolchain import farm
+
+    gone = farm.down(names, _say)
+    if as_json:
+        _print_json(gone)
+
+
+@farm_group.command("status")
+@_options.json_flag
+def farm_status(*, as_json: bool) -> None:
+    """List the virtual boards."""
+    from toolchain import farm
+
+    _show_farm(farm.status(), as_json=as_json)
+
+
+def _show_farm(found: tuple[farm.VirtualBoard, ...], *, as_json: bool) -> None:
+    from toolchain import report
+
+    if as_json:
+        _print_json(found)
+        return
+    rows = [
+        (one.name, one.board, one.kind, str(one.port), "running" if one.running else "stopped", "emulated")
+        for one in found
+    ]
+    click.echo(report.columns([("NAME", "BOARD", "KIND", "SSH PORT", "STATE", ""), *rows]))
+
+
 @cli.command()
 @click.option("--board", "board_name", help="Only this board; exit 3 if something is missing for it.")
-@_json_flag
+@_options.json_flag
 def doctor(board_name: str | None, *, as_json: bool) -> None:
     """Say what this machine has and lacks for each board."""
     from toolchain import board, report

@@ -21,7 +21,7 @@ from toolchain import bundle, elf, files, tensors
 from toolchain.backends import BACKENDS, Backend
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Manifest, Reference
-from toolchain.cross import HostCross
+from toolchain.cross import Cross
 from toolchain.errors import BuildError, InputError
 from toolchain.model import ImportedModel
 from toolchain.tensors import DTYPES
@@ -37,14 +37,21 @@ class Compiled:
     params: dict[str, NDArray[Any]]
 
 
-def build(
-    imported: ImportedModel, board: Board, folder: Path, *, command: str, reference: Reference | None = None
+def build(  # noqa: PLR0913 - a build has these independent parts
+    imported: ImportedModel,
+    board: Board,
+    cross: Cross,
+    folder: Path,
+    *,
+    command: str,
+    reference: Reference | None = None,
 ) -> Bundle:
     """Compile a model for a board into a bundle.
 
     Args:
         imported: The model.
         board: The board type, resolved.
+        cross: The compiler that links the library.
         folder: Where the bundle goes; a bundle that is there is replaced, anything else is left alone.
         command: The command line that makes the bundle again; part of the manifest.
         reference: What its outputs are to be compared with.
@@ -55,7 +62,6 @@ def build(
     """
     backend = BACKENDS[board.backend]
     target = backend.target(board)
-    cross = HostCross(board.triple)
     compiled = lift_constants(_guarded(imported.source.name, lambda: backend.prepare(imported.module, board)))
     with _replacing(folder) as staging:
         _write_library(compiled.module, target, cross, staging / bundle.LIBRARY, imported.source.name)
@@ -122,7 +128,7 @@ def _guarded(name: str, step: Callable[[], Any]) -> Any:
         ) from fault
 
 
-def _write_library(module: tvm.IRModule, target: tvm.target.Target, cross: HostCross, path: Path, name: str) -> None:
+def _write_library(module: tvm.IRModule, target: tvm.target.Target, cross: Cross, path: Path, name: str) -> None:
     executable = _guarded(name, lambda: tvm.compile(module, target=target))
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
@@ -135,7 +141,7 @@ def _manifest(  # noqa: PLR0913, PLR0917 - a manifest has that many sources
     imported: ImportedModel,
     board: Board,
     staging: Path,
-    tools: tuple[Backend, HostCross],
+    tools: tuple[Backend, Cross],
     params: tuple[str, ...],
     command: str,
 ) -> Manifest:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import files
+from toolchain import containers, files
 from toolchain.board import Board
 from toolchain.cross import HostCross
+from toolchain.errors import BuildError
 
 _PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 _FREE_GIB = 2.0
@@ -71,10 +72,7 @@ def _space() -> Check:
 
 def _for_board(board: Board) -> list[Check]:
     resolved = board.resolved()
-    native = resolved.machine == platform.machine()
-    compiler = HostCross(resolved.triple).compiler
-    package = "g++" if native else f"g++-{resolved.triple.replace('_', '-')}"
-    checks = [_program(compiler, package, board.name)]
+    checks = [_image(resolved) if resolved.toolchain == "container" else _compiler(resolved)]
     if board.connection == "ssh":
         keys = Path.home() / ".ssh" / "known_hosts"
         found = str(keys) if keys.is_file() else ""
@@ -82,3 +80,18 @@ def _for_board(board: Board) -> list[Check]:
             Check(board.name, "trusted host keys", found, "ssh-keyscan HOST >> ~/.ssh/known_hosts, after a check")
         )
     return checks
+
+
+def _compiler(board: Board) -> Check:
+    native = board.machine == platform.machine()
+    package = "g++" if native else f"g++-{board.triple.replace('_', '-')}"
+    return _program(HostCross(board.triple, board.compiler).compiler, package, board.name)
+
+
+def _image(board: Board) -> Check:
+    """Look for the image that a board is linked in; without an engine, the engine's own remedy is told."""
+    what = f"image {board.image}, or --toolchain host"
+    try:
+        return Check(board.name, what, containers.identity(board.image), "")
+    except BuildError as fault:
+        return Check(board.name, what, "", fault.hint)

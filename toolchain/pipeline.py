@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolchain import bench, bundle, deploy, inputs, runner
+from toolchain import bench, bundle, cross, deploy, inputs, runner
 from toolchain.bench import Measurement
 from toolchain.board import Board, Device
 from toolchain.bundle import Bundle, Manifest
@@ -77,11 +77,13 @@ class Pipeline:
     Attributes:
         board: The board type, resolved.
         tell: Who is told about each stage.
+        toolchain: `container` or `host`, where libraries are linked; empty means as the board file says.
         stages: The time of each stage so far.
     """
 
     board: Board
     tell: Tell
+    toolchain: str = ""
     stages: Stages = field(default_factory=Stages)
 
     def build(self, wanted: Model, folder: Path | None = None) -> Bundle:
@@ -89,6 +91,8 @@ class Pipeline:
         # TVM and ONNX Runtime take seconds to import, and a deploy of a package does without them.
         from toolchain import compiler, model, reference  # noqa: PLC0415
 
+        compiler_driver = cross.choose(self.board, self.toolchain)
+        compiler_driver.describe()  # a missing compiler or image is told before a minute goes into the model
         with self.stages.timed("import"):
             self.tell(f"importing {wanted.source}")
             loaded = model.load(wanted.source, wanted.shapes, wanted.given.seed)
@@ -102,11 +106,13 @@ class Pipeline:
             self.tell(f"compiling for {self.board.name}")
             target = folder or Path("build") / f"{loaded.name}-{self.board.name}"
             command = self._reproducer(loaded.origin, wanted)
-            return compiler.build(imported, self.board, target, command=command, reference=expected)
+            return compiler.build(imported, self.board, compiler_driver, target, command=command, reference=expected)
 
     def _reproducer(self, origin: str, wanted: Model) -> str:
         """Name the command that makes a bundle again, without any path of this machine."""
         words = ["toolchain", "build", origin, "--board", self.board.name]
+        if self.toolchain and self.toolchain != self.board.toolchain:
+            words += ["--toolchain", self.toolchain]
         for name, shape in sorted(wanted.shapes.items()):
             words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         return " ".join([*words, "--seed", str(wanted.given.seed)])

@@ -135,6 +135,9 @@ def test_what_a_file_may_say():
         triple="aarch64-linux-gnu",
         target=Target(kind="llvm", mcpu="cortex-a76", mattr=("+neon", "+dotprod", "-sve")),
         backend="cpu",
+        toolchain="container",
+        image="arm",
+        compiler="aarch64-linux-gnu-g++-12",
         cpu_features=("asimd", "asimdhp"),
         threads=4,
         root="/opt/models",
@@ -250,6 +253,7 @@ emulated = true
 board = "arm"
 host = "arm"
 """
+KEYS = "board, host, root, ssh_config, emulated"
 DESK = Device("pi", "pi@10.0.0.5:2222")
 SHELF = Device("pi", "10.0.0.6", root="/opt/models", emulated=True)
 FARM = Device("arm", "arm")
@@ -263,6 +267,7 @@ def kind(name: str, connection: str = "ssh") -> Board:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -281,7 +286,10 @@ def test_devices(folder, text):
         ("[a]\nboard = 'a pi'\nhost = 'h'", ["a.board: 'a pi' should match pattern"]),
         ("[a]\nboard = 'pi'\nhost = 'h'\nrot = '/x'", ["a.rot: unknown key (did you mean root?)"]),
         ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {ROOT}"]),
-        ("[a]\nboard = 'pi'\nhost = 'h'\nx = 1", ["a.x: unknown key (known keys: board, host, root, emulated)"]),
+        (
+            "[a]\nboard = 'pi'\nhost = 'h'\nx = 1",
+            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated)"],
+        ),
         ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
         ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
         ("a = 'pi@10.0.0.5'", ["a: 'pi@10.0.0.5' should be an object"]),
@@ -334,6 +342,33 @@ def test_devices_of_the_variable_must_exist(folder, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_DEVICES", "lab.toml")
     with pytest.raises(InputError, match=r"cannot read lab\.toml"):
         board.load_devices()
+
+
+@pytest.fixture
+def farm(folder):
+    """The devices file of a farm of virtual boards."""
+    path = board.farm_devices()
+    path.parent.mkdir(parents=True)
+    entry = 'board = "pi"\nhost = "virtual"\nssh_config = "ssh_config"\nemulated = true\n'
+    path.write_text(f"[devices.desk]\n{entry}[devices.pi-1]\n{entry}")
+    return path
+
+
+def test_virtual_boards_are_devices_like_any_other(farm):
+    device = board.load_devices()["pi-1"]
+    assert device == Device("pi", "virtual", ssh_config=farm.parent / "ssh_config", emulated=True)
+
+
+def test_the_labs_own_device_wins_over_a_virtual_one(folder, farm):
+    (folder / "devices.toml").write_text(DEVICES)
+    found = board.load_devices()
+    assert found["desk"] == DESK
+    assert found["pi-1"].emulated
+
+
+def test_a_named_file_stands_alone(folder, farm):
+    (folder / "lab.toml").write_text(DEVICES)
+    assert board.load_devices(folder / "lab.toml") == LAB
 
 
 def test_the_named_path_goes_before_the_variable(folder, monkeypatch):

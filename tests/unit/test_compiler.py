@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests import nets
-from toolchain import bundle, compiler, model, tensors
+from toolchain import bundle, compiler, cross, model, tensors
 from toolchain.backends import cpu
 from toolchain.board import Target
 from toolchain.errors import BuildError, InputError
@@ -19,9 +19,10 @@ from toolchain.errors import BuildError, InputError
 CONVOLUTION = """
 from pathlib import Path
 import sys
-from toolchain import board, compiler, model
+from toolchain import board, compiler, cross, model
 source = model.load("squeezenet_v1.1")
-made = compiler.build(model.import_model(source), board.load("local").resolved(), Path(sys.argv[1]), command="c")
+kind = board.load("local").resolved()
+made = compiler.build(model.import_model(source), kind, cross.choose(kind), Path(sys.argv[1]), command="c")
 print(made.digest)
 """
 
@@ -30,7 +31,8 @@ def build(proto, native, folder, **options):
     path = folder / "net.onnx"
     onnx.save(proto, path)
     imported = model.import_model(model.load(str(path)))
-    return compiler.build(imported, native, folder / "bundle", command="toolchain build net.onnx", **options)
+    driver = cross.choose(native)
+    return compiler.build(imported, native, driver, folder / "bundle", command="toolchain build net.onnx", **options)
 
 
 def test_two_processes_in_two_folders_build_the_same_bundle(tmp_path):

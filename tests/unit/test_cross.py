@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
 
-from toolchain import cross
-from toolchain.cross import HostCross
-from toolchain.errors import BuildError
+from tests.parts import require
+from toolchain import board, cross, elf
+from toolchain.cross import ContainerCross, HostCross
+from toolchain.errors import BuildError, InputError
 
 OWN = HostCross(f"{platform.machine()}-linux-gnu")
 MISSING = HostCross("pdp11-unknown-none")
@@ -95,3 +99,97 @@ def test_run_gives_the_output_and_keeps_the_time_limit():
     assert OWN.run(["echo", "made"]).stdout == "made\n"
     with pytest.raises(BuildError, match="did not finish"):
         OWN.run(["sleep", "60"], timeout=0.1)
+
+
+# --- which one ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "expected"),
+    [
+        ("rpi4", "", ContainerCross("aarch64-linux-gnu", "mali")),
+        ("rpi4", "container", ContainerCross("aarch64-linux-gnu", "mali")),
+        ("rpi4", "host", HostCross("aarch64-linux-gnu")),
+        ("pynq", "", ContainerCross("arm-linux-gnueabihf", "pynq")),
+        ("x86_64", "", HostCross("x86_64-linux-gnu")),
+        ("x86_64", "container", ContainerCross("x86_64-linux-gnu", "host")),
+    ],
+)
+def test_the_board_file_chooses_unless_the_command_line_does(name, where, expected):
+    assert cross.choose(board.load(name), where) == expected
+
+
+def test_a_board_without_an_image():
+    with pytest.raises(InputError, match="board local has no image to compile in") as caught:
+        cross.choose(board.load("local").resolved(), "container")
+    assert "--toolchain host" in caught.value.hint
+
+
+def test_the_board_files_own_compiler(tmp_path):
+    text = (Path(__file__).parents[2] / "boards" / "rpi4.toml").read_text()
+    (tmp_path / "own.toml").write_text('compiler = "aarch64-linux-gnu-g++-12"\n' + text)
+    own = board.load(str(tmp_path / "own.toml"))
+    assert {cross.choose(own, where).compiler for where in ("container", "host")} == {"aarch64-linux-gnu-g++-12"}
+
+
+# --- Android -----------------------------------------------------------------------------------------------------
+
+ANDROID = HostCross("aarch64-linux-android24")
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """An object for 64-bit Arm, as TVM writes it: it needs the math library and a symbol of the process."""
+    compiler = shutil.which("aarch64-linux-gnu-g++")
+    require("the GNU compiler for aarch64", "g++-aarch64-linux-gnu", present=compiler is not None)
+    monkeypatch.delenv(cross.NDK_VARIABLE, raising=False)
+    source = 'extern "C" { float expf(float); void outer(); float f(float x) { outer(); return expf(x); } }'
+    path = tmp_path / "f.o"
+    subprocess.run([compiler, "-c", "-O2", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True)
+    return path
+
+
+def linked(tmp_path: Path, objects: list[Path]) -> Path:
+    (tmp_path / "out").mkdir()
+    ANDROID.link(tmp_path / "out" / "model.so", objects)
+    return tmp_path / "out" / "model.so"
+
+
+def test_a_library_of_androids_shape(tmp_path, foreign):
+    library = linked(tmp_path, [foreign])
+    with library.open("rb") as stream:
+        file = ELFFile(stream)
+        dynamic = next(section for section in file.iter_sections() if isinstance(section, DynamicSection))
+        needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]
+        pages = {segment["p_align"] for segment in file.iter_segments("PT_LOAD")}
+        names = [tag.soname for tag in dynamic.iter_tags("DT_SONAME")]
+        assert file["e_machine"] == "EM_AARCH64"
+        assert file.get_section_by_name(".gnu.hash") is not None
+        assert file.get_section_by_name(".hash") is None
+    assert sorted(needed) == ["libc.so", "libdl.so", "libm.so"]
+    assert pages == {16384}
+    assert names == ["model.so"]
+    assert elf.minimum_glibc(library) == ""
+    assert [path.name for path in library.parent.iterdir()] == ["model.so"]
+
+
+def test_the_ndks_compiler_is_asked_for_the_same(tmp_path, monkeypatch):
+    """A driver of another name is taken for the NDK's, which brings Android's libraries itself."""
+    said = tmp_path / "said"
+    driver = tmp_path / "aarch64-linux-android24-clang++"
+    driver.write_text(f'#!/bin/sh\necho "$@" >>{said}\n')
+    driver.chmod(0o755)
+    monkeypatch.setenv(cross.NDK_VARIABLE, str(driver))
+    assert ANDROID.compiler == str(driver)
+    assert HostCross("aarch64-linux-gnu").compiler == "aarch64-linux-gnu-g++"
+    ANDROID.link(tmp_path / "model.so", [tmp_path / "a.o"])
+    words = said.read_text().split()
+    assert "-Wl,-z,max-page-size=16384" in words
+    assert "-Wl,-soname,model.so" in words
+    assert "-nostdlib" not in words
+
+
+def test_an_ndk_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv(cross.NDK_VARIABLE, str(tmp_path / "clang++"))
+    with pytest.raises(BuildError, match=r"clang\+\+ is not installed here"):
+        ANDROID.describe()

@@ -31,6 +31,8 @@ def target(board: Board) -> tvm.target.Target:
             hint=f"set target.mcpu in boards/{board.name}.toml",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
+    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless it is told what the triple says
+        description["mfloat-abi"] = "hard"
     if board.target.mattr:
         description["mattr"] = list(board.target.mattr)
     return tvm.target.Target(description)

@@ -1,0 +1,80 @@
+"""Options that several commands share, and the reading of those that need more than a type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from toolchain.errors import InputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+board_option = click.option(
+    "--board", "board_name", default="local", show_default=True, help="Board type, or its .toml."
+)
+toolchain_option = click.option(
+    "--toolchain",
+    type=click.Choice(["container", "host"]),
+    help="Where libraries are linked; the board file's choice by default.",
+)
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME:1,3,224,224", help="Fix an open input shape."
+)
+seed_option = click.option("--seed", default=0, show_default=True, help="Seed of zoo weights and of random inputs.")
+
+
+def all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Apply several options to a command, in the order in which help shows them."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+device_options = all_of(
+    board_option,
+    click.option("--host", help="user@address[:port], or a name in devices.toml."),
+    click.option("--devices", type=PATH, help="The lab's devices.toml; ./devices.toml by default."),
+    click.option("--root", help="Folder on the device, instead of the board's."),
+    click.option("-i", "--identity", type=PATH, help="SSH private key."),
+    click.option("--ssh-config", type=PATH, help="SSH configuration, instead of ~/.ssh/config."),
+    click.option("--known-hosts", type=PATH, multiple=True, help="Trusted host keys, instead of ~/.ssh/known_hosts."),
+)
+input_options = all_of(
+    click.option("--input", "npz", type=PATH, help="Inputs as an .npz file, one array for each input."),
+    click.option("--image", type=PATH, help="A picture, with the usual ImageNet preprocessing."),
+    click.option("--labels", type=PATH, help="Class names, one a line, for a top-5 table."),
+)
+bench_options = all_of(
+    click.option(
+        "--budget", default=10.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
+    ),
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
+    ),
+    click.option(
+        "--json", "json_path", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
+    ),
+    click.option("--junit", "junit_path", type=PATH, help="Write JUnit XML for CI."),
+)
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for text in texts:
+        name, _, sizes = text.rpartition(":")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            shapes[name] = ()
+        if not name or not shapes[name] or min(shapes[name]) < 1:
+            raise InputError(f"--shape {text} is not of the form NAME:1,3,224,224")
+    return shapes
