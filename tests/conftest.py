@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain import board, runner
+from toolchain import board, device_runtime
 
 _LEFT_OUT = pytest.StashKey[str]()
 
@@ -18,7 +18,7 @@ def native():
 @pytest.fixture(scope="session")
 def program(native):
     """The runner for this machine; it comes from the user's cache if it was built before."""
-    return runner.build(native)
+    return device_runtime.build(native.triple, native.machine).runner
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +37,15 @@ def bulky(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bulky")
     first = bundles.build(folder, rows=512, columns=2048)
     return first, bundles.reweighted(first, folder / "other", seed=7)
+
+
+@pytest.fixture(scope="session")
+def virtual_boards(tmp_path_factory):
+    """One rpi4 and one pynq, emulated; they answer over SSH."""
+    from tests import boards
+
+    with boards.running(tmp_path_factory.mktemp("farm")) as farm:
+        yield farm
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -13,17 +13,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolchain import board, bundle, deploy, runner
+from toolchain import board, bundle, deploy, device_runtime
 from toolchain.bundle import Bundle
+from toolchain.device_runtime import Program
 from toolchain.errors import ToolchainError
-from toolchain.runner import Runner
 from toolchain.shell import SshOptions, open_shell
 from toolchain.store import Store
 
 KEEP = 1  # what another release replaces is removed, so that every deploy has something to send
 
 
-def plain_deploy(made: Bundle, program: Runner, root: Path, ssh: tuple[str, ...] = ()) -> None:
+def plain_deploy(made: Bundle, program: Program, root: Path, ssh: tuple[str, ...] = ()) -> None:
     """Deploy from this process; `ssh` is empty, or a host and an ssh_config that knows it."""
     options = SshOptions(config_file=Path(ssh[1])) if ssh else SshOptions()
     with open_shell(ssh[0] if ssh else None, config=options) as shell:
@@ -60,7 +60,8 @@ def duration(made: Bundle, root: Path, ssh: tuple[str, ...] = ()) -> float:
 
 
 def main(root: str, folder: str, *ssh: str) -> int:
-    made, program = bundle.load(Path(folder)), runner.build(board.load("local").resolved())
+    native = board.load("local").resolved()
+    made, program = bundle.load(Path(folder)), device_runtime.build(native.triple, native.machine).runner
     print("ready", flush=True)  # noqa: T201 - the protocol above
     sys.stdin.readline()
     try:

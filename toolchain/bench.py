@@ -15,8 +15,9 @@ from toolchain import bundle as bundles
 from toolchain import deploy, runner
 from toolchain.bundle import Manifest
 from toolchain.deploy import Transfer
+from toolchain.device_runtime import Program
 from toolchain.errors import DeviceError
-from toolchain.runner import Plan, Run, Runner
+from toolchain.runner import Plan, Run
 from toolchain.shell import Shell
 from toolchain.store import Generation, Store
 from toolchain.tensors import Tensors
@@ -146,7 +147,7 @@ def check_current(store: Store, digest: str, name: str) -> None:
 
 def measure(  # noqa: PLR0913 - a benchmark has these independent parts
     found: Current,
-    program: Runner,
+    program: Program,
     shell: Shell,
     store: Store,
     *,

@@ -181,7 +181,16 @@ def _version_line(cross: Cross) -> str:
 
 
 def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
-    argv: list[str | Path] = [cross.compiler, "-shared", "-fPIC", "-o", output, *objects, *_REPRODUCIBLE, _SELF_CONTAINED]
+    argv: list[str | Path] = [
+        cross.compiler,
+        "-shared",
+        "-fPIC",
+        "-o",
+        output,
+        *objects,
+        *_REPRODUCIBLE,
+        _SELF_CONTAINED,
+    ]
     if not _is_android(cross.triple):
         cross.run([*argv, "-lm"], writable=[output.parent], timeout=_LINK_TIMEOUT_S)
         return

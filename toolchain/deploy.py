@@ -16,8 +16,9 @@ from pathlib import Path
 from toolchain import bundle as bundles
 from toolchain import elf, files, inputs, runner, tensors
 from toolchain.bundle import Bundle, Manifest
+from toolchain.device_runtime import RUNNER, Program
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.runner import Run, Runner
+from toolchain.runner import Run
 from toolchain.shell import Shell
 from toolchain.store import BlobState, DeviceFacts, Store
 from toolchain.tensors import Difference, Tensors
@@ -36,7 +37,7 @@ class Transfer:
     Attributes:
         bytes_sent: Bytes sent since the connection was made, its key exchange included.
         bytes_received: Bytes received.
-        blobs_sent: Number of blobs (library, graph, params, inputs and the runner's files) that the device lacked.
+        blobs_sent: Number of blobs (library, graph, params, inputs and the runner) that the device lacked.
         blobs_skipped: Number that it had.
         seconds: Time spent pushing.
     """
@@ -120,11 +121,12 @@ def samples_of(bundle: Bundle) -> Samples:
     return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance)
 
 
-def check_fits(manifest: Manifest, program: Runner, facts: DeviceFacts) -> None:
+def check_fits(manifest: Manifest, program: Program, facts: DeviceFacts) -> None:
     """Refuse a device that cannot run the bundle, before anything is sent.
 
     Raises:
-        VerificationError: The machine, the C library or the CPU is another one.
+        VerificationError: The machine, the C library or the CPU is another one, or the runner is made of another TVM
+            than the bundle was compiled with.
         DeviceError: The device lacks programs that the store needs.
     """
     if facts.machine != manifest.machine:
@@ -132,6 +134,7 @@ def check_fits(manifest: Manifest, program: Runner, facts: DeviceFacts) -> None:
             f"the bundle is for {manifest.machine}, and the device is {facts.machine}",
             hint="build for the board type of this device: `toolchain boards` lists them",
         )
+    _check_versions(manifest, program)
     if facts.lacks:
         raise DeviceError(
             f"the device lacks {', '.join(facts.lacks)}", hint="install coreutils, findutils and util-linux, or busybox"
@@ -146,7 +149,25 @@ def check_fits(manifest: Manifest, program: Runner, facts: DeviceFacts) -> None:
     _check_glibc(manifest, program, facts)
 
 
-def _check_glibc(manifest: Manifest, program: Runner, facts: DeviceFacts) -> None:
+def _check_versions(manifest: Manifest, program: Program) -> None:
+    for what, theirs, ours in (
+        ("TVM", manifest.versions.get("tvm", ""), program.versions["tvm"]),
+        # Post releases and the like mend the package and leave the ABI alone.
+        ("TVM-FFI", _abi(manifest.versions.get("tvm_ffi", "")), _abi(program.versions["tvm_ffi"])),
+    ):
+        if theirs != ours:
+            raise VerificationError(
+                f"the bundle was compiled with {what} {theirs or '(unknown)'}, and the runner has {what} {ours}",
+                hint="build it again with this toolchain",
+            )
+
+
+def _abi(version: str) -> str:
+    """Return the first three numbers of a version, which name the ABI."""
+    return ".".join(version.split(".")[:3])
+
+
+def _check_glibc(manifest: Manifest, program: Program, facts: DeviceFacts) -> None:
     needed = max(manifest.glibc, program.glibc, key=lambda version: elf.version_key(version or "0"))
     if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
         raise VerificationError(
@@ -158,7 +179,7 @@ def _check_glibc(manifest: Manifest, program: Runner, facts: DeviceFacts) -> Non
 
 def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     bundle: Bundle,
-    program: Runner,
+    program: Program,
     shell: Shell,
     store: Store,
     *,
@@ -230,15 +251,15 @@ class Shipment:
     documents: frozenset[str] = frozenset()
 
     @classmethod
-    def of_run(cls, program: Runner, given: Tensors, work: Path) -> Shipment:
+    def of_run(cls, program: Program, given: Tensors, work: Path) -> Shipment:
         """Ship a runner and inputs, which are written into the folder `work`."""
         path = work / _INPUTS
         tensors.save(path, given)
         digest = files.sha256_file(path)
         return cls(
-            blobs={value: program.folder / name for name, value in program.files.items()} | {digest: path},
-            folders={"runners": (program.digest, program.files), "inputs": (digest, {_INPUTS: digest})},
-            programs=tuple(program.files.values()),
+            blobs={program.sha256: program.path, digest: path},
+            folders={"runners": (program.sha256, {RUNNER: program.sha256}), "inputs": (digest, {_INPUTS: digest})},
+            programs=(program.sha256,),
         )
 
     def with_release(self, bundle: Bundle, work: Path) -> Shipment:

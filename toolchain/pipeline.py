@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolchain import bench, bundle, cross, deploy, inputs, runner
+from toolchain import bench, bundle, cross, deploy, device_runtime, inputs
 from toolchain.bench import Measurement
 from toolchain.board import Board, Device
 from toolchain.bundle import Bundle, Manifest
 from toolchain.deploy import Progress, Stages
+from toolchain.device_runtime import Program
 from toolchain.inputs import Guess
 from toolchain.report import Report
-from toolchain.runner import Plan, Runner
+from toolchain.runner import Plan
 from toolchain.shell import Shell
 from toolchain.store import Store
 from toolchain.tensors import Tensors
@@ -131,17 +132,17 @@ class Pipeline:
             return bundle.unpack(path, folder), own
         return self.build(wanted, folder), None
 
-    def runner(self) -> Runner:
+    def runner(self) -> Program:
         """Build the board's runner, or take it from the cache."""
         with self.stages.timed("runner"):
             self.tell(f"preparing the runner for {self.board.triple}")
-            return runner.build(self.board)
+            return device_runtime.build(self.board.triple, self.board.machine, self.tell).runner
 
     def deploy(  # noqa: PLR0913, PLR0917 - a deploy has these independent parts
         self,
         made: Bundle,
         given: inputs.Source | None,
-        program: Runner,
+        program: Program,
         lab: Lab,
         settings: Settings,
         progress: Progress | None = None,
@@ -197,7 +198,7 @@ class Pipeline:
             top=_top(labels, measured),
         )
 
-    def _measure(self, lab: Lab, program: Runner, fed: Tensors, settings: Settings) -> Measurement:
+    def _measure(self, lab: Lab, program: Program, fed: Tensors, settings: Settings) -> Measurement:
         self.tell(f"measuring for {settings.budget_s:g} s")
         with self.stages.timed("bench"):
             return bench.measure(

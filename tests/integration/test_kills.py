@@ -19,6 +19,7 @@ import pytest
 
 from tests import bundles, deploy_client, sshd
 from toolchain import deploy, runner, tensors
+from toolchain.device_runtime import Program
 from toolchain.errors import ToolchainError
 from toolchain.shell import LocalShell
 
@@ -113,13 +114,13 @@ def _judge(root: Path, names: dict[str, str], tally: Tally) -> None:
         tally.wrong.append(repr(fault))
 
 
-def _run_current(root: Path, program: runner.Runner, known: dict[str | None, bundles.Bundle]) -> None:
+def _run_current(root: Path, program: Program, known: dict[str | None, bundles.Bundle]) -> None:
     """Run what the device would run after this kill."""
     samples = deploy.samples_of(known[bundles.whole_release(root)])
     given = root.parent / "given"
     given.mkdir(exist_ok=True)
     tensors.save(given / runner.INPUTS, samples.inputs)
-    places = {"runners": str(program.folder), "inputs": str(given)}
+    places = {"runners": str(program.path.parent), "inputs": str(given)}
     release = str(root / "current")
     run = runner.call(LocalShell(), str(root.parent), places, release=release, threads=1, plan=runner.SMOKE)
     assert np.allclose(run.outputs["y"], samples.expected["y"], rtol=1e-3, atol=1e-3)

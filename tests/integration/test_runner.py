@@ -33,7 +33,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def runner(program):
-    return program.folder / "runner"
+    return program.path
 
 
 def tiny_module():
@@ -147,9 +147,9 @@ def test_version_is_one_json_line(runner):
     done = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.count("\n") == 1
     assert json.loads(done.stdout) == {
-        "runner": "0.1.0",
+        "device": "0.1.0",
         "tvm": "0.27.0.post1",
-        "ffi": "0.1.14.post1",
+        "tvm_ffi": "0.1.14.post1",
         "machine": os.uname().machine,
     }
 

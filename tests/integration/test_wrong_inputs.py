@@ -237,12 +237,13 @@ def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypa
         (tools / name).symlink_to(shutil.which(name))
     require("the usual tools", "coreutils", (tools / "df").exists())
     monkeypatch.setenv("PATH", f"{tools}")
-    from toolchain import deploy, runner
+    from toolchain import deploy
+    from toolchain.device_runtime import Program
     from toolchain.errors import DeviceError
     from toolchain.shell import LocalShell
     from toolchain.store import Store
 
-    program = runner.Runner(tmp_path, {}, "0" * 64, "", tiny.manifest.machine)
+    program = Program(tmp_path / "runner", "0" * 64, "", tiny.manifest.machine, tiny.manifest.versions)
     with LocalShell() as shell, pytest.raises(DeviceError, match=r"lacks flock") as caught:
         deploy.check_fits(tiny.manifest, program, Store(shell, str(tmp_path / "device")).facts())
     assert "busybox" in caught.value.hint

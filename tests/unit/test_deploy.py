@@ -108,6 +108,50 @@ def test_devices_that_do_not_fit(fitting, device, manifest, message, details):
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("versions", "message"),
+    [
+        ({"tvm": "0.26.0"}, r"compiled with TVM 0\.26\.0, and the runner has TVM 0\.27\.0\.post1"),
+        ({"tvm_ffi": "0.1.15.post2"}, r"compiled with TVM-FFI 0\.1\.15, and the runner has TVM-FFI 0\.1\.14"),
+        ({"tvm": None}, r"compiled with TVM \(unknown\)"),
+    ],
+)
+def test_bundles_of_another_tvm(fitting, versions, message):
+    bundle, program, facts = fitting
+    known = {name: text for name, text in {**bundle.manifest.versions, **versions}.items() if text}
+    with pytest.raises(VerificationError, match=message) as caught:
+        deploy.check_fits(dataclasses.replace(bundle.manifest, versions=known), program, facts)
+    assert (caught.value.exit_code, caught.value.hint) == (5, "build it again with this toolchain")
+
+
+def test_post_releases_share_an_abi(tiny, program, facts):
+    versions = {**tiny.manifest.versions, "tvm_ffi": "0.1.14"}
+    deploy.check_fits(dataclasses.replace(tiny.manifest, versions=versions), program, facts)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"machine": "vax"},
+        {"glibc": "9.99.9"},
+        {"cpu_features": ("no-such-unit",)},
+        {"versions": {"tvm": "0.1", "tvm_ffi": "0.1.14"}},
+        {"versions": {"tvm": "0.27.0.post1", "tvm_ffi": "0.2.0"}},
+    ],
+    ids=["machine", "glibc", "cpu", "tvm", "abi"],
+)
+def test_misfits_are_refused_before_anything_is_sent(tiny, ship, root, facts, monkeypatch, changes):
+    """The device's own facts but for glibc, which is older than any that a bundle may ask for here."""
+    monkeypatch.setattr(Store, "facts", lambda _store: facts)
+    shell = LocalShell()
+    misfit = dataclasses.replace(tiny, manifest=dataclasses.replace(tiny.manifest, **changes))
+    with pytest.raises(VerificationError) as caught:
+        ship(misfit, shell)
+    assert caught.value.exit_code == 5
+    assert shell.bytes_sent == 0
+    assert not (root / "blobs").exists()
+
+
 def test_device_without_programs(tiny, program, facts):
     with pytest.raises(DeviceError, match="lacks flock, sync"):
         deploy.check_fits(tiny.manifest, program, dataclasses.replace(facts, lacks=("flock", "sync")))
@@ -169,7 +213,7 @@ def test_shipment(tiny, program, tmp_path):
     name, release = shipment.folders["releases"]
     assert name == tiny.digest == release["oci.json"]
     assert set(release) == {*tiny.manifest.files, "manifest.json", "oci.json"}
-    assert set(shipment.programs) == set(program.files.values())
+    assert set(shipment.programs) == {program.sha256}
     linked = {digest for _, content in shipment.folders.values() for digest in content.values()}
     assert linked == set(shipment.blobs)
     assert all(files.sha256_file(path) == digest for digest, path in shipment.blobs.items())
@@ -186,11 +230,11 @@ def test_first_deploy(tiny, ship, root, program):
     assert done.difference.ok
     assert done.run.samples_ns == ()
     assert set(stages.seconds) == {"deploy", "smoke"}
-    blobs = len(tiny.manifest.files) + len(program.files) + 1
+    blobs = len(tiny.manifest.files) + 2
     assert (done.transfer.blobs_sent, done.transfer.blobs_skipped) == (blobs, 0)
     assert done.transfer.bytes_sent == sum(path.stat().st_size for path in (root / "blobs" / "sha256").iterdir())
     assert done.transfer.seconds > 0
-    assert {name for name, _, _ in seen} == {*tiny.manifest.files, *program.files, *_DOCUMENTS}
+    assert {name for name, _, _ in seen} == {*tiny.manifest.files, "runner", *_DOCUMENTS}
     assert all(0 < sent <= size for _, size, sent in seen)
     assert list((root / "run").iterdir()) == []
 
@@ -261,7 +305,7 @@ def test_replaced_and_missing_files_are_healed(tiny, ship, root, program):
     (root / "current" / "model.so").unlink()
     (root / "current" / "graph.json").unlink()
     (root / "current" / "graph.json").write_text("{}")
-    shutil.rmtree(root / "runners" / program.digest)
+    shutil.rmtree(root / "runners" / program.sha256)
     assert ship(tiny).transfer.blobs_sent == 0
     assert bundles.whole_release(root) == tiny.digest
 

@@ -16,7 +16,7 @@ namespace {
 using Header = ElfW(Ehdr);
 using Segment = ElfW(Phdr);
 
-std::string MachineName(unsigned machine) {
+std::string ElfMachineName(unsigned machine) {
   switch (machine) {
     case EM_X86_64: return "x86_64";
     case EM_386: return "i386";
@@ -63,8 +63,8 @@ void CheckLibraryFile(const std::string& path) {
   if (theirs.e_machine != ours.e_machine || theirs.e_ident[EI_CLASS] != ours.e_ident[EI_CLASS] ||
       theirs.e_ident[EI_DATA] != ours.e_ident[EI_DATA]) {
     throw Fault(kExitLoad,
-                "the library is for " + MachineName(theirs.e_machine) + ", this runner for " +
-                    MachineName(ours.e_machine),
+                "the library is for " + ElfMachineName(theirs.e_machine) + ", this runner for " +
+                    ElfMachineName(ours.e_machine),
                 path);
   }
   if (theirs.e_type != ET_DYN) throw Fault(kExitLoad, "the library is not a shared one", path);

@@ -15,9 +15,9 @@ namespace json = tvm::ffi::json;
 using tvm::ffi::String;
 
 json::Object VersionObject() {
-  return json::Object{{String("runner"), String(RUNNER_VERSION)},
+  return json::Object{{String("device"), String(RUNNER_VERSION)},
                       {String("tvm"), String(RUNNER_TVM_VERSION)},
-                      {String("ffi"), String(RUNNER_FFI_VERSION)},
+                      {String("tvm_ffi"), String(RUNNER_FFI_VERSION)},
                       {String("machine"), String(MachineName())}};
 }
 

@@ -17,7 +17,7 @@ struct Report {
   int64_t peak_rss_kib = 0;
 };
 
-// {"runner": ..., "tvm": ..., "ffi": ..., "machine": ...} in one line.
+// {"device": ..., "tvm": ..., "tvm_ffi": ..., "machine": ...} in one line.
 std::string VersionLine();
 
 void WriteReport(const std::string& path, const Report& report);

@@ -1,0 +1,893 @@
+"""The board server: a real one, with TVM's own client and tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import logging
+import os
+import platform
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.parts import require
+from tests.sshd import descendants, free_port
+from toolchain import device_runtime, remote
+from toolchain.errors import DeviceError, VerificationError
+
+SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "200"))
+LOG = logging.getLogger(__name__)
+RPC_MAGIC = 0xFF271
+LOOPBACK = "127.0.0.1"
+HERE = platform.machine()
+X = np.linspace(-1, 1, 4 * 8, dtype=np.float32).reshape(4, 8)
+W = np.linspace(-2, 2, 8 * 3, dtype=np.float32).reshape(8, 3)
+IMAGE = np.linspace(-1, 1, 3 * 9 * 9, dtype=np.float32).reshape(1, 3, 9, 9)
+KERNEL = np.linspace(-1, 1, 2 * 3 * 3 * 3, dtype=np.float32).reshape(2, 3, 3, 3)
+
+# Functions of TVM's calling convention that do what no model should.
+BAD_CODE = """
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#define FUNCTION(name) int __tvm_ffi_##name(void* self, const void* args, int count, void* result)
+FUNCTION(fine) { return 0; }
+FUNCTION(endless) { for (;;) pause(); }
+FUNCTION(segfault) { signal(SIGSEGV, SIG_DFL); return *(volatile int*)16; }
+FUNCTION(give_up) { abort(); }
+FUNCTION(leave) { exit(7); }
+FUNCTION(print) { puts("a line from the model"); fflush(stdout); return 0; }
+FUNCTION(breed) { for (int i = 0; i < 3; ++i) if (fork() == 0) for (;;) pause(); return 0; }
+FUNCTION(breed_and_wait) { __tvm_ffi_breed(self, args, count, result); for (;;) pause(); }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of board: how to compile for it, and how to run its programs on this machine."""
+
+    machine: str
+    triple: str
+    target: dict[str, object]
+
+    @property
+    def native(self) -> bool:
+        return self.machine == HERE
+
+    @property
+    def emulator(self) -> list[str]:
+        name = {"aarch64": "aarch64", "armv7l": "arm"}.get(self.machine, self.machine)
+        return [] if self.native else [f"qemu-{name}-static", "-L", f"/usr/{self.triple}"]
+
+    def require(self) -> None:
+        if self.native:
+            return
+        require(f"an emulator for {self.machine}", "qemu-user-static", shutil.which(self.emulator[0]) is not None)
+        package = f"g++-{self.triple}"
+        require(f"a compiler for {self.triple}", package, shutil.which(f"{self.triple}-g++") is not None)
+
+
+KINDS = {
+    "x86_64": Kind("x86_64", "x86_64-linux-gnu", {"kind": "llvm", "mcpu": "x86-64"}),
+    "aarch64": Kind(
+        "aarch64",
+        "aarch64-linux-gnu",
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "mcpu": "cortex-a53"},
+    ),
+    "armv7l": Kind(
+        "armv7l",
+        "arm-linux-gnueabihf",
+        {
+            "kind": "llvm",
+            "mtriple": "armv7l-linux-gnueabihf",
+            "mattr": ["+neon"],
+            "mcpu": "cortex-a9",
+            "mfloat-abi": "hard",
+        },
+    ),
+}
+
+
+@dataclasses.dataclass
+class Server:
+    """A running board server."""
+
+    process: subprocess.Popen[str]
+    port: int
+    log_file: Path
+    work: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def folders(self) -> list[str]:
+        """Name the sessions' folders."""
+        return sorted(path.name for path in self.work.glob(".edge-board-server-*/*"))
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def memory_kib(self) -> int:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    def connect(self, *, machine: str = HERE, timeout_s: float = 20.0, session_s: float = 60.0, key: str = ""):
+        expected = remote.versions(machine)
+        return remote.connect(LOOPBACK, self.port, key=key, timeout_s=timeout_s, session_s=session_s, expected=expected)
+
+    def is_idle(self) -> bool:
+        return not descendants(self.pid) and not self.folders()
+
+
+def until(condition, seconds: float = 5.0) -> float:
+    """Wait for a condition; return how long it took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, f"not within {seconds} s"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+@contextlib.contextmanager
+def running(program: Path, folder: Path, *options: str, emulator=(), work: Path | None = None):
+    work = work or folder / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    log = folder / f"server-{len(list(folder.iterdir()))}.log"
+    argv = [*emulator, str(program), "--port", "0", "--work-dir", str(work), *options]
+
+    with log.open("w") as stream:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stream, text=True)
+    try:
+        line = process.stdout.readline()
+        assert line.startswith(f"listening on {LOOPBACK}:"), log.read_text()
+        yield Server(process, int(line.rpartition(":")[2]), log, work)
+    finally:
+        sessions = descendants(process.pid)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def built(kind: Kind) -> Path:
+    return device_runtime.build(kind.triple, kind.machine).board_server.path
+
+
+@pytest.fixture(scope="session")
+def program():
+    return built(KINDS[HERE])
+
+
+@pytest.fixture
+def server(program, tmp_path):
+    with running(program, tmp_path) as found:
+        yield found
+
+
+def network_module():
+    """Compute relu(x @ w), and a convolution, for the virtual machine."""
+    from tvm import relax
+    from tvm.relax import op
+
+    def variables(**arrays):
+        return [relax.Var(name, relax.TensorType(a.shape, str(a.dtype))) for name, a in arrays.items()]
+
+    build = relax.BlockBuilder()
+    x, w = arguments = variables(x=X, w=W)
+    with build.function("main", arguments):
+        build.emit_func_output(build.emit(op.nn.relu(op.matmul(x, w))))
+    image, kernel = arguments = variables(image=IMAGE, kernel=KERNEL)
+    with build.function("conv", arguments):
+        build.emit_func_output(build.emit(op.nn.conv2d(image, kernel, padding=1)))
+    return build.get()
+
+
+def convolved() -> np.ndarray:
+    padded = np.pad(IMAGE[0], ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    return np.einsum("chwij,ocij->ohw", windows, KERNEL)[None]
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    """Return a function that compiles the network for a kind of board, once."""
+    folder = tmp_path_factory.mktemp("libraries")
+
+    def library(kind: Kind) -> Path:
+        import tvm
+        from tvm.support import cc
+
+        path = folder / f"{kind.machine}.so"
+        if not path.exists():
+            compiler = {} if kind.native else {"fcompile": cc.cross_compiler(f"{kind.triple}-g++")}
+            target = tvm.target.Target(kind.target)
+            tvm.compile(network_module(), target=target).export_library(str(path), **compiler)
+        return path
+
+    return library
+
+
+def compile_bad(folder: Path, compiler: str = "cc") -> Path:
+    (folder / "bad.c").write_text(BAD_CODE)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O0", "-o", folder / "bad.so", folder / "bad.c"], check=True)
+    return folder / "bad.so"
+
+
+@pytest.fixture(scope="session")
+def bad_library(tmp_path_factory):
+    return compile_bad(tmp_path_factory.mktemp("bad"))
+
+
+def load(session, library: Path):
+    session.upload(str(library))
+    return session.load_module(library.name)
+
+
+def run_network(session, library: Path) -> np.ndarray:
+    import tvm
+    from tvm import relax
+
+    device = session.cpu(0)
+    machine = relax.VirtualMachine(load(session, library), device)
+    return machine["main"](tvm.runtime.tensor(X, device), tvm.runtime.tensor(W, device)).numpy()
+
+
+def assert_serves(server: Server, library: Path, *, within: float = 5.0, key: str = "") -> float:
+    """Run the network in a new session; return the seconds from the connection to the result."""
+    start = time.monotonic()
+    session = server.connect(key=key)
+    result = run_network(session, library)
+    taken = time.monotonic() - start
+    np.testing.assert_allclose(result, np.maximum(X @ W, 0), atol=1e-5)
+    remote.close(session)
+    assert taken < within
+    return taken
+
+
+@pytest.fixture
+def library(libraries):
+    return libraries(KINDS[HERE])
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", KINDS)
+def test_a_network_runs_and_is_timed(machine, libraries, tmp_path):
+    import tvm
+    from tvm import relax
+
+    kind = KINDS[machine]
+    kind.require()
+    with running(built(kind), tmp_path, emulator=kind.emulator) as server:
+        session = server.connect(machine=machine, timeout_s=60)
+        device = session.cpu(0)
+        network = relax.VirtualMachine(load(session, libraries(kind)), device)
+        x, w, image, kernel = (tvm.runtime.tensor(a, device) for a in (X, W, IMAGE, KERNEL))
+        np.testing.assert_allclose(network["main"](x, w).numpy(), np.maximum(X @ W, 0), atol=1e-5)
+        np.testing.assert_allclose(network["conv"](image, kernel).numpy(), convolved(), atol=1e-4)
+
+        network.set_input("main", x, w)
+        timed = network.time_evaluator("invoke_stateful", device, number=2, repeat=3)("main")
+        assert len(timed.results) == 3
+        assert min(timed.results) > 0
+        remote.close(session)
+        until(server.is_idle, 20)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint8", "int32"])
+def test_numbers_to_measure_with(server, dtype):
+    import tvm
+
+    session = server.connect()
+    tensor = tvm.runtime.empty((64, 33), dtype, session.cpu(0))
+    session.get_function("tvm.contrib.random.random_fill_for_measure")(tensor)
+    found = tensor.numpy()
+    if dtype == "bfloat16":
+        found = found.view(np.uint16).astype(np.uint32) << 16
+        found = found.view(np.float32)
+    assert np.isfinite(found.astype(np.float64)).all()
+    assert len(np.unique(found)) > 1
+
+
+def test_files_of_a_session(server):
+    session = server.connect()
+    data = os.urandom(3 << 20)
+    session.upload(bytearray(data), "one.bin")
+    session.upload(bytearray(b""), "empty")
+    assert session.listdir("") == "empty,one.bin"
+    assert bytes(session.download("one.bin")) == data
+    inside = session.get_function("tvm.rpc.server.workpath")("one.bin")
+    assert bytes(session.download(inside)) == data
+    for name in ("one.bin", "empty", "never was there", ""):
+        session.remove(name)
+    assert session.listdir("") == ""
+    assert len(server.folders()) == 1
+    remote.close(session)
+    until(server.is_idle)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "..", "../session-10/x"])
+def test_nothing_outside_the_session_is_touched(server, name):
+    session = server.connect()
+    calls = [lambda: session.upload(bytearray(b"x"), name), lambda: session.download(name)]
+    calls += [lambda: session.remove(name), lambda: session.load_module(name), lambda: session.listdir(name)]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="is outside the session's folder"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["model.tar", "model.o", "model"])
+def test_what_is_not_linked_is_refused(server, name):
+    session = server.connect()
+    session.upload(bytearray(b"x"), name)
+    with pytest.raises(RuntimeError, match="has no linker"):
+        session.load_module(name)
+
+
+def test_a_library_for_another_machine_is_refused(server, libraries):
+    kind = KINDS["aarch64"]
+    kind.require()
+    session = server.connect()
+    with pytest.raises(RuntimeError, match=r"cannot open shared object file|wrong ELF class|not an ELF|aarch64"):
+        load(session, libraries(kind))
+
+
+def test_what_a_model_prints_is_in_the_log(server, bad_library):
+    session = server.connect()
+    load(session, bad_library)["print"]()
+    assert "a line from the model" in server.log()
+
+
+def test_files_that_do_not_fit_are_an_error(program, tmp_path):
+    with running(program, tmp_path, emulator=["prlimit", "--fsize=65536"]) as server:
+        session = server.connect()
+        with pytest.raises(RuntimeError, match='cannot write "big": File too large'):
+            session.upload(bytearray(1 << 20), "big")
+        assert session.listdir("") == ""
+        session.upload(bytearray(1 << 12), "small")
+        assert session.listdir("") == "small"
+
+
+def test_a_client_is_told_why_its_session_cannot_begin(server, library):
+    folder = next(server.work.glob(".edge-board-server-*"))
+    folder.rmdir()
+    with pytest.raises(DeviceError) as caught:
+        server.connect()
+    assert "cannot make a folder for the session" in caught.value.details
+    folder.mkdir()
+    assert_serves(server, library)
+
+
+def test_a_process_that_cannot_be_made_is_told(program):
+    """As a user who has no process to spare; root is never such a user."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        copy = Path(shutil.copy(program, folder))
+        copy.chmod(0o755)
+        other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        (folder / "work").mkdir()
+        (folder / "work").chmod(0o777)
+        with running(copy, folder, emulator=[*other, "prlimit", "--nproc=1"]) as server:
+            for _ in range(3):
+                with pytest.raises(DeviceError, match="cannot begin a session") as caught:
+                    server.connect()
+                assert "cannot start a process for the session" in caught.value.details
+            assert server.folders() == []
+
+
+def test_many_sessions_leave_nothing(server, bad_library):
+    """As many as TOOLCHAIN_SESSIONS says; every tenth is ended by a crash."""
+
+    def one(number):
+        session = server.connect()
+        session.upload(bytearray(b"x" * 1000), "x")
+        if number % 10 == 0:
+            with pytest.raises(RuntimeError, match="SIGSEGV"):
+                load(session, bad_library)["segfault"]()
+        else:
+            remote.close(session)
+
+    one(1)
+    until(server.is_idle)
+    descriptors, memory, own = server.descriptors(), server.memory_kib(), len(list(Path("/proc/self/fd").iterdir()))
+    start = time.monotonic()
+    for number in range(SESSIONS):
+        one(number)
+    taken = time.monotonic() - start
+    until(server.is_idle)
+    until(lambda: server.descriptors() == descriptors)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= own + 1
+    assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1
+    assert server.memory_kib() < memory + 2048
+    assert server.memory_kib() < 32 << 10
+    LOG.info("%s", f"{SESSIONS} sessions in {taken:.1f} s, memory {memory} -> {server.memory_kib()} KiB")
+
+
+# --- clients that do not behave --------------------------------------------------------------------------------------
+
+
+def handshake(key: bytes = b"client:", size: int | None = None) -> bytes:
+    return struct.pack("<ii", RPC_MAGIC, len(key) if size is None else size) + key
+
+
+ABUSE = {
+    "idle": b"",
+    "half a magic": b"\x71",
+    "half open": struct.pack("<i", RPC_MAGIC),
+    "half a key": handshake(b"client:", 100),
+    "garbage": bytes(range(256)) * 16,
+    "http": b"GET / HTTP/1.1\r\nHost: board\r\n\r\n",
+    "huge length": struct.pack("<ii", RPC_MAGIC, 0x7FFFFFFF),
+    "negative length": struct.pack("<ii", RPC_MAGIC, -1),
+    "no length": struct.pack("<ii", RPC_MAGIC, 0),
+    "wrong key": handshake(b"client:another"),
+    "no client": handshake(b"server:"),
+    "odd timeout": handshake(b"client: -timeout=soon"),
+}
+
+
+@pytest.mark.parametrize("name", ABUSE)
+def test_the_next_session_is_served_at_once(server, library, name):
+    assert_serves(server, library)
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            one = stack.enter_context(socket.create_connection((LOOPBACK, server.port)))
+            one.sendall(ABUSE[name])
+        LOG.info("%s", f"{name}: {assert_serves(server, library, within=1.0):.3f} s")
+
+
+def test_a_session_of_garbage_is_ended(server, library):
+    """After a proper handshake."""
+    for sent in (b"\xff" * 64, struct.pack("<Q", 1 << 62), struct.pack("<Qi", 4, 99)):
+        with socket.create_connection((LOOPBACK, server.port)) as one:
+            one.sendall(handshake())
+            assert one.recv(4) == struct.pack("<i", RPC_MAGIC)
+            one.sendall(sent)
+            one.shutdown(socket.SHUT_WR)
+            until(lambda: server.log().count(" begins") == server.log().count(" ends"), 10)
+        assert_serves(server, library, within=1.0)
+
+
+def test_an_idle_connection_is_closed_after_five_seconds(server):
+    with socket.create_connection((LOOPBACK, server.port)) as one:
+        one.settimeout(8)
+        start = time.monotonic()
+        assert one.recv(1) == b""
+        assert 4 < time.monotonic() - start < 7
+
+
+def test_a_huge_length_is_refused_at_once(server):
+    with socket.create_connection((LOOPBACK, server.port)) as one:
+        one.settimeout(1)
+        one.sendall(ABUSE["huge length"])
+        assert one.recv(1) == b""
+
+
+def test_versions_are_told_while_a_session_runs(server):
+    session = server.connect()
+    with pytest.raises(VerificationError):
+        remote.connect(LOOPBACK, server.port, timeout_s=5, expected={"tvm": "0"})
+    assert '"tvm"' in session.get_function("edge_toolchain.version")()
+
+
+def test_clients_wait_in_order(server):
+    first = server.connect()
+    served = []
+
+    def wait(number):
+        with contextlib.closing(socket.create_connection((LOOPBACK, server.port))) as one:
+            one.sendall(handshake())
+            one.recv(4)
+            served.append(number)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    with socket.create_connection((LOOPBACK, server.port)) as leaves:
+        leaves.sendall(handshake())
+        time.sleep(0.1)
+    until(lambda: "left before its turn" in server.log())
+    assert served == []
+    remote.close(first)
+    for thread in threads:
+        thread.join(20)
+    assert served == [0, 1, 2, 3, 4]
+
+
+def test_a_busy_board_is_a_device_error(server):
+    session = server.connect()
+    with pytest.raises(DeviceError, match=r"opens no session within 0.5 s"):
+        server.connect(timeout_s=0.5)
+    remote.close(session)
+
+
+# --- sessions that must be ended -------------------------------------------------------------------------------------
+
+
+def test_an_endless_function_is_ended_at_the_deadline(server, bad_library, library):
+    session = server.connect(session_s=2)
+    function = load(session, bad_library)["endless"]
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="session timeout of 2 s reached") as caught:
+        function()
+    assert 1 < time.monotonic() - start < 3
+    assert type(caught.value).__name__ == "RPCSessionTimeoutError"
+    until(server.is_idle)
+    LOG.info("%s", f"next session: {assert_serves(server, library, within=1.0):.3f} s")
+
+
+def test_a_client_that_was_idle_is_told_at_its_next_call(server):
+    session = server.connect(session_s=0.5)
+    until(lambda: "timeout of 0.5 s" in server.log())
+    with pytest.raises(RuntimeError, match=r"session timeout of 0.5 s reached"):
+        session.upload(bytearray(20 << 20), "big")
+
+
+def test_the_server_has_a_limit_of_its_own(program, tmp_path, bad_library):
+    with running(program, tmp_path, "--session-limit", "0.5") as server:
+        for asked in (0, 60):
+            function = load(server.connect(session_s=asked), bad_library)["endless"]
+            with pytest.raises(RuntimeError, match=r"session limit of 0.5 s reached"):
+                function()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("segfault", r"was ended by signal 11 \(SIGSEGV\)"),
+        ("give_up", r"was ended by signal 6 \(SIGABRT\)"),
+        ("leave", "ended by itself with code 7"),
+    ],
+)
+def test_a_crash_is_told(server, bad_library, library, name, words):
+    function = load(server.connect(), bad_library)[name]
+    with pytest.raises(RuntimeError, match="the session's process " + words):
+        function()
+    assert_serves(server, library, within=1.0)
+    assert not list(server.work.rglob("core*"))
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "armv7l"])
+def test_another_machine_ends_what_must_be_ended(machine, tmp_path):
+    kind = KINDS[machine]
+    kind.require()
+    bad = compile_bad(tmp_path, f"{kind.triple}-gcc")
+    with running(built(kind), tmp_path, emulator=kind.emulator) as server:
+        with pytest.raises(RuntimeError, match=r"was ended by signal 11 \(SIGSEGV\)"):
+            load(server.connect(machine=machine), bad)["segfault"]()
+        with pytest.raises(RuntimeError, match="session timeout of 5 s reached"):
+            load(server.connect(machine=machine, session_s=5), bad)["breed_and_wait"]()
+        until(server.is_idle, 20)
+        before = server.descriptors()
+        for _ in range(5):
+            session = server.connect(machine=machine)
+            assert load(session, bad)["fine"]() is None
+            remote.close(session)
+        until(server.is_idle, 20)
+        until(lambda: server.descriptors() == before, 20)
+        load(server.connect(machine=machine), bad)["breed"]()
+        server.process.terminate()
+        assert server.process.wait(20) == 0
+        assert list(server.work.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["breed", "breed_and_wait"])
+def test_what_a_session_started_ends_with_it(server, bad_library, name):
+    session = server.connect(session_s=2)
+    function = load(session, bad_library)[name]
+    with contextlib.suppress(RuntimeError):
+        function()
+    if name == "breed":
+        assert len(descendants(server.pid)) == 4
+        remote.close(session)
+    until(server.is_idle)
+    mine = [pid for pid in processes() if "board_server" in command(pid) and str(server.work) in command(pid)]
+    assert mine == [server.pid]
+
+
+def processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def test_a_client_that_leaves_frees_the_board(program, server, bad_library, library):
+    """Its process is killed in an endless call, as a user would interrupt it."""
+    code = (
+        "import sys; from tvm import rpc; s = rpc.connect('127.0.0.1', int(sys.argv[1])); s.upload(sys.argv[2]);"
+        "f = s.load_module('bad.so')['endless']; print('now', flush=True); f()"
+    )
+    argv = [sys.executable, "-c", code, str(server.port), str(bad_library)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout.readline() == "now\n"
+        client.kill()
+    assert until(server.is_idle) < 4
+    assert_serves(server, library, within=1.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_stopped_server_leaves_nothing(program, tmp_path, bad_library, number):
+    # A shell that runs the tests in the background has SIGINT ignored for all that they start.
+    with running(program, tmp_path, emulator=["env", "--default-signal"]) as server:
+        session = server.connect()
+        load(session, bad_library)["breed"]()
+        children = descendants(server.pid)
+        server.process.send_signal(number)
+        assert server.process.wait(2) == 0
+        assert list(server.work.iterdir()) == []
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+        with pytest.raises(RuntimeError):
+            session.listdir("")
+
+
+def test_a_killed_server_takes_its_session_along_and_is_swept(program, tmp_path, server, bad_library):
+    session = server.connect()
+    session.upload(bytearray(b"x"), "left")
+    worker = descendants(server.pid)
+    assert len(worker) == 1
+    server.process.kill()
+    server.process.wait()
+    until(lambda: not Path(f"/proc/{worker[0]}").exists())
+    assert server.folders() == ["session-1"]
+    (server.work / ".edge-board-server-notes.txt").mkdir()
+    with running(program, tmp_path, work=server.work) as second, running(program, tmp_path, work=server.work) as third:
+        assert server.folders() == []
+        kept = second.connect()
+        kept.upload(bytearray(b"x"), "mine")
+        with running(program, tmp_path, work=server.work):
+            assert kept.listdir("") == "mine"
+        third.connect().upload(bytearray(b"y"), "its own")
+        assert kept.listdir("") == "mine"
+    assert (server.work / ".edge-board-server-notes.txt").is_dir()
+
+
+# --- the tracker -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tracker(port: int):
+    """TVM's own."""
+    require("TVM's tracker", "tornado and cloudpickle, from PyPI", has("tornado", "cloudpickle"))
+    argv = [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host", LOOPBACK]
+    argv += ["--port", str(port), "--port-end", str(port + 1), "--silent"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: listens(port), 30)
+            yield process
+        finally:
+            for pid in [*descendants(process.pid), process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def has(*packages: str) -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in packages)
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return True
+    return False
+
+
+def free_boards(port: int) -> int:
+    from tvm import rpc
+
+    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as found:
+        return found.summary()["queue_info"].get("rpi4", {"free": 0})["free"]
+
+
+@pytest.fixture
+def tracked(program, tmp_path):
+    port = free_port()
+    with tracker(port), running(program, tmp_path, "--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4") as server:
+        until(lambda: free_boards(port) == 1)
+        yield server, port
+
+
+def request(port: int, timeout_s: float = 20.0):
+    return remote.request(LOOPBACK, port, "rpi4", timeout_s=timeout_s, expected=remote.versions(), session_s=30)
+
+
+def test_a_board_from_the_tracker(tracked, library):
+    server, port = tracked
+    for _ in range(5):
+        session = request(port)
+        np.testing.assert_allclose(run_network(session, library), np.maximum(X @ W, 0), atol=1e-5)
+        assert free_boards(port) == 0
+        with pytest.raises(DeviceError, match=r"no free board rpi4 within 0\.3 s"):
+            request(port, timeout_s=0.3)
+        remote.close(session)
+        until(lambda: free_boards(port) == 1)
+    with pytest.raises(DeviceError, match="does not serve the key 'rpi4'"):
+        server.connect(key="rpi4")
+
+
+def test_tvms_own_client_and_the_board(tracked):
+    from tvm import rpc
+
+    server, port = tracked
+    with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as found:
+        assert found.summary()["server_info"] == [{"key": "server:rpi4", "addr": [LOOPBACK, server.port]}]
+        session = found.request("rpi4", session_timeout=10)
+        session.upload(bytearray(b"x"), "x")
+        assert session.listdir("") == "x"
+
+
+def test_the_board_comes_back_after_its_tracker(program, tmp_path, library):
+    port = free_port()
+    options = ("--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4", "--custom-addr", "localhost")
+    with running(program, tmp_path, *options) as server:  # it starts before the tracker does
+        for _ in range(2):
+            with tracker(port):
+                LOG.info("%s", f"registered after {until(lambda: free_boards(port) == 1, 6):.1f} s")
+                session = request(port)
+                run_network(session, library)
+                remote.close(session)
+            until(lambda: not listens(port))
+            time.sleep(1)
+        with tracker(port):  # also when it was away during a session
+            until(lambda: free_boards(port) == 1, 6)
+            session = request(port)
+        with tracker(port):
+            time.sleep(6)
+            assert free_boards(port) == 0
+            assert session.listdir("") == ""
+            remote.close(session)
+            until(lambda: free_boards(port) == 1, 6)
+        assert server.log().count("is lost") <= 5
+
+
+def test_a_client_that_does_not_come_does_not_keep_the_board(tracked):
+    server, port = tracked
+    with socket.create_connection((LOOPBACK, port)) as link:
+        terms = remote._Terms(5.0, 0.0, {}, stock_allowed=False)
+        link.sendall(struct.pack("<i", remote._TRACKER_MAGIC))
+        assert len(remote._received(link, 4, terms)) == 4
+        assert remote._granted(link, "rpi4", 1, terms)[1] == server.port
+    assert free_boards(port) == 0
+    assert 4 < until(lambda: free_boards(port) == 1, 15) < 12
+    remote.close(request(port))
+
+
+def test_a_tracker_that_hangs_does_not_hold_up_sessions(program, tmp_path, library):
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        address = f"{LOOPBACK}:{listener.getsockname()[1]}"
+        with running(program, tmp_path, "--tracker", address, "--key", "rpi4") as server:
+            link, _ = listener.accept()
+            with link, pytest.raises(VerificationError):
+                remote.connect(LOOPBACK, server.port, timeout_s=1, expected={"tvm": "0"})
+            until(lambda: "is lost" in server.log(), 8)
+
+
+# --- versions and options --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "words"),
+    [
+        ("tvm", "0.26.0", "and this toolchain has TVM 0.26.0"),
+        ("tvm_ffi", "0.1.15", "and this toolchain has tvm-ffi 0.1.15"),
+        ("device", "9.9.9", "and this toolchain brings version 9.9.9"),
+        ("machine", "riscv64", f"the board server runs on {HERE}, and riscv64 is expected"),
+    ],
+)
+def test_another_version_is_refused(server, name, version, words):
+    expected = {**remote.versions(HERE), name: version}
+    with pytest.raises(VerificationError, match=words) as caught:
+        remote.connect(LOOPBACK, server.port, timeout_s=5, expected=expected)
+    assert caught.value.exit_code == 5
+    assert " begins" not in server.log()
+
+
+def test_tvms_own_server_is_taken_on_request_only():
+    require("TVM's own server", "cloudpickle, from PyPI", has("cloudpickle"))
+    port = free_port()
+    argv = [sys.executable, "-m", "tvm.exec.rpc_server", "--host", LOOPBACK, "--port", str(port)]
+    argv += ["--port-end", str(port + 1)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            with pytest.raises(VerificationError, match="not this toolchain's"):
+                patient(lambda: remote.connect(LOOPBACK, port, timeout_s=5, expected=remote.versions()))
+            session = remote.connect(LOOPBACK, port, timeout_s=20, expected=remote.versions(), stock_allowed=True)
+            session.upload(bytearray(b"x"), "x")
+            assert bytes(session.download("x")) == b"x"
+            remote.close(session)
+        finally:
+            for pid in [*descendants(process.pid), process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def patient(call):
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return call()
+        except DeviceError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
+def run(program: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, *options], capture_output=True, text=True, check=False, timeout=10)
+
+
+def test_version_and_help(program):
+    done = run(program, "--version")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+    assert json.loads(done.stdout) == remote.versions(HERE)
+    assert run(program, "--help").stdout.startswith("usage: board_server")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nonsense"], 'unknown option "--nonsense"'),
+        (["--port"], "--port needs a value"),
+        (["--port", "many"], '--port cannot be "many"'),
+        (["--port", "65536"], "--port cannot be"),
+        (["--port", "1.5"], "--port cannot be"),
+        (["--port", "1", "--port", "2"], "--port is given twice"),
+        (["--port", "9091", "--port-end", "9090"], "--port-end is below --port"),
+        (["--tracker", "host:9190"], "--tracker needs --key"),
+        (["--tracker", "host", "--key", "k"], "--tracker must be HOST:PORT"),
+        (["--tracker", "no.invalid:9190", "--key", "k"], 'no address of "no.invalid"'),
+        (["--host", "no.invalid"], 'no address of "no.invalid"'),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:9090"),
+        (["--key", "two words"], "without blanks"),
+        (["--custom-addr", "x"], "with --tracker only"),
+        (["--session-limit", "0"], "--session-limit cannot be"),
+        (["--session-limit", "nan"], "--session-limit cannot be"),
+        (["--work-dir", "/nowhere/at/all"], "no work folder"),
+        (["--work-dir", "/proc"], "cannot make a folder for the sessions"),
+    ],
+)
+def test_wrong_options(program, options, words):
+    extra = [] if "--port" in options or "192.0.2.1" in options else ["--port", "0"]
+    done = run(program, *options, *extra)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("board_server: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ports_are_tried_in_turn(program, tmp_path):
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "Address already in use" in run(program, "--port", str(port)).stderr
+        argv = [program, "--port", str(port), "--port-end", str(port + 20), "--work-dir", str(tmp_path)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            found = int(process.stdout.readline().rpartition(":")[2])
+            process.terminate()
+            assert process.wait(5) == 0
+    assert port < found <= port + 20

@@ -1,0 +1,270 @@
+"""The images themselves: built by a real engine, compared byte by byte, and used as builds use them.
+
+TOOLCHAIN_BASE_IMAGE and its siblings say where their parts come from: see docs/containers.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import uuid
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.parts import require
+from toolchain import _container_run, _image_build, _image_recipe, containers
+from toolchain.errors import BuildError
+
+docker = _container_run.docker()
+
+OPTIONS = containers.BuildOptions.from_environment()
+COPIED = ("Dockerfile", "docker", "requirements.lock", "pyproject.toml", "README.md", "boards", "toolchain")
+
+
+def present() -> bool:
+    try:
+        with _container_run.engine(10.0) as client:
+            client.ping()
+    except BuildError:
+        return False
+    return shutil.which(os.environ.get("TOOLCHAIN_DOCKER") or "docker") is not None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client():
+    """The engine, which looks afterwards as it did before: no container, work image or layer of ours is left."""
+    require("a Docker engine", "docker.io", present())
+    one = docker.from_env(timeout=600)
+    yield one
+    assert leftovers(one) == []
+    one.close()
+
+
+def leftovers(client) -> list[str]:
+    running = client.containers.list(all=True, ignore_removed=True, filters={"label": _container_run.WORK_LABEL})
+    return [one.id for one in running] + [
+        name for one in client.images.list(name="edge-toolchain/work") for name in one.tags
+    ]
+
+
+@pytest.fixture(scope="module")
+def built():
+    """The smallest cross compiler's image, from the engine's cache if it was built before."""
+    return containers.build("pynq", OPTIONS)
+
+
+@contextlib.contextmanager
+def another(client, name, recipe, options):
+    """Build an image under a name of its own, which is gone afterwards."""
+    tag = f"edge-toolchain-test/{name}:{uuid.uuid4().hex}"
+    try:
+        yield _image_build.build(recipe, tag, options, lambda _line: None)
+    finally:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.images.remove(tag)
+
+
+def content(client, image) -> dict[str, str]:
+    """Describe every file of an image: what differs between two of them is then a difference of two dicts."""
+    with tempfile.TemporaryFile() as stream:
+        for chunk in client.images.get(image).save():
+            stream.write(chunk)
+        stream.seek(0)
+        with tarfile.open(fileobj=stream) as saved:
+            [layer] = json.load(saved.extractfile("manifest.json"))[0]["Layers"]
+            with tarfile.open(fileobj=saved.extractfile(layer)) as archive:
+                return {one.name: described(archive, one) for one in archive}
+
+
+def described(archive, one) -> str:
+    digest = hashlib.sha256(archive.extractfile(one).read()).hexdigest() if one.isreg() else ""
+    return f"{one.type!r} {one.mode:o} {one.uid}:{one.gid} {one.mtime} {one.size} {one.linkname} {digest}"
+
+
+def test_two_builds_are_one_image(built, client, tmp_path):
+    """Build again without a cache: later, in another folder, under another umask, with another path to everything."""
+    for name in COPIED:
+        source, target = _image_recipe.ROOT / name, tmp_path / "elsewhere" / name
+        target.parent.mkdir(exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+    options = containers.BuildOptions(**{**vars(OPTIONS), "cache": False})
+    before = os.umask(0o077)
+    try:
+        with another(client, "again", _image_recipe.recipe("pynq", tmp_path / "elsewhere"), options) as again:
+            first, second = content(client, built.id), content(client, again.id)
+            assert sorted(set(first.items()) ^ set(second.items())) == []
+            assert again.id == built.id
+    finally:
+        os.umask(before)
+
+
+def test_what_the_image_says(built, client):
+    image = client.images.get(built.tag)
+    created = image.labels["org.opencontainers.image.created"]
+    assert image.id == built.id == containers.identity("pynq")
+    assert image.attrs["Created"] == created
+    assert image.labels["edge-toolchain.triple"] == "arm-linux-gnueabihf"
+    state = {one.name: one for one in containers.examine()}["pynq"]
+    assert (state.state, state.id, state.size) == ("ready", built.id, built.size)
+    times = {text.split()[3] for name, text in content(client, built.id).items() if name.startswith("usr/")}
+    assert len(times) == 1
+
+
+def test_checks(built):
+    found = containers.check(built.name)
+    assert [one for one in found if not one.passed] == []
+    assert len(found) == 7
+
+
+def test_bill_of_materials(built):
+    text = containers.run("pynq", ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
+    listed = containers.run("pynq", ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"]).stdout.splitlines()
+    document = json.loads(text)
+    assert (document["spdxVersion"], document["dataLicense"]) == ("SPDX-2.3", "CC0-1.0")
+    image, *packages = document["packages"]
+    assert sorted(f"{one['name']} {one['versionInfo']}" for one in packages) == sorted(listed)
+    identities = [one["SPDXID"] for one in document["packages"]]
+    assert len(set(identities)) == len(identities)
+    contained = {
+        one["relatedSpdxElement"] for one in document["relationships"] if one["relationshipType"] == "CONTAINS"
+    }
+    assert contained == set(identities) - {image["SPDXID"]}
+
+
+def test_a_build_as_builds_are_run(built, tmp_path):
+    sources, output = tmp_path / "sources", tmp_path / "output"
+    sources.mkdir()
+    output.mkdir()
+    (sources / "a.cc").write_text("int main() { return 7; }\n")
+    words = ["arm-linux-gnueabihf-g++", sources / "a.cc", "-o", output / "a", "-static"]
+    containers.run("pynq", words, writable=[output], readable=[sources], workdir=output)
+    assert (output / "a").read_bytes()[:4] == b"\x7fELF"
+    with pytest.raises(BuildError, match="touch failed"):
+        containers.run("pynq", ["touch", sources / "b"], writable=[output], readable=[sources])
+    with pytest.raises(BuildError, match="cat failed"):
+        containers.run("pynq", ["cat", sources / "a.cc"], writable=[output])
+    assert [path.name for path in sources.iterdir()] == ["a.cc"]
+
+
+def test_outputs_stay_apart_and_whole(built):
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; echo fault >&2; exit 3"
+    done = containers.run("pynq", ["sh", "-c", script], check=False)
+    assert (done.returncode, len(done.stdout), done.stderr) == (3, 3_000_000, "fault\n")
+
+
+def test_short_commands_keep_their_exit_codes(built):
+    codes = [containers.run("pynq", ["sh", "-c", f"exit {code}"], check=False).returncode for code in range(10)]
+    assert codes == list(range(10))
+
+
+def test_many_processes_are_refused(built):
+    done = containers.run(
+        "pynq", ["bash", "-c", "for i in $(seq 700); do sleep 20 & done; wait"], check=False, timeout=30
+    )
+    assert "Resource temporarily unavailable" in done.stderr
+
+
+def test_a_command_that_takes_too_long(built):
+    start = time.monotonic()
+    with pytest.raises(BuildError, match="did not finish within 1 s"):
+        containers.run("pynq", ["sh", "-c", "trap '' TERM; sleep 60"], timeout=1)
+    assert time.monotonic() - start < 20
+
+
+def test_a_killed_caller_leaves_no_container(built, client):
+    code = "from toolchain import containers; containers.run('pynq', ['sleep', '60'], timeout=5)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=_image_recipe.ROOT) as caller:
+        until(lambda: client.containers.list(filters={"label": _container_run.WORK_LABEL}), 60)  # only running ones
+        caller.send_signal(signal.SIGKILL)
+    assert leftovers(client)
+    until(lambda: not leftovers(client), 30)
+
+
+def until(holds, seconds) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_an_interrupted_build_leaves_nothing(client):
+    """Interrupt a build in its longest step; the engine is left as it was."""
+    before = {one.id for one in client.images.list(filters={"dangling": True})}
+
+    def tell(line):
+        if "apt.sh" in line:
+            time.sleep(2)
+            raise KeyboardInterrupt
+
+    options = containers.BuildOptions(**{**vars(OPTIONS), "cache": False})
+    with pytest.raises(KeyboardInterrupt):
+        _image_build.build(_image_recipe.recipe("pynq"), "edge-toolchain-test/none:latest", options, tell)
+    assert leftovers(client) == []
+    assert {one.id for one in client.images.list(filters={"dangling": True})} <= before
+    assert client.images.list(name="edge-toolchain-test/none") == []
+
+
+# --- the slot for an NDK ---------------------------------------------------------------------------------------
+
+DRIVER = "android-ndk-r0/toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android24-clang++"
+
+
+@pytest.fixture
+def ndk(tmp_path) -> Path:
+    """An archive in the shape of an NDK, whose driver is the GNU compiler."""
+    path = tmp_path / "android-ndk-r0-linux.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("android-ndk-r0/source.properties", "Pkg.Desc = Android NDK\nPkg.Revision = 0.1.2\n")
+        driver = zipfile.ZipInfo(DRIVER)
+        driver.external_attr, driver.create_system = 0o100755 << 16, 3
+        archive.writestr(driver, '#!/bin/sh\nexec aarch64-linux-gnu-g++ "$@"\n')
+    return path
+
+
+def test_an_ndk(ndk, client, tmp_path):
+    options = containers.BuildOptions(
+        **{**vars(OPTIONS), "ndk": str(ndk), "ndk_sha256": hashlib.sha256(ndk.read_bytes()).hexdigest()}
+    )
+    with another(client, "ndk", _image_recipe.recipe("mali"), options) as image:
+        driver = containers.environment(image.tag)["TVM_NDK_CC"]
+        (tmp_path / "a.c").write_text("int a;\n")
+        words = [driver, "-shared", "-fPIC", tmp_path / "a.c", "-o", tmp_path / "a.so"]
+        containers.run(image.tag, words, writable=[tmp_path])
+        text = containers.run(image.tag, ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
+        versions = {one["name"]: one.get("versionInfo") for one in json.loads(text)["packages"]}
+    assert versions["android-ndk"] == "0.1.2"
+    assert (tmp_path / "a.so").is_file()
+
+
+def test_another_archive_than_the_named_one(ndk):
+    options = containers.BuildOptions(**{**vars(OPTIONS), "ndk": str(ndk), "ndk_sha256": "0" * 64})
+    with pytest.raises(BuildError) as caught:
+        containers.build("mali", options)
+    assert "is not the archive that NDK_SHA256 names" in caught.value.details
+
+
+# --- the toolchain's own image ---------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(1800)  # downloads and writes 1.6 GB
+def test_the_toolchain_in_its_image(client):
+    """`docker run IMAGE` works for any user, without a home and with a read-only root."""
+    image = containers.build("host", OPTIONS)
+    said = client.containers.run(
+        image.id, ["--help"], user="4242:4242", read_only=True, environment={"HOME": ""}, remove=True
+    )
+    assert b"Compile a neural network for your board" in said
+    assert [one for one in containers.check("host") if not one.passed] == []
+    code = "import sys, tvm; print(tvm.__version__, tvm.target.Target('llvm').kind)"
+    assert "llvm" in containers.run("host", ["python", "-c", code]).stdout

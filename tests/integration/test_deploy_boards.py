@@ -1,0 +1,66 @@
+"""From a container to an ARM board: linked in an image, deployed over real SSH, run and checked on a virtual board."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests import boards, images
+from tests.commands import toolchain
+from toolchain import board, bundle
+
+KINDS = ["rpi4", "pynq"]
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory):
+    with boards.running(tmp_path_factory.mktemp("farm")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    images.require(board.load(request.param).image)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def packed(kind, tmp_path_factory):
+    """The same model, linked in a container and on this host."""
+    made = {}
+    for where in ("container", "host"):
+        folder = tmp_path_factory.mktemp(where) / "bundle"
+        seen = toolchain("build", "mobilenet", "--board", kind, "--toolchain", where, "-o", folder)
+        assert seen.code == 0, seen.err
+        made[where] = bundle.load(folder)
+    return made
+
+
+def test_both_toolchains_write_the_same_library(packed):
+    inside, outside = packed["container"].manifest, packed["host"].manifest
+    assert inside.files == outside.files
+    assert inside.compiler["compiler"] == outside.compiler["compiler"]
+    assert inside.compiler["image"].startswith("sha256:")
+    assert outside.compiler["image"] == ""
+
+
+def test_deploy(farm, kind, packed):
+    words = ["--board", kind, "--host", farm.name(kind), "--devices", farm.devices]
+    seen = toolchain("deploy", packed["container"].folder, *words, "--budget", 0, "--threads", 1, "--json", "-")
+    assert seen.code == 0, seen.err
+    report = json.loads(seen.out)
+    assert report["outputs"]["ok"] is True
+    assert report["outputs"]["max_rel_diff"] <= 1e-4
+    assert report["emulated"] is True
+    assert any("emulated" in text for text in report["warnings"])
+    again = toolchain("status", *words)
+    assert packed["container"].digest[:16] in again.out
+
+
+def test_the_other_boards_bundle_is_refused(farm, kind, packed):
+    other = next(name for name in KINDS if name != kind)
+    words = ["--board", other, "--host", farm.name(other), "--devices", farm.devices]
+    seen = toolchain("deploy", packed["host"].folder, *words, "--budget", 0)
+    assert seen.code == 5
+    assert "the bundle is for" in seen.err

@@ -1,0 +1,440 @@
+"""Virtual boards that really run: a user land of ARM, an SSH server, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import boards
+from tests.boards import Farm
+from tests.parts import require
+from toolchain import board, farm
+from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.shell import SshOptions, open_shell
+
+LABEL = "edge-toolchain.farm"
+MACHINES = {"rpi4": "aarch64", "pynq": "armv7l"}
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return boards.require_emulation()
+
+
+@pytest.fixture(scope="module")
+def two(engine, tmp_path_factory):
+    """One board of each architecture, which nobody changes."""
+    with boards.running(tmp_path_factory.mktemp("farm")) as running:
+        yield running
+
+
+@pytest.fixture
+def own(engine, tmp_path, monkeypatch):
+    """A farm without boards, which a test may do anything to."""
+    boards.choose(monkeypatch, tmp_path)
+    yield tmp_path / "farm"
+    farm.down()
+
+
+def ssh(farm_of: Farm, name: str, command: str, **options) -> subprocess.CompletedProcess[str]:
+    argv = ["ssh", "-F", str(farm_of.config), "-o", "BatchMode=yes", name, command]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **options)
+
+
+def containers(engine, folder: Path) -> list[str]:
+    found = engine.containers.list(all=True, ignore_removed=True, filters={"label": f"{LABEL}.folder={folder}"})
+    return sorted(container.name for container in found)
+
+
+def options_of(folder: Path) -> SshOptions:
+    return SshOptions(config_file=folder / "ssh_config", agent=False)
+
+
+# --- a board is what it says ---
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_login_with_openssh(two, kind):
+    done = ssh(two, two.name(kind), "uname -m; id -un; pwd")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [MACHINES[kind], "board", "/home/board"]
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_login_with_our_shell(two, kind, tmp_path):
+    source, back = tmp_path / "source", tmp_path / "back"
+    source.write_bytes(os.urandom(3 << 20))
+    with open_shell(two.name(kind), config=options_of(two.folder)) as shell:
+        assert shell.run("uname -m").stdout.strip() == MACHINES[kind]
+        shell.push(source, "/data/file")
+        shell.pull("/data/file", back)
+        shell.run("rm /data/file")
+    assert back.read_bytes() == source.read_bytes()
+
+
+def test_sftp(two, tmp_path):
+    (tmp_path / "file").write_text("hello")
+    batch = f"put {tmp_path}/file /data/sent\nget /data/sent {tmp_path}/back\nrm /data/sent\n"
+    argv = ["sftp", "-F", str(two.config), "-b", "-", two.name("rpi4")]
+    subprocess.run(argv, input=batch, text=True, check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "back").read_text() == "hello"
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "loader"),
+    [("rpi4", "arm64", "/lib/ld-linux-aarch64.so.1"), ("pynq", "armhf", "/lib/ld-linux-armhf.so.3")],
+)
+def test_user_land_is_real(two, kind, architecture, loader):
+    name = two.name(kind)
+    assert ssh(two, name, "dpkg --print-architecture").stdout.strip() == architecture
+    rows = [line.split() for line in ssh(two, name, "dpkg -l").stdout.splitlines() if line.startswith("ii")]
+    assert {row[3] for row in rows} == {architecture, "all"}
+    assert {"openssh-server", f"libstdc++6:{architecture}", "dash"} <= {row[1] for row in rows}
+    assert ssh(two, name, "dpkg --audit").stdout == ""
+    assert ssh(two, name, f"dpkg -S {loader}").stdout.strip() == f"libc6:{architecture}: {loader}"
+    libraries = ssh(two, name, "ldd /usr/sbin/sshd").stdout
+    assert loader in libraries
+    assert "not found" not in libraries
+
+
+def test_cpu_is_the_boards(two):
+    """QEMU's own CPU has every feature; a board's has not, and neither says what the host's has."""
+    cpu_info = "cat /proc/cpuinfo; echo $QEMU_CPU"
+    arm64, armhf = (ssh(two, two.name(kind), cpu_info).stdout for kind in MACHINES)
+    assert "asimd" in arm64
+    assert arm64.endswith("cortex-a72\n")
+    assert "neon" in armhf
+    assert armhf.endswith("cortex-a9\n")
+    assert "sse" not in arm64 + armhf
+
+
+def test_instruction_that_the_boards_cpu_lacks(two, tmp_path):
+    """Code for a newer CPU than the board's ends as it would there, whatever the emulator knows."""
+    (tmp_path / "main.c").write_text(
+        '#include <stdio.h>\nint main(void) { __asm__ volatile(INSTRUCTION); puts("ran"); return 0; }\n'
+    )
+    instructions = {"old": "mul v0.4s, v1.4s, v2.4s", "new": ".arch armv8.2-a+dotprod\\n sdot v0.4s, v1.16b, v2.16b"}
+    ended = {}
+    with open_shell(two.name("rpi4"), config=options_of(two.folder)) as shell:
+        for name, instruction in instructions.items():
+            argv = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.28"]
+            argv += [f'-DINSTRUCTION="{instruction}"', tmp_path / "main.c", "-o", tmp_path / name]
+            subprocess.run(argv, check=True, capture_output=True)
+            shell.push(tmp_path / name, f"/data/{name}")
+            ended[name] = shell.run(f"chmod +x /data/{name}; /data/{name}", check=False).returncode
+    assert ended == {"old": 0, "new": 128 + signal.SIGILL}
+
+
+def test_only_the_farms_key_gets_in(two, tmp_path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    config = tmp_path / "config"
+    config.write_text(two.config.read_text().replace(str(two.folder / "id_ed25519"), str(tmp_path / "other")))
+    name = two.name("rpi4")
+    with pytest.raises(DeviceError), open_shell(name, config=SshOptions(config_file=config, agent=False)):
+        pass
+    as_root = SshOptions(config_file=two.config, agent=False)
+    with pytest.raises(DeviceError), open_shell(f"root@{name}", config=as_root):
+        pass
+
+
+def test_nobody_becomes_root(two):
+    assert ssh(two, two.name("rpi4"), "grep -E 'CapBnd|NoNewPrivs' /proc/self/status").stdout.split()[-1] == "1"
+    assert ssh(two, two.name("rpi4"), "su -c true").returncode != 0
+
+
+def test_published_on_loopback_only(two, engine):
+    for name in containers(engine, two.folder):
+        bindings = engine.containers.get(name).attrs["NetworkSettings"]["Ports"]
+        assert [binding["HostIp"] for binding in bindings["22/tcp"]] == ["127.0.0.1"]
+        assert len(bindings) == 1
+
+
+def test_files(two):
+    assert stat.S_IMODE((two.folder / "id_ed25519").stat().st_mode) == 0o600
+    assert stat.S_IMODE(two.folder.stat().st_mode) == 0o700
+    assert {path.name for path in two.folder.iterdir()} == {"devices.toml", "id_ed25519", "known_hosts", "ssh_config"}
+    devices = board.load_devices(two.devices)
+    assert {device.board for device in devices.values()} == set(MACHINES)
+    assert all(device.emulated and device.ssh_config == two.config for device in devices.values())
+
+
+# --- up ---
+
+
+def test_up_again_changes_nothing(two):
+    with boards.its_cache(two.cache):
+        assert farm.up({"rpi4": 1}) == tuple(one for one in two.boards if one.board == "rpi4")
+        assert farm.status() == two.boards
+
+
+def test_the_number_is_reached_and_a_stopped_board_comes_back(own, engine):
+    first = farm.up({"pynq": 1})
+    with open_shell(first[0].name, config=options_of(own)) as shell:
+        shell.run("echo kept > /data/note")
+    engine.containers.get(f"edge-{first[0].name}").kill()
+    assert [one.running for one in farm.status()] == [False]
+    known = (own / "known_hosts").read_text()
+    told: list[str] = []
+    second = farm.up({"pynq": 2}, told.append)
+    assert second[0] == first[0]
+    assert len(second) == 2
+    assert any(first[0].name in message for message in told)
+    assert (own / "known_hosts").read_text().startswith(known)
+    with open_shell(first[0].name, config=options_of(own)) as shell:
+        assert shell.run("cat /data/note").stdout == "kept\n"
+
+
+def test_new_board_of_an_old_name_is_not_trusted_by_old_files(own, tmp_path):
+    first = farm.up({"rpi4": 1})
+    old = shutil.copytree(own, tmp_path / "old")
+    farm.down()
+    second = farm.up({"rpi4": 1})
+    assert second[0].name == first[0].name
+    shutil.copy2(own / "id_ed25519", old / "id_ed25519")
+    config = old / "ssh_config"
+    text = (own / "ssh_config").read_text()
+    config.write_text(text.replace(str(own), str(old)))
+    with pytest.raises(VerificationError), open_shell(first[0].name, config=options_of(old)):
+        pass
+    strict = ["ssh", "-F", str(config), "-o", "BatchMode=yes", first[0].name, "true"]
+    refused = subprocess.run(strict, capture_output=True, text=True, check=False, timeout=60)
+    assert refused.returncode == 255
+    assert "HOST IDENTIFICATION HAS CHANGED" in refused.stderr
+    with open_shell(first[0].name, config=options_of(own)) as shell:
+        shell.run("true")
+
+
+def test_board_that_lets_in_another_key_is_replaced(own):
+    first = farm.up({"rpi4": 1})
+    for path in own.iterdir():
+        path.unlink()
+    second = farm.up({"rpi4": 1})
+    assert second[0].client != first[0].client
+    with open_shell(second[0].name, config=options_of(own)) as shell:
+        shell.run("true")
+
+
+def test_board_that_does_not_answer_is_removed(own, engine):
+    with pytest.raises(DeviceError, match="did not answer within 0 s"):
+        farm.up({"rpi4": 1}, wait=0.0)
+    assert containers(engine, own) == []
+
+
+def test_failed_up_leaves_older_boards_alone(own, engine, monkeypatch):
+    first = farm.up({"rpi4": 1})
+    before = (own / "devices.toml").read_bytes()
+    with pytest.raises(DeviceError):
+        farm.up({"rpi4": 2}, wait=0.0)
+    assert farm.status() == first
+    assert (own / "devices.toml").read_bytes() == before
+
+
+# --- a client that ends in the middle ---
+
+CLIENT = """
+import sys
+from toolchain import farm
+print("begun", flush=True)
+farm.up({"rpi4": 1, "pynq": 1}, lambda message: print(message, flush=True))
+print("up", flush=True)
+"""
+
+
+def client(cache: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TOOLCHAIN_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", CLIENT]
+    return subprocess.Popen(argv, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    for line in process.stdout:
+        if words in line:
+            return
+    pytest.fail(f"it ended without saying {words!r}")
+
+
+def test_interrupted_up_leaves_nothing(own, engine):
+    with client(own.parent) as process:
+        read_until(process, "started rpi4")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) not in {0, None}
+    assert containers(engine, own) == []
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.4])
+def test_killed_up_is_mended_by_the_next(own, engine, moment):
+    with client(own.parent) as process:
+        read_until(process, "started rpi4")
+        time.sleep(moment)
+        process.kill()
+    assert containers(engine, own) != []
+    found = farm.up({"rpi4": 1, "pynq": 1})
+    assert sorted(one.board for one in found) == ["pynq", "rpi4"]
+    for one in found:
+        with open_shell(one.name, config=options_of(own)) as shell:
+            assert shell.run("uname -m").stdout.strip() == MACHINES[one.board]
+    farm.down()
+    assert containers(engine, own) == []
+    assert not own.exists()
+
+
+def test_two_commands_at_once(own, engine):
+    """The second waits for the first, and then finds its boards."""
+    told: list[str] = []
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(farm.up({"rpi4": 1}, told.append))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(containers(engine, own)) == 1
+    assert found[0] == found[1]
+    assert "waiting for another farm command to end" in told
+
+
+# --- down ---
+
+
+def test_down_leaves_nothing(own, engine):
+    found = farm.up({"rpi4": 1, "pynq": 1})
+    mounts = [mount for name in containers(engine, own) for mount in engine.containers.get(name).attrs["Mounts"]]
+    assert {mount["Destination"] for mount in mounts} == {"/proc/cpuinfo"}
+    assert sorted(farm.down([found[0].name])) == [found[0].name]
+    assert list(board.load_devices(own / "devices.toml")) == [found[1].name]
+    assert farm.down() == (found[1].name,)
+    assert containers(engine, own) == []
+    assert farm.status() == ()
+    assert not own.exists()
+    assert farm.down() == ()
+
+
+def test_down_with_a_wrong_name_removes_nothing(two):
+    name = two.name("rpi4")
+    with boards.its_cache(two.cache), pytest.raises(InputError) as caught:
+        farm.down([name, f"{name}x"])
+    assert caught.value.hint == f"did you mean {name}?"
+    assert ssh(two, name, "true").returncode == 0
+
+
+def test_containers_of_others_are_left_alone(own, engine, tmp_path):
+    """Neither one of our name without our label, nor a board of somebody else's farm, is touched."""
+    elsewhere = {LABEL: "rpi4", f"{LABEL}.folder": str(tmp_path / "elsewhere")}
+    names = {container.name for container in engine.containers.list(all=True, ignore_removed=True)}
+    taken = sorted({"edge-rpi4-1", "edge-rpi4-2"} - names)
+    foreign = [
+        engine.containers.create(boards.BASE_IMAGE, ["sleep", "60"], name=name, labels=labels)
+        for name, labels in zip(taken, ({}, elsewhere), strict=False)
+    ]
+    try:
+        found = farm.up({"rpi4": 1})
+        assert f"edge-{found[0].name}" not in taken
+        assert farm.status() == found
+        with pytest.raises(InputError):
+            farm.down(["rpi4-1"])
+        farm.down()
+        for container in foreign:
+            container.reload()
+            assert container.status == "created"
+    finally:
+        for container in foreign:
+            container.remove(force=True)
+
+
+# --- boards with a kernel of their own ---
+
+
+@pytest.fixture(scope="module")
+def machines(engine, tmp_path_factory):
+    """A folder for a farm of machines; the files that they boot from are unpacked once."""
+    require("QEMU for whole ARM machines", "qemu-system-arm", shutil.which("qemu-system-aarch64") is not None)
+    return tmp_path_factory.mktemp("machines")
+
+
+@pytest.fixture
+def own_machines(machines, monkeypatch):
+    boards.choose(monkeypatch, machines)
+    yield machines / "farm"
+    farm.down()
+
+
+def processes(folder: Path) -> list[int]:
+    """Find QEMU's processes of a farm by their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in path.read_bytes() and b"qemu-system" in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_machines(own_machines, engine):
+    """A kernel of Debian's own, a disk that outlives a power cut, and nothing that outlives `down`."""
+    first = farm.up({"rpi4": 1, "pynq": 1}, kernel=True)
+    assert [(one.board, one.kind) for one in first] == [("pynq", "kernel"), ("rpi4", "kernel")]
+    assert len(processes(own_machines)) == 2
+    for one in first:
+        with open_shell(one.name, config=options_of(own_machines)) as shell:
+            assert shell.run("uname -m").stdout.strip() == MACHINES[one.board]
+            assert "Debian" in shell.run("uname -v").stdout
+            assert shell.run("hostname").stdout.strip() == one.name
+            assert abs(int(shell.run("date +%s").stdout) - time.time()) < 30
+            shell.run("echo kept > ~/note; echo kept > /data/note; sync; echo gone > /tmp/note")
+    for pid in processes(own_machines):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: processes(own_machines) == [])
+    assert [one.running for one in farm.status()] == [False, False]
+    assert farm.up({"rpi4": 1, "pynq": 1}, kernel=True) == first
+    for one in first:
+        with open_shell(one.name, config=options_of(own_machines)) as shell:
+            assert shell.run("cat ~/note /data/note; ls /tmp").stdout == "kept\nkept\n"
+    assert sorted(farm.down()) == sorted(one.name for one in first)
+    assert processes(own_machines) == []
+    assert not own_machines.exists()
+
+
+def test_machine_with_a_strangers_process_number(own_machines):
+    """A number that another process has by now is not taken for the machine's, and that process lives on."""
+    (one,) = farm.up({"rpi4": 1}, kernel=True)
+    (pid,) = processes(own_machines)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: processes(own_machines) == [])
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        (own_machines / "machines" / one.name / "pid").write_text(f"{stranger.pid}\n")
+        assert [other.running for other in farm.status()] == [False]
+        farm.down()
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_machine_that_does_not_answer_is_removed(own_machines):
+    with pytest.raises(DeviceError, match="did not answer within 0 s"):
+        farm.up({"pynq": 1}, kernel=True, wait=0.0)
+    assert processes(own_machines) == []
+    assert farm.status() == ()
+
+
+def test_both_kinds_side_by_side(own_machines):
+    farm.up({"pynq": 1})
+    farm.up({"pynq": 1}, kernel=True)
+    found = farm.status()
+    assert sorted(one.kind for one in found) == ["docker", "kernel"]
+    assert len({one.name for one in found}) == 2
+    assert set(board.load_devices()) >= {one.name for one in found}
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,36 @@
+"""The programs for devices start on a C library older than this system's: Debian 11's, of 2020."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.parts import require
+from toolchain import device_runtime
+
+GLIBC = "2.31"
+# Of each triple: Debian's name for it, `uname -m`, and what runs its programs here with the libraries of a folder.
+KINDS = {
+    "x86_64-linux-gnu": ("amd64", "x86_64", "{root}/lib64/ld-linux-x86-64.so.2 --library-path {libraries}"),
+    "aarch64-linux-gnu": ("arm64", "aarch64", "qemu-aarch64-static -L {root}"),
+    "arm-linux-gnueabihf": ("armhf", "armv7l", "qemu-arm-static -L {root}"),
+}
+
+
+@pytest.mark.parametrize("triple", KINDS)
+def test_start(triple, tmp_path):
+    architecture, machine, command = KINDS[triple]
+    require("an old Debian", "root and mmdebstrap", os.geteuid() == 0 and shutil.which("mmdebstrap") is not None)
+    words = command.format(root=tmp_path / "root", libraries=tmp_path / "root" / "lib" / triple).split()
+    emulator = words[0] if words[0].startswith("qemu") else "sh"
+    require("emulation of ARM", "qemu-user-static", shutil.which(emulator) is not None)
+    made = ["mmdebstrap", "--quiet", "--variant=extract", "--include=libc6", f"--architectures={architecture}"]
+    subprocess.run([*made, "bullseye", tmp_path / "root"], check=True, timeout=300)
+    assert (tmp_path / "root" / "lib" / triple / f"libc-{GLIBC}.so").is_file()
+    programs = device_runtime.build(triple, machine)
+    for program in (programs.runner, programs.board_server):
+        done = subprocess.run([*words, program.path, "--version"], capture_output=True, text=True, check=False)
+        assert (done.returncode, machine in done.stdout) == (0, True), done

@@ -1,0 +1,146 @@
+"""Power cuts of virtual boards in the middle of deploys over SSH: many by a cheap way, and all by a thorough one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import boards, bundles, deploy_client, disks
+from tests.boards import Farm
+from tests.disks import Disk, RecordedDisk
+from toolchain import board, device_runtime
+
+CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "6"))
+EVERY = int(os.environ.get("TOOLCHAIN_EVERY_STATE", "20"))  # of so many states of the disk one is looked at
+_ROOT = Path("/data/device")
+_OWNER = 1000  # the login of virtual boards
+
+
+@dataclass(frozen=True)
+class Powered:
+    """A virtual board whose /data is on a disk of its own, and which loses power with it.
+
+    Attributes:
+        container: Its container.
+        login: Its name, and an ssh_config that knows it.
+    """
+
+    container: Any
+    login: tuple[str, str]
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Run it while its disk is mounted."""
+        self.container.start()
+        try:
+            boards.wait_for_banner(self.container)
+            yield
+        finally:
+            self.container.kill()
+
+
+@pytest.fixture(scope="module")
+def rpi4(tmp_path_factory) -> Iterator[Farm]:
+    with boards.running(tmp_path_factory.mktemp("farm"), rpi4=1) as farm:
+        yield farm
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two bundles for the board that differ in 1 MiB of weights."""
+    folder = tmp_path_factory.mktemp("pair")
+    first = bundles.build(folder, 256, 1024, board.load("rpi4"))
+    return first, bundles.reweighted(first, folder / "other", seed=7)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return device_runtime.build("aarch64-linux-gnu", "aarch64").runner
+
+
+@pytest.fixture
+def disk(tmp_path) -> Disk:
+    made = disks.cuttable(tmp_path)
+    with made.mounted() as point:
+        os.chown(point, _OWNER, _OWNER)
+    return made
+
+
+@pytest.fixture
+def powered(rpi4, disk) -> Iterator[Powered]:
+    with boards.with_data(rpi4, rpi4.name("rpi4"), disk.point) as (container, login):
+        yield Powered(container, login)
+
+
+def test_cuts(powered, disk, pair, program, capsys):
+    """The cheap way: at a random instant of a deploy the disk loses what was not synced, and the board dies."""
+    with disk.mounted(), powered.on():
+        deploy_client.plain_deploy(pair[0], program, _ROOT, powered.login)
+        seconds = deploy_client.duration(pair[1], _ROOT, powered.login)
+    found = {"old": 0, "new": 0}
+    stream = random.Random("a board's power")  # noqa: S311 - seeded, so that a failure comes again
+    for index in range(CUTS):
+        old, new = pair[(index + 1) % 2], pair[index % 2]
+        with disk.mounted(), powered.on(), disk.kept_busy(), deploy_client.started(new, _ROOT, powered.login) as client:
+            deploy_client.begin(client)
+            time.sleep(stream.uniform(0, 1.2 * seconds))
+            disk.cut()
+            client.kill()
+            client.wait()
+        with disk.mounted() as point:
+            release = bundles.whole_release(point / _ROOT.name)
+            found[{old.digest: "old", new.digest: "new"}[release]] += 1
+            with powered.on():
+                deploy_client.plain_deploy(new, program, _ROOT, powered.login)
+            assert bundles.whole_release(point / _ROOT.name) == new.digest
+    with capsys.disabled():
+        print(f"\n{CUTS} power cuts of a virtual board: {found['old']} old, {found['new']} new")  # noqa: T201
+
+
+def test_every_state(powered, disk, pair, program, tmp_path, capsys):
+    """The thorough way: every state that a cut could have left of the disk holds the old release or the new one."""
+    disks.require_recording()
+    old, new = pair
+    with disk.mounted(), powered.on():
+        deploy_client.plain_deploy(old, program, _ROOT, powered.login)
+    recorded = RecordedDisk(tmp_path, disk.image)
+    with recorded.mounted() as point, _shown_at(point, disk.point), powered.on():
+        deploy_client.plain_deploy(new, program, _ROOT, powered.login)
+        finished = recorded.marked()
+    found = {old.digest: 0, new.digest: 0}
+    for count, (writes, image) in enumerate(recorded.states(tmp_path, subsets=4)):
+        if count % EVERY:
+            continue
+        shutil.copyfile(image, disk.image)
+        with disk.mounted() as point:
+            release = bundles.whole_release(point / _ROOT.name)
+            assert release in found
+            assert release == new.digest or writes < finished
+            found[release] += 1
+            if sum(found.values()) % 20 == 1:
+                with powered.on():
+                    deploy_client.plain_deploy(new, program, _ROOT, powered.login)
+                assert bundles.whole_release(point / _ROOT.name) == new.digest
+    with capsys.disabled():
+        print(f"\n{sum(found.values())} states of the disk: {found[old.digest]} old, {found[new.digest]} new")  # noqa: T201
+    assert min(found.values()) > 0
+
+
+@contextlib.contextmanager
+def _shown_at(source: Path, point: Path) -> Iterator[None]:
+    """Let a mounted folder appear at another place as well: a container's folders stay where they were."""
+    subprocess.run(["mount", "--bind", source, point], check=True)
+    try:
+        yield
+    finally:
+        disks.unmount(point)

@@ -1,0 +1,73 @@
+"""The images of virtual boards: one Dockerfile each, built for each architecture."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from toolchain import _image_build, _image_recipe
+from toolchain._container_run import WORK_LABEL, discard, docker
+from toolchain._farm_boards import Tell
+from toolchain._image_build import BuildOptions
+from toolchain._image_recipe import Recipe
+from toolchain.errors import BuildError
+
+FOLDER = _image_recipe.ROOT / "docker" / "board"
+"""What the images are made of."""
+
+USER_LAND, MACHINE = Path("docker/board/Dockerfile"), Path("docker/board/kernel/Dockerfile")
+"""A container's Dockerfile, and that of what a board with a kernel boots from."""
+
+_ARCHITECTURE = "ARCHITECTURE"
+
+
+def ensure(engine: Any, dockerfile: Path, architecture: str, tell: Tell) -> Any:
+    """Return an image of an architecture, built anew if it is missing or its sources have changed since.
+
+    Raises:
+        BuildError: It cannot be built.
+        InputError: There is no checkout to build it from.
+    """
+    recipe = _recipe(dockerfile, architecture)
+    tag = f"edge-toolchain/{recipe.name}:latest"
+    try:
+        found = engine.images.get(tag)
+        if _image_build.is_current(recipe, found.labels):
+            return found
+    except docker().errors.ImageNotFound:
+        pass
+    tell(f"building the image {tag}, which takes a minute")
+    _image_build.build(recipe, tag, BuildOptions.from_environment(), tell)
+    return engine.images.get(tag)
+
+
+def copy_out(image: Any, path: str, target: Path) -> None:
+    """Copy one file out of an image."""
+    container = image.client.containers.create(image.id, command=["-"], labels={WORK_LABEL: "copy"})
+    try:
+        with tempfile.TemporaryFile(dir=target.parent) as archive:
+            for chunk in container.get_archive(path)[0]:
+                archive.write(chunk)
+            archive.seek(0)
+            with tarfile.open(fileobj=archive) as tar, target.open("wb") as stream:
+                content = tar.extractfile(tar.getmembers()[0])
+                if content is None:
+                    raise BuildError(f"{path} in the image {image.id} is no file")
+                shutil.copyfileobj(content, stream)
+    finally:
+        discard(container)
+
+
+def _recipe(dockerfile: Path, architecture: str) -> Recipe:
+    read = _image_recipe.read(_image_recipe.ROOT / dockerfile, _image_recipe.ROOT)
+    kind = "kernel" if dockerfile == MACHINE else "board"
+    return dataclasses.replace(
+        read,
+        name=f"{kind}-{architecture}",
+        arguments={**read.arguments, _ARCHITECTURE: architecture},
+        labels={**read.labels, "edge-toolchain.architecture": architecture},
+    )

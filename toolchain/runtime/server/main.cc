@@ -1,0 +1,53 @@
+// board_server: serves TVM's RPC protocol on a board. See options.cc for its usage.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "../runner/fault.h"
+#include "log.h"
+#include "options.h"
+#include "server.h"
+#include "version.h"
+
+namespace board_server {
+namespace {
+
+void Print(const std::string& text) {
+  fputs(text.c_str(), stdout);
+  fflush(stdout);
+}
+
+void Main(int argc, char** argv) {
+  const Options options = ParseOptions(argc, argv);
+  if (options.help) return Print(kUsage);
+  if (options.version) return Print(VersionLine() + "\n");
+  Server server(options);
+  Print("listening on " + server.address() + "\n");
+  server.Run();
+}
+
+int MainWithFaults(int argc, char** argv) {
+  try {
+    Main(argc, argv);
+    return runner::kExitOk;
+  } catch (const runner::Fault& fault) {
+    const std::string place = fault.file().empty() ? "" : " (" + fault.file() + ")";
+    fprintf(stderr, "board_server: %s%s\n", fault.what(), place.c_str());
+    return fault.code();
+  } catch (const std::exception& error) {
+    Log(std::string("giving up: ") + error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace board_server
+
+int main(int argc, char** argv) {
+  const int code = board_server::MainWithFaults(argc, argv);
+  // Folders and processes are gone by now; TVM's own end adds nothing.
+  fflush(nullptr);
+  _exit(code);
+}

@@ -1,0 +1,136 @@
+// See options.h. The options are rows of tables, so that parsing is the same few lines for all.
+#include "options.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "../runner/fault.h"
+#include "handshake.h"
+
+namespace board_server {
+
+const char kUsage[] =
+    "usage: board_server [--host 127.0.0.1] [--port 9090] [--port-end N]\n"
+    "                    [--tracker HOST:PORT --key KEY [--custom-addr ADDR]]\n"
+    "                    [--work-dir DIR] [--session-limit SECONDS]\n"
+    "       board_server --version\n"
+    "\n"
+    "Serves TVM's RPC protocol, one session at a time, each in a process of its own. Prints the\n"
+    "address once it listens. Whoever reaches the port can run code as this user: leave it on the\n"
+    "loopback address and reach it through a tunnel.\n"
+    "\n"
+    "  --port N           first port to try; 0 lets the system choose\n"
+    "  --port-end N       last port to try; without it only the first\n"
+    "  --tracker          registers there as --key, and again after the tracker was away\n"
+    "  --custom-addr      address that the tracker gives to clients\n"
+    "  --work-dir DIR     existing folder for the sessions' files; $TMPDIR or /tmp without it\n"
+    "  --session-limit S  no session lasts longer, whatever the client asks for\n";
+
+namespace {
+
+using runner::Fault;
+using runner::kExitUsage;
+
+constexpr int kMaxPort = 65535;
+constexpr double kOneWeek = 7 * 24 * 3600;
+
+[[noreturn]] void Refuse(const std::string& what) { throw Fault(kExitUsage, what); }
+
+double ParseNumber(const std::string& name, const std::string& text, double least, double most) {
+  char* end = nullptr;
+  const double value = strtod(text.c_str(), &end);
+  const bool odd = text.empty() || text[0] == ' ' || *end != '\0' || !std::isfinite(value);
+  if (odd || value < least || value > most) Refuse(name + " cannot be \"" + text + "\"");
+  return value;
+}
+
+int ParsePort(const std::string& name, const std::string& text, int least) {
+  const double value = ParseNumber(name, text, least, kMaxPort);
+  if (value != std::floor(value)) Refuse(name + " cannot be \"" + text + "\"");
+  return static_cast<int>(value);
+}
+
+std::string NotEmpty(const std::string& name, const std::string& text) {
+  if (text.empty()) Refuse(name + " cannot be empty");
+  return text;
+}
+
+void SetTracker(Options* options, const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) Refuse("--tracker must be HOST:PORT");
+  const bool in_brackets = text[0] == '[' && text[colon - 1] == ']';  // [::1]:9190
+  options->tracker_host = in_brackets ? text.substr(1, colon - 2) : text.substr(0, colon);
+  options->tracker_port = ParsePort("--tracker", text.substr(colon + 1), 1);
+}
+
+// Clients send their key in one line with blanks between the words.
+std::string CheckedKey(const std::string& text) {
+  for (unsigned char c : NotEmpty("--key", text)) {
+    if (c <= ' ' || c > '~') Refuse("--key must be of printable ASCII characters without blanks");
+  }
+  if (text.size() > kMaxServerKey) Refuse("--key is too long");
+  return text;
+}
+
+struct ValueOption {
+  const char* name;
+  void (*set)(Options*, const std::string&);
+};
+
+const ValueOption kValues[] = {
+    {"--host", [](Options* o, const std::string& s) { o->host = NotEmpty("--host", s); }},
+    {"--port", [](Options* o, const std::string& s) { o->port = ParsePort("--port", s, 0); }},
+    {"--port-end",
+     [](Options* o, const std::string& s) { o->port_end = ParsePort("--port-end", s, 1); }},
+    {"--tracker", SetTracker},
+    {"--key", [](Options* o, const std::string& s) { o->key = CheckedKey(s); }},
+    {"--custom-addr",
+     [](Options* o, const std::string& s) { o->custom_addr = NotEmpty("--custom-addr", s); }},
+    {"--work-dir",
+     [](Options* o, const std::string& s) { o->work_dir = NotEmpty("--work-dir", s); }},
+    {"--session-limit",
+     [](Options* o, const std::string& s) {
+       o->session_limit = ParseNumber("--session-limit", s, 0.1, kOneWeek);
+     }},
+};
+
+const ValueOption* FindOption(const std::string& name) {
+  for (const ValueOption& option : kValues) {
+    if (name == option.name) return &option;
+  }
+  return nullptr;
+}
+
+void CheckTogether(const Options& options) {
+  if (options.port_end != 0 && options.port_end < options.port) {
+    Refuse("--port-end is below --port");
+  }
+  if (options.tracker_port != 0 && options.key.empty()) Refuse("--tracker needs --key");
+  if (options.tracker_port == 0 && !options.custom_addr.empty()) {
+    Refuse("--custom-addr is of use with --tracker only");
+  }
+}
+
+}  // namespace
+
+Options ParseOptions(int argc, char** argv) {
+  Options options;
+  std::set<std::string> seen;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (!seen.insert(name).second) Refuse(name + " is given twice");
+    if (name == "--help" || name == "--version") {
+      (name == "--help" ? options.help : options.version) = true;
+      continue;
+    }
+    const ValueOption* option = FindOption(name);
+    if (!option) Refuse("unknown option \"" + name + "\"; see board_server --help");
+    if (++i == argc) Refuse(name + " needs a value");
+    option->set(&options, argv[i]);
+  }
+  CheckTogether(options);
+  return options;
+}
+
+}  // namespace board_server

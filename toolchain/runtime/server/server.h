@@ -1,0 +1,58 @@
+// The server: one thread that waits for everything at once and for nothing in particular.
+#ifndef BOARD_SERVER_SERVER_H_
+#define BOARD_SERVER_SERVER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "clients.h"
+#include "options.h"
+#include "session.h"
+#include "sockets.h"
+#include "tracker.h"
+#include "work_folder.h"
+
+namespace board_server {
+
+class Server {
+ public:
+  // Listens, but takes nobody yet. Throws runner::Fault of kExitUsage.
+  explicit Server(const Options& options);
+
+  std::string address() const { return LocalAddress(listener_.get()).Text(); }
+
+  // Serves until SIGTERM, SIGINT or SIGHUP.
+  void Run();
+
+ private:
+  using ReadySockets = std::map<int, short>;
+
+  ReadySockets Wait(int64_t until) const;
+  int64_t Update();
+  void Handle(const ReadySockets& ready);
+  void HandleSignals();
+  void HandleNewcomers(const ReadySockets& ready);
+  void Admit(Handshake* newcomer);
+  void Welcome();
+  void Start(Client client);
+  void Finish();
+
+  const Options options_;
+  Descriptor listener_;
+  Descriptor signals_;
+  WorkFolder work_folder_;
+  std::unique_ptr<Tracker> tracker_;
+  Newcomers newcomers_;
+  WaitingLine waiting_;
+  std::unique_ptr<Session> session_;
+  Dismissed dismissed_;
+  int64_t accept_again_ = 0;
+  int session_count_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace board_server
+
+#endif  // BOARD_SERVER_SERVER_H_

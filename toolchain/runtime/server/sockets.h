@@ -1,0 +1,55 @@
+// TCP sockets and descriptors that close themselves.
+#ifndef BOARD_SERVER_SOCKETS_H_
+#define BOARD_SERVER_SOCKETS_H_
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace board_server {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { Close(); }
+
+  int get() const { return number_; }
+  bool open() const { return number_ >= 0; }
+  void Close();
+
+ private:
+  int number_ = -1;
+};
+
+struct Address {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  bool IsLoopback() const;
+  std::string Text() const;  // 127.0.0.1:9090, [::1]:9090
+  int port() const;
+};
+
+// Both throw runner::Fault of kExitUsage.
+Address Resolve(const std::string& option, const std::string& host, int port);
+Descriptor Listen(Address address, int last_port);
+
+Address LocalAddress(int socket);
+
+// A connection to a client, for a while or for a session: small replies go out at once, and a
+// client whose machine is gone is noticed within half a minute.
+void SetConnectionOptions(int socket);
+
+// Neither blocks. Received: -1 for "nothing yet", 0 for the end, also after an error.
+int Receive(int socket, void* data, size_t size);
+bool SendWhole(int socket, const std::string& data);
+
+}  // namespace board_server
+
+#endif  // BOARD_SERVER_SOCKETS_H_
