@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolchain import board, bundle, deploy, device_runtime
+from toolchain import bundle, deploy, device_runtime
 from toolchain.bundle import Bundle
 from toolchain.device_runtime import Program
 from toolchain.errors import ToolchainError
@@ -60,8 +60,8 @@ def duration(made: Bundle, root: Path, ssh: tuple[str, ...] = ()) -> float:
 
 
 def main(root: str, folder: str, *ssh: str) -> int:
-    native = board.load("local").resolved()
-    made, program = bundle.load(Path(folder)), device_runtime.build(native.triple, native.machine).runner
+    made = bundle.load(Path(folder))
+    program = device_runtime.build(made.manifest.triple, made.manifest.machine).runner
     print("ready", flush=True)  # noqa: T201 - the protocol above
     sys.stdin.readline()
     try:
