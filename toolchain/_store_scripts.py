@@ -31,7 +31,7 @@ done
 """
 
 # An earlier deploy's upload is continued in a copy: a client that lost the lock may wake up and go on writing to its
-# own file, even after that file's bytes were checked.
+# own file, even after that file's bytes were checked. What was about to be published had lost its write permission.
 EXAMINE = """
 mkdir -p blobs/partial/$token
 for digest in {digests}; do
@@ -43,7 +43,7 @@ for digest in {digests}; do
   fi
   for old in blobs/partial/*/$digest; do
     if [ ! -f $old ] || [ $old = $partial ]; then continue; fi
-    cp $old $partial || rm -f $partial
+    cp $old $partial && chmod 644 $partial || rm -f $partial
     rm -f $old
   done
   [ ! -f $partial ] || echo "partial $digest $(stat -c %s $partial)"

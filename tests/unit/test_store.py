@@ -358,6 +358,21 @@ def test_upload_is_resumed_by_the_next_deploy(store, root, tmp_path):
     assert list((root / "blobs" / "partial").iterdir()) == []
 
 
+def test_upload_that_was_about_to_be_published_is_resumed(store, root, tmp_path):
+    """A power cut came between the chmod and the rename; who is not root could not write to that file any more."""
+    path, digest = blob(tmp_path, b"whole")
+    with locked(store):
+        store.examine([digest])
+        store.push(path, digest, 0, None)
+        next((root / "blobs" / "partial").glob(f"*/{digest}")).chmod(0o444)
+    with locked(store):
+        assert store.examine([digest]) == {digest: BlobState("partial", 5)}
+        (copy,) = (root / "blobs" / "partial").glob(f"*/{digest}")
+        assert copy.stat().st_mode & 0o777 == 0o644
+        store.push(path, digest, 5, None)
+        assert store.publish([digest]) == ()
+
+
 def test_damaged_upload_is_refused_and_nothing_is_published(held, root, tmp_path):
     good, digest = blob(tmp_path, b"good")
     bad, other = blob(tmp_path, b"bad")
