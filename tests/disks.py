@@ -65,6 +65,15 @@ class Disk:
             yield self.point
         finally:
             unmount(self.point)
+            self._wait_until_released()
+
+    def _wait_until_released(self) -> None:
+        """Wait for a container that is just ending: as long as it holds the file system, a new mount is the old one."""
+        deadline = time.monotonic() + 10
+        while _tool("losetup", "--associated", self.image):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"something still uses {self.image} ten seconds after it was unmounted")
+            time.sleep(0.02)
 
     def cut(self) -> None:
         """Lose everything that is not on disk, and every write from now on."""

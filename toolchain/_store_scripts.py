@@ -20,8 +20,8 @@ echo "df=$(df -Pk "$ROOT" | tail -n 1)"
 
 # What a killed deploy may have left: never anything that a link points to.
 SWEEP = """
-mkdir -p blobs/sha256 blobs/partial releases runners inputs generations run
-rm -rf releases/.new-* runners/.new-* inputs/.new-* .trash-* .current-* run/*
+mkdir -p blobs/sha256 blobs/partial releases runners servers inputs generations run
+rm -rf releases/.new-* runners/.new-* servers/.new-* inputs/.new-* .trash-* .current-* run/*
 current=$(readlink current || true)
 number=${current#generations/}
 for link in generations/*; do
@@ -133,7 +133,9 @@ for release in releases/*; do
   for link in generations/*; do [ "$(readlink "$link")" != "../$release" ] || used=yes; done
   [ $used = yes ] || {{ mv "$release" .trash-release; rm -rf .trash-release; }}
 done
-for old in $(ls -t runners | tail -n +{runners}); do rm -rf runners/$old; done
+for kind in runners servers; do
+  for old in $(ls -t $kind | tail -n +{programs}); do rm -rf $kind/$old; done
+done
 for old in $(ls -t inputs | tail -n +{inputs}); do rm -rf inputs/$old; done
 find blobs/sha256 -type f -links 1 -exec rm -f {{}} +
 rm -rf blobs/partial/*

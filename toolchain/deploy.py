@@ -146,7 +146,8 @@ def check_fits(manifest: Manifest, program: Program, facts: DeviceFacts) -> None
             details=f"the bundle was built for {manifest.target.get('mcpu')}; the device is a {facts.cpu}",
             hint="build for a board type with a plainer target.mcpu",
         )
-    _check_glibc(manifest, program, facts)
+    _check_glibc(manifest.glibc, facts, "the library")
+    check_runs(program, facts)
 
 
 def _check_versions(manifest: Manifest, program: Program) -> None:
@@ -167,12 +168,25 @@ def _abi(version: str) -> str:
     return ".".join(version.split(".")[:3])
 
 
-def _check_glibc(manifest: Manifest, program: Program, facts: DeviceFacts) -> None:
-    needed = max(manifest.glibc, program.glibc, key=lambda version: elf.version_key(version or "0"))
+def check_runs(program: Program, facts: DeviceFacts) -> None:
+    """Refuse a device that a program of ours does not start on.
+
+    Raises:
+        VerificationError: The machine or the C library is another one.
+    """
+    if facts.machine != program.machine:
+        raise VerificationError(
+            f"{program.path.name} is for {program.machine}, and the device is {facts.machine}",
+            hint="name the board type of this device: `toolchain boards` lists them",
+        )
+    _check_glibc(program.glibc, facts, program.path.name)
+
+
+def _check_glibc(needed: str, facts: DeviceFacts, what: str) -> None:
     if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
         raise VerificationError(
             f"the device has glibc {facts.glibc}, and glibc {needed} is needed",
-            details=f"library: {manifest.glibc or 'any'}, runner: {program.glibc or 'any'}",
+            details=f"by {what}",
             hint="build on a system as old as the device, or update the device",
         )
 

@@ -30,7 +30,7 @@ from toolchain.shell import Shell
 
 _DIGEST_CHARACTERS = 64
 _KEPT_INPUTS = 3
-_KEPT_RUNNERS = 2
+_KEPT_PROGRAMS = 2
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Store:
         """Make a folder of links to blobs, or mend the one that is there.
 
         Args:
-            kind: `releases`, `runners` or `inputs`.
+            kind: `releases`, `runners`, `servers` or `inputs`.
             digest: Name of the folder.
             files: Digest of the blob for each file name.
 
@@ -205,7 +205,7 @@ class Store:
 
     def prune(self, keep: int) -> None:
         """Remove all but the last `keep` activations, and every blob that nothing links to any more."""
-        self._change(scripts.PRUNE.format(keep=keep, runners=_KEPT_RUNNERS + 1, inputs=_KEPT_INPUTS + 1))
+        self._change(scripts.PRUNE.format(keep=keep, programs=_KEPT_PROGRAMS + 1, inputs=_KEPT_INPUTS + 1))
 
     def generations(self) -> tuple[Generation, ...]:
         """List the activations there are, oldest first."""

@@ -47,6 +47,7 @@ class Powered:
             yield
         finally:
             self.container.kill()
+            self.container.wait()
 
 
 @pytest.fixture(scope="module")

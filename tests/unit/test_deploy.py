@@ -94,8 +94,8 @@ def test_unknown_or_newer_glibc_fits(tiny, program, facts, glibc):
     [
         ({"machine": "armv7l"}, {}, "the device is armv7l", ""),
         ({"cpu_features": ("fpu",)}, {"cpu_features": ("avx2", "fma", "fpu")}, "has no avx2, fma$", "a CPU"),
-        ({"glibc": "2.5"}, {}, "has glibc 2.5, and glibc 2", "runner: 2"),
-        ({"glibc": "2.36"}, {"glibc": "2.41"}, "and glibc 2.41 is needed", "library: 2.41"),
+        ({"glibc": "2.5"}, {}, "has glibc 2.5, and glibc 2", "by "),
+        ({"glibc": "2.36"}, {"glibc": "2.41"}, "and glibc 2.41 is needed", "by the library"),
     ],
 )
 def test_devices_that_do_not_fit(fitting, device, manifest, message, details):

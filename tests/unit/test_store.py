@@ -515,14 +515,15 @@ def test_prune_keeps_a_release_that_an_older_and_a_kept_activation_share(held, t
     assert held.read("current/data") == b"data of one"
 
 
-def test_prune_keeps_the_last_runners_and_inputs(held, root, tmp_path):
+def test_prune_keeps_the_last_programs_and_inputs(held, root, tmp_path):
     for index in range(5):
         digest = put(held, tmp_path, b"%d" % index)
-        for kind in ("runners", "inputs"):
+        for kind in ("runners", "servers", "inputs"):
             folder = root / kind / held.install(kind, f"{kind}{index}", {"file": digest})
             os.utime(folder, (index, index))
     held.prune(1)
     assert {path.name for path in (root / "runners").iterdir()} == {"runners3", "runners4"}
+    assert {path.name for path in (root / "servers").iterdir()} == {"servers3", "servers4"}
     assert {path.name for path in (root / "inputs").iterdir()} == {"inputs2", "inputs3", "inputs4"}
 
 
