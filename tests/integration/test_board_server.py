@@ -25,8 +25,10 @@ import pytest
 
 from tests.parts import require
 from tests.sshd import descendants, free_port
-from toolchain import device_runtime, remote
+from toolchain import board_server, device_runtime, remote
 from toolchain.errors import DeviceError, VerificationError
+from toolchain.shell import SshOptions, open_shell
+from toolchain.store import Store
 
 SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "200"))
 LOG = logging.getLogger(__name__)
@@ -891,3 +893,40 @@ def test_ports_are_tried_in_turn(program, tmp_path):
             process.terminate()
             assert process.wait(5) == 0
     assert port < found <= port + 20
+
+
+# --- on a board ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def forwarded(config: Path, name: str, port: int):
+    """Carry a port of this machine to one of a board, through OpenSSH."""
+    here = free_port()
+    words = ["ssh", "-F", config, "-N", "-o", "ExitOnForwardFailure=yes", "-L", f"{here}:{LOOPBACK}:{port}", name]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as tunnel:
+        try:
+            until(lambda: listens(here), 20)
+            yield here
+        finally:
+            tunnel.kill()
+
+
+@pytest.mark.parametrize("board", ["rpi4", "pynq"])
+def test_a_board_reached_by_ssh(virtual_boards, board, libraries):
+    """Pushed over SSH, started there, and used through a tunnel: no port is open off the board's loopback."""
+    kind = {"rpi4": KINDS["aarch64"], "pynq": KINDS["armv7l"]}[board]
+    kind.require()
+    name, config = virtual_boards.name(board), virtual_boards.config
+    program = device_runtime.build(kind.triple, kind.machine).board_server
+    with open_shell(name, config=SshOptions(config_file=config, agent=False)) as shell:
+        store = Store(shell, "/data/served")
+        served = board_server.start(shell, board_server.push(program, store))
+        with forwarded(config, name, served.port) as port:
+            session = remote.connect(LOOPBACK, port, timeout_s=60, expected=remote.versions(kind.machine))
+            np.testing.assert_allclose(run_network(session, libraries(kind)), np.maximum(X @ W, 0), atol=1e-5)
+            remote.close(session)
+        before = shell.bytes_sent
+        board_server.push(program, store)
+        assert shell.bytes_sent - before < 64 * 1024
+        served.stop()
+        assert "board_server" not in shell.run("ps -e -o comm 2>/dev/null || ps").stdout
