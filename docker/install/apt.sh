@@ -3,7 +3,7 @@
 #
 # apt.sh PACKAGE...
 #   DEBIAN_SNAPSHOT  time stamp of the snapshot; empty: the mirror as it is
-#   DEBIAN_MIRROR    address above `debian/` and `debian-security/`, instead of Debian's own
+#   DEBIAN_MIRROR    address above `debian/` and `debian-security/`, instead of the base image's own
 set -eu
 
 here=$(dirname "$0")
@@ -11,26 +11,25 @@ settings=/tmp/apt
 mirror=${DEBIAN_MIRROR:-}
 mirror=${mirror%/}
 mirror=${mirror%/debian}
+at= options= archive=
 if [ -n "${DEBIAN_SNAPSHOT:-}" ]; then
   mirror=${mirror:-http://snapshot.debian.org/archive}
   at=/$DEBIAN_SNAPSHOT
   options='[check-valid-until=no] '
-else
-  mirror=${mirror:-http://deb.debian.org}
-  at=
-  options=
 fi
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
 
 mkdir -p "$settings/lists/partial" "$settings/cache/archives/partial" "$settings/log"
-cat >"$settings/sources.list" <<END
+if [ -n "$mirror" ]; then
+  cat >"$settings/sources.list" <<END
 deb $options$mirror/debian$at $suite main
 deb $options$mirror/debian$at $suite-updates main
 deb $options$mirror/debian-security$at $suite-security main
 END
+  archive="Dir::Etc::SourceList \"$settings/sources.list\"; Dir::Etc::SourceParts \"/dev/null\";"
+fi
 cat >"$settings/apt.conf" <<END
-Dir::Etc::SourceList "$settings/sources.list";
-Dir::Etc::SourceParts "/dev/null";
+$archive
 Dir::State::Lists "$settings/lists";
 Dir::Cache "$settings/cache";
 Dir::Log "$settings/log";

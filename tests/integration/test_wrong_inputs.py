@@ -128,6 +128,14 @@ CASES = [
         3,
         r"riscv64.* is not installed",
     ),
+    ("a board without an image", "build mlp --toolchain container -o {w}/out", 2, r"no image[\s\S]*--toolchain host"),
+    ("no such toolchain", "build mlp --toolchain vm -o {w}/out", 2, r"'vm' is not one of 'container', 'host'"),
+    ("no such image", "containers build piqn", 2, r"no image piqn[\s\S]*mali, pynq"),
+    ("an NDK without its checksum", "containers build mali --ndk {w}/none.zip", 2, r"checksum of .* is missing"),
+    ("boards that cannot be read", "farm up --virtual rpi4=x", 2, r"does not say which virtual boards"),
+    ("no such virtual board", "farm up --virtual rpi5=1", 2, r"no board 'rpi5'[\s\S]*did you mean rpi4"),
+    ("a virtual board of this machine's kind", "farm up --virtual x86_64=1", 2, r"no virtual boards of type x86_64"),
+    ("too many boards", "farm up --virtual rpi4=1000", 2, r"1000 virtual boards of type rpi4 make no sense"),
     ("truncated package", "deploy {w}/cut.tar --root {w}/device", 5, r"missing from the package|damaged"),
     ("tampered blob in a package", "deploy {w}/flipped.tar --root {w}/device", 5, r"params.* in flipped.tar is not"),
     ("tampered library", "deploy {w}/tampered --root {w}/device", 5, r"model.so .*not the file that was built"),
@@ -153,6 +161,27 @@ def test_a_wrong_input_is_explained(world, tiny, words, code, message, monkeypat
     assert not (world / "out").exists()
     assert [item.name for item in world.iterdir() if item.name.startswith(".")] == []
     assert bundles.whole_release(world / "device") == tiny.digest
+
+
+# fmt: off
+WITHOUT_ENGINE = [
+    ("build mlp --board rpi4 -o {w}/out", 3, r"no Docker engine|engine[\s\S]*--toolchain host"),
+    ("containers list", 3, r"ngine"),
+    ("containers check pynq", 3, r"ngine"),
+    ("farm up --virtual rpi4=1", 4, r"ngine"),
+    ("farm status", 4, r"ngine"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("words", "code", "message"), WITHOUT_ENGINE)
+def test_a_machine_without_an_engine(tmp_path, monkeypatch, words, code, message):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    seen = toolchain(*(word.format(w=tmp_path) for word in words.split()))
+    assert (seen.code, "Traceback" in seen.err) == (code, False), seen.err
+    assert re.search(message, seen.err), seen.err
+    assert "hint: " in seen.err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
