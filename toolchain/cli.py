@@ -286,9 +286,11 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
 @click.option("-o", "--output", type=_options.PATH, help="Keep the bundle in this folder.")
 def deploy_command(source: str, output: Path | None, **options: Any) -> None:
     """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
+    from toolchain import device_runtime
     from toolchain.pipeline import Pipeline
 
     kind, _device = _found(options)  # before a minute goes into a build for it
+    device_runtime.check(kind.triple)
     job = Pipeline(kind, _say, options["toolchain"] or "")
     with _junit_on_failure(options["junit_path"], f"{kind.name}.{Path(source).stem}"), _scratch() as scratch:
         made, given = job.obtain(_model_of(source, options), output or scratch / "bundle")

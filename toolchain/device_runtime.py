@@ -122,6 +122,15 @@ def _only_builder(triple: str, tell: Tell | None) -> Iterator[None]:
         yield
 
 
+def check(triple: str) -> None:
+    """Refuse a triple that there are no programs for.
+
+    Raises:
+        BuildError: There are none.
+    """
+    _target(triple)
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what the programs are made of."""
     return {

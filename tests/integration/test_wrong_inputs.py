@@ -130,6 +130,7 @@ CASES = [
     ),
     ("a board without an image", "build mlp --toolchain container -o {w}/out", 2, r"no image[\s\S]*--toolchain host"),
     ("no such toolchain", "build mlp --toolchain vm -o {w}/out", 2, r"'vm' is not one of 'container', 'host'"),
+    ("a deploy to Android", "deploy mlp --board android-arm64 --host me@127.0.0.1", 3, r"need Android's NDK"),
     ("no such image", "containers build piqn", 2, r"no image piqn[\s\S]*mali, pynq"),
     ("an NDK without its checksum", "containers build mali --ndk {w}/none.zip", 2, r"checksum of .* is missing"),
     ("boards that cannot be read", "farm up --virtual rpi4=x", 2, r"does not say which virtual boards"),
