@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import re
 import secrets
 import signal
@@ -242,23 +243,29 @@ def _docker_build(job: _Job, tag: str) -> None:
 
 def _streamed(job: _Job, words: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run a command, tell its lines, both outputs', as they come, and return its exit code."""
-    lock = threading.Lock()
+    with _spawned(words, variables) as child:
+        child.stdin.close()
+        for line in _merged(child.stdout, child.stderr):
+            text = _COLOUR.sub("", line).rstrip()
+            if text:
+                job.lines.append(text)
+                job.tell(text)
+        return int(child.wait())
+
+
+def _merged(*streams: IO[str]) -> Iterator[str]:
+    """Yield the lines of several streams as they come, to the caller's own thread, which a tell may interrupt."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def follow(stream: IO[str]) -> None:
         for line in stream:
-            text = _COLOUR.sub("", line).rstrip()
-            if text:
-                with lock:
-                    job.lines.append(text)
-                    job.tell(text)
+            lines.put(line)
+        lines.put(None)
 
-    with _spawned(words, variables) as child:
-        child.stdin.close()
-        other = threading.Thread(target=follow, args=[child.stderr], daemon=True)
-        other.start()
-        follow(child.stdout)
-        other.join()
-        return int(child.wait())
+    for stream in streams:
+        threading.Thread(target=follow, args=[stream], daemon=True).start()
+    for _ in streams:
+        yield from iter(lines.get, None)
 
 
 @contextlib.contextmanager
