@@ -243,8 +243,9 @@ def test_failed_up_leaves_older_boards_alone(own, engine, monkeypatch):
 # --- a client that ends in the middle ---
 
 CLIENT = """
-import sys
+import signal
 from toolchain import farm
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in what a shell starts in the background
 print("begun", flush=True)
 farm.up({"rpi4": 1, "pynq": 1}, lambda message: print(message, flush=True))
 print("up", flush=True)

@@ -14,10 +14,16 @@ from toolchain import device_runtime
 GLIBC = "2.31"
 # Of each triple: Debian's name for it, `uname -m`, and what runs its programs here with the libraries of a folder.
 KINDS = {
-    "x86_64-linux-gnu": ("amd64", "x86_64", "{root}/lib64/ld-linux-x86-64.so.2 --library-path {libraries}"),
+    "x86_64-linux-gnu": ("amd64", "x86_64", "{libraries}/ld-2.31.so --library-path {libraries}"),
     "aarch64-linux-gnu": ("arm64", "aarch64", "qemu-aarch64-static -L {root}"),
     "arm-linux-gnueabihf": ("armhf", "armv7l", "qemu-arm-static -L {root}"),
 }
+
+
+def mirror() -> str:
+    """Return the address of the mirror that this system takes Debian's packages from."""
+    words = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 @pytest.mark.parametrize("triple", KINDS)
@@ -28,7 +34,9 @@ def test_start(triple, tmp_path):
     emulator = words[0] if words[0].startswith("qemu") else "sh"
     require("emulation of ARM", "qemu-user-static", shutil.which(emulator) is not None)
     made = ["mmdebstrap", "--quiet", "--variant=extract", "--include=libc6", f"--architectures={architecture}"]
-    subprocess.run([*made, "bullseye", tmp_path / "root"], check=True, timeout=300)
+    # The release alone: of an old one's updates a mirror has not all architectures.
+    source = f"deb {mirror()} bullseye main"
+    subprocess.run([*made, "bullseye", tmp_path / "root", source], check=True, timeout=300)
     assert (tmp_path / "root" / "lib" / triple / f"libc-{GLIBC}.so").is_file()
     programs = device_runtime.build(triple, machine)
     for program in (programs.runner, programs.board_server):

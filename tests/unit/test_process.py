@@ -179,7 +179,9 @@ def test_interrupt_leaves_nothing_behind(tmp_path, monkeypatch, then):
 
 
 def test_a_real_interrupt_ends_the_command(tmp_path):
-    code = "import sys; from toolchain import process; process.run(['sh', '-c', sys.argv[1]])"
+    # What a shell starts in the background ignores SIGINT, and so would the tests' children there.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "from toolchain import process; process.run(['sh', '-c', sys.argv[1]])"
     argv = [sys.executable, "-c", code, FAMILY.format("wait")]
     with subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.PIPE) as parent:
         child = pid_in(tmp_path / "child")
