@@ -81,7 +81,7 @@ def build(triple: str, machine: str, tell: Tell | None = None) -> DeviceRuntime:
     Args:
         triple: GNU triple of the device.
         machine: What `uname -m` says there.
-        tell: Called before a build, which takes a minute or more.
+        tell: Called before a build, which takes two minutes on two cores.
 
     Raises:
         BuildError: They cannot be built for this triple, or the compiler refuses the sources.
@@ -97,7 +97,7 @@ def build(triple: str, machine: str, tell: Tell | None = None) -> DeviceRuntime:
 
 def _made(triple: str, machine: str, folder: Path, tell: Tell | None) -> DeviceRuntime:
     if tell:
-        tell(f"building the device programs for {triple} (once, about a minute)")
+        tell(f"building the device programs for {triple} (once, about two minutes)")
     _build_into(triple, _target(triple), folder)
     found = _load(folder, machine)
     if found is None:
