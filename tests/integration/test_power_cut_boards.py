@@ -21,7 +21,7 @@ from tests.disks import Disk, RecordedDisk
 from toolchain import board, device_runtime
 
 CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "6"))
-EVERY = int(os.environ.get("TOOLCHAIN_EVERY_STATE", "20"))  # of so many states of the disk one is looked at
+EVERY = int(os.environ.get("TOOLCHAIN_EVERY_STATE", "10"))  # of so many states of the disk one is looked at
 _ROOT = Path("/data/device")
 _OWNER = 1000  # the login of virtual boards
 
