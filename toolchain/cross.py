@@ -91,7 +91,7 @@ class HostCross:
             return self.driver
         if _is_android(self.triple) and (named := os.environ.get(NDK_VARIABLE)):
             return named
-        return "c++" if self.triple == f"{platform.machine()}-linux-gnu" else f"{_gnu(self.triple)}-g++"
+        return "c++" if self.triple == f"{platform.machine()}-linux-gnu" else _gnu_driver(self.triple)
 
     def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command on this machine, where it may write anywhere."""
@@ -128,7 +128,7 @@ class ContainerCross:
             return self.driver
         if _is_android(self.triple) and (named := containers.environment(self.image).get(NDK_VARIABLE)):
             return named
-        return f"{_gnu(self.triple)}-g++"
+        return _gnu_driver(self.triple)
 
     def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command in a container that sees the given folders and those of the command's own files."""
@@ -168,9 +168,10 @@ def _is_android(triple: str) -> bool:
     return _ANDROID in triple
 
 
-def _gnu(triple: str) -> str:
-    """Name the triple of the GNU compiler that stands in where there is no NDK."""
-    return f"{triple.partition(_ANDROID)[0]}-linux-gnu" if _is_android(triple) else triple
+def _gnu_driver(triple: str) -> str:
+    """Name the GNU compiler for a triple; for Android's, the one that stands in where there is no NDK."""
+    gnu = f"{triple.partition(_ANDROID)[0]}-linux-gnu" if _is_android(triple) else triple
+    return f"{gnu}-g++"
 
 
 def _version_line(cross: Cross) -> str:
@@ -195,7 +196,7 @@ def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
         cross.run([*argv, "-lm"], writable=[output.parent], timeout=_LINK_TIMEOUT_S)
         return
     argv += [*_ANDROID_PAGES, f"-Wl,-soname,{output.name}"]
-    if not cross.compiler.endswith("-g++"):  # an NDK's clang brings Android's libraries
+    if cross.compiler != _gnu_driver(cross.triple):  # an NDK's brings Android's libraries
         cross.run([*argv, "-lm"], writable=[output.parent], timeout=_LINK_TIMEOUT_S)
         return
     with tempfile.TemporaryDirectory(prefix=".stubs-", dir=output.parent) as folder:
