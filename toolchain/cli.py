@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolchain import __version__, _options
+from toolchain._commands import Console, Result
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, InputError, ToolchainError
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def main() -> None:
     """Run the command line; every failure becomes a message and the exit code of its kind."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        code = cli.main(standalone_mode=False)
+        found = cli.main(standalone_mode=False)
+        if isinstance(found, Result):
+            _print_result(found)
     except ToolchainError as fault:
         sys.exit(_show(fault))
     except click.ClickException as fault:
@@ -47,7 +50,7 @@ def main() -> None:
         sys.exit(0)
     except Exception as fault:  # noqa: BLE001 - whatever is left is our own fault, and is told as such
         sys.exit(_show_internal(fault))
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(found if isinstance(found, int) else 0)
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> None:
@@ -83,6 +86,32 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def _print_result(found: Result) -> None:
+    if found.as_json:
+        _print_json(found.document)
+    elif found.text:
+        click.echo(found.text)
+
+
+class _Table:
+    """Shows a table that changes: in place on a terminal, anew every minute elsewhere."""
+
+    _EVERY_S = 60.0
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._shown = -self._EVERY_S
+
+    def redraw(self, text: str) -> None:
+        if sys.stderr.isatty():
+            up = f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
+            click.echo(up + text, err=True)
+            self._lines = text.count("\n") + 1
+        elif time.monotonic() - self._shown >= self._EVERY_S:
+            self._shown = time.monotonic()
+            click.echo(text, err=True)
+
+
 def _print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, default=dataclasses.asdict))
 
@@ -90,8 +119,10 @@ def _print_json(value: object) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toolchain")
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
-def cli(*, debug: bool) -> None:
+@click.pass_context
+def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _debugging
     """Compile a neural network for your board, deploy it over SSH, check it and measure it there."""
+    context.obj = Console(_say, _Table().redraw)
 
 
 # --- boards ----------------------------------------------------------------------------------------------------

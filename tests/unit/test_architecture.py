@@ -66,6 +66,7 @@ ORDER = [
     "toolchain.farm",
     "toolchain.doctor",
     "toolchain._options",
+    "toolchain._commands",
     "toolchain.cli",
 ]
 # The one step back, taken when a shell is opened: local runs need not wait for paramiko.

@@ -1,0 +1,48 @@
+"""MetaSchedule without the 13 seconds that its tensor intrinsics take to import."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm.s_tir
+
+_PACKAGE = "tvm.s_tir.tensor_intrin"
+
+
+def meta_schedule() -> Any:
+    """Return `tvm.s_tir.meta_schedule`; import it by this function alone.
+
+    Its first use imports every intrinsic there is, unless a package of that name is there already. The rules that are
+    chosen by the target look intrinsics up; those that are called `llvm` do without.
+    """
+    light_intrinsics()
+    return importlib.import_module("tvm.s_tir.meta_schedule")
+
+
+def light_intrinsics() -> None:
+    """Let `import tvm.s_tir.tensor_intrin` find a package that imports nothing; its modules stay importable."""
+    if _PACKAGE in sys.modules:
+        return
+    package = types.ModuleType(_PACKAGE)
+    package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
+    sys.modules[_PACKAGE] = package
+    tvm.s_tir.tensor_intrin = package
+
+
+def target_table(target: tvm.target.Target) -> dict[str, Any]:
+    """Return a target as plain values: its kind and its attributes, in the order of their names."""
+    attributes = {str(key): _plain(value) for key, value in target.attrs.items()}
+    return {"kind": str(target.kind.name), **dict(sorted(attributes.items()))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, Sequence) else value

@@ -1,0 +1,255 @@
+"""How candidates are found: MetaSchedule's strategies and cost models, made repeatable.
+
+A round proposes candidates for one task. What it proposes depends on the seed, on the round's number, and on the
+results that were known when it began, and on nothing else: every round starts MetaSchedule anew with a random state of
+its own, on one thread, since its own threads share out the work as they come. So a run that was interrupted goes on
+exactly where it would have been, from its records alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import tvm
+
+from toolchain import files
+from toolchain.tuning import schedules
+from toolchain.tuning._tvm import meta_schedule
+from toolchain.tuning.tasks import Task, workload_hash
+
+Tuner = Literal["evolutionary-xgb", "evolutionary-random", "random", "grid"]
+TUNERS: tuple[Tuner, ...] = ("evolutionary-xgb", "evolutionary-random", "random", "grid")
+
+# Facts of a two-core machine: the stock 512 x 4 spend 20 s on 16 candidates that are hardly better.
+_POPULATION, _GENERATIONS = 96, 2
+_ENDLESS = 1 << 30
+_WARM_UP = 48  # results before the cost model is asked
+_MOST_ASKED = 4  # times the wanted number, to have enough left when those are out that were tried before
+_FAILED_S = 1e10  # what the cost model learns of a candidate that failed, as in MetaSchedule
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to schedule a kernel.
+
+    Attributes:
+        key: Structural hash of the scheduled module, in hexadecimal.
+        trace: The schedule's trace as JSON.
+        schedule: MetaSchedule's schedule, postprocessing included.
+    """
+
+    key: str
+    trace: Any
+    schedule: Any
+
+    @property
+    def module(self) -> tvm.IRModule:
+        """The scheduled TIR module."""
+        return self.schedule.mod
+
+
+@dataclass
+class Known:
+    """What is known of one task at the beginning of a round.
+
+    Attributes:
+        database: MetaSchedule's, with the candidates that ran.
+        workload: The task's entry in it.
+        rebuilder: Makes its schedules again.
+        tried: Keys of all candidates that were measured, or failed.
+    """
+
+    database: Any
+    workload: Any
+    rebuilder: schedules.Rebuilder
+    tried: set[str] = field(default_factory=set)
+
+
+class Search:
+    """The search over the schedules of a model's kernels.
+
+    Args:
+        target: TVM code-generation target.
+        tuner: Which strategy.
+        seed: The run's seed.
+    """
+
+    def __init__(self, target: tvm.target.Target, tuner: Tuner, seed: int) -> None:
+        self._target = target
+        self._tuner = tuner
+        self._seed = seed
+        self._known: dict[str, Known] = {}
+        self._spaces: dict[str, Sequence[Any]] = {}
+        self._grids: dict[str, Iterator[Candidate]] = {}
+        self._learned = meta_schedule().cost_model.XGBModel(num_warmup_samples=_WARM_UP, num_tuning_cores=1)
+
+    def known(self, task: Task) -> Known:
+        """Return what is known of a task so far."""
+        if task.workload not in self._known:
+            database = meta_schedule().database.MemoryDatabase()
+            rebuilder = schedules.Rebuilder(task.module, self._target)
+            self._known[task.workload] = Known(database, database.commit_workload(task.module), rebuilder)
+        return self._known[task.workload]
+
+    # --- proposing ---
+
+    def propose(self, task: Task, number: int, count: int) -> list[Candidate]:
+        """Find candidates that were not tried yet.
+
+        Args:
+            task: The kernel.
+            number: The round's number in the run; part of the random state.
+            count: How many.
+
+        Returns:
+            At most `count`, the most promising first; none if nothing is left to try.
+        """
+        fresh = self._grid(task) if self._tuner == "grid" else self._found(task, number, count)
+        tried = set(self.known(task).tried)
+        found = []
+        for candidate in fresh:
+            if candidate.key not in tried:
+                tried.add(candidate.key)
+                found.append(candidate)
+            if len(found) == count:
+                break
+        return found
+
+    def _found(self, task: Task, number: int, count: int) -> list[Candidate]:
+        known = self.known(task)
+        asked = min(count + len(known.tried), _MOST_ASKED * count)
+        state = self._state(task, number)
+        np.random.seed(state)
+        context = self._context(task, self._strategy(), state)
+        context.pre_tuning(_ENDLESS, asked, self._space_of(task), known.database, self._model(state))
+        found = context.generate_measure_candidates()
+        context.post_tuning()
+        return [_candidate(one.sch) for one in found or []]
+
+    def _state(self, task: Task, number: int) -> int:
+        """Return a random state for a round: 1 to 2**31 - 1, the same for the same run, round and kernel."""
+        digest = files.sha256_bytes(f"{self._seed} {number} {task.workload}".encode())
+        return int(digest[:8], 16) % (2**31 - 2) + 1
+
+    def _model(self, state: int) -> Any:
+        """Return the cost model of a round; one that guesses draws from the round's own random state."""
+        models = meta_schedule().cost_model
+        return self._learned if self._tuner == "evolutionary-xgb" else models.RandomModel(seed=state)
+
+    def _context(self, task: Task, strategy: Any, state: int) -> Any:
+        return meta_schedule().TuneContext(
+            mod=task.module,
+            target=self._target,
+            space_generator=schedules.space_generator(),
+            search_strategy=strategy,
+            task_name=task.name,
+            rand_state=state,
+            num_threads=1,
+        )
+
+    def _strategy(self) -> Any:
+        strategies = meta_schedule().search_strategy
+        if self._tuner == "random":
+            return strategies.ReplayTrace()
+        return strategies.EvolutionarySearch(
+            population_size=_POPULATION, genetic_num_iters=_GENERATIONS, init_min_unmeasured=1
+        )
+
+    def _space_of(self, task: Task) -> Sequence[Any]:
+        if task.workload not in self._spaces:
+            context = self._context(task, None, self._state(task, -1))
+            self._spaces[task.workload] = context.generate_design_space()
+        return self._spaces[task.workload]
+
+    def _grid(self, task: Task) -> Iterator[Candidate]:
+        if task.workload not in self._grids:
+            self._grids[task.workload] = _enumerated(self._space_of(task), self.known(task))
+        return self._grids[task.workload]
+
+    # --- learning ---
+
+    def learn(self, task: Task, candidates: Sequence[Candidate], samples: Sequence[Sequence[float]]) -> None:
+        """Take the results of a round into account.
+
+        Args:
+            task: The kernel.
+            candidates: What was measured.
+            samples: The seconds of each one's samples; empty for one that failed.
+        """
+        known = self.known(task)
+        for candidate, seconds in zip(candidates, samples, strict=True):
+            known.tried.add(candidate.key)
+            if seconds:
+                known.database.commit_tuning_record(self._record(known, candidate, seconds))
+        self.learn_costs(task.module, [one.schedule for one in candidates], samples)
+
+    def learn_costs(self, module: tvm.IRModule, tried: Sequence[Any], samples: Sequence[Sequence[float]]) -> None:
+        """Teach the cost model alone, by schedules of any kernel: what it learns of one carries over to the others."""
+        if self._tuner != "evolutionary-xgb" or not tried:
+            return
+        runner = meta_schedule().runner
+        results = [runner.RunnerResult([float(np.median(one))] if one else [_FAILED_S], None) for one in samples]
+        context = meta_schedule().TuneContext(mod=module, target=self._target, num_threads=1)
+        self._learned.update(context, [measure_candidate(one) for one in tried], results)
+
+    def _record(self, known: Known, candidate: Candidate, seconds: Sequence[float]) -> Any:
+        args = meta_schedule().arg_info.ArgInfo.from_entry_func(candidate.module, True)  # noqa: FBT003 - TVM's way
+        mean = [float(np.median(seconds))]
+        return meta_schedule().database.TuningRecord(candidate.schedule.trace, known.workload, mean, self._target, args)
+
+    def rebuilt(self, task: Task, trace: Any) -> Candidate | None:
+        """Make a candidate again from its trace; None if it does not fit the kernel any more."""
+        schedule = self.known(task).rebuilder.from_json(trace)
+        return None if schedule is None else _candidate(schedule)
+
+
+def _candidate(schedule: Any) -> Candidate:
+    return Candidate(workload_hash(schedule.mod), schedules.as_json(schedule), schedule)
+
+
+def measure_candidate(schedule: Any) -> Any:
+    """Return MetaSchedule's name for a schedule with its arguments."""
+    args = meta_schedule().arg_info.ArgInfo.from_entry_func(schedule.mod, True)  # noqa: FBT003 - TVM's way
+    return meta_schedule().search_strategy.MeasureCandidate(schedule, args)
+
+
+# --- the grid --------------------------------------------------------------------------------------------------------
+
+
+def _enumerated(spaces: Sequence[Any], known: Known) -> Iterator[Candidate]:
+    """Yield every schedule of the design spaces in the order of their decisions, the last one changing fastest."""
+    for space in spaces:
+        trace = space.trace
+        free = [(one, _choices(one, trace.decisions[one])) for one in trace.insts if one in trace.decisions]
+        for decisions in itertools.product(*(choices for _inst, choices in free)):
+            decided = trace
+            for (instruction, _choices_of_it), decision in zip(free, decisions, strict=True):
+                decided = decided.with_decision(instruction, decision, remove_postproc=True)
+            schedule = known.rebuilder.from_trace(decided)
+            if schedule is not None:
+                yield _candidate(schedule)
+
+
+def _choices(instruction: Any, decision: Any) -> list[Any]:
+    """List what one sampling instruction may decide; what cannot be listed keeps its decision."""
+    kind = str(instruction.kind.name)
+    if kind == "SamplePerfectTile":
+        factors = [int(one) for one in decision]
+        most = int(instruction.attrs[1])
+        return [tile for tile in _tilings(math.prod(factors), len(factors)) if most <= 0 or tile[-1] <= most]
+    if kind == "SampleCategorical":
+        return list(range(len(instruction.attrs[0])))
+    return [decision]
+
+
+def _tilings(extent: int, parts: int) -> list[list[int]]:
+    """List the ways to write a number as an ordered product."""
+    if parts == 1:
+        return [[extent]]
+    divisors = [one for one in range(1, extent + 1) if extent % one == 0]
+    return [[first, *rest] for first in divisors for rest in _tilings(extent // first, parts - 1)]

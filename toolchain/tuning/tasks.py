@@ -1,0 +1,125 @@
+"""What is tuned: the kernels of a model, each once, with the number of times that the model calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from toolchain.errors import InputError, did_you_mean
+from toolchain.tuning._tvm import meta_schedule
+from toolchain.tuning.trials import TensorArg
+
+_ENTRY = "main"
+_DIGITS = re.compile(r"\d+")
+_NO_OPERATOR = re.compile(r"lv\d|T_")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kernel of a model.
+
+    Attributes:
+        id: Its place in the order in which the model calls its kernels.
+        name: Name of the first function that calls it.
+        operator: What most of its work is, such as `conv2d_nchw`.
+        args: Its arguments in order, the result last.
+        weight: How many times one run of the model calls it.
+        gflop: Billions of floating-point operations of one call.
+        workload: Structural hash of its module, in hexadecimal; the same in every process.
+        module: TIR module with the function `main`.
+    """
+
+    id: int
+    name: str
+    operator: str
+    args: tuple[TensorArg, ...]
+    weight: int
+    gflop: float
+    workload: str
+    module: tvm.IRModule
+
+    @property
+    def shape(self) -> str:
+        """The arguments' shapes, such as `1x3x224x224, 32x3x3x3 -> 1x32x112x112`."""
+        *given, result = ["x".join(map(str, arg.shape)) or "scalar" for arg in self.args]
+        return f"{', '.join(given)} -> {result}"
+
+
+def extract(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Task, ...]:
+    """List the kernels of a lowered Relax module, in the order in which it calls them.
+
+    Args:
+        module: What a backend's `lowered` returned.
+        target: TVM code-generation target.
+    """
+    found = {workload_hash(item.dispatched[0]): item for item in _extracted(module, target)}
+    first: dict[str, None] = {}
+    for function in _called(module):
+        first.setdefault(workload_hash(meta_schedule().tune_context._normalize_mod(function)), None)  # noqa: SLF001
+    return tuple(_task(number, found[key], key) for number, key in enumerate(key for key in first if key in found))
+
+
+def _extracted(module: tvm.IRModule, target: tvm.target.Target) -> Sequence[Any]:
+    found: Sequence[Any] = meta_schedule().relax_integration.extract_tasks(module, target)
+    return found
+
+
+def workload_hash(module: tvm.IRModule) -> str:
+    """Return the structural hash of a module as 16 hexadecimal digits; names of variables do not count."""
+    return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
+
+
+def _called(module: tvm.IRModule) -> Iterator[Any]:
+    for block in module[_ENTRY].body.blocks:
+        for binding in block.bindings:
+            if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir":
+                yield module[binding.value.args[0]]
+
+
+def _task(number: int, item: Any, key: str) -> Task:
+    module = item.dispatched[0]
+    name, weight = str(item.task_name), int(item.weight)
+    return Task(number, name, _operator(module, name), _args(module), weight, _gflop(module), key, module)
+
+
+def _operator(module: tvm.IRModule, name: str) -> str:
+    anchor = tvm.s_tir.analysis.find_anchor_sblock(module)
+    found = str(anchor.name_hint) if anchor is not None else ""
+    # Reductions are called after variables, or after a step on their way; the function's name says more then.
+    return found if found and not _NO_OPERATOR.match(found) else _DIGITS.sub("", name.removeprefix("fused_"))
+
+
+def _args(module: tvm.IRModule) -> tuple[TensorArg, ...]:
+    found = meta_schedule().arg_info.ArgInfo.from_entry_func(module, False)  # noqa: FBT003 - TVM takes no name for it
+    rows = [one.as_json() for one in found]
+    return tuple(TensorArg(str(dtype), tuple(int(size) for size in shape)) for _kind, dtype, shape in rows)
+
+
+def _gflop(module: tvm.IRModule) -> float:
+    return float(tvm.s_tir.analysis.estimate_tir_flops(module)) / 1e9
+
+
+def select(tasks: Sequence[Task], wanted: Sequence[str]) -> tuple[Task, ...]:
+    """Keep the tasks that `--op` names: by operator, by a part of the task's name, or by ID; all if nothing is named.
+
+    Raises:
+        InputError: A word names no task.
+    """
+    for word in wanted:
+        if not any(_is_named(task, word) for task in tasks):
+            known = sorted({task.operator for task in tasks})
+            raise InputError(
+                f"no task is called {word!r}",
+                details="operators: " + ", ".join(known),
+                hint=did_you_mean(word, known) or "`toolchain tasks MODEL` lists them",
+            )
+    return tuple(task for task in tasks if not wanted or any(_is_named(task, word) for word in wanted))
+
+
+def _is_named(task: Task, word: str) -> bool:
+    return word == str(task.id) if _DIGITS.fullmatch(word) else word == task.operator or word in task.name

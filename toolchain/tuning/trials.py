@@ -1,0 +1,91 @@
+"""The words that search, builder, measurement and records share; knows no TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Cause = Literal["", "build", "crash", "timeout", "refused"]
+"""Why a candidate has no latency: it did not compile; it ended the process that ran it; it took too long; or what
+runs it reported an error. Empty where it has one. A lost board is no cause: the trial is run again elsewhere."""
+
+
+@dataclass(frozen=True)
+class TensorArg:
+    """One argument of a kernel."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a candidate is measured.
+
+    Attributes:
+        number: Runs that one sample is the mean of.
+        repeat: Samples.
+        min_repeat_ms: Least duration of a sample in milliseconds; `number` grows until it is reached.
+        cooldown_s: Seconds that a board rests between two trials.
+        cache_flush: Whether the arguments but the first are flushed from the CPU's caches before each sample.
+        timeout_s: Seconds that building a candidate may take, and seconds that running it may take.
+        threads: Threads that a kernel runs on; 0 means every CPU of the board.
+    """
+
+    number: int = 3
+    repeat: int = 3
+    min_repeat_ms: int = 20
+    cooldown_s: float = 0.0
+    cache_flush: bool = False
+    timeout_s: float = 10.0
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Built:
+    """What became of one candidate in the builder.
+
+    Attributes:
+        library: Shared library for the board; None if there is none.
+        error: Why there is none.
+        seconds: What building took, the waiting for a worker not counted.
+    """
+
+    library: Path | None
+    error: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One built candidate that waits to be measured.
+
+    Attributes:
+        library: Shared library with the kernel, whose entry function is `main`.
+        args: The kernel's arguments in order.
+    """
+
+    library: Path
+    args: tuple[TensorArg, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of one trial.
+
+    Attributes:
+        samples_s: Seconds of one run, one value per sample; empty if there are none.
+        cause: Why there are none.
+        error: The board's or the compiler's words.
+        board: Name of the board that it was measured on, or that it failed on.
+        attempts: How many boards it was given to.
+        seconds: What it took on the board that answered, upload included.
+    """
+
+    samples_s: tuple[float, ...]
+    cause: Cause = ""
+    error: str = ""
+    board: str = ""
+    attempts: int = 1
+    seconds: float = 0.0
