@@ -6,19 +6,21 @@ VENV    ?= .venv
 BOARD   ?= local
 HOST    ?=
 MODEL   ?= mobilenet
+TRIALS  ?=
 VIRTUAL ?= rpi4=1,pynq=1
 ARGS    ?=
 
 TOOLCHAIN := $(VENV)/bin/toolchain
 READY     := $(VENV)/.ready
 DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
+TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy bench status releases rollback boards containers farm doctor test stress lint format lock clean
+.PHONY: help setup deploy tune compare bench status releases rollback boards containers farm serve doctor test stress lint format lock clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) VIRTUAL=$(VIRTUAL) ARGS='more options'"
+	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) VIRTUAL=$(VIRTUAL) ARGS='more options'"
 
 setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
 
@@ -29,8 +31,14 @@ $(READY): requirements.lock pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-deploy: $(READY) ## Build MODEL, deploy it to BOARD at HOST, check its outputs there and measure it
-	@$(TOOLCHAIN) deploy "$(MODEL)" $(DEVICE) $(ARGS)
+deploy: $(READY) ## Build MODEL, deploy it to BOARD at HOST, check its outputs there and measure it; tune it first with TRIALS=N
+	@$(TOOLCHAIN) deploy "$(MODEL)" $(DEVICE) $(TUNING) $(ARGS)
+
+tune: $(READY) ## Tune the kernels of MODEL on boards of the type BOARD, with TRIALS=N
+	@$(TOOLCHAIN) tune "$(MODEL)" $(DEVICE) $(TUNING) $(ARGS)
+
+compare: $(READY) ## Run MODEL untuned and tuned in turns, and tell how much faster the tuned one is
+	@$(TOOLCHAIN) compare "$(MODEL)" $(DEVICE) $(ARGS)
 
 bench: $(READY) ## Measure the release that the device runs
 	@$(TOOLCHAIN) bench $(DEVICE) $(ARGS)
@@ -52,6 +60,9 @@ containers: $(READY) ## Build the images that hold the cross compilers
 
 farm: $(READY) ## Start the VIRTUAL boards, emulated ARM boards with a real SSH server
 	@$(TOOLCHAIN) farm up --virtual "$(VIRTUAL)" $(ARGS)
+
+serve: $(READY) ## Serve the devices of devices.toml, and virtual boards, for tuning
+	@$(TOOLCHAIN) farm up $(ARGS)
 
 doctor: $(READY) ## Say what this machine lacks for each board
 	@$(TOOLCHAIN) doctor $(ARGS)

@@ -1,0 +1,100 @@
+"""Trials a minute of `toolchain tune` and of TVM's own `tune_relax` with its defaults, in turns in one run.
+
+    python benchmarks/tune.py [MODEL] [--trials 128] [--turns 1] [--json FILE]
+
+Both tune for this machine's CPU, on this machine. A failed trial is one that gave no latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def ours(model: str, trials: int, folder: Path) -> dict[str, Any]:
+    """Tune with the toolchain; returns seconds, trials and failures."""
+    program = Path(sys.executable).with_name("toolchain")
+    words = [program, "tune", model, "--trials", str(trials), "--records", folder / "records.jsonl", "--json"]
+    start = time.monotonic()
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    failed = sum(count for cause, count in found["causes"].items() if cause != "ok")
+    estimated = found["estimated_ms"]
+    return {
+        "seconds": time.monotonic() - start,
+        "trials": found["trials"],
+        "failed": failed,
+        "estimated_ms": estimated,
+        "shares_s": found["shares_s"],
+    }
+
+
+def stock(model: str, trials: int, folder: Path) -> dict[str, Any]:
+    """Tune with `tune_relax`, in a process of its own."""
+    words = [sys.executable, __file__, model, "--trials", str(trials), "--stock", folder]
+    environment = {**os.environ, "TVM_NUM_THREADS": str(os.cpu_count())}
+    start = time.monotonic()
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+    return {"seconds": time.monotonic() - start, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def run_stock(model: str, trials: int, folder: Path) -> None:
+    """The other process: what a user of TVM writes."""
+    import tvm
+    from tvm import relax
+    from tvm.s_tir import meta_schedule as ms
+
+    from toolchain import board
+    from toolchain import model as models
+    from toolchain.backends import BACKENDS
+
+    local = board.load("local").resolved()
+    target = BACKENDS["cpu"].target(local)
+    module = models.import_model(models.load(model)).module
+    with target:
+        module = tvm.transform.Sequential([relax.transform.DecomposeOpsForInference(), relax.get_pipeline("zero")])(
+            module
+        )
+    database = ms.relax_integration.tune_relax(module, {}, target, str(folder), trials)
+    records = database.get_all_tuning_records()
+    failed = sum(float(one.run_secs[0]) > 1e9 for one in records)
+    print(json.dumps({"trials": len(records), "failed": failed}))
+
+
+def main() -> None:
+    """Run both in turns and print the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="squeezenet_v1.1")
+    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--stock", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.stock:
+        run_stock(given.model, given.trials, given.stock)
+        return
+    rows: list[dict[str, Any]] = []
+    for turn in range(given.turns):
+        for name, run in (("toolchain tune", ours), ("tune_relax", stock)):
+            with tempfile.TemporaryDirectory() as folder:
+                found = run(given.model, given.trials, Path(folder))
+            minutes = found["seconds"] / 60
+            good = found["trials"] - found["failed"]
+            rows.append({"who": name, "turn": turn, **found, "good_per_minute": good / minutes})
+            print(
+                f"{name:15} {found['trials']} trials, {found['failed']} failed, {found['seconds']:.0f} s, "
+                f"{found['trials'] / minutes:.1f} trials a minute, {good / minutes:.1f} of them with a latency"
+            )
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
