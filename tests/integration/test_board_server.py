@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import platform
+import select
 import shutil
 import signal
 import socket
@@ -27,7 +28,7 @@ from tests.parts import require
 from tests.sshd import descendants, free_port
 from toolchain import board_server, device_runtime, remote
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.shell import SshOptions, open_shell
+from toolchain.shell import LineBuffer, SshOptions, open_shell
 from toolchain.store import Store
 
 SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "200"))
@@ -51,10 +52,27 @@ FUNCTION(fine) { return 0; }
 FUNCTION(endless) { for (;;) pause(); }
 FUNCTION(segfault) { signal(SIGSEGV, SIG_DFL); return *(volatile int*)16; }
 FUNCTION(give_up) { abort(); }
+FUNCTION(be_killed) { return kill(getpid(), SIGKILL); }
 FUNCTION(leave) { exit(7); }
 FUNCTION(print) { puts("a line from the model"); fflush(stdout); return 0; }
 FUNCTION(breed) { for (int i = 0; i < 3; ++i) if (fork() == 0) for (;;) pause(); return 0; }
 FUNCTION(breed_and_wait) { __tvm_ffi_breed(self, args, count, result); for (;;) pause(); }
+"""
+
+# As a parallel kernel does: how many threads it is given.
+THREADS_CODE = """
+#include <stdint.h>
+typedef struct { void* sync; int32_t count; } Group;
+int TVMBackendParallelLaunch(int (*task)(int, Group*, void*), void* data, int count);
+static int Count(int task, Group* group, void* data) { if (task == 0) *(int32_t*)data = group->count; return 0; }
+typedef struct { int32_t type, pad; int64_t value; } Result;
+int __tvm_ffi_threads(void* self, const void* args, int32_t count, Result* result) {
+  int32_t found = 0;
+  const int code = TVMBackendParallelLaunch(Count, &found, 0);
+  result->type = 1;  // kTVMFFIInt
+  result->value = found;
+  return code;
+}
 """
 
 
@@ -112,6 +130,23 @@ class Server:
     port: int
     log_file: Path
     work: Path
+    heard: LineBuffer = dataclasses.field(default_factory=LineBuffer)
+
+    def say(self, data: bytes) -> None:
+        """Write to its standard input."""
+        self.process.stdin.buffer.write(data)
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        """Read a line from its standard output."""
+        while (line := self.heard.take()) is None:
+            assert select.select([self.process.stdout], [], [], 10)[0], "not a word within 10 s"
+            self.heard.feed(os.read(self.process.stdout.fileno(), 1 << 16))
+        return line.rstrip("\n")
+
+    def ask(self, line: str) -> str:
+        self.say(line.encode() + b"\n")
+        return self.hear()
 
     @property
     def pid(self) -> int:
@@ -133,10 +168,16 @@ class Server:
 
     def connect(self, *, machine: str = HERE, timeout_s: float = 20.0, session_s: float = 60.0, key: str = ""):
         expected = remote.versions(machine)
-        return remote.connect(LOOPBACK, self.port, key=key, timeout_s=timeout_s, session_s=session_s, expected=expected)
+        terms = {"timeout_s": timeout_s, "session_s": session_s, "expected": expected}
+        return remote.connect(LOOPBACK, self.port, key=key, **terms).rpc
 
     def is_idle(self) -> bool:
         return not descendants(self.pid) and not self.folders()
+
+
+def close(session) -> None:
+    """End a session of TVM's, of which the toolchain's wrapper is gone already."""
+    session.get_function("CloseRPCConnection")()
 
 
 def until(condition, seconds: float = 5.0) -> float:
@@ -156,7 +197,8 @@ def running(program: Path, folder: Path, *options: str, emulator=(), work: Path 
     argv = [*emulator, str(program), "--port", "0", "--work-dir", str(work), *options]
 
     with log.open("w") as stream:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stream, text=True)
+        stdin = subprocess.PIPE if "--control" in options else None
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stream, text=True)
     try:
         line = process.stdout.readline()
         assert line.startswith(f"listening on {LOOPBACK}:"), log.read_text()
@@ -166,6 +208,9 @@ def running(program: Path, folder: Path, *options: str, emulator=(), work: Path 
         process.kill()
         process.wait()
         process.stdout.close()
+        with contextlib.suppress(OSError):  # what is still to be written has no reader any more
+            if process.stdin:
+                process.stdin.close()
         for pid in sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -261,7 +306,7 @@ def assert_serves(server: Server, library: Path, *, within: float = 5.0, key: st
     result = run_network(session, library)
     taken = time.monotonic() - start
     np.testing.assert_allclose(result, np.maximum(X @ W, 0), atol=1e-5)
-    remote.close(session)
+    close(session)
     assert taken < within
     return taken
 
@@ -293,23 +338,191 @@ def test_a_network_runs_and_is_timed(machine, libraries, tmp_path):
         timed = network.time_evaluator("invoke_stateful", device, number=2, repeat=3)("main")
         assert len(timed.results) == 3
         assert min(timed.results) > 0
-        remote.close(session)
+        close(session)
         until(server.is_idle, 20)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint8", "int32"])
-def test_numbers_to_measure_with(server, dtype):
+def numbers(tensor) -> np.ndarray:
+    """Read a tensor; numpy has no bfloat16, which is the upper half of a float32."""
+    found = tensor.numpy()
+    if str(tensor.dtype) != "bfloat16":
+        return found
+    return (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+@contextlib.contextmanager
+def session_on(machine: str, folder: Path):
+    kind = KINDS[machine]
+    kind.require()
+    with running(built(kind), folder, emulator=kind.emulator) as server:
+        session = server.connect(machine=machine, timeout_s=60)
+        yield session
+        close(session)
+
+
+@pytest.mark.parametrize("machine", KINDS)
+def test_numbers_to_measure_with(machine, tmp_path):
+    import tvm
+
+    with session_on(machine, tmp_path) as session:
+        fill = session.get_function("tvm.contrib.random.random_fill_for_measure")
+        floats = ["float16", "bfloat16", "float32", "float64"]
+        integers = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+        for dtype in [*floats, *integers, "bool"]:
+            tensors = [tvm.runtime.empty(shape, dtype, session.cpu(0)) for shape in ((33, 5000), (33, 5000), (7,), ())]
+            for tensor in tensors:
+                fill(tensor)
+            first, second, few, one = (numbers(tensor) for tensor in tensors)
+            np.testing.assert_array_equal(first, second)
+            np.testing.assert_array_equal(first.ravel()[:7], few)
+            assert one == few[0]
+            assert (first[0] != first[1]).any()
+            if dtype in floats:
+                assert first.min() == 1 / 128
+                assert first.max() == 1
+                assert len(np.unique(first)) == 128
+            else:
+                assert set(np.unique(first)) == ({False, True} if dtype == "bool" else {1, 2, 3})
+
+
+def test_numbers_that_the_board_does_not_have(server):
     import tvm
 
     session = server.connect()
-    tensor = tvm.runtime.empty((64, 33), dtype, session.cpu(0))
-    session.get_function("tvm.contrib.random.random_fill_for_measure")(tensor)
-    found = tensor.numpy()
-    if dtype == "bfloat16":
-        found = found.view(np.uint16).astype(np.uint32) << 16
-        found = found.view(np.float32)
-    assert np.isfinite(found.astype(np.float64)).all()
-    assert len(np.unique(found)) > 1
+    fill = session.get_function("tvm.contrib.random.random_fill_for_measure")
+    with pytest.raises(RuntimeError, match="the board has no numbers of type code"):
+        fill(tvm.runtime.empty((4,), "float8_e4m3fn", session.cpu(0)))
+
+
+@pytest.mark.parametrize("machine", KINDS)
+def test_the_hardware_is_told(machine, tmp_path):
+    with session_on(machine, tmp_path) as session:
+        found = json.loads(session.get_function("edge_toolchain.hardware")())
+    assert found["machine"] == machine
+    assert found["cpus"] == len(os.sched_getaffinity(0))
+    assert set(found["cache_kib"]) <= {"l1d", "l2", "l3", "l4"}
+    assert all(size > 0 for size in found["cache_kib"].values())
+    if KINDS[machine].native:  # an emulator has these of its own
+        assert set(found["features"]) == cpu_features()
+        assert abs(found["memory_kib"] * 1024 - os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) < 1 << 20
+
+
+def cpu_features() -> set[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    words = next(line.partition(":")[2] for line in lines if line.split(":")[0].strip() in {"flags", "Features"})
+    return set(words.split())
+
+
+def test_only_the_cpus_that_the_server_may_use_count(program, tmp_path):
+    last = max(os.sched_getaffinity(0))
+    with running(program, tmp_path, emulator=["taskset", "-c", str(last)]) as server:
+        session = server.connect()
+        assert json.loads(session.get_function("edge_toolchain.hardware")())["cpus"] == 1
+        assert session.get_function("edge_toolchain.threads")(0) == 1
+        worker = descendants(server.pid)[0]
+        assert os.sched_getaffinity(worker) == {last}
+
+
+@pytest.mark.parametrize("machine", KINDS)
+def test_the_conditions_are_told(machine, tmp_path):
+    with session_on(machine, tmp_path) as session:
+        ask = session.get_function("edge_toolchain.conditions")
+        ask()
+        start = time.monotonic()
+        found = json.loads(ask())
+        taken = time.monotonic() - start
+    assert set(found) == {"celsius", "mhz"}
+    assert found["celsius"] is None or -60 < found["celsius"] < 200
+    assert found["mhz"] is None or 100 < found["mhz"] < 10000
+    LOG.info("%s", f"{found} in {taken * 1000:.1f} ms")
+
+
+@pytest.mark.parametrize("machine", KINDS)
+def test_the_canary_is_steady(machine, tmp_path):
+    with session_on(machine, tmp_path) as session:
+        canary = session.get_function("edge_toolchain.canary")
+        start = time.monotonic()
+        seconds = [canary(50) for _ in range(5)]
+        taken = time.monotonic() - start
+        for wrong in (0, -1, 1 << 40):
+            with pytest.raises(RuntimeError, match="the canary takes 1 to 10000 milliseconds"):
+                canary(wrong)
+    assert min(seconds) > 1e-5
+    assert max(seconds) < (1.5 if KINDS[machine].native else 5) * min(seconds)
+    assert taken > 0.1  # it repeats its work for as long as it may
+    LOG.info("%s", f"canary {min(seconds) * 1e6:.1f} us, spread {max(seconds) / min(seconds) - 1:.2%}")
+
+
+@pytest.fixture
+def threads_library(tmp_path):
+    (tmp_path / "threads.c").write_text(THREADS_CODE)
+    library = tmp_path / "threads.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "threads.c"], check=True)
+    return library
+
+
+def test_kernels_have_as_many_threads_as_they_are_given(server, threads_library):
+    cpus = len(os.sched_getaffinity(0))
+    require("a second CPU", "more CPUs", cpus > 1)
+    session = server.connect()
+    count = load(session, threads_library)["threads"]
+    assert count() == cpus
+    configure = session.get_function("runtime.config_threadpool")
+    for wanted in (1, 2, 1):
+        configure(1, wanted)
+        assert count() == wanted
+    close(session)
+
+    session = server.connect()
+    count = load(session, threads_library)["threads"]
+    give = session.get_function("edge_toolchain.threads")
+    for wanted, given in ((0, cpus), (1, 1), (2, 2)):
+        assert give(wanted) == given
+        assert count() == given
+    for wrong in (-1, cpus + 1):
+        with pytest.raises(RuntimeError, match=f"may use {cpus} CPUs, not {wrong}"):
+            give(wrong)
+
+
+def test_who_starts_the_server_may_choose_the_threads(program, tmp_path, threads_library):
+    with running(program, tmp_path, emulator=["env", "TVM_NUM_THREADS=1"]) as server:
+        assert load(server.connect(), threads_library)["threads"]() == 1
+
+
+def kernel(kind: Kind, path: Path) -> Path:
+    """Compile x * w, as a tuner does it: one function on tensors, no virtual machine."""
+    import tvm
+    from tvm import te
+    from tvm.support import cc
+
+    x, w = (te.placeholder((64, 64), "float32", name=name) for name in "xw")
+    function = te.create_prim_func([x, w, te.compute(x.shape, lambda i, j: x[i, j] * w[i, j])])
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    compiler = {} if kind.native else {"fcompile": cc.cross_compiler(f"{kind.triple}-g++")}
+    tvm.compile(module, target=tvm.target.Target(kind.target)).export_library(str(path), **compiler)
+    return path
+
+
+@pytest.mark.parametrize("machine", KINDS)
+def test_a_kernel_is_timed_with_its_arguments_out_of_the_cache(machine, tmp_path):
+    import tvm
+
+    with session_on(machine, tmp_path) as session:
+        module, device = load(session, kernel(KINDS[machine], tmp_path / "kernel.so")), session.cpu(0)
+        x, w, y = (tvm.runtime.empty((64, 64), "float32", device) for _ in range(3))
+        for tensor in (x, w, y):
+            session.get_function("tvm.contrib.random.random_fill_for_measure")(tensor)
+        plan = {"number": 1, "repeat": 20, "min_repeat_ms": 0}
+        warm = module.time_evaluator("main", device, **plan)(x, w, y)
+        cold = module.time_evaluator("main", device, **plan, f_preproc="cache_flush_cpu_non_first_arg")(x, w, y)
+        assert len(warm.results) == len(cold.results) == 20
+        assert min(cold.results) > 0
+        np.testing.assert_array_equal(y.numpy(), x.numpy() * w.numpy())
+        with pytest.raises(RuntimeError, match="Cannot find cache_flush_nothing"):
+            module.time_evaluator("main", device, f_preproc="cache_flush_nothing")(x, w, y)
+    if KINDS[machine].native:  # an emulator has no cache of its own
+        assert np.median(cold.results) > np.median(warm.results)
+    LOG.info("%s", f"median {np.median(warm.results) * 1e6:.2f} us warm, {np.median(cold.results) * 1e6:.2f} us cold")
 
 
 def test_files_of_a_session(server):
@@ -325,7 +538,7 @@ def test_files_of_a_session(server):
         session.remove(name)
     assert session.listdir("") == ""
     assert len(server.folders()) == 1
-    remote.close(session)
+    close(session)
     until(server.is_idle)
 
 
@@ -409,7 +622,7 @@ def test_many_sessions_leave_nothing(server, bad_library):
             with pytest.raises(RuntimeError, match="SIGSEGV"):
                 load(session, bad_library)["segfault"]()
         else:
-            remote.close(session)
+            close(session)
 
     one(1)
     until(server.is_idle)
@@ -513,7 +726,7 @@ def test_clients_wait_in_order(server):
         time.sleep(0.1)
     until(lambda: "left before its turn" in server.log())
     assert served == []
-    remote.close(first)
+    close(first)
     for thread in threads:
         thread.join(20)
     assert served == [0, 1, 2, 3, 4]
@@ -523,7 +736,7 @@ def test_a_busy_board_is_a_device_error(server):
     session = server.connect()
     with pytest.raises(DeviceError, match=r"opens no session within 0.5 s"):
         server.connect(timeout_s=0.5)
-    remote.close(session)
+    close(session)
 
 
 # --- sessions that must be ended -------------------------------------------------------------------------------------
@@ -533,7 +746,7 @@ def test_an_endless_function_is_ended_at_the_deadline(server, bad_library, libra
     session = server.connect(session_s=2)
     function = load(session, bad_library)["endless"]
     start = time.monotonic()
-    with pytest.raises(RuntimeError, match="session timeout of 2 s reached") as caught:
+    with pytest.raises(RuntimeError, match=board_server.SESSION_EXPIRED + "timeout of 2 s reached") as caught:
         function()
     assert 1 < time.monotonic() - start < 3
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
@@ -552,7 +765,7 @@ def test_the_server_has_a_limit_of_its_own(program, tmp_path, bad_library):
     with running(program, tmp_path, "--session-limit", "0.5") as server:
         for asked in (0, 60):
             function = load(server.connect(session_s=asked), bad_library)["endless"]
-            with pytest.raises(RuntimeError, match=r"session limit of 0.5 s reached"):
+            with pytest.raises(RuntimeError, match=board_server.SESSION_EXPIRED + r"limit of 0\.5 s reached"):
                 function()
 
 
@@ -561,14 +774,16 @@ def test_the_server_has_a_limit_of_its_own(program, tmp_path, bad_library):
     [
         ("segfault", r"was ended by signal 11 \(SIGSEGV\)"),
         ("give_up", r"was ended by signal 6 \(SIGABRT\)"),
+        ("be_killed", r"was ended by signal 9 \(SIGKILL: the system does this when memory runs out\)"),
         ("leave", "ended by itself with code 7"),
     ],
 )
 def test_a_crash_is_told(server, bad_library, library, name, words):
     function = load(server.connect(), bad_library)[name]
-    with pytest.raises(RuntimeError, match="the session's process " + words):
+    with pytest.raises(RuntimeError, match=board_server.PROCESS_ENDED + words):
         function()
     assert_serves(server, library, within=1.0)
+    until(server.is_idle)
     assert not list(server.work.rglob("core*"))
 
 
@@ -587,7 +802,7 @@ def test_another_machine_ends_what_must_be_ended(machine, tmp_path):
         for _ in range(5):
             session = server.connect(machine=machine)
             assert load(session, bad)["fine"]() is None
-            remote.close(session)
+            close(session)
         until(server.is_idle, 20)
         until(lambda: server.descriptors() == before, 20)
         load(server.connect(machine=machine), bad)["breed"]()
@@ -604,7 +819,7 @@ def test_what_a_session_started_ends_with_it(server, bad_library, name):
         function()
     if name == "breed":
         assert len(descendants(server.pid)) == 4
-        remote.close(session)
+        close(session)
     until(server.is_idle)
     mine = [pid for pid in processes() if "board_server" in command(pid) and str(server.work) in command(pid)]
     assert mine == [server.pid]
@@ -699,11 +914,20 @@ def listens(port: int) -> bool:
     return False
 
 
-def free_boards(port: int) -> int:
+def summary(port: int) -> dict:
     from tvm import rpc
 
     with contextlib.closing(rpc.connect_tracker(LOOPBACK, port)) as found:
-        return found.summary()["queue_info"].get("rpi4", {"free": 0})["free"]
+        return found.summary()
+
+
+def free_boards(port: int, key: str = "rpi4") -> int:
+    return summary(port)["queue_info"].get(key, {"free": 0})["free"]
+
+
+def known_keys(port: int) -> list[str]:
+    """Name the boards that are there, free or not."""
+    return [info["key"] for info in summary(port)["server_info"]]
 
 
 @pytest.fixture
@@ -714,8 +938,9 @@ def tracked(program, tmp_path):
         yield server, port
 
 
-def request(port: int, timeout_s: float = 20.0):
-    return remote.request(LOOPBACK, port, "rpi4", timeout_s=timeout_s, expected=remote.versions(), session_s=30)
+def request(port: int, timeout_s: float = 20.0, key: str = "rpi4"):
+    terms = {"timeout_s": timeout_s, "session_s": 30, "expected": remote.versions()}
+    return remote.request(LOOPBACK, port, key, **terms).rpc
 
 
 def test_a_board_from_the_tracker(tracked, library):
@@ -726,7 +951,7 @@ def test_a_board_from_the_tracker(tracked, library):
         assert free_boards(port) == 0
         with pytest.raises(DeviceError, match=r"no free board rpi4 within 0\.3 s"):
             request(port, timeout_s=0.3)
-        remote.close(session)
+        close(session)
         until(lambda: free_boards(port) == 1)
     with pytest.raises(DeviceError, match="does not serve the key 'rpi4'"):
         server.connect(key="rpi4")
@@ -752,7 +977,7 @@ def test_the_board_comes_back_after_its_tracker(program, tmp_path, library):
                 LOG.info("%s", f"registered after {until(lambda: free_boards(port) == 1, 6):.1f} s")
                 session = request(port)
                 run_network(session, library)
-                remote.close(session)
+                close(session)
             until(lambda: not listens(port))
             time.sleep(1)
         with tracker(port):  # also when it was away during a session
@@ -762,21 +987,26 @@ def test_the_board_comes_back_after_its_tracker(program, tmp_path, library):
             time.sleep(6)
             assert free_boards(port) == 0
             assert session.listdir("") == ""
-            remote.close(session)
+            close(session)
             until(lambda: free_boards(port) == 1, 6)
         assert server.log().count("is lost") <= 5
+
+
+def granted(link: socket.socket) -> tuple[str, int, str]:
+    """Be given a board by the tracker: its address, its port and the match key."""
+    terms = remote._Terms(5.0, 0.0, {}, stock_allowed=False)
+    link.sendall(struct.pack("<i", remote._TRACKER_MAGIC))
+    assert len(remote._received(link, 4, terms)) == 4
+    return remote._granted(link, "rpi4", 1, terms)
 
 
 def test_a_client_that_does_not_come_does_not_keep_the_board(tracked):
     server, port = tracked
     with socket.create_connection((LOOPBACK, port)) as link:
-        terms = remote._Terms(5.0, 0.0, {}, stock_allowed=False)
-        link.sendall(struct.pack("<i", remote._TRACKER_MAGIC))
-        assert len(remote._received(link, 4, terms)) == 4
-        assert remote._granted(link, "rpi4", 1, terms)[1] == server.port
+        assert granted(link)[1] == server.port
     assert free_boards(port) == 0
     assert 4 < until(lambda: free_boards(port) == 1, 15) < 12
-    remote.close(request(port))
+    close(request(port))
 
 
 def test_a_tracker_that_hangs_does_not_hold_up_sessions(program, tmp_path, library):
@@ -787,6 +1017,171 @@ def test_a_tracker_that_hangs_does_not_hold_up_sessions(program, tmp_path, libra
             with link, pytest.raises(VerificationError):
                 remote.connect(LOOPBACK, server.port, timeout_s=1, expected={"tvm": "0"})
             until(lambda: "is lost" in server.log(), 8)
+
+
+# --- the keeper ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(program, tmp_path):
+    port = free_port()
+    options = ("--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4", "--control")
+    with tracker(port), running(program, tmp_path, *options) as server:
+        until(lambda: free_boards(port) == 1)
+        yield server, port
+
+
+def test_another_key_moves_the_board_while_a_session_runs(kept, library):
+    server, port = kept
+    session = request(port)
+    assert server.hear() == "session 1 begins"
+    assert server.ask("key rpi4.locked") == "ok key rpi4.locked"
+    LOG.info("%s", f"moved after {until(lambda: known_keys(port) == ['server:rpi4.locked'], 2):.2f} s")
+    assert free_boards(port) == free_boards(port, "rpi4.locked") == 0
+    np.testing.assert_allclose(run_network(session, library), np.maximum(X @ W, 0), atol=1e-5)
+    close(session)
+    assert server.hear() == "session 1 ends: well"
+    until(lambda: free_boards(port, "rpi4.locked") == 1)
+    assert free_boards(port) == 0
+    close(request(port, key="rpi4.locked"))
+    assert server.hear() == "session 2 begins"
+    assert server.hear() == "session 2 ends: well"
+    until(lambda: free_boards(port, "rpi4.locked") == 1)
+    assert server.ask("key rpi4") == "ok key rpi4"
+    until(lambda: free_boards(port) == 1, 2)
+    assert free_boards(port, "rpi4.locked") == 0
+    assert known_keys(port) == ["server:rpi4"]
+
+
+@pytest.mark.parametrize("order", ["key other", "key rpi4", "withdraw"])
+def test_a_match_key_that_was_given_away_is_worthless(kept, order):
+    server, port = kept
+    with socket.create_connection((LOOPBACK, port)) as link:
+        match_key = granted(link)[2]
+    assert server.ask(order) == f"ok {order}"
+    with pytest.raises(DeviceError, match="does not serve the key"):
+        server.connect(key=match_key)
+
+
+def test_a_withdrawn_board_stays_away(kept):
+    server, port = kept
+    session = request(port)
+    assert server.hear() == "session 1 begins"
+    assert server.ask("withdraw") == "ok withdraw"
+    until(lambda: known_keys(port) == [], 2)
+    assert session.listdir("") == ""
+    close(session)
+    assert server.hear() == "session 1 ends: well"
+    assert server.ask("withdraw") == "ok withdraw"
+    time.sleep(3)  # longer than it ever waits for a lost tracker the first times
+    assert known_keys(port) == []
+    assert server.ask("key rpi4") == "ok key rpi4"
+    until(lambda: free_boards(port) == 1, 2)
+
+
+def test_a_key_is_for_a_tracker_that_comes_later_too(program, tmp_path):
+    port = free_port()
+    options = ("--tracker", f"{LOOPBACK}:{port}", "--key", "rpi4", "--control")
+    with running(program, tmp_path, *options) as server:
+        until(lambda: "is lost" in server.log())
+        assert server.ask("key other") == "ok key other"
+        with tracker(port):
+            until(lambda: free_boards(port, "other") == 1, 7)
+            assert free_boards(port) == 0
+
+
+@pytest.fixture
+def obeying(program, tmp_path):
+    """Return a server with a keeper, and a tracker that is never there."""
+    options = ("--tracker", f"{LOOPBACK}:{free_port()}", "--key", "rpi4", "--control")
+    with running(program, tmp_path, *options) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"", 'there is no order ""'),
+        (b"key", "the key cannot be empty"),
+        (b"key ", "the key cannot be empty"),
+        (b"key two words", "the key must be of printable ASCII characters without blanks"),
+        (b"key " + b"k" * 201, "the key is too long"),
+        (b"key a\r", "the key must be of printable ASCII characters without blanks"),
+        (b"keys a", 'there is no order "keys a"'),
+        (b"withdraw now", 'there is no order "withdraw now"'),
+        (b"\0\xff\x1b[2J", 'there is no order "???[2J"'),
+        (b"x" * (1 << 20), "the line is too long"),
+        (b"key " + b"k" * 5000, "the line is too long"),
+    ],
+)
+def test_a_line_that_is_no_order(obeying, line, words):
+    obeying.say(line + b"\n")
+    assert obeying.hear() == f"error {words}"
+    assert obeying.ask("key " + "k" * 200) == "ok key " + "k" * 200
+
+
+def test_orders_in_pieces_and_many_at_once(obeying):
+    for piece in (b"ke", b"y a", b"b\nwith", b"draw\nkey c\n"):
+        obeying.say(piece)
+        time.sleep(0.05)
+    assert [obeying.hear() for _ in range(3)] == ["ok key ab", "ok withdraw", "ok key c"]
+    obeying.say(b"key d\n" * 1000)
+    assert [obeying.hear() for _ in range(1000)] == ["ok key d"] * 1000
+
+
+def test_a_keeper_that_does_not_read_holds_nobody_up(obeying):
+    lines = 50000
+    writer = threading.Thread(target=lambda: obeying.say(b"nonsense\n" * lines))
+    writer.start()
+    writer.join(2)
+    assert writer.is_alive()  # the pipe is full
+    with pytest.raises(VerificationError):  # it answers
+        remote.connect(LOOPBACK, obeying.port, timeout_s=5, expected={"tvm": "0"})
+    assert {obeying.hear() for _ in range(lines)} == {'error there is no order "nonsense"'}
+    writer.join(10)
+    assert obeying.ask("withdraw") == "ok withdraw"
+
+
+def test_a_server_ends_with_its_keeper(kept, bad_library):
+    server, port = kept
+    session = request(port)
+    load(session, bad_library)["breed"]()
+    children = descendants(server.pid)
+    server.say(b"key cut sho")
+    server.process.stdin.close()
+    assert server.process.wait(5) == 0
+    assert list(server.work.iterdir()) == []
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    until(lambda: known_keys(port) == [])
+
+
+def test_a_keeper_that_no_longer_listens_is_gone(obeying):
+    obeying.process.stdout.close()
+    obeying.say(b"withdraw\n")
+    assert obeying.process.wait(5) == 0
+
+
+def test_a_keeper_hears_what_went_wrong(kept, bad_library):
+    server, port = kept
+    function = load(request(port), bad_library)["segfault"]
+    with pytest.raises(RuntimeError, match="SIGSEGV"):
+        function()
+    assert server.hear() == "session 1 begins"
+    assert server.hear() == "session 1 ends: the session's process was ended by signal 11 (SIGSEGV)"
+
+
+def test_a_keeper_needs_both_streams(program):
+    options = [program, "--port", "0", "--tracker", f"{LOOPBACK}:{free_port()}", "--key", "k", "--control"]
+    for closing in ("<&-", ">&-"):
+        done = run(Path("/bin/sh"), "-c", f'exec "$0" "$@" {closing}', *map(str, options))
+        assert done.returncode == 2
+        assert "--control needs standard input and output" in done.stderr
+
+
+def test_without_a_keeper_standard_input_is_left_alone(program, tmp_path, library):
+    with running(program, tmp_path, emulator=["sh", "-c", 'exec "$0" "$@" </dev/null']) as server:
+        assert_serves(server, library)
+        assert server.process.poll() is None
 
 
 # --- versions and options --------------------------------------------------------------------------------------------
@@ -819,9 +1214,10 @@ def test_tvms_own_server_is_taken_on_request_only():
             with pytest.raises(VerificationError, match="not this toolchain's"):
                 patient(lambda: remote.connect(LOOPBACK, port, timeout_s=5, expected=remote.versions()))
             session = remote.connect(LOOPBACK, port, timeout_s=20, expected=remote.versions(), stock_allowed=True)
-            session.upload(bytearray(b"x"), "x")
-            assert bytes(session.download("x")) == b"x"
-            remote.close(session)
+            assert session.stock
+            session.rpc.upload(bytearray(b"x"), "x")
+            assert bytes(session.rpc.download("x")) == b"x"
+            session.close()
         finally:
             for pid in [*descendants(process.pid), process.pid]:
                 with contextlib.suppress(ProcessLookupError):
@@ -867,6 +1263,8 @@ def test_version_and_help(program):
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:9090"),
         (["--key", "two words"], "without blanks"),
         (["--custom-addr", "x"], "with --tracker only"),
+        (["--control"], "with --tracker only"),
+        (["--control", "--control"], "--control is given twice"),
         (["--session-limit", "0"], "--session-limit cannot be"),
         (["--session-limit", "nan"], "--session-limit cannot be"),
         (["--work-dir", "/nowhere/at/all"], "no work folder"),
@@ -923,10 +1321,14 @@ def test_a_board_reached_by_ssh(virtual_boards, board, libraries):
         served = board_server.start(shell, board_server.push(program, store))
         with forwarded(config, name, served.port) as port:
             session = remote.connect(LOOPBACK, port, timeout_s=60, expected=remote.versions(kind.machine))
-            np.testing.assert_allclose(run_network(session, libraries(kind)), np.maximum(X @ W, 0), atol=1e-5)
-            remote.close(session)
+            np.testing.assert_allclose(run_network(session.rpc, libraries(kind)), np.maximum(X @ W, 0), atol=1e-5)
+            session.close()
         before = shell.bytes_sent
-        board_server.push(program, store)
+        path = board_server.push(program, store)
         assert shell.bytes_sent - before < 64 * 1024
         served.stop()
+        options = ("--port", "0", "--tracker", f"{LOOPBACK}:9190", "--key", name, "--control")
+        controlled = board_server.start(shell, path, options)
+        assert controlled.control(f"key {name}.locked") == f"ok key {name}.locked"
+        controlled.stop()
         assert "board_server" not in shell.run("ps -e -o comm 2>/dev/null || ps").stdout

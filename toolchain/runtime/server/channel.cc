@@ -19,6 +19,7 @@
 
 #include "functions.h"
 #include "log.h"
+#include "measuring.h"
 #include "work_folder.h"
 
 namespace board_server {
@@ -91,6 +92,7 @@ Bytes Receive(int socket, int64_t size) {
 }
 
 void Serve(int socket, const std::string& folder, SessionState* state) {
+  OfferEveryCpu();
   RegisterFunctions(folder);
   const Function send = Function::FromTyped([socket, state](Bytes bytes) {
     return Send(socket, state, bytes.data(), bytes.size());

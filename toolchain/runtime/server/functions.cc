@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "hardware.h"
 #include "log.h"
+#include "measuring.h"
 #include "version.h"
 #include "work_folder.h"
 
@@ -105,6 +107,8 @@ Module LoadModule(const String& name) {
   return Module::LoadFromFile(path);
 }
 
+constexpr char kFillForMeasure[] = "tvm.contrib.random.random_fill_for_measure";
+
 template <typename F>
 void Register(const char* name, F function) {
   Function::SetGlobal(name, Function::FromTyped(function), true);
@@ -121,6 +125,15 @@ void RegisterFunctions(const std::string& folder) {
   Register("tvm.rpc.server.listdir", ListFolder);
   Register("tvm.rpc.server.load_module", LoadModule);
   Register("edge_toolchain.version", [] { return String(VersionLine()); });
+  Register("edge_toolchain.hardware", [] { return String(HardwareLine()); });
+  Register("edge_toolchain.conditions", [] { return String(ConditionsLine()); });
+  Register("edge_toolchain.canary", Canary);
+  Register("edge_toolchain.threads", UseThreads);
+  const Function stock = Function::GetGlobalRequired(kFillForMeasure);
+  Register(kFillForMeasure, [stock](DLTensor* tensor) {
+    if (tensor->device.device_type == kDLCPU) return FillForMeasure(tensor);
+    stock(tensor);
+  });
 }
 
 }  // namespace board_server

@@ -12,7 +12,7 @@ namespace board_server {
 
 const char kUsage[] =
     "usage: board_server [--host 127.0.0.1] [--port 9090] [--port-end N]\n"
-    "                    [--tracker HOST:PORT --key KEY [--custom-addr ADDR]]\n"
+    "                    [--tracker HOST:PORT --key KEY [--custom-addr ADDR] [--control]]\n"
     "                    [--work-dir DIR] [--session-limit SECONDS]\n"
     "       board_server --version\n"
     "\n"
@@ -24,6 +24,9 @@ const char kUsage[] =
     "  --port-end N       last port to try; without it only the first\n"
     "  --tracker          registers there as --key, and again after the tracker was away\n"
     "  --custom-addr      address that the tracker gives to clients\n"
+    "  --control          reads orders from standard input and answers each by one line:\n"
+    "                     'key KEY' offers the board under another key, 'withdraw' under none;\n"
+    "                     prints when sessions begin and end; ends when standard input does\n"
     "  --work-dir DIR     existing folder for the sessions' files; $TMPDIR or /tmp without it\n"
     "  --session-limit S  no session lasts longer, whatever the client asks for\n";
 
@@ -64,13 +67,27 @@ void SetTracker(Options* options, const std::string& text) {
   options->tracker_port = ParsePort("--tracker", text.substr(colon + 1), 1);
 }
 
-// Clients send their key in one line with blanks between the words.
 std::string CheckedKey(const std::string& text) {
-  for (unsigned char c : NotEmpty("--key", text)) {
-    if (c <= ' ' || c > '~') Refuse("--key must be of printable ASCII characters without blanks");
-  }
-  if (text.size() > kMaxServerKey) Refuse("--key is too long");
+  const std::string problem = KeyProblem(text);
+  if (!problem.empty()) Refuse("--key " + problem);
   return text;
+}
+
+struct Flag {
+  const char* name;
+  bool Options::*value;
+};
+
+const Flag kFlags[] = {
+    {"--help", &Options::help}, {"--version", &Options::version}, {"--control", &Options::control}};
+
+bool SetFlag(Options* options, const std::string& name) {
+  for (const Flag& flag : kFlags) {
+    if (name != flag.name) continue;
+    options->*flag.value = true;
+    return true;
+  }
+  return false;
 }
 
 struct ValueOption {
@@ -110,9 +127,21 @@ void CheckTogether(const Options& options) {
   if (options.tracker_port == 0 && !options.custom_addr.empty()) {
     Refuse("--custom-addr is of use with --tracker only");
   }
+  if (options.tracker_port == 0 && options.control) {
+    Refuse("--control is of use with --tracker only");
+  }
 }
 
 }  // namespace
+
+// Clients send their key in one line with blanks between the words.
+std::string KeyProblem(const std::string& key) {
+  if (key.empty()) return "cannot be empty";
+  for (unsigned char c : key) {
+    if (c <= ' ' || c > '~') return "must be of printable ASCII characters without blanks";
+  }
+  return key.size() > kMaxServerKey ? "is too long" : "";
+}
 
 Options ParseOptions(int argc, char** argv) {
   Options options;
@@ -120,10 +149,7 @@ Options ParseOptions(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (!seen.insert(name).second) Refuse(name + " is given twice");
-    if (name == "--help" || name == "--version") {
-      (name == "--help" ? options.help : options.version) = true;
-      continue;
-    }
+    if (SetFlag(&options, name)) continue;
     const ValueOption* option = FindOption(name);
     if (!option) Refuse("unknown option \"" + name + "\"; see board_server --help");
     if (++i == argc) Refuse(name + " needs a value");

@@ -18,9 +18,13 @@ struct Options {
   int tracker_port = 0;  // 0: no tracker
   std::string key;
   std::string custom_addr;
+  bool control = false;
   std::string work_dir;
   double session_limit = 0;  // seconds; 0: none
 };
+
+// What is wrong with a server's key; empty if nothing is.
+std::string KeyProblem(const std::string& key);
 
 // Throws runner::Fault of kExitUsage.
 Options ParseOptions(int argc, char** argv);

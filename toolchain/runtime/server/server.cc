@@ -62,6 +62,7 @@ short EventsOf(const std::map<int, short>& ready, int socket) {
 
 Server::Server(const Options& options)
     : options_(options),
+      control_(options.control ? std::make_unique<Control>() : nullptr),
       listener_(ListenerFor(options)),
       signals_(SignalDescriptor()),
       work_folder_(options.work_dir) {
@@ -105,6 +106,8 @@ Server::ReadySockets Server::Wait(int64_t until) const {
   add(signals_.get(), POLLIN);
   if (accept_again_ <= Now()) add(listener_.get(), POLLIN);
   if (tracker_) add(tracker_->socket(), tracker_->events());
+  if (control_ && control_->wants_input()) add(control_->input(), POLLIN);
+  if (control_ && control_->has_output()) add(control_->output(), POLLOUT);
   for (const Handshake& one : newcomers_.all()) add(one.socket(), POLLIN);
   for (const Client& one : waiting_.all()) add(one.socket.get(), POLLRDHUP);
   for (const Dismissed::One& one : dismissed_.all()) add(one.socket.get(), POLLIN);
@@ -127,6 +130,7 @@ void Server::Handle(const ReadySockets& ready) {
     if ((events & kGone) != 0) waiting_.OnHangUp(socket);
   }
   if (EventsOf(ready, signals_.get()) != 0) HandleSignals();
+  if (control_) HandleControl(ready);
   HandleNewcomers(ready);
 }
 
@@ -136,6 +140,33 @@ void Server::HandleSignals() {
     if (info.ssi_signo != SIGCHLD) stopping_ = true;
   }
   if (session_ && session_->Reap()) Finish();
+}
+
+void Server::HandleControl(const ReadySockets& ready) {
+  if (EventsOf(ready, control_->input()) != 0) {
+    for (const std::string& line : control_->TakeLines()) control_->Answer(Obey(line));
+  }
+  if (EventsOf(ready, control_->output()) != 0) control_->Flush();
+  if (!control_->keeper_gone() || stopping_) return;
+  Log("the keeper is gone: standard input or output is closed");
+  stopping_ = true;
+}
+
+// Does what a line asks for; returns the answer.
+std::string Server::Obey(const std::string& line) {
+  const ControlLine order = ParseControlLine(line);
+  if (!order.problem.empty()) return "error " + order.problem;
+  if (order.withdraw) {
+    tracker_->Withdraw();
+    Log("withdrawn from the tracker");
+    return "ok withdraw";
+  }
+  tracker_->SetKey(order.key);
+  return "ok key " + order.key;
+}
+
+void Server::Tell(const std::string& event) {
+  if (control_) control_->Tell(event);
 }
 
 void Server::HandleNewcomers(const ReadySockets& ready) {
@@ -174,7 +205,8 @@ void Server::Admit(Handshake* newcomer) {
 void Server::Welcome() {
   while (!session_ && !waiting_.empty()) {
     Client client = waiting_.TakeFirst();
-    if (SendWhole(client.socket.get(), Welcoming("server:" + options_.key))) {
+    const std::string& key = tracker_ ? tracker_->key() : options_.key;
+    if (SendWhole(client.socket.get(), Welcoming("server:" + key))) {
       Start(std::move(client));
     }
   }
@@ -189,8 +221,10 @@ void Server::Start(Client client) {
     folder = work_folder_.MakeSessionFolder(number);
     session_ = std::make_unique<Session>(number, &client, folder, options_.session_limit);
     Log(name + " for " + peer + " begins");
+    Tell(name + " begins");
   } catch (const std::runtime_error& error) {
     Log(name + " for " + peer + " cannot begin: " + error.what());
+    Tell(name + " ends: " + error.what());
     dismissed_.Add(std::move(client.socket), error.what());
     if (!folder.empty()) RemoveFolder(folder);
   }
@@ -199,8 +233,9 @@ void Server::Start(Client client) {
 void Server::Finish() {
   const std::string problem = session_->Problem();
   const bool told = !problem.empty() && session_->CanTell();
-  Log("session " + std::to_string(session_->number()) + " ends" +
-      (problem.empty() ? "" : ": " + problem) +
+  const std::string name = "session " + std::to_string(session_->number());
+  Tell(name + " ends: " + (problem.empty() ? "well" : problem));
+  Log(name + " ends" + (problem.empty() ? "" : ": " + problem) +
       (problem.empty() || told ? "" : "; the client cannot be told in the midst of a reply"));
   if (told) dismissed_.Add(session_->TakeSocket(), problem);
   const std::string folder = session_->folder();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "clients.h"
+#include "control.h"
 #include "options.h"
 #include "session.h"
 #include "sockets.h"
@@ -23,7 +24,7 @@ class Server {
 
   std::string address() const { return LocalAddress(listener_.get()).Text(); }
 
-  // Serves until SIGTERM, SIGINT or SIGHUP.
+  // Serves until SIGTERM, SIGINT or SIGHUP, or until its keeper is gone.
   void Run();
 
  private:
@@ -33,6 +34,9 @@ class Server {
   int64_t Update();
   void Handle(const ReadySockets& ready);
   void HandleSignals();
+  void HandleControl(const ReadySockets& ready);
+  std::string Obey(const std::string& line);
+  void Tell(const std::string& event);
   void HandleNewcomers(const ReadySockets& ready);
   void Admit(Handshake* newcomer);
   void Welcome();
@@ -40,6 +44,7 @@ class Server {
   void Finish();
 
   const Options options_;
+  std::unique_ptr<Control> control_;  // first: a socket could take a closed stream's number
   Descriptor listener_;
   Descriptor signals_;
   WorkFolder work_folder_;

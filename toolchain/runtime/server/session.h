@@ -55,7 +55,13 @@ class Session {
   // True once the process has ended; does not wait for it.
   bool Reap();
 
-  // After its end: what went wrong in words for the client; empty if nothing did.
+  // After its end: what went wrong in words for the client; empty if nothing did. Python tells the
+  // causes apart by these words, see toolchain/board_server.py: they stay as they are.
+  //   RPCSessionTimeoutError: session timeout of 5 s reached; ...
+  //   RPCSessionTimeoutError: session limit of 5 s reached; ...
+  //   the session's process was ended by signal 11 (SIGSEGV)
+  //   the session's process was ended by signal 9 (SIGKILL: the system does this when memory ...)
+  //   the session's process ended by itself with code 7
   std::string Problem() const;
   // Whether the client is at a point where it can be told.
   bool CanTell() const;

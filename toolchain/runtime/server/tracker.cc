@@ -47,6 +47,22 @@ std::string Text(const json::Array& array) { return std::string(json::Stringify(
 Tracker::Tracker(const Options& options, const Address& address, int port)
     : key_(options.key), custom_addr_(options.custom_addr), address_(address), port_(port) {}
 
+void Tracker::SetKey(const std::string& key) {
+  Disconnect();
+  match_key_.clear();
+  key_ = key;
+  withdrawn_ = false;
+  complained_ = false;
+  backoff_ = 0;
+  next_try_ = 0;
+}
+
+void Tracker::Withdraw() {
+  Disconnect();
+  match_key_.clear();
+  withdrawn_ = true;
+}
+
 void Tracker::TakeMatchKey() {
   match_key_.clear();
   offered_ = false;
@@ -59,6 +75,7 @@ short Tracker::events() const {
 }
 
 int64_t Tracker::Update(int64_t now) {
+  if (withdrawn_) return now + kLongMs;
   if (state_ == State::kAway && now >= next_try_) Connect(now);
   if (state_ == State::kAway) return next_try_;
   if ((state_ != State::kReady || !asked_.empty()) && now >= patience_ends_) {
@@ -89,14 +106,18 @@ void Tracker::Connect(int64_t now) {
 void Tracker::Lose(const std::string& why) {
   if (!complained_) Log("tracker " + address_.Text() + " is lost: " + why + "; trying again");
   complained_ = true;
+  Disconnect();
+  backoff_ = std::min(std::max(2 * backoff_, kFirstBackoffMs), kMaxBackoffMs);
+  next_try_ = Now() + backoff_;
+}
+
+void Tracker::Disconnect() {
   socket_.Close();
   out_.clear();
   in_.clear();
   asked_.clear();
   offered_ = false;
   state_ = State::kAway;
-  backoff_ = std::min(std::max(2 * backoff_, kFirstBackoffMs), kMaxBackoffMs);
-  next_try_ = Now() + backoff_;
 }
 
 void Tracker::OnReady() {

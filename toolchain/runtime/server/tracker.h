@@ -23,6 +23,13 @@ class Tracker {
   // Whether the board can take a client now. A new offer gets a new match key.
   void SetFree(bool free) { free_ = free; }
 
+  // The board's name there.
+  const std::string& key() const { return key_; }
+  // Offers the board under another name, or under none until the next one. What was offered so far
+  // is gone at once: the tracker forgets it with the connection, and the match key is worthless.
+  void SetKey(const std::string& key);
+  void Withdraw();
+
   // The key that a client has to show; empty while there is none.
   const std::string& match_key() const { return match_key_; }
   // The match key is used up.
@@ -42,6 +49,7 @@ class Tracker {
 
   void Connect(int64_t now);
   void Lose(const std::string& why);
+  void Disconnect();
   void Queue(const std::string& bytes);
   void Ask(Request request, const std::string& json, int64_t now);
   void Offer(int64_t now);
@@ -53,7 +61,7 @@ class Tracker {
   void OnReply(Request request, const std::string& text);
   void OnPending(const std::string& text);
 
-  const std::string key_;
+  std::string key_;
   const std::string custom_addr_;
   const Address address_;
   const int port_;
@@ -67,6 +75,7 @@ class Tracker {
   int64_t backoff_ = 0;
   bool complained_ = false;
 
+  bool withdrawn_ = false;
   bool free_ = false;
   bool offered_ = false;
   int64_t next_ping_ = 0;

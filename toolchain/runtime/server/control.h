@@ -1,0 +1,57 @@
+// What the server's keeper, who started it, says on standard input and hears on standard output.
+//
+// The keeper writes lines: "key NAME" or "withdraw". Each is answered by one line in the same
+// order: "ok key NAME", "ok withdraw", or "error REASON". Lines that begin with "session " come in
+// between: "session 3 begins", and "session 3 ends: well" or "session 3 ends: PROBLEM".
+#ifndef BOARD_SERVER_CONTROL_H_
+#define BOARD_SERVER_CONTROL_H_
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace board_server {
+
+// An order of the keeper; with a problem it is none.
+struct ControlLine {
+  std::string problem;
+  bool withdraw = false;
+  std::string key;
+};
+
+ControlLine ParseControlLine(const std::string& line);
+
+// Neither reads nor writes block: a keeper that does not listen must not hold up sessions.
+class Control {
+ public:
+  // Throws runner::Fault of kExitUsage if there is no standard input or output.
+  Control();
+
+  // For poll().
+  int input() const { return STDIN_FILENO; }
+  int output() const { return STDOUT_FILENO; }
+  // A keeper that does not read its answers is not listened to.
+  bool wants_input() const;
+  bool has_output() const { return !out_.empty(); }
+
+  // The lines that have arrived; to be called when poll() says that there is something. One that
+  // is too long comes cut, which is still too long for a key.
+  std::vector<std::string> TakeLines();
+  void Answer(const std::string& line);
+  // The same for an event, which is dropped if the keeper does not read.
+  void Tell(const std::string& event);
+  // Writes what can be written.
+  void Flush();
+
+  bool keeper_gone() const { return keeper_gone_; }
+
+ private:
+  std::string in_, out_;
+  bool keeper_gone_ = false;
+};
+
+}  // namespace board_server
+
+#endif  // BOARD_SERVER_CONTROL_H_

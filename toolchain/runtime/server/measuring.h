@@ -1,0 +1,39 @@
+// What a client asks for before and after it measures a kernel.
+#ifndef BOARD_SERVER_MEASURING_H_
+#define BOARD_SERVER_MEASURING_H_
+
+#include <tvm/ffi/container/tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace board_server {
+
+// Fills a tensor in the CPU's memory with the same numbers every time: 1/128 to 1 for floats, which
+// every type holds exactly and of which no two have a denormal product; 1 to 3 for integers; both
+// truth values for bool. TVM's own is slow, and makes huge numbers of wide integers. Throws
+// ValueError for other types.
+void FillForMeasure(DLTensor* tensor);
+
+// Seconds that a fixed amount of work takes on this thread: the least of as many repetitions as
+// fit into so many milliseconds. The work is two chains of dependent operations in registers, so
+// that it depends on the CPU's clock and on nothing else. Throws ValueError.
+double Canary(int64_t milliseconds);
+
+// The CPUs that this process may use, the fastest first, as they were at the first call: TVM's pool
+// ties this thread to some of them.
+const std::vector<int>& SessionCpus();
+
+// Gives TVM's thread pool so many of these CPUs, one thread on each, as `runner --threads` does; 0:
+// all. Returns how many threads kernels have from now on: the first call of a session decides how
+// many there can be. Throws ValueError.
+int UseThreads(int64_t threads);
+
+// To be called before TVM's pool is first used: it then has a thread for each of these CPUs, where
+// TVM would leave out half of them on x86. Who starts the server may choose otherwise by
+// TVM_NUM_THREADS or OMP_NUM_THREADS.
+void OfferEveryCpu();
+
+}  // namespace board_server
+
+#endif  // BOARD_SERVER_MEASURING_H_
