@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import tvm
 from toolchain import board, model
 from toolchain.backends import BACKENDS
 from toolchain.tuning import tasks, tuner
+from toolchain.tuning._tvm import target_table
 from toolchain.tuning.records import Key, RecordFile, best_bytes
 from toolchain.tuning.search import Tuner
 from toolchain.tuning.trials import Built, Measured, Trial
@@ -64,16 +64,21 @@ def main() -> None:
     run(source, Path(records), Path(folder), kind, int(trials), int(lag), float(delay_s))
 
 
+def target() -> tvm.target.Target:
+    return BACKENDS["cpu"].target(board.load("rpi4"))
+
+
+def lowered(source: str) -> tvm.IRModule:
+    return BACKENDS["cpu"].lowered(model.import_model(model.load(source)).module, board.load("rpi4"))
+
+
 def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, lag: int, delay_s: float) -> tuner.Tuning:
-    local = board.load("rpi4")
-    backend = BACKENDS[local.backend]
-    target = backend.target(local)
-    found = tasks.extract(backend.lowered(model.import_model(model.load(source)).module, local), target)
-    key = Key.of(json.loads(str(target)))
+    found = tasks.extract(lowered(source), target())
+    key = Key.of(target_table(target()))
     file = RecordFile(records)
     job = tuner.Tuning(
         found[:4],
-        target,
+        target(),
         key,
         file=file,
         plan=tuner.Plan(tuner=kind, trials=trials, lag=lag),

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from toolchain.errors import ToolchainError
+
 
 @dataclass(frozen=True)
 class Console:
@@ -29,8 +31,10 @@ class Result:
         text: For people.
         document: For programs; dataclasses are fine.
         as_json: Whether a program asked.
+        fault: What is raised once the result was printed; None if all is well.
     """
 
     text: str
     document: Any
     as_json: bool = False
+    fault: ToolchainError | None = None

@@ -53,17 +53,63 @@ input_options = all_of(
     click.option("--image", type=PATH, help="A picture, with the usual ImageNet preprocessing."),
     click.option("--labels", type=PATH, help="Class names, one a line, for a top-5 table."),
 )
+_threads = click.option(
+    "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
+)
+compare_options = all_of(
+    click.option(
+        "--budget", default=20.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
+    ),
+    _threads,
+)
+tolerance_option = click.option(
+    "--tolerance", type=click.FloatRange(min=0.0), help="Limit for the outputs' relative difference."
+)
 bench_options = all_of(
     click.option(
         "--budget", default=10.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
     ),
-    click.option(
-        "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
-    ),
+    _threads,
     click.option(
         "--json", "json_path", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
     ),
     click.option("--junit", "junit_path", type=PATH, help="Write JUnit XML for CI."),
+)
+records_options = all_of(
+    click.option("--records", type=PATH, help="Tuning records to apply; records/BOARD.jsonl by default."),
+    click.option("--no-records", is_flag=True, help="Apply no tuning records."),
+    click.option("--emulated", is_flag=True, help="Apply the records of an emulator, not those of a real board."),
+)
+tuning_options = all_of(
+    click.option(
+        "--tuner",
+        type=click.Choice(["evolutionary-xgb", "evolutionary-random", "random", "grid"]),
+        default="evolutionary-xgb",
+        show_default=True,
+        help="How candidates are searched: evolution guided by a learned cost model or by chance, chance, in order.",
+    ),
+    click.option("--trials", default=500, show_default=True, type=click.IntRange(min=1), help="Trials of the run."),
+    click.option("--trials-per-task", default=0, type=click.IntRange(min=0), help="Most trials of one task."),
+    click.option(
+        "--early-stop", default=0, type=click.IntRange(min=0), help="Leave a task after so many trials without a gain."
+    ),
+    click.option(
+        "--time-budget", default=0.0, type=click.FloatRange(min=0.0), help="Seconds after which no round begins."
+    ),
+    click.option("--number", default=3, show_default=True, type=click.IntRange(1, 10000), help="Runs of one sample."),
+    click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Samples of a trial."),
+    click.option(
+        "--min-repeat-ms", default=20, show_default=True, type=click.IntRange(0, 10000), help="Least time of a sample."
+    ),
+    click.option("--cooldown", default=0.0, type=click.FloatRange(0.0, 600.0), help="Seconds of rest after a trial."),
+    click.option("--cache-flush", is_flag=True, help="Flush the CPU's caches before each sample."),
+    click.option(
+        "--timeout",
+        default=10.0,
+        show_default=True,
+        type=click.FloatRange(0.1, 3600.0),
+        help="Seconds to build, and to run, a candidate.",
+    ),
 )
 
 

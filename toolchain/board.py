@@ -63,6 +63,7 @@ class Board:
         triple: GNU triple of its libraries; `native` on this machine.
         target: TVM code-generation target.
         cpu_features: CPU flags that /proc/cpuinfo must show before a library is run.
+        cores: CPUs that kernels are scheduled for; 0 if unknown, or on this machine, where it means every CPU.
         threads: Threads a model runs on; 0 means every CPU of the device.
         root: Folder on the device for everything that is deployed; `~` is the login's home.
         keep: How many activations stay on the device for a roll-back.
@@ -82,6 +83,7 @@ class Board:
     image: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="image in docker/ that has its compiler")] = ""
     compiler: Annotated[str, Field(description="compiler driver; <triple>-g++ by default")] = ""
     cpu_features: Annotated[tuple[_Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
+    cores: Annotated[int, Field(ge=0, le=1024, description="CPUs that kernels are scheduled for; 0 if unknown")] = 0
     threads: Annotated[int, Field(ge=0, le=1024, description="threads a model runs on; 0 means every CPU")] = 0
     root: Annotated[_Root, Field(description="folder on the device for what is deployed")] = (
         "~/.local/share/edge-toolchain"
@@ -93,7 +95,8 @@ class Board:
         """Return the board with this machine's values where its file says `native`."""
         machine = platform.machine() if self.machine == NATIVE else self.machine
         triple = f"{machine}-linux-gnu" if self.triple == NATIVE else self.triple
-        return dataclasses.replace(self, machine=machine, triple=triple)
+        cores = self.cores or (os.cpu_count() or 0 if self.connection == "local" else 0)
+        return dataclasses.replace(self, machine=machine, triple=triple, cores=cores)
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)

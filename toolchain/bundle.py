@@ -27,12 +27,14 @@ GRAPH = "graph.json"
 GRAPH_TEXT = "graph.txt"
 PARAMS = "params.safetensors"
 REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime gives for them
+RECORDS = "records.jsonl"  # the tuning records that were applied
 
 _SCHEMA = 1
 _VENDOR = "application/vnd.edge-toolchain"
 ARTIFACT = f"{_VENDOR}.bundle.v1"
 _CONFIG_TYPE = f"{_VENDOR}.manifest.v1+json"
 _REFERENCE_ARTIFACT = f"{_VENDOR}.reference.v1"
+_RECORDS_ARTIFACT = f"{_VENDOR}.records.v1"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 _MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
@@ -47,6 +49,12 @@ LAYERS = {
     PARAMS: f"{_VENDOR}.params.v1+safetensors",
 }
 
+# What travels in a package beside the bundle: the name of each artifact's only file, and its media type.
+_COMPANIONS = {
+    _REFERENCE_ARTIFACT: (REFERENCE, "application/vnd.safetensors"),
+    _RECORDS_ARTIFACT: (RECORDS, f"{_VENDOR}.records.v1+jsonl"),
+}
+
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -56,6 +64,21 @@ class FileRecord:
 
     sha256: _Digest
     size: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning records had to do with a bundle.
+
+    Attributes:
+        sha256: SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none.
+        tasks: How many kernels the model has; 0 where none is tuned.
+        tuned: For how many of them a record was applied.
+    """
+
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    tasks: Annotated[int, Field(ge=0)] = 0
+    tuned: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,7 @@ class Manifest:
         model: Origin and digest of the model file.
         command: The command that makes this bundle again.
         files: Digest and size of each of the bundle's files.
+        records: The tuning records that were applied; None in a manifest from before there were any.
     """
 
     schema: Literal[1]
@@ -103,10 +127,14 @@ class Manifest:
     model: Mapping[str, str]
     command: str
     files: Mapping[str, FileRecord]
+    records: Tuned | None = None
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
-        return files.canonical_json(asdict(self))
+        document = asdict(self)
+        if self.records is None:  # an older manifest keeps its bytes, and so its bundle its digest
+            del document["records"]
+        return files.canonical_json(document)
 
 
 @dataclass(frozen=True)
@@ -171,8 +199,16 @@ class Bundle:
     @property
     def reference(self) -> Path | None:
         """File with the reference inputs (`input.<name>`) and outputs (`output.<name>`), if there is one."""
-        path = self.folder / REFERENCE
-        return path if path.is_file() else None
+        return _existing(self.folder / REFERENCE)
+
+    @property
+    def records(self) -> Path | None:
+        """File with the tuning records that were applied, if there is one."""
+        return _existing(self.folder / RECORDS)
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.is_file() else None
 
 
 def records(folder: Path) -> dict[str, FileRecord]:
@@ -215,6 +251,7 @@ def load(folder: Path, named: str = "") -> Bundle:
         )
     manifest = read_manifest(path.read_bytes(), named or str(folder))
     _check_files(folder, manifest, named or str(folder))
+    _check_records(folder, manifest, named or str(folder))
     return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
 
 
@@ -233,6 +270,17 @@ def _check_files(folder: Path, manifest: Manifest, named: str) -> None:
                 f"found    {found.size} bytes, sha256 {found.sha256}",
                 hint="build the bundle again, or fetch the package again",
             )
+
+
+def _check_records(folder: Path, manifest: Manifest, named: str) -> None:
+    """The records may be left out, as a device has no use for them; others must not stand in for them."""
+    path = folder / RECORDS
+    wanted = manifest.records.sha256 if manifest.records else ""
+    if path.is_file() and files.sha256_file(path) != wanted:
+        raise VerificationError(
+            f"{RECORDS} in {named} does not hold the records that were applied",
+            hint="build the bundle again, or fetch the package again",
+        )
 
 
 def oci_manifest(manifest: Manifest) -> bytes:
@@ -274,12 +322,14 @@ def pack(bundle: Bundle, target: Path) -> None:
     """Write a bundle as an OCI image-layout archive: the same bytes for the same bundle and reference.
 
     The reference outputs go in as an artifact of their own that refers to the bundle. They come from the CPU that
-    built the bundle, so their last bits must not change the bundle's digest.
+    built the bundle, so their last bits must not change the bundle's digest. So do the tuning records, which a device
+    has no use for.
     """
     blobs: dict[str, bytes | Path] = {}
     described = [_add_bundle(blobs, bundle)]
-    if bundle.reference:
-        described.append(_add_reference(blobs, bundle.reference, described[0]))
+    for artifact, (name, _media) in _COMPANIONS.items():
+        if (bundle.folder / name).is_file():
+            described.append(_add_companion(blobs, artifact, bundle.folder / name, described[0]))
     index = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": described}
     members: dict[str, bytes | Path] = {
         "index.json": files.canonical_json(index),
@@ -299,14 +349,17 @@ def _add_bundle(blobs: dict[str, bytes | Path], bundle: Bundle) -> dict[str, Any
     return {**described, "artifactType": ARTIFACT, "annotations": {_REF_NAME: bundle.manifest.name}}
 
 
-def _add_reference(blobs: dict[str, bytes | Path], path: Path, subject: dict[str, Any]) -> dict[str, Any]:
+def _add_companion(
+    blobs: dict[str, bytes | Path], artifact: str, path: Path, subject: dict[str, Any]
+) -> dict[str, Any]:
+    name, media = _COMPANIONS[artifact]
     record = _record(path)
     blobs[record.sha256] = path
     empty = _add_bytes(blobs, b"{}")
-    layer = _descriptor("application/vnd.safetensors", record, {_TITLE: REFERENCE})
+    layer = _descriptor(media, record, {_TITLE: name})
     refers_to = {key: subject[key] for key in ("mediaType", "digest", "size")}
-    document = _encoded_oci_manifest(_REFERENCE_ARTIFACT, _descriptor(_EMPTY_TYPE, empty), [layer], refers_to)
-    return {**_descriptor(_MANIFEST_TYPE, _add_bytes(blobs, document)), "artifactType": _REFERENCE_ARTIFACT}
+    document = _encoded_oci_manifest(artifact, _descriptor(_EMPTY_TYPE, empty), [layer], refers_to)
+    return {**_descriptor(_MANIFEST_TYPE, _add_bytes(blobs, document)), "artifactType": artifact}
 
 
 def _add_bytes(blobs: dict[str, bytes | Path], data: bytes) -> FileRecord:
@@ -415,10 +468,8 @@ def _unpack_into(layout: _Layout, archive: tarfile.TarFile, staging: Path) -> No
     (staging / MANIFEST).write_bytes(config)
     for name, record in manifest.files.items():
         _extract(archive, f"sha256:{record.sha256}", staging / Path(name).name)
-    if _REFERENCE_ARTIFACT in layout.manifests:
-        reference = _parsed(_blob(archive, layout.manifests[_REFERENCE_ARTIFACT]), layout.name)
-        _extract(archive, reference["layers"][0]["digest"], staging / REFERENCE)
-        _check_reference(staging / REFERENCE, reference["layers"][0]["digest"])
+    for artifact in _COMPANIONS.keys() & layout.manifests.keys():
+        _unpack_companion(layout, archive, artifact, staging)
 
 
 def _parsed(data: bytes, where: str) -> Any:
@@ -434,7 +485,11 @@ def _extract(archive: tarfile.TarFile, digest: str, target: Path) -> None:
         shutil.copyfileobj(stream, sink, 1 << 20)
 
 
-def _check_reference(path: Path, digest: str) -> None:
-    """The other files are checked when the bundle is loaded; the reference is not in the bundle's manifest."""
-    if files.sha256_file(path) != digest.removeprefix("sha256:"):
-        raise VerificationError("the reference in the package is not what its digest says", hint="fetch it again")
+def _unpack_companion(layout: _Layout, archive: tarfile.TarFile, artifact: str, staging: Path) -> None:
+    """Unpack a file that the bundle's manifest does not list, and check it against its own artifact's."""
+    name, _media = _COMPANIONS[artifact]
+    described = _parsed(_blob(archive, layout.manifests[artifact]), layout.name)
+    digest = described["layers"][0]["digest"]
+    _extract(archive, digest, staging / name)
+    if files.sha256_file(staging / name) != digest.removeprefix("sha256:"):
+        raise VerificationError(f"{name} in the package is not what its digest says", hint="fetch it again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import shutil
 import tempfile
@@ -20,11 +21,14 @@ import toolchain
 from toolchain import bundle, elf, files, tensors
 from toolchain.backends import BACKENDS, Backend
 from toolchain.board import Board
-from toolchain.bundle import Bundle, Manifest, Reference
+from toolchain.bundle import Bundle, Manifest, Reference, Tuned
 from toolchain.cross import Cross
 from toolchain.errors import BuildError, InputError
 from toolchain.model import ImportedModel
 from toolchain.tensors import DTYPES
+from toolchain.tuning._tvm import target_table
+from toolchain.tuning.apply import Applied, apply
+from toolchain.tuning.records import Key, Records
 
 _ENTRY = "main"
 
@@ -45,6 +49,9 @@ def build(  # noqa: PLR0913 - a build has these independent parts
     *,
     command: str,
     reference: Reference | None = None,
+    records: Records | None = None,
+    emulated: bool = False,
+    tell: Callable[[str], None] = lambda _line: None,
 ) -> Bundle:
     """Compile a model for a board into a bundle.
 
@@ -53,8 +60,12 @@ def build(  # noqa: PLR0913 - a build has these independent parts
         board: The board type, resolved.
         cross: The compiler that links the library.
         folder: Where the bundle goes; a bundle that is there is replaced, anything else is left alone.
-        command: The command line that makes the bundle again; part of the manifest.
+        command: The command line that makes the bundle again, but for the options about tuning records, which are
+            added; part of the manifest.
         reference: What its outputs are to be compared with.
+        records: Tuning records, of which the best for the board's target are applied; None to apply none.
+        emulated: Whether those of an emulator are wanted, instead of those of a real board.
+        tell: Told for how many kernels there was a record.
 
     Raises:
         BuildError: TVM, the compiler or the linker failed.
@@ -62,17 +73,58 @@ def build(  # noqa: PLR0913 - a build has these independent parts
     """
     backend = BACKENDS[board.backend]
     target = backend.target(board)
-    compiled = lift_constants(_guarded(imported.source.name, lambda: backend.prepare(imported.module, board)))
+    name = imported.source.name
+    scheduled = None if records is None else _scheduled(imported, board, records, emulated=emulated, tell=tell)
+    compiled = lift_constants(
+        scheduled.module if scheduled else _guarded(name, lambda: backend.prepare(imported.module, board))
+    )
     with _replacing(folder) as staging:
-        _write_library(compiled.module, target, cross, staging / bundle.LIBRARY, imported.source.name)
+        _write_library(compiled.module, target, cross, staging / bundle.LIBRARY, name)
         files.write_atomic(staging / bundle.GRAPH, _graph_json(compiled.module))
         files.write_atomic(staging / bundle.GRAPH_TEXT, (compiled.module.script().rstrip() + "\n").encode())
         tensors.save(staging / bundle.PARAMS, compiled.params)
         if reference is not None:
             reference.save(staging)
-        manifest = _manifest(imported, board, staging, (backend, cross), tuple(compiled.params), command)
+        if scheduled:
+            files.write_atomic(staging / bundle.RECORDS, scheduled.records)
+        again = f"{command} {_record_options(scheduled, emulated=emulated)}".strip()
+        manifest = _manifest(imported, board, staging, (backend, cross), tuple(compiled.params), again)
+        manifest = dataclasses.replace(manifest, records=_tuned(scheduled))
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
     return bundle.load(folder)
+
+
+def record_key(board: Board, *, emulated: bool = False) -> Key:
+    """Return what records for a board have to be found under."""
+    return Key.of(target_table(BACKENDS[board.backend].target(board)), emulated=emulated)
+
+
+def _scheduled(
+    imported: ImportedModel, board: Board, records: Records, *, emulated: bool, tell: Callable[[str], None]
+) -> Applied | None:
+    """Apply the best records; None if there is none that applies."""
+    backend, name = BACKENDS[board.backend], imported.source.name
+    if record_key(board, emulated=emulated) not in records.keys:
+        tell(f"no tuning records are for the target of {board.name}")
+        return None
+    lowered = _guarded(name, lambda: backend.lowered(imported.module, board))
+    done: Applied = _guarded(name, lambda: apply(lowered, backend.target(board), records, emulated=emulated))
+    for skipped in done.skipped:
+        tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
+    tell(f"applied tuning records for {done.tuned} of {done.tasks} tasks")
+    return done if done.tuned else None
+
+
+def _record_options(scheduled: Applied | None, *, emulated: bool) -> str:
+    if scheduled is None:
+        return "--no-records"
+    return f"--records {bundle.RECORDS}" + (" --emulated" if emulated else "")
+
+
+def _tuned(scheduled: Applied | None) -> Tuned:
+    if scheduled is None:
+        return Tuned()
+    return Tuned(files.sha256_bytes(scheduled.records), scheduled.tasks, scheduled.tuned)
 
 
 def _graph_json(module: tvm.IRModule) -> bytes:
@@ -153,7 +205,7 @@ def _manifest(  # noqa: PLR0913, PLR0917 - a manifest has that many sources
         board=board.name,
         machine=board.machine,
         triple=board.triple,
-        target=_plain_target(backend.target(board)),
+        target=target_table(backend.target(board)),
         glibc=elf.minimum_glibc(staging / bundle.LIBRARY),
         cpu_features=backend.cpu_features(board),
         entry=_ENTRY,
@@ -177,17 +229,6 @@ def versions() -> dict[str, str]:
         "tvm": importlib.metadata.version("apache-tvm"),
         "tvm_ffi": importlib.metadata.version("apache-tvm-ffi"),
     }
-
-
-def _plain_target(target: tvm.target.Target) -> dict[str, Any]:
-    return {
-        "kind": str(target.kind.name),
-        **{str(key): value if isinstance(value, int) else _plain(value) for key, value in target.attrs.items()},
-    }
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, str) else [str(item) for item in value]
 
 
 @contextmanager

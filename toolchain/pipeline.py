@@ -13,12 +13,14 @@ from toolchain.board import Board, Device
 from toolchain.bundle import Bundle, Manifest
 from toolchain.deploy import Progress, Stages
 from toolchain.device_runtime import Program
+from toolchain.errors import InputError
 from toolchain.inputs import Guess
 from toolchain.report import Report
 from toolchain.runner import Plan
 from toolchain.shell import Shell
 from toolchain.store import Store
 from toolchain.tensors import Tensors
+from toolchain.tuning.records import Key, RecordFile, Records, default_path
 
 Tell = Callable[[str], None]
 """Called with one line at the start of each stage."""
@@ -79,12 +81,18 @@ class Pipeline:
         board: The board type, resolved.
         tell: Who is told about each stage.
         toolchain: `container` or `host`, where libraries are linked; empty means as the board file says.
+        records: File of tuning records to apply; None means the board's own, if there is one.
+        tuned: Whether records are applied at all.
+        emulated: Whether the records of an emulator are applied, instead of those of a real board.
         stages: The time of each stage so far.
     """
 
     board: Board
     tell: Tell
     toolchain: str = ""
+    records: Path | None = None
+    tuned: bool = True
+    emulated: bool = False
     stages: Stages = field(default_factory=Stages)
 
     def build(self, wanted: Model, folder: Path | None = None) -> Bundle:
@@ -94,6 +102,7 @@ class Pipeline:
 
         compiler_driver = cross.choose(self.board, self.toolchain)
         compiler_driver.describe()  # a missing compiler or image is told before a minute goes into the model
+        found = self._records(compiler.record_key(self.board, emulated=self.emulated))
         with self.stages.timed("import"):
             self.tell(f"importing {wanted.source}")
             loaded = model.load(wanted.source, wanted.shapes, wanted.given.seed)
@@ -107,7 +116,33 @@ class Pipeline:
             self.tell(f"compiling for {self.board.name}")
             target = folder or Path("build") / f"{loaded.name}-{self.board.name}"
             command = self._reproducer(loaded.origin, wanted)
-            return compiler.build(imported, self.board, compiler_driver, target, command=command, reference=expected)
+            return compiler.build(
+                imported,
+                self.board,
+                compiler_driver,
+                target,
+                command=command,
+                reference=expected,
+                records=found,
+                emulated=self.emulated,
+                tell=self.tell,
+            )
+
+    def _records(self, key: Key) -> Records | None:
+        """Read the tuning records that are to be applied; None if there are none."""
+        path = self.records or default_path(self.board.name)
+        if not self.tuned or (self.records is None and not path.exists()):
+            return None
+        found = RecordFile(path).read()
+        if self.records and key not in found.keys:
+            raise InputError(
+                f"{path} has no records for {self.board.name}",
+                details="\n".join(
+                    [f"wanted: {_described(key)}", *(f"found:  {_described(one)}" for one in found.keys)]
+                ),
+                hint="`toolchain tune MODEL --board BOARD` makes some; --no-records builds without",
+            )
+        return found
 
     def _reproducer(self, origin: str, wanted: Model) -> str:
         """Name the command that makes a bundle again, without any path of this machine."""
@@ -211,6 +246,10 @@ class Pipeline:
                 plan=Plan(settings.budget_s),
                 emulated=lab.emulated,
             )
+
+
+def _described(key: Key) -> str:
+    return f"{key.target}, TVM {key.tvm}" + (", of an emulator" if key.emulated else "")
 
 
 def _labels(settings: Settings, manifest: Manifest) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import tomllib
 from pathlib import Path
@@ -139,6 +140,7 @@ def test_what_a_file_may_say():
         image="arm",
         compiler="aarch64-linux-gnu-g++-12",
         cpu_features=("asimd", "asimdhp"),
+        cores=4,
         threads=4,
         root="/opt/models",
         keep=5,
@@ -155,6 +157,14 @@ def test_the_file_that_says_everything_does():
 def test_resolved_takes_this_machine_for_native():
     found = board.load(str(DATA / "valid" / "this-machine.toml")).resolved()
     assert (found.machine, found.triple) == (platform.machine(), f"{platform.machine()}-linux-gnu")
+
+
+def test_resolved_counts_the_cores_of_this_machine_alone():
+    found = board.load(str(DATA / "valid" / "this-machine.toml"))
+    assert found.cores == 0
+    assert found.resolved().cores == os.cpu_count()
+    assert dataclasses.replace(found, cores=3).resolved().cores == 3
+    assert dataclasses.replace(found, connection="ssh").resolved().cores == 0
 
 
 def test_resolved_changes_nothing_else():

@@ -236,3 +236,79 @@ def test_a_reference_with_a_senseless_tolerance_is_refused(tmp_path):
     tensors.save(tmp_path / bundle.REFERENCE, {"input.x": np.ones(1)}, {"tolerance": "much"})
     with pytest.raises(VerificationError, match="no number"):
         bundle.Reference.read(tmp_path / bundle.REFERENCE)
+
+
+# --- tuning records --------------------------------------------------------------------------------------------
+
+RECORDS = b"what was applied\n"
+
+
+@pytest.fixture
+def tuned(tiny, tmp_path):
+    """A bundle that says that records were applied to it, and holds some."""
+    wanted = bundle.Tuned(files.sha256_bytes(RECORDS), tasks=2, tuned=1)
+    found = made.variant(tiny, tmp_path / "tuned", {}, records=wanted)
+    (found.folder / bundle.RECORDS).write_bytes(RECORDS)
+    return found
+
+
+def test_records_travel_in_the_package_and_to_no_device(tuned, tmp_path):
+    target = tmp_path / "tuned.tar"
+    bundle.pack(tuned, target)
+    content = members(target)
+    referrer = json.loads(content[path(json.loads(content["index.json"])["manifests"][2]["digest"])])
+    assert referrer["subject"]["digest"] == f"sha256:{tuned.digest}"
+    assert content[path(referrer["layers"][0]["digest"])] == RECORDS
+    found = bundle.unpack(target, tmp_path / "out")
+    assert found.digest == tuned.digest
+    assert found.records.read_bytes() == RECORDS
+    assert bundle.RECORDS not in found.manifest.files
+
+
+def test_a_package_without_records_is_of_the_same_bundle(tuned, tmp_path):
+    tuned.records.unlink()
+    bundle.pack(tuned, tmp_path / "bare.tar")
+    found = bundle.unpack(tmp_path / "bare.tar", tmp_path / "out")
+    assert found.digest == tuned.digest
+    assert found.records is None
+
+
+def test_other_records_do_not_pass_for_those_that_were_applied(tuned):
+    tuned.records.write_bytes(b"better ones\n")
+    with pytest.raises(VerificationError, match="records that were applied"):
+        bundle.load(tuned.folder)
+
+
+def test_records_beside_an_untuned_bundle_are_refused(tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.folder, copy)
+    (copy / bundle.RECORDS).write_bytes(RECORDS)
+    with pytest.raises(VerificationError, match="records that were applied"):
+        bundle.load(copy)
+
+
+def test_records_that_were_changed_in_a_package_are_refused(tuned, tmp_path):
+    target = tmp_path / "tuned.tar"
+    bundle.pack(tuned, target)
+
+    def change(content):
+        content[blob_of(content, bundle.RECORDS)] = b"better ones\n"
+
+    with pytest.raises(VerificationError, match=r"records\.jsonl in the package is not what its digest says"):
+        bundle.unpack(rewritten(target, change), tmp_path / "out")
+
+
+def test_a_manifest_from_before_there_were_records_keeps_its_digest(tiny):
+    document = json.loads(tiny.manifest.encoded())
+    del document["records"]
+    older = files.canonical_json(document)
+    found = bundle.read_manifest(older, "here")
+    assert found.records is None
+    assert found.encoded() == older
+
+
+@pytest.mark.parametrize("value", [{"sha256": "abc"}, {"tasks": -1}, {"tuned": "many"}, 7])
+def test_a_manifest_with_other_words_about_records_is_refused(tiny, value):
+    document = json.loads(tiny.manifest.encoded()) | {"records": value}
+    with pytest.raises(VerificationError, match="manifest of here is not valid"):
+        bundle.read_manifest(files.canonical_json(document), "here")

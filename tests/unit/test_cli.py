@@ -40,6 +40,7 @@ def device(tmp_path_factory, tiny):
 def test_every_command_explains_itself():
     commands = ["boards", "boards check", "boards schema", "model", "model list", "model inspect", "build", "package"]
     commands += ["deploy", "bench", "status", "releases", "rollback", "doctor"]
+    commands += ["farm", "farm up", "farm down", "farm status", "farm lock", "farm release"]
     for command in commands:
         assert done(*command.split(), "--help").out.startswith("Usage: "), command
 
@@ -80,7 +81,7 @@ def test_a_model_with_an_open_dimension_is_built(tmp_path):
     path = nets.save(nets.relu(("batch", 3)), tmp_path)
     made = parsed("build", path, "--shape", "x:4,3", "-o", tmp_path / "out")
     assert made["manifest"]["inputs"][0]["shape"] == [4, 3]
-    assert made["manifest"]["command"] == "toolchain build net.onnx --board local --shape x:4,3 --seed 0"
+    assert made["manifest"]["command"] == "toolchain build net.onnx --board local --shape x:4,3 --seed 0 --no-records"
 
 
 def test_build_and_package_tell_the_same_digest(tmp_path):

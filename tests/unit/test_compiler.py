@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,11 +11,12 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import nets
-from toolchain import bundle, compiler, cross, model, tensors
+from tests import nets, tunings
+from toolchain import bundle, compiler, cross, files, model, tensors
 from toolchain.backends import cpu
 from toolchain.board import Target
 from toolchain.errors import BuildError, InputError
+from toolchain.tuning.records import RecordFile, Records
 
 CONVOLUTION = """
 from pathlib import Path
@@ -108,8 +110,6 @@ def test_a_failed_build_leaves_the_older_bundle_and_nothing_else(native, tmp_pat
 
 
 def test_an_unknown_cpu_is_refused_with_those_there_are(native):
-    import dataclasses
-
     board = dataclasses.replace(native, target=Target(mcpu="z80"))
     with pytest.raises(InputError, match="z80") as caught:
         cpu.target(board)
@@ -121,3 +121,68 @@ def test_a_missing_compiler_is_a_build_error(native, tmp_path, monkeypatch):
     with pytest.raises(BuildError, match="not installed") as caught:
         build(nets.relu(), native, tmp_path)
     assert "doctor" in caught.value.hint
+
+
+# --- tuning records --------------------------------------------------------------------------------------------
+
+
+def convolution():
+    weights = {"k": np.random.default_rng(0).standard_normal((16, 8, 3, 3)).astype(np.float32)}
+    return nets.model(
+        [nets.node("Conv", ["x", "k"], ["c"]), nets.node("Relu", ["c"], ["y"])],
+        [nets.value("x", (1, 8, 10, 10))],
+        [nets.value("y", (1, 16, 8, 8))],
+        weights,
+    )
+
+
+def records_of(proto, native, folder):
+    path = folder / "net.onnx"
+    onnx.save(proto, path)
+    lowered = cpu.lowered(model.import_model(model.load(str(path))).module, native)
+    return Records.collect(tunings.of_kernels(lowered, cpu.target(native)))
+
+
+def test_records_are_applied_and_named_in_the_manifest(native, tmp_path):
+    records, told = records_of(convolution(), native, tmp_path), []
+    made = build(convolution(), native, tmp_path, records=records, tell=told.append)
+    assert told == ["applied tuning records for 1 of 1 tasks"]
+    assert made.manifest.records == bundle.Tuned(files.sha256_file(made.records), tasks=1, tuned=1)
+    assert made.manifest.command == "toolchain build net.onnx --records records.jsonl"
+    assert made.manifest.target["num-cores"] == native.cores
+
+
+def test_the_records_in_a_bundle_make_it_again(native, tmp_path):
+    records = records_of(convolution(), native, tmp_path)
+    first = build(convolution(), native, tmp_path, records=records)
+    (tmp_path / "again").mkdir()
+    again = build(convolution(), native, tmp_path / "again", records=RecordFile(first.records).read())
+    assert again.digest == first.digest
+
+
+def test_records_that_fit_nothing_leave_the_bundle_untuned(native, tmp_path):
+    first = build(nets.relu((2, 3)), native, tmp_path)
+    other = records_of(convolution(), native, tmp_path)
+    told = []
+    (tmp_path / "again").mkdir()
+    again = build(nets.relu((2, 3)), native, tmp_path / "again", records=other, tell=told.append)
+    assert told == ["applied tuning records for 0 of 1 tasks"]
+    assert again.digest == first.digest
+    assert again.records is None
+    assert again.manifest.records == bundle.Tuned()
+    assert again.manifest.command == "toolchain build net.onnx --no-records"
+
+
+def test_a_record_that_does_not_fit_is_told(native, tmp_path):
+    records = records_of(convolution(), native, tmp_path)
+    broken = Records(records.workloads, (dataclasses.replace(records.trials[0], candidate="ab"),))
+    told = []
+    made = build(convolution(), native, tmp_path, records=broken, tell=told.append)
+    assert "does not fit it any more" in told[0]
+    assert told[1] == "applied tuning records for 0 of 1 tasks"
+    assert made.records is None
+
+
+def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
+    build(convolution(), native, tmp_path, records=records_of(convolution(), native, tmp_path))
+    assert build(convolution(), native, tmp_path).records is None

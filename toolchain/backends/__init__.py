@@ -24,5 +24,8 @@ class Backend(Protocol):
     def prepare(self, module: tvm.IRModule, board: Board) -> tvm.IRModule:
         """Rewrite an imported Relax module for the board, while its weights are still constants."""
 
+    def lowered(self, module: tvm.IRModule, board: Board) -> tvm.IRModule:
+        """Rewrite an imported Relax module into calls of fused TIR kernels, which can be tuned one by one."""
+
 
 BACKENDS: dict[str, Backend] = {"cpu": cpu}

@@ -14,7 +14,7 @@ from toolchain.errors import InputError
 
 
 def target(board: Board) -> tvm.target.Target:
-    """Return the LLVM target of a board.
+    """Return the LLVM target of a board; `num-cores` is in it where the board's cores are known.
 
     Raises:
         InputError: LLVM does not know the board's CPU.
@@ -35,6 +35,8 @@ def target(board: Board) -> tvm.target.Target:
         description["mfloat-abi"] = "hard"
     if board.target.mattr:
         description["mattr"] = list(board.target.mattr)
+    if board.cores:
+        description["num-cores"] = board.cores
     return tvm.target.Target(description)
 
 
@@ -74,4 +76,18 @@ def prepare(module: tvm.IRModule, board: Board) -> tvm.IRModule:
                 transform.FoldConstant(),
             ]
         )(module)
+    return rewritten
+
+
+def lowered(module: tvm.IRModule, board: Board) -> tvm.IRModule:
+    """Rewrite an imported Relax module into calls of fused TIR kernels: what is tuned, and what records apply to.
+
+    Weights stay constants, and each kernel says which of its arguments they are, so that a schedule may choose their
+    layout.
+    """
+    prepared = prepare(module, board)
+    with target(board):
+        rewritten: tvm.IRModule = tvm.transform.Sequential(
+            [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
+        )(prepared)
     return rewritten

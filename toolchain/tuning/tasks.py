@@ -84,7 +84,7 @@ def _called(module: tvm.IRModule) -> Iterator[Any]:
 def _task(number: int, item: Any, key: str) -> Task:
     module = item.dispatched[0]
     name, weight = str(item.task_name), int(item.weight)
-    return Task(number, name, _operator(module, name), _args(module), weight, _gflop(module), key, module)
+    return Task(number, name, _operator(module, name), args_of(module), weight, _gflop(module), key, module)
 
 
 def _operator(module: tvm.IRModule, name: str) -> str:
@@ -94,8 +94,14 @@ def _operator(module: tvm.IRModule, name: str) -> str:
     return found if found and not _NO_OPERATOR.match(found) else _DIGITS.sub("", name.removeprefix("fused_"))
 
 
-def _args(module: tvm.IRModule) -> tuple[TensorArg, ...]:
-    found = meta_schedule().arg_info.ArgInfo.from_entry_func(module, False)  # noqa: FBT003 - TVM takes no name for it
+def args_of(module: tvm.IRModule, *, packed: bool = False) -> tuple[TensorArg, ...]:
+    """Return the arguments of a kernel in order.
+
+    Args:
+        module: TIR module with the function `main`.
+        packed: Whether weights count in the layout that a schedule chose for them, in which a candidate takes them.
+    """
+    found = meta_schedule().arg_info.ArgInfo.from_entry_func(module, packed)
     rows = [one.as_json() for one in found]
     return tuple(TensorArg(str(dtype), tuple(int(size) for size in shape)) for _kind, dtype, shape in rows)
 

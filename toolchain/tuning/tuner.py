@@ -26,7 +26,7 @@ from toolchain.errors import BuildError, ToolchainError
 from toolchain.tuning import scheduler, schedules
 from toolchain.tuning.records import Key, Record, RecordFile, Records, Workload
 from toolchain.tuning.search import Candidate, Search, Tuner
-from toolchain.tuning.tasks import Task
+from toolchain.tuning.tasks import Task, args_of
 from toolchain.tuning.trials import Built, Measured, Options, Trial
 
 BATCH = 16
@@ -140,7 +140,7 @@ class _Round:
         state: Its task.
         candidates: What it tries; None for one whose recorded trace does not fit any more.
         results: One record per candidate, once there is one.
-        futures: What is still measured.
+        waiting: What is measured, and the events that tell that each result is recorded.
     """
 
     number: int
@@ -148,7 +148,7 @@ class _Round:
     candidates: list[Candidate | None]
     results: list[Record | None]
     of: int
-    futures: list[Future[Measured]] = field(default_factory=list)
+    waiting: list[tuple[Future[Measured], threading.Event]] = field(default_factory=list)
 
 
 class Tuning:
@@ -341,17 +341,23 @@ class Tuning:
             if one.library is None:
                 self._record(planned, place, Measured((), "build", one.error, seconds=one.seconds))
                 continue
-            future = self._measures.submit(Trial(one.library, planned.state.task.args))
-            planned.futures.append(future)
-            future.add_done_callback(partial(self._measured, planned, place, one))
+            args = args_of(_module(planned.candidates[place]), packed=True)
+            future = self._measures.submit(Trial(one.library, args))
+            recorded = threading.Event()  # a future wakes who waits for it before it calls back
+            planned.waiting.append((future, recorded))
+            future.add_done_callback(partial(self._measured, planned, place, one, recorded))
         self._check()
 
-    def _measured(self, planned: _Round, place: int, built: Built, future: Future[Measured]) -> None:
+    def _measured(
+        self, planned: _Round, place: int, built: Built, recorded: threading.Event, future: Future[Measured]
+    ) -> None:
         """Record a result the moment it comes, in the thread that it comes in."""
-        self._builds.discard(built)
-        if future.cancelled() or future.exception() is not None:
-            return  # whoever waits for it is told
-        self._record(planned, place, future.result())
+        try:
+            self._builds.discard(built)
+            if not future.cancelled() and future.exception() is None:  # whoever waits for it is told otherwise
+                self._record(planned, place, future.result())
+        finally:
+            recorded.set()
 
     def _record(self, planned: _Round, place: int, measured: Measured) -> None:
         candidate = planned.candidates[place]
@@ -402,22 +408,18 @@ class Tuning:
         while len(self._pending) > left:
             oldest = self._pending.popleft()
             with self._timed("run"):
-                for future in oldest.futures:
-                    self._wait(future)
+                for future, recorded in oldest.waiting:
+                    self._wait(recorded)
+                    future.result()
             self._check()
             with self._timed("search"):
                 self._learn(oldest)
             self._on_tick()
 
-    def _wait(self, future: Future[Measured]) -> None:
-        while True:
-            try:
-                future.result(timeout=_TICK_S)
-            except TimeoutError:
-                self._check()
-                self._on_tick()
-                continue
-            return
+    def _wait(self, recorded: threading.Event) -> None:
+        while not recorded.wait(_TICK_S):
+            self._check()
+            self._on_tick()
 
     def _learn(self, ended: _Round) -> None:
         state = ended.state

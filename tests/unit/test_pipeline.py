@@ -1,0 +1,125 @@
+"""The stages in their order: which tuning records a build takes, and what it says about them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx
+import pytest
+
+from tests import bundles, tunings
+from toolchain import bundle, inputs, model
+from toolchain.backends import cpu
+from toolchain.errors import InputError
+from toolchain.pipeline import Model, Pipeline
+from toolchain.tuning.records import Record, RecordFile, Records, default_path
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    path = tmp_path_factory.mktemp("dense") / "dense.onnx"
+    onnx.save(bundles.dense(16, 8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lines(dense, native):
+    imported = model.import_model(model.load(str(dense)))
+    return tuple(tunings.of_kernels(cpu.lowered(imported.module, native), cpu.target(native)))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder, which records of this machine's board may be put into."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLCHAIN_RECORDS", raising=False)
+    return tmp_path
+
+
+def build(dense, native, folder, **options):
+    told = []
+    made = Pipeline(native, told.append, **options).build(Model(str(dense), {}, inputs.Source()), folder / "bundle")
+    return made, "\n".join(told)
+
+
+def emulated(lines):
+    return [dataclasses.replace(one, emulated=True) if isinstance(one, Record) else one for one in lines]
+
+
+def test_without_records_a_bundle_is_untuned(dense, native, folder):
+    made, told = build(dense, native, folder)
+    assert made.manifest.records == bundle.Tuned()
+    assert made.manifest.command.endswith("--seed 0 --no-records")
+    assert made.records is None
+    assert "records" not in told
+
+
+def test_the_boards_own_records_are_applied(dense, native, folder, lines):
+    RecordFile(default_path(native.name)).append(lines)
+    made, told = build(dense, native, folder)
+    assert made.manifest.records.tuned == made.manifest.records.tasks == len(lines) / 2
+    assert f"applied tuning records for {len(lines) // 2} of {len(lines) // 2} tasks" in told
+    assert made.manifest.command.endswith("--seed 0 --records records.jsonl")
+
+
+def test_no_records_leaves_them_out(dense, native, folder, lines):
+    plain, _ = build(dense, native, folder)
+    RecordFile(default_path(native.name)).append(lines)
+    made, _ = build(dense, native, folder, tuned=False)
+    assert made.digest == plain.digest
+
+
+def test_the_named_records_of_a_bundle_make_it_again(dense, native, folder, lines):
+    RecordFile(default_path(native.name)).append(lines)
+    first, _ = build(dense, native, folder)
+    kept = folder / "kept.jsonl"
+    first.records.rename(kept)
+    default_path(native.name).unlink()
+    again, _ = build(dense, native, folder, records=kept)
+    assert again.digest == first.digest
+    assert again.records.read_bytes() == kept.read_bytes()
+
+
+def test_records_of_an_emulator_are_for_emulators(dense, native, folder, lines):
+    RecordFile(default_path(native.name)).append(emulated(lines))
+    made, told = build(dense, native, folder)
+    assert made.manifest.records == bundle.Tuned()
+    assert "no tuning records are for the target" in told
+    made, _ = build(dense, native, folder, emulated=True)
+    assert made.manifest.records.tuned == len(lines) / 2
+    assert made.manifest.command.endswith("--records records.jsonl --emulated")
+
+
+def test_the_boards_own_records_may_be_for_other_targets(dense, native, folder):
+    RecordFile(default_path(native.name)).append([tunings.record(target=tunings.OTHER)])
+    made, told = build(dense, native, folder)
+    assert made.manifest.records == bundle.Tuned()
+    assert f"no tuning records are for the target of {native.name}" in told
+
+
+@pytest.mark.parametrize(
+    "found", [[], [tunings.record(target=tunings.OTHER)], [tunings.record(tvm="0.1")]], ids=["none", "target", "tvm"]
+)
+def test_named_records_of_other_targets_are_refused(dense, native, folder, found):
+    path = folder / "other.jsonl"
+    path.write_bytes(b"")
+    RecordFile(path).append(found)
+    with pytest.raises(InputError, match=f"has no records for {native.name}") as caught:
+        build(dense, native, folder, records=path)
+    assert "wanted: " in caught.value.details
+    assert caught.value.details.count("found: ") == len(Records.collect(found).keys)
+
+
+def test_named_records_must_exist(dense, native, folder):
+    with pytest.raises(InputError, match="cannot read the tuning records"):
+        build(dense, native, folder, records=folder / "none.jsonl")
+
+
+def test_a_damaged_file_stops_the_build_before_the_model_is_imported(dense, native, folder):
+    path = default_path(native.name)
+    path.parent.mkdir()
+    path.write_text("a note\n")
+    told = []
+    with pytest.raises(InputError, match=r"line 1 of .* is no tuning record"):
+        Pipeline(native, told.append).build(Model(str(dense), {}, inputs.Source()), folder / "bundle")
+    assert told == []

@@ -1,0 +1,77 @@
+"""Records for MetaSchedule's own tools: a database that they open, whose schedules TVM applies."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import tvm
+from tvm import relax
+
+from tests import bundles, tunings
+from toolchain import model
+from toolchain.backends import cpu
+from toolchain.errors import InputError
+from toolchain.tuning import _records_export
+from toolchain.tuning._tvm import meta_schedule
+from toolchain.tuning.records import Records, Workload
+from toolchain.tuning.tasks import extract
+
+
+@pytest.fixture(scope="module")
+def target(native):
+    return cpu.target(native)
+
+
+@pytest.fixture(scope="module")
+def lowered(native, tmp_path_factory):
+    path = tmp_path_factory.mktemp("dense") / "dense.onnx"
+    onnx.save(bundles.dense(16, 8), path)
+    return cpu.lowered(model.import_model(model.load(str(path))).module, native)
+
+
+@pytest.fixture(scope="module")
+def found(lowered, target):
+    trials = Records.collect(tunings.of_kernels(lowered, target)).trials
+    kernels = [
+        Workload.of(task.workload, task.name, task.gflop * 1e9, tvm.ir.save_json(task.module))
+        for task in extract(lowered, target)
+    ]
+    return Records.collect([*kernels, *trials])
+
+
+def test_the_database_opens_and_is_applied(found, lowered, target, tmp_path):
+    key = found.keys[0]
+    assert _records_export.export(found, key, tmp_path / "database") == len(found.trials)
+    database = meta_schedule().database.JSONDatabase(work_dir=str(tmp_path / "database"), allow_missing=False)
+    seconds = [one.value for record in database.get_all_tuning_records() for one in record.run_secs]
+    assert seconds == [pytest.approx(1e-3)] * len(found.trials)
+    with target, database:
+        done = relax.transform.MetaScheduleApplyDatabase()(lowered)
+    kernels = [one for _, one in done.functions_items() if isinstance(one, tvm.tirx.PrimFunc)]
+    assert [bool(one.attrs.get("tirx.is_scheduled")) for one in kernels] == [True] * len(found.workloads)
+
+
+def test_failures_are_left_out(found, tmp_path):
+    failed = tunings.record(9, None, workload=found.trials[0].workload, target=found.trials[0].target)
+    both = Records.collect([*found.lines(), failed])
+    assert _records_export.export(both, found.keys[0], tmp_path / "out") == len(found.trials)
+
+
+def test_a_database_that_exists_is_left_alone(found, tmp_path):
+    (tmp_path / _records_export.FILES[0]).write_text("mine")
+    with pytest.raises(InputError, match="holds a database already"):
+        _records_export.export(found, found.keys[0], tmp_path)
+    assert (tmp_path / _records_export.FILES[0]).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("workloads", "message"),
+    [([], "do not hold the module"), ([Workload.of("{}", "conv", 1.0, "{}")], "cannot be read")],
+    ids=["missing", "damaged"],
+)
+def test_modules_must_be_there(found, tmp_path, workloads, message):
+    trial = found.trials[0]
+    known = [Workload.of(trial.workload, one.name, one.flops, one.module) for one in workloads]
+    with pytest.raises(InputError, match=message):
+        _records_export.export(Records.collect([*known, trial]), trial.key, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,143 @@
+"""Records put to use: the same outputs from scheduled kernels, and only records of the very target and kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+
+from tests import nets, tunings
+from toolchain import compiler, model
+from toolchain.backends import cpu
+from toolchain.tuning._tvm import target_table
+from toolchain.tuning.apply import apply
+from toolchain.tuning.records import Key, Record, Records, best_bytes, parse
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A convolution whose weights a schedule may pack, and a dense layer."""
+    stream = np.random.default_rng(0)
+    weights = {"k": stream.standard_normal((32, 16, 3, 3)), "w": stream.standard_normal((32, 10))}
+    proto = nets.model(
+        [
+            nets.node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
+            nets.node("Relu", ["c"], ["r"]),
+            nets.node("GlobalAveragePool", ["r"], ["g"]),
+            nets.node("Flatten", ["g"], ["f"]),
+            nets.node("MatMul", ["f", "w"], ["y"]),
+        ],
+        [nets.value("x", (1, 16, 14, 14))],
+        [nets.value("y", (1, 10))],
+        {name: value.astype(np.float32) for name, value in weights.items()},
+    )
+    path = tmp_path_factory.mktemp("net") / "net.onnx"
+    onnx.save(proto, path)
+    return model.import_model(model.load(str(path)))
+
+
+@pytest.fixture(scope="module")
+def lowered(imported, native):
+    return cpu.lowered(imported.module, native)
+
+
+@pytest.fixture(scope="module")
+def target(native):
+    return cpu.target(native)
+
+
+@pytest.fixture(scope="module")
+def lines(lowered, target):
+    return tuple(tunings.of_kernels(lowered, target))
+
+
+def changed(lines, **fields):
+    return Records.collect(dataclasses.replace(one, **fields) if isinstance(one, Record) else one for one in lines)
+
+
+def run(module, target, given):
+    compiled = compiler.lift_constants(module)
+    machine = relax.VirtualMachine(tvm.compile(compiled.module, target=target), tvm.cpu())
+    found = machine["main"](*(tvm.runtime.tensor(value) for value in [given, *compiled.params.values()]))
+    return (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy(), compiled.params
+
+
+def test_every_kernel_is_scheduled_and_the_outputs_stay(imported, lowered, native, target, lines):
+    done = apply(lowered, target, Records.collect(lines))
+    assert done.tasks == done.tuned == len(lines) / 2 >= 3
+    assert done.skipped == ()
+    given = np.random.default_rng(1).standard_normal((1, 16, 14, 14)).astype(np.float32)
+    plain, _ = run(cpu.prepare(imported.module, native), target, given)
+    tuned, params = run(done.module, target, given)
+    np.testing.assert_allclose(tuned, plain, rtol=1e-4, atol=1e-4)
+    assert (32, 16, 3, 3) not in {value.shape for value in params.values()}  # packed at compile time
+
+
+def test_what_was_applied_is_enough_to_do_it_again(lowered, target, lines):
+    first = apply(lowered, target, Records.collect([*lines, *changed(lines, samples_s=(9.0,), board="slow").lines()]))
+    again = apply(lowered, target, parse(first.records, "here"))
+    assert again.records == first.records
+    assert compiler._graph_json(again.module) == compiler._graph_json(first.module)
+
+
+def test_records_of_other_kernels_are_left_out(lowered, target, lines):
+    records = Records.collect([*lines[:2], *changed(lines[:2], workload="abc").lines()])
+    done = apply(lowered, target, records)
+    assert done.tuned == 1
+    assert done.records == best_bytes(records, Key.of(target_table(target)), {lines[0].workload})
+    assert b"abc" not in done.records
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": tunings.OTHER},
+        {"tvm": "0.1"},
+        {"emulated": True},
+        {"samples_s": (), "cause": "crash"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_was_found_for_another_is_not_applied(lowered, target, lines, fields):
+    done = apply(lowered, target, changed(lines, **fields))
+    assert (done.tuned, done.records, done.skipped) == (0, b"", ())
+    assert done.module.same_as(lowered)
+
+
+def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, target, lines):
+    assert apply(lowered, target, changed(lines, emulated=True), emulated=True).tuned == len(lines) / 2
+    assert apply(lowered, target, Records.collect(lines), emulated=True).tuned == 0
+
+
+def test_another_number_of_cores_is_another_target(lowered, native, lines):
+    other = cpu.target(dataclasses.replace(native, cores=native.cores + 1))
+    assert apply(lowered, other, Records.collect(lines)).tuned == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trace": "no JSON"},
+        {"trace": "[]"},
+        {"trace": "{}"},
+        {"trace": '[[["GetSBlock",[],["no_such_block","main"],["b0"]]],[]]'},
+        {"trace": '[[["NoSuchStep",[],[],[]]],[]]'},
+        {"candidate": "abc"},
+    ],
+    ids=lambda fields: next(iter(fields.values())),
+)
+def test_a_record_that_gives_no_such_schedule_is_skipped_and_named(lowered, target, lines, fields):
+    broken = [*changed(lines[:2], **fields).lines(), *lines[2:]]
+    done = apply(lowered, target, Records.collect(broken))
+    assert done.skipped == (lines[0].name,)
+    assert done.tuned == done.tasks - 1
+    assert lines[0].workload.encode() not in done.records
+
+
+def test_the_intrinsics_are_never_imported():
+    assert "tvm.s_tir.tensor_intrin.cuda" not in sys.modules

@@ -1,0 +1,181 @@
+"""The tuning commands: what is tuned, the tuning itself, and what it gained."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolchain import _options
+from toolchain._commands import Console, Result
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.pipeline import Model
+    from toolchain.tuning.places import Wanted
+    from toolchain.tuning.session import Request
+    from toolchain.tuning.tasks import Task
+    from toolchain.tuning.tuner import Plan
+
+
+@click.command("tasks")
+@click.argument("source", metavar="MODEL")
+@_options.board_option
+@_options.shape_option
+@_options.seed_option
+@_options.json_flag
+def tasks_command(source: str, board_name: str, shapes: tuple[str, ...], seed: int, *, as_json: bool) -> Result:
+    """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
+    from toolchain import report  # noqa: PLC0415 - the help needs none of this
+    from toolchain.tuning import session  # noqa: PLC0415 - as above
+
+    found = session.extract(_model(source, shapes, seed), _board(board_name)).tasks
+    rows = [
+        (str(task.id), task.name, task.operator, task.shape, str(task.weight), f"{task.gflop:.4f}") for task in found
+    ]
+    text = report.columns([("ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs"), *rows])
+    total = sum(task.weight * task.gflop for task in found)
+    return Result(f"{text}\n{len(found)} tasks, {total:.3f} GFLOPs a run", [_row(task) for task in found], as_json)
+
+
+def _row(task: Task) -> dict[str, Any]:
+    kept = ("id", "name", "operator", "shape", "weight", "gflop", "workload")
+    return {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
+
+
+def _board(name: str) -> Board:
+    from toolchain import board  # noqa: PLC0415 - as above
+
+    return board.load(name).resolved()
+
+
+def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
+    from toolchain import inputs  # noqa: PLC0415 - as above
+    from toolchain.pipeline import Model  # noqa: PLC0415 - as above
+
+    return Model(source, _options.parse_shapes(shapes), inputs.Source(None, None, seed))
+
+
+@click.command("tune")
+@click.argument("source", metavar="MODEL")
+@_options.device_options
+@_options.toolchain_option
+@_options.shape_option
+@_options.seed_option
+@_options.tuning_options
+@click.option("--op", "operators", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID.")
+@click.option("--records", type=_options.PATH, help="File of records; records/BOARD.jsonl by default.")
+@click.option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
+@click.option("--key", help="Key of the boards at that tracker; the board type by default.")
+@click.option("--report", "report_path", type=_options.PATH, help="Write the report as an HTML page.")
+@_options.json_flag
+@click.pass_obj
+def tune_command(console: Console, source: str, report_path: Path | None, *, as_json: bool, **options: Any) -> Result:
+    """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
+    from toolchain.tuning import tune_report  # noqa: PLC0415 - as above
+
+    found = tuned(console, source, options)
+    if report_path:
+        from toolchain import files  # noqa: PLC0415 - as above
+
+        files.write_atomic(report_path, tune_report.html(found).encode())
+    return Result(tune_report.table(found), found.document(), as_json)
+
+
+def tuned(console: Console, source: str, options: dict[str, Any]) -> Any:
+    """Tune as a command's options say; returns the TuneReport."""
+    from toolchain.tuning import session  # noqa: PLC0415 - as above
+
+    return session.run(_request(source, options), console.say, console.redraw)
+
+
+def _request(source: str, options: dict[str, Any]) -> Request:
+    from toolchain.tuning import session  # noqa: PLC0415 - as above
+
+    kind = _board(options["board_name"])
+    return session.Request(
+        model=_model(source, options["shapes"], options["seed"]),
+        boards=_wanted(kind, source, options),
+        plan=session.plan_for(kind, _plan(options)),
+        operators=options.get("operators", ()),
+        records=options["records"],
+        toolchain=options["toolchain"] or "",
+    )
+
+
+def _wanted(kind: Board, source: str, options: dict[str, Any]) -> Wanted:
+    from toolchain import board  # noqa: PLC0415 - as above
+    from toolchain.shell import SshOptions  # noqa: PLC0415 - as above
+    from toolchain.tuning.places import Wanted, parse_tracker  # noqa: PLC0415 - as above
+
+    tracker = options.get("tracker")
+    return Wanted(
+        board=kind,
+        host=options["host"] or "",
+        devices={} if kind.connection == "local" else board.load_devices(options["devices"]),
+        ssh=SshOptions(
+            config_file=options["ssh_config"],
+            known_hosts=options["known_hosts"],
+            identity=options["identity"],
+            password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
+        ),
+        root=board.check_root(options["root"]) if options["root"] else "",
+        tracker=parse_tracker(tracker) if tracker else None,
+        key=options.get("key") or "",
+        purpose=f"tune {Path(source).stem}",
+    )
+
+
+def _plan(options: dict[str, Any]) -> Plan:
+    from toolchain.tuning.trials import Options  # noqa: PLC0415 - as above
+    from toolchain.tuning.tuner import Plan  # noqa: PLC0415 - as above
+
+    return Plan(
+        tuner=options["tuner"],
+        trials=options["trials"],
+        seed=options["seed"],
+        per_task=options["trials_per_task"],
+        early_stop=options["early_stop"],
+        budget_s=options["time_budget"],
+        options=Options(
+            number=options["number"],
+            repeat=options["repeat"],
+            min_repeat_ms=options["min_repeat_ms"],
+            cooldown_s=options["cooldown"],
+            cache_flush=options["cache_flush"],
+            timeout_s=options["timeout"],
+            threads=options.get("kernel_threads") or 0,
+        ),
+    )
+
+
+def defaults() -> dict[str, Any]:
+    """Return the values of `tune`'s options where none is given, for a command that tunes on its way."""
+    return {
+        option.name: option.get_default(click.Context(tune_command)) for option in tune_command.params if option.name
+    }
+
+
+@click.command("hardware")
+@_options.device_options
+@_options.json_flag
+@click.pass_obj
+def hardware_command(console: Console, *, as_json: bool, **options: Any) -> Result:
+    """Show what boards say of their hardware over RPC, held against the board file."""
+    from toolchain.tuning import hardware, places  # noqa: PLC0415 - as above
+
+    kind = _board(options["board_name"])
+    rows = []
+    with places.opened(_wanted(kind, "hardware", options), console.say) as held:
+        for place in held.places:
+            found, notes = hardware.examine(kind, place)
+            rows.append({"board": place.name, "hardware": found, "notes": notes})
+    lines = [f"{row['board']}: {row['hardware']}" for row in rows]
+    return Result("\n".join(lines + [note for row in rows for note in row["notes"]]), rows, as_json)
+
+
+COMMANDS = (tasks_command, tune_command, hardware_command)
+"""What cli.py adds to the command line."""
