@@ -9,20 +9,28 @@ which does it no harm; it cannot be asked at all.
 The server may hang, or be busy. TVM's `rpc.connect` then waits for ever, and can be given neither a socket nor a
 timeout. So a second thread watches it: at the deadline it shuts the socket that TVM has opened, which it finds among
 the sockets of this process, and TVM's call fails at once. No thread and no connection is left behind.
+
+The server may hang later, too, and TVM waits for it in every call, in some with Python's lock held: when it frees what
+a variable held on the board. A session therefore keeps a second descriptor of its socket, by which any thread can cut
+it (`Session.cut`, `deadline`). Who works against a deadline keeps all that it gets from the session until the session
+is closed or cut; only then do these last calls fail at once in place of waiting.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
+import select
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,15 +44,105 @@ _VERSION_KEY = b"edge-toolchain:version"  # the same word as in runtime/server/s
 _MAX_VERSIONS = 4096
 _TRACKER_MAGIC, _TRACKER_REQUEST, _TRACKER_SUCCESS = 0x2F271, 4, 0
 _MAX_TRACKER_MESSAGE = 1 << 20
-_CUT_AGAIN_S, _ASK_AGAIN_S = 0.05, 0.1
+_CUT_AGAIN_S, _ASK_AGAIN_S, _TURN_S = 0.05, 0.1, 0.25
 
 # Each socket is found by the address that it goes to, so that two threads must not open a session with the same board
 # server at the same moment; it serves one after the other anyway.
 _LOCKS: defaultdict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
+# Sockets of this module's own, which go to the same address and are no sessions.
+_ASKING: set[int] = set()
 
 
 class _KeyRefusedError(Exception):
     """The server does not know the key; one from a tracker may have grown too old."""
+
+
+class DeadlineError(DeviceError):
+    """A session did not do in time what was asked of it, and was cut."""
+
+
+class Session:
+    """A session on a board.
+
+    Args:
+        rpc: TVM's session, a `tvm.rpc.RPCSession`.
+        address: Host and port that it goes to.
+        stock: Whether TVM's own server is there, which cannot say its versions.
+        link: A second descriptor of its socket.
+    """
+
+    def __init__(self, rpc: Any, address: tuple[str, int], *, stock: bool, link: socket.socket) -> None:
+        self.rpc = rpc
+        self.address = address
+        self.stock = stock
+        self._link = link
+        self._lock = threading.Lock()
+        weakref.finalize(self, link.close)  # for who leaves the closing of `rpc` to the garbage collector
+
+    def cut(self) -> None:
+        """End the connection, from any thread: calls that wait for the board fail at once, and all later ones."""
+        with self._lock, contextlib.suppress(OSError):  # it is closed, or the board's end is gone
+            self._link.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the session, which frees the board for the next one. It may be called twice, and after `cut`."""
+        with contextlib.suppress(RuntimeError):  # the connection is lost
+            self.rpc.get_function("CloseRPCConnection")()
+        with self._lock:
+            self._link.close()
+
+    def answers(self, timeout_s: float) -> bool:
+        """Ask the server itself for a sign of life, over a connection of its own.
+
+        TVM's own server gives one only while it serves nobody.
+        """
+        try:
+            _asked(self.address, f"{self.address[0]}:{self.address[1]}", _Terms(timeout_s, 0.0, {}, stock_allowed=True))
+        except (DeviceError, VerificationError):
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def deadline(session: Session, seconds: float) -> Iterator[None]:
+    """Cut a session if the block lasts longer than so many seconds.
+
+    Raises:
+        DeadlineError: It did; also where the block noticed nothing of it.
+    """
+    done, expired = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not done.wait(max(seconds, 0.0)):
+            expired.set()
+            session.cut()
+
+    thread = threading.Thread(target=watch, name="rpc-deadline", daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as fault:
+        if not expired.is_set():
+            raise
+        raise _late(session, seconds) from fault
+    finally:
+        done.set()
+        thread.join()
+    if expired.is_set():
+        raise _late(session, seconds)
+
+
+def _late(session: Session, seconds: float) -> DeadlineError:
+    return DeadlineError(
+        f"the board at {session.address[0]}:{session.address[1]} says nothing for {seconds:g} s",
+        hint="read the board server's log; is the board well?",
+    )
 
 
 def versions(machine: str = "") -> dict[str, str]:
@@ -65,7 +163,8 @@ def connect(  # noqa: PLR0913 - a session has these independent parts
     expected: Mapping[str, str],
     session_s: float = 0.0,
     stock_allowed: bool = False,
-) -> Any:
+    stop: threading.Event | None = None,
+) -> Session:
     """Open a session with a board server and check its versions.
 
     Args:
@@ -76,16 +175,17 @@ def connect(  # noqa: PLR0913 - a session has these independent parts
         expected: What the server must say of itself, see `versions`.
         session_s: Seconds after which the server ends the session; 0 for no limit.
         stock_allowed: Also take TVM's own server, which cannot be asked for its versions.
+        stop: Ends the waiting when it is set, as if the time were over.
 
     Returns:
-        A `tvm.rpc.RPCSession`. Hand it to `close` to free the board before it is garbage.
+        The session. Its `close` frees the board before it is garbage.
 
     Raises:
         DeviceError: Nobody listens there, the server does not open a session in time, or the key is not its own.
         VerificationError: The server is of another version, or for another machine.
     """
     try:
-        return _connected(host, port, key, _Terms(timeout_s, session_s, expected, stock_allowed))
+        return _connected(host, port, key, _Terms(timeout_s, session_s, expected, stock_allowed, stop))
     except _KeyRefusedError as fault:
         raise DeviceError(
             f"the board server at {host}:{port} does not serve the key {key!r}",
@@ -103,7 +203,8 @@ def request(  # noqa: PLR0913 - as above
     session_s: float = 0.0,
     stock_allowed: bool = False,
     priority: int = 1,
-) -> Any:
+    stop: threading.Event | None = None,
+) -> Session:
     """Ask a tracker for a free board, open a session with it, and check its versions.
 
     Args:
@@ -115,15 +216,16 @@ def request(  # noqa: PLR0913 - as above
         session_s: As for `connect`.
         stock_allowed: As for `connect`.
         priority: The tracker serves requests of higher priority first.
+        stop: As for `connect`.
 
     Returns:
-        A `tvm.rpc.RPCSession`.
+        The session.
 
     Raises:
         DeviceError: There is no tracker, no board is free in time, or the board does not answer.
         VerificationError: As for `connect`.
     """
-    terms = _Terms(timeout_s, session_s, expected, stock_allowed)
+    terms = _Terms(timeout_s, session_s, expected, stock_allowed, stop)
     while True:
         host, port, match_key = _ask_tracker((tracker_host, tracker_port), key, priority, terms)
         try:
@@ -137,40 +239,52 @@ def request(  # noqa: PLR0913 - as above
             time.sleep(_ASK_AGAIN_S)
 
 
-def close(session: Any) -> None:
-    """End a session, which frees the board for the next one."""
-    session.get_function("CloseRPCConnection")()
-
-
 class _Terms:
     """What a session is opened under, and the time left for it."""
 
-    def __init__(self, timeout_s: float, session_s: float, expected: Mapping[str, str], stock_allowed: bool) -> None:  # noqa: FBT001 - passed on
+    def __init__(
+        self,
+        timeout_s: float,
+        session_s: float,
+        expected: Mapping[str, str],
+        stock_allowed: bool,  # noqa: FBT001 - passed on
+        stop: threading.Event | None = None,
+    ) -> None:
         self.timeout_s = timeout_s
         self.session_s = session_s
         self.expected = expected
         self.stock_allowed = stock_allowed
         self._end = time.monotonic() + timeout_s
+        self._stop = stop or threading.Event()
 
     def left(self) -> float:
-        return self._end - time.monotonic()
+        return 0.0 if self._stop.is_set() else self._end - time.monotonic()
+
+    def wait(self, done: Callable[[float], bool]) -> bool:
+        """Wait until something is done, in short turns, for as long as there is time; return whether it was."""
+        while (left := self.left()) > 0:
+            if done(min(left, _TURN_S)):
+                return True
+        return False
 
 
 # --- opening and watching --------------------------------------------------------------------------------------------
 
 
-def _connected(host: str, port: int, key: str, terms: _Terms) -> Any:
+def _connected(host: str, port: int, key: str, terms: _Terms) -> Session:
     address = _resolved(host, port)
     place = f"{host}:{port}"
-    _check(_asked(address, place, terms), place, terms)
-    with _turn(address, place, terms), _Watch(address, max(terms.left(), 0.0)) as watch:
+    found = _asked(address, place, terms)
+    _check(found, place, terms)
+    with _turn(address, place, terms), _Watch(address, terms) as watch:
         try:
-            session = watch.open(key, terms.session_s)
+            opened = watch.open(key, terms.session_s)
         except RuntimeError as fault:  # all of TVM's errors are one of these
             raise _translated(fault, place, terms, expired=watch.expired) from fault
-        if not watch.keep():
-            raise _silent(place, terms)
-    return session
+        link = watch.keep()
+        if link is None:
+            raise _silent(place, terms) if watch.expired else _stranger(place, "it closes the connection")
+    return Session(opened, address, stock=found is None, link=link)
 
 
 def _resolved(host: str, port: int) -> tuple[str, int]:
@@ -187,7 +301,7 @@ def _resolved(host: str, port: int) -> tuple[str, int]:
 @contextlib.contextmanager
 def _turn(address: tuple[str, int], place: str, terms: _Terms) -> Iterator[None]:
     lock = _LOCKS[address]
-    if not lock.acquire(timeout=max(terms.left(), 0.0)):
+    if not terms.wait(lambda seconds: lock.acquire(timeout=seconds)):
         raise _silent(place, terms)
     try:
         yield
@@ -226,9 +340,9 @@ def _silent(place: str, terms: _Terms) -> DeviceError:
 class _Watch:
     """Ends the connections to an address that are opened in its scope, if the scope lasts too long."""
 
-    def __init__(self, address: tuple[str, int], timeout: float) -> None:
+    def __init__(self, address: tuple[str, int], terms: _Terms) -> None:
         self._address = address
-        self._timeout = timeout
+        self._terms = terms
         self._before = {inode for _, inode in _own_sockets()}
         self._cut: set[tuple[int, int]] = set()
         self._done = threading.Event()
@@ -253,23 +367,32 @@ class _Watch:
                     os.close(number)
             raise
 
-    def keep(self) -> bool:
-        """Stop watching; let what was opened live on, and notice when the board is gone. False: it is cut already."""
+    def keep(self) -> socket.socket | None:
+        """Stop watching, let what was opened live on, and notice when the board is gone.
+
+        Returns:
+            A second descriptor of the connection; None if it is cut or gone already.
+        """
         self._stop()
+        kept = None
         for connection in self._copies():
-            with connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for name, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
-                    connection.setsockopt(socket.IPPROTO_TCP, name, value)
-        return not self.expired
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+                connection.setsockopt(socket.IPPROTO_TCP, name, value)
+            if kept is not None:
+                kept.close()
+            kept = connection
+        if kept is not None and self.expired:
+            kept.close()
+        return None if self.expired else kept
 
     def _stop(self) -> None:
         self._done.set()
         self._thread.join()
 
     def _run(self) -> None:
-        if self._done.wait(self._timeout):
+        if self._terms.wait(self._done.wait) or self._done.is_set():
             return
         self.expired = True
         while not self._done.wait(_CUT_AGAIN_S):  # again: TVM may open its socket only now
@@ -280,7 +403,7 @@ class _Watch:
 
     def _opened(self) -> set[tuple[int, int]]:
         """Name the descriptors and sockets that were opened to the address since the watch began."""
-        remote = _inodes_to(self._address) - self._before
+        remote = _inodes_to(self._address) - self._before - _ASKING
         return {(number, inode) for number, inode in _own_sockets() if inode in remote}
 
     def _copies(self) -> Iterator[socket.socket]:
@@ -326,7 +449,7 @@ def _inodes_to(address: tuple[str, int]) -> set[int]:
 def _asked(address: tuple[str, int], place: str, terms: _Terms) -> dict[str, str] | None:
     """Return what a board server says of itself; None if it is another RPC server."""
     try:
-        with socket.create_connection(address, timeout=max(terms.left(), 0.01)) as link:
+        with _link_to(address, terms) as link:
             link.sendall(struct.pack("<ii", _MAGIC, len(_VERSION_KEY)) + _VERSION_KEY)
             code = struct.unpack("<i", _received(link, 4, terms))[0]
             if code == _MISMATCH:
@@ -343,6 +466,21 @@ def _asked(address: tuple[str, int], place: str, terms: _Terms) -> dict[str, str
         raise _silent(place, terms) from fault
     except OSError as fault:
         raise _stranger(place, str(fault)) from fault
+
+
+@contextlib.contextmanager
+def _link_to(address: tuple[str, int], terms: _Terms) -> Iterator[socket.socket]:
+    """Connect to a server; whoever watches for sessions with it takes no notice of this one."""
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as link:
+        inode = _inode_of(link.fileno())
+        _ASKING.add(inode)
+        try:
+            link.settimeout(max(terms.left(), 0.01))
+            link.connect(address)
+            yield link
+        finally:
+            link.close()
+            _ASKING.discard(inode)
 
 
 def _check(found: Mapping[str, str] | None, place: str, terms: _Terms) -> None:
@@ -432,9 +570,16 @@ def _granted(link: socket.socket, key: str, priority: int, terms: _Terms) -> tup
 def _received(link: socket.socket, size: int, terms: _Terms) -> bytes:
     data = b""
     while len(data) < size:
-        link.settimeout(max(terms.left(), 0.01))  # for this call, so that single bytes do not prolong the whole
+        if not terms.wait(functools.partial(_readable, link)):  # for the whole, so that no single byte prolongs it
+            raise TimeoutError
         part = link.recv(size - len(data))
         if not part:
             raise ConnectionResetError("the connection was closed")
         data += part
     return data
+
+
+def _readable(link: socket.socket, seconds: float) -> bool:
+    poll = select.poll()  # select itself knows no descriptor above 1023
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

@@ -203,6 +203,130 @@ def test_connections_of_others_are_left_alone():
             other.recv(1)
 
 
+@pytest.mark.parametrize("talk", [silent, versions_then(silent)], ids=["when asked", "when connected"])
+def test_waiting_ends_when_it_is_told_to(talk):
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    start = time.monotonic()
+    with server(talk) as port, pytest.raises(DeviceError):
+        remote.connect("127.0.0.1", port, timeout_s=60, expected={}, stop=stop)
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+def test_waiting_for_a_tracker_ends_when_it_is_told_to():
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    start = time.monotonic()
+    with server(tracker()) as port, pytest.raises(DeviceError):
+        remote.request("127.0.0.1", port, "rpi4", timeout_s=60, expected={}, stop=stop)
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+# --- a session -------------------------------------------------------------------------------------------------------
+
+
+class Rpc:
+    """TVM's session, as far as it has to be closed."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.fault = fault
+        self.closed = 0
+
+    def get_function(self, name):
+        assert name == "CloseRPCConnection"
+        return self.close
+
+    def close(self):
+        self.closed += 1
+        if self.fault:
+            raise self.fault
+
+
+@contextlib.contextmanager
+def opened(rpc=None, address=("127.0.0.1", 9)):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield remote.Session(rpc or Rpc(), address, stock=False, link=ours.dup()), ours
+
+
+def test_a_session_is_cut_from_any_thread():
+    with opened() as (session, waiting):
+        threading.Timer(0.1, session.cut).start()
+        waiting.settimeout(10)
+        assert waiting.recv(1) == b""
+
+
+def test_a_session_is_closed_once_for_all():
+    before = descriptors()
+    rpc = Rpc()
+    with opened(rpc) as (session, _):
+        with session:
+            pass
+        session.close()
+        session.cut()
+    assert rpc.closed == 2
+    assert descriptors() == before
+
+
+def test_a_lost_session_is_closed_as_well():
+    before = descriptors()
+    with opened(Rpc(RuntimeError("broken pipe"))) as (session, _):
+        session.close()
+    assert descriptors() == before
+
+
+def test_a_forgotten_session_leaves_no_descriptor():
+    before = descriptors()
+    with opened() as (session, _):
+        del session
+    assert descriptors() == before
+
+
+def test_a_deadline_cuts_and_says_so():
+    with opened() as (session, waiting):
+        waiting.settimeout(10)
+        start = time.monotonic()
+        match = r"127.0.0.1:9 says nothing for 0\.2 s"
+        with pytest.raises(remote.DeadlineError, match=match) as caught, remote.deadline(session, 0.2):
+            raise RuntimeError(f"Channel closes: {waiting.recv(1)!r}")
+        assert 0.2 <= time.monotonic() - start < 5
+        assert isinstance(caught.value, DeviceError)
+        assert str(caught.value.__cause__) == "Channel closes: b''"
+
+
+def test_a_deadline_that_went_unnoticed():
+    with opened() as (session, _), pytest.raises(remote.DeadlineError), remote.deadline(session, 0.05):
+        time.sleep(0.3)
+
+
+def test_a_deadline_that_is_kept():
+    threads = threading.active_count()
+    with opened() as (session, waiting):
+        with remote.deadline(session, 60):
+            pass
+        with pytest.raises(KeyError), remote.deadline(session, 60):
+            raise KeyError
+        assert threading.active_count() == threads
+        waiting.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            waiting.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("talk", "answers"),
+    [(versions_then(silent), True), (says(struct.pack("<i", RPC_MAGIC + 2)), True), (silent, False), (closes, False)],
+    ids=["ours", "TVM's own", "silent", "closes"],
+)
+def test_a_sign_of_life(talk, answers):
+    with server(talk) as port, opened(address=("127.0.0.1", port)) as (session, _):
+        assert session.answers(SOON_S) is answers
+
+
+def test_no_sign_of_life(closed_port):
+    with opened(address=("127.0.0.1", closed_port)) as (session, _):
+        assert not session.answers(SOON_S)
+
+
 # --- the versions ----------------------------------------------------------------------------------------------------
 
 
