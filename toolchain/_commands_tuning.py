@@ -66,6 +66,7 @@ def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
 @_options.shape_option
 @_options.seed_option
 @_options.tuning_options
+@_options.threads_option
 @click.option("--op", "operators", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID.")
 @click.option("--records", type=_options.PATH, help="File of records; records/BOARD.jsonl by default.")
 @click.option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
@@ -73,7 +74,9 @@ def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
 @click.option("--report", "report_path", type=_options.PATH, help="Write the report as an HTML page.")
 @_options.json_flag
 @click.pass_obj
-def tune_command(console: Console, source: str, report_path: Path | None, *, as_json: bool, **options: Any) -> Result:
+def tune_command(
+    console: Console, /, source: str, report_path: Path | None, *, as_json: bool, **options: Any
+) -> Result:
     """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
     from toolchain.tuning import tune_report  # noqa: PLC0415 - as above
 
@@ -99,7 +102,7 @@ def _request(source: str, options: dict[str, Any]) -> Request:
     return session.Request(
         model=_model(source, options["shapes"], options["seed"]),
         boards=_wanted(kind, source, options),
-        plan=session.plan_for(kind, _plan(options)),
+        plan=session.plan_for(kind, _plan(kind, options)),
         operators=options.get("operators", ()),
         records=options["records"],
         toolchain=options["toolchain"] or "",
@@ -129,7 +132,7 @@ def _wanted(kind: Board, source: str, options: dict[str, Any]) -> Wanted:
     )
 
 
-def _plan(options: dict[str, Any]) -> Plan:
+def _plan(kind: Board, options: dict[str, Any]) -> Plan:
     from toolchain.tuning.trials import Options  # noqa: PLC0415 - as above
     from toolchain.tuning.tuner import Plan  # noqa: PLC0415 - as above
 
@@ -147,7 +150,8 @@ def _plan(options: dict[str, Any]) -> Plan:
             cooldown_s=options["cooldown"],
             cache_flush=options["cache_flush"],
             timeout_s=options["timeout"],
-            threads=options.get("kernel_threads") or 0,
+            build_timeout_s=options["build_timeout"],
+            threads=options.get("threads") or kind.threads,
         ),
     )
 
@@ -163,18 +167,18 @@ def defaults() -> dict[str, Any]:
 @_options.device_options
 @_options.json_flag
 @click.pass_obj
-def hardware_command(console: Console, *, as_json: bool, **options: Any) -> Result:
+def hardware_command(console: Console, /, *, as_json: bool, **options: Any) -> Result:
     """Show what boards say of their hardware over RPC, held against the board file."""
     from toolchain.tuning import hardware, places  # noqa: PLC0415 - as above
 
     kind = _board(options["board_name"])
-    rows = []
+    rows, lines = [], []
     with places.opened(_wanted(kind, "hardware", options), console.say) as held:
         for place in held.places:
             found, notes = hardware.examine(kind, place)
             rows.append({"board": place.name, "hardware": found, "notes": notes})
-    lines = [f"{row['board']}: {row['hardware']}" for row in rows]
-    return Result("\n".join(lines + [note for row in rows for note in row["notes"]]), rows, as_json)
+            lines += [f"{place.name}: {found or 'unknown'}", *(f"warning: {note}" for note in notes)]
+    return Result("\n".join(lines), rows, as_json)
 
 
 COMMANDS = (tasks_command, tune_command, hardware_command)

@@ -53,14 +53,14 @@ input_options = all_of(
     click.option("--image", type=PATH, help="A picture, with the usual ImageNet preprocessing."),
     click.option("--labels", type=PATH, help="Class names, one a line, for a top-5 table."),
 )
-_threads = click.option(
+threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
 )
 compare_options = all_of(
     click.option(
         "--budget", default=20.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
     ),
-    _threads,
+    threads_option,
 )
 tolerance_option = click.option(
     "--tolerance", type=click.FloatRange(min=0.0), help="Limit for the outputs' relative difference."
@@ -69,7 +69,7 @@ bench_options = all_of(
     click.option(
         "--budget", default=10.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
     ),
-    _threads,
+    threads_option,
     click.option(
         "--json", "json_path", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
     ),
@@ -108,7 +108,14 @@ tuning_options = all_of(
         default=10.0,
         show_default=True,
         type=click.FloatRange(0.1, 3600.0),
-        help="Seconds to build, and to run, a candidate.",
+        help="Seconds that running a candidate may take.",
+    ),
+    click.option(
+        "--build-timeout",
+        default=30.0,
+        show_default=True,
+        type=click.FloatRange(1.0, 3600.0),
+        help="Seconds that compiling a candidate may take.",
     ),
 )
 

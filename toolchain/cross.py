@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from toolchain import containers, process
+from toolchain._linker import EMPTY, Batch, Linker, Pair, Words, gnu_driver, is_android
 from toolchain.board import Board
 from toolchain.errors import BuildError, InputError
 
-Words = Sequence[str | Path]
-"""A command and its arguments."""
+__all__ = ["LINK_TIMEOUT_S", "NDK_VARIABLE", "ContainerCross", "Cross", "Description", "HostCross", "Pair", "choose"]
+
 NDK_VARIABLE = "TVM_NDK_CC"
 """Names the NDK's compiler driver, as in TVM's own tools."""
 
-_LINK_TIMEOUT_S = 300.0
-_ANDROID = "-linux-android"
-# A build id would be the digest of paths too; nothing reads it here.
-_REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed")
-# A board may lack libgcc_s, from which 32-bit code takes its integer division.
-_SELF_CONTAINED = "-static-libgcc"
-# Android loads only libraries whose segments fit its pages, which new devices have in 16 KiB.
-_ANDROID_PAGES = ("-Wl,--hash-style=gnu", "-Wl,-z,max-page-size=16384", "-Wl,-z,relro,-z,now")
-_ANDROID_LIBRARIES = ("m", "c", "dl")
+LINK_TIMEOUT_S = 300.0
+"""Seconds until a linker counts as hanging."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,17 @@ class Cross(Protocol):
             BuildError: The compiler is missing or refuses the objects.
         """
 
+    def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
+        """Link many libraries in the time of a few: each is the same bytes as from `link`.
+
+        Args:
+            pairs: The libraries, each in a folder that exists, and their objects.
+            timeout: Seconds until one link is ended.
+
+        Returns:
+            For each in its turn, why it is not there; None where it is.
+        """
+
     def describe(self) -> Description:
         """Ask the compiler who it is."""
 
@@ -89,9 +96,9 @@ class HostCross:
         """Program that compiles and links C++ for the triple."""
         if self.driver:
             return self.driver
-        if _is_android(self.triple) and (named := os.environ.get(NDK_VARIABLE)):
+        if is_android(self.triple) and (named := os.environ.get(NDK_VARIABLE)):
             return named
-        return "c++" if self.triple == f"{platform.machine()}-linux-gnu" else _gnu_driver(self.triple)
+        return "c++" if self.triple == f"{platform.machine()}-linux-gnu" else gnu_driver(self.triple)
 
     def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command on this machine, where it may write anywhere."""
@@ -101,6 +108,20 @@ class HostCross:
     def link(self, output: Path, objects: Sequence[Path]) -> None:
         """Link objects into a shared library."""
         _link(self, output, objects)
+
+    def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
+        """Link many libraries, as many at a time as there are CPUs."""
+        if not pairs:
+            return []
+        try:
+            with _stubs(self, pairs[0][0].parent) as (linker, stubs), ThreadPoolExecutor(os.cpu_count()) as pool:
+
+                def attempt(pair: Pair) -> BuildError | None:
+                    return _attempt(lambda: self.run(linker.words(*pair, stubs), timeout=timeout), pair[0])
+
+                return list(pool.map(attempt, pairs))
+        except BuildError as fault:
+            return [fault] * len(pairs)
 
     def describe(self) -> Description:
         """Ask the compiler who it is."""
@@ -126,9 +147,9 @@ class ContainerCross:
         """Program in the image that compiles and links C++ for the triple."""
         if self.driver:
             return self.driver
-        if _is_android(self.triple) and (named := containers.environment(self.image).get(NDK_VARIABLE)):
+        if is_android(self.triple) and (named := containers.environment(self.image).get(NDK_VARIABLE)):
             return named
-        return _gnu_driver(self.triple)
+        return gnu_driver(self.triple)
 
     def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command in a container that sees the given folders and those of the command's own files."""
@@ -138,6 +159,35 @@ class ContainerCross:
     def link(self, output: Path, objects: Sequence[Path]) -> None:
         """Link objects into a shared library."""
         _link(self, output.resolve(), [path.resolve() for path in objects])
+
+    def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
+        """Link many libraries in one container."""
+        if not pairs:
+            return []
+        whole = [(output.resolve(), [path.resolve() for path in objects]) for output, objects in pairs]
+        try:
+            linker = Linker(self.compiler, self.triple)
+        except BuildError as fault:
+            return [fault] * len(pairs)
+        with tempfile.TemporaryDirectory(prefix=".link-", dir=whole[0][0].parent) as name:
+            batch = Batch(linker, whole, Path(name), timeout)
+            batch.write()
+            failure = self._run_batch(batch, whole)
+            return [
+                _settled(batch.outcome(number, self.image, failure), output) for number, (output, _) in enumerate(whole)
+            ]
+
+    def _run_batch(self, batch: Batch, pairs: Sequence[Pair]) -> BuildError | None:
+        writable = _outermost(output.parent for output, _ in pairs)
+        # An object that is missing with its folder is that link's failure, not the container's.
+        sources = _outermost(path.parent for _, objects in pairs for path in objects if path.parent.is_dir())
+        readable = [path for path in sources if not any(path.is_relative_to(one) for one in writable)]
+        words = ["sh", os.fspath(batch.script)]
+        try:
+            containers.run(self.image, words, writable=writable, readable=readable, timeout=batch.timeout)
+        except BuildError as fault:
+            return fault
+        return None
 
     def describe(self) -> Description:
         """Ask the compiler who it is, and Docker which image it came from."""
@@ -164,16 +214,6 @@ def choose(board: Board, where: str = "") -> Cross:
     return ContainerCross(board.triple, board.image, board.compiler)
 
 
-def _is_android(triple: str) -> bool:
-    return _ANDROID in triple
-
-
-def _gnu_driver(triple: str) -> str:
-    """Name the GNU compiler for a triple; for Android's, the one that stands in where there is no NDK."""
-    gnu = f"{triple.partition(_ANDROID)[0]}-linux-gnu" if _is_android(triple) else triple
-    return f"{gnu}-g++"
-
-
 def _version_line(cross: Cross) -> str:
     first = cross.run([cross.compiler, "--version"], timeout=60.0).stdout.splitlines()
     if not first:
@@ -182,38 +222,44 @@ def _version_line(cross: Cross) -> str:
 
 
 def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
-    argv: list[str | Path] = [
-        cross.compiler,
-        "-shared",
-        "-fPIC",
-        "-o",
-        output,
-        *objects,
-        *_REPRODUCIBLE,
-        _SELF_CONTAINED,
-    ]
-    if not _is_android(cross.triple):
-        cross.run([*argv, "-lm"], writable=[output.parent], timeout=_LINK_TIMEOUT_S)
-        return
-    argv += [*_ANDROID_PAGES, f"-Wl,-soname,{output.name}"]
-    if cross.compiler != _gnu_driver(cross.triple):  # an NDK's brings Android's libraries
-        cross.run([*argv, "-lm"], writable=[output.parent], timeout=_LINK_TIMEOUT_S)
-        return
-    with tempfile.TemporaryDirectory(prefix=".stubs-", dir=output.parent) as folder:
-        stubs = _android_stubs(cross, Path(folder))
-        argv += ["-nostdlib", f"-L{folder}", "-Wl,--no-as-needed", *stubs]
-        cross.run(argv, writable=[output.parent], timeout=_LINK_TIMEOUT_S)
+    with _stubs(cross, output.parent) as (linker, stubs):
+        cross.run(linker.words(output, objects, stubs), writable=[output.parent], timeout=LINK_TIMEOUT_S)
 
 
-def _android_stubs(cross: Cross, folder: Path) -> list[str]:
-    """Make empty libraries of Android's names, so that a GNU linker writes those and no GNU version into the result."""
-    empty = folder / "empty.c"
-    empty.touch()
-    for name in _ANDROID_LIBRARIES:
-        target = folder / f"lib{name}.so"
-        argv: list[str | Path] = [cross.compiler, "-shared", "-nostdlib", "-x", "c", empty, "-o", target]
-        cross.run([*argv, f"-Wl,-soname,{target.name}"], writable=[folder], timeout=_LINK_TIMEOUT_S)
-    return [f"-l{name}" for name in _ANDROID_LIBRARIES]
+@contextlib.contextmanager
+def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
+    """Yield the linker, and a folder of the libraries that it lacks, if it lacks some."""
+    linker = Linker(cross.compiler, cross.triple)
+    if not linker.needs_stubs:
+        yield linker, parent
+        return
+    with tempfile.TemporaryDirectory(prefix=".stubs-", dir=parent) as name:
+        stubs = Path(name)
+        (stubs / EMPTY).touch()
+        for argv in linker.stub_words(stubs):
+            cross.run(argv, writable=[stubs], timeout=LINK_TIMEOUT_S)
+        yield linker, stubs
+
+
+def _attempt(step: Callable[[], object], output: Path) -> BuildError | None:
+    try:
+        step()
+    except BuildError as fault:
+        return _settled(fault, output)
+    return None
+
+
+def _settled(fault: BuildError | None, output: Path) -> BuildError | None:
+    """Remove what a linker that was ended has left of its library."""
+    if fault is not None:
+        output.unlink(missing_ok=True)
+    return fault
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """Leave out the folders that lie in others of them."""
+    found = set(folders)
+    return sorted(path for path in found if found.isdisjoint(path.parents))
 
 
 def _folders_of(words: Sequence[str]) -> list[Path]:

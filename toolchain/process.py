@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain.errors import BuildError, ToolchainError
+from toolchain.errors import BuildError, InputError, ToolchainError
 
 _TAIL_LINES = 30
+_GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,82 @@ def spawn(
     )
 
 
-def kill_group(process: subprocess.Popen[str]) -> None:
-    """End a process that `spawn` started, together with its children, and reap it."""
+def serve(words: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a command that answers questions: with piped binary streams, as the leader of a process group of its own.
+
+    Args:
+        words: The program and its arguments.
+        log: File for its standard error, which is replaced.
+        env: Variables added to this process's environment.
+    """
+    with log.open("wb") as stream:
+        return subprocess.Popen(  # noqa: S603 - as above
+            list(words),
+            env=None if env is None else {**os.environ, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            start_new_session=True,
+        )
+
+
+def spawn_background(words: Sequence[str], log: Path, *, attached: bool) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, which no Ctrl-C reaches.
+
+    Args:
+        words: The program and its arguments.
+        log: File that its outputs are appended to.
+        attached: Whether its standard input is a pipe, which it can tell our end by; it is empty otherwise.
+    """
+    with log.open("ab") as stream:
+        return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
+            list(words),
+            stdin=subprocess.PIPE if attached else subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+
+
+def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command with this process's terminal, input and outputs, to its end.
+
+    Args:
+        words: The program and its arguments.
+        env: Variables added to this process's environment.
+
+    Returns:
+        Its exit code, as a shell would tell it.
+
+    Raises:
+        InputError: There is no such program.
+    """
+    try:
+        child = subprocess.Popen(list(words), env={**os.environ, **env})  # noqa: S603 - as above
+    except OSError as fault:
+        raise InputError(f"{words[0]} cannot be started: {fault.strerror}", details=shlex.join(words)) from fault
+    try:
+        code = child.wait()
+    except BaseException:  # Ctrl-C reaches the command too, and it may have something to put in order
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_S)
+        end(child, _GRACE_S)
+        raise
+    return code if code >= 0 else 128 - code
+
+
+def end(child: subprocess.Popen[bytes], grace: float) -> None:
+    """Ask a command to end, and kill it if it has not ended within some seconds."""
+    child.terminate()
+    try:
+        child.wait(grace)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def kill_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a process that `spawn` or `serve` started, together with its children, and reap it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -18,12 +18,13 @@ import tempfile
 import time
 import uuid
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.parts import require
-from toolchain import _container_run, _image_build, _image_recipe, containers
+from toolchain import _container_run, _image_build, _image_recipe, containers, cross
 from toolchain.errors import BuildError
 
 docker = _container_run.docker()
@@ -213,6 +214,100 @@ def test_an_interrupted_build_leaves_nothing(client):
     assert leftovers(client) == []
     assert {one.id for one in client.images.list(filters={"dangling": True})} <= before
     assert client.images.list(name="edge-toolchain-test/none") == []
+
+
+# --- many links in one container -------------------------------------------------------------------------------
+
+PYNQ = cross.ContainerCross("arm-linux-gnueabihf", "pynq")
+
+
+@pytest.fixture
+def thing(built, tmp_path) -> Path:
+    """An object for the board of the smallest image, in a folder of its own."""
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    (folder / "a.c").write_text("int a(int x) { return x / 3; }\n")
+    containers.run("pynq", [PYNQ.compiler, "-c", "-fPIC", folder / "a.c", "-o", folder / "a.o"], writable=[folder])
+    return folder / "a.o"
+
+
+def test_many_links_are_the_same_bytes_as_one_and_take_one_container(thing, client, tmp_path, monkeypatch):
+    PYNQ.link(tmp_path / "model.so", [thing])
+    folders = [tmp_path / str(number) for number in range(8)]
+    for folder in folders:
+        folder.mkdir()
+    starts, run = [], containers.run
+    monkeypatch.setattr(containers, "run", lambda *words, **options: starts.append(words) or run(*words, **options))
+    assert PYNQ.link_all([(folder / "model.so", [thing]) for folder in folders]) == [None] * 8
+    assert len(starts) == 1
+    assert {(folder / "model.so").read_bytes() for folder in folders} == {(tmp_path / "model.so").read_bytes()}
+    assert [path.name for path in folders[0].iterdir()] == ["model.so"]
+
+
+def test_one_failing_link_of_a_container_fails_alone(thing, tmp_path):
+    pairs = [(tmp_path / "a.so", [thing]), (tmp_path / "b.so", [thing, thing]), (tmp_path / "c.so", [thing])]
+    pairs.append((tmp_path / "d.so", [tmp_path / "nowhere" / "d.o"]))
+    first, second, third, fourth = PYNQ.link_all(pairs)
+    assert (first, third) == (None, None)
+    assert "failed with exit code 1 in the image pynq" in second.message
+    assert "multiple definition" in second.details
+    assert "No such file" in fourth.details
+    assert [path.exists() for path, _ in pairs] == [True, False, True, False]
+
+
+def test_a_link_that_hangs_in_a_container_fails_alone(thing, tmp_path):
+    """The hanging one is given a pipe that nobody writes to."""
+    os.mkfifo(thing.parent / "pipe.o")
+    start = time.monotonic()
+    pairs = [
+        (tmp_path / "slow.so", [thing.parent / "pipe.o"]),
+        (tmp_path / "a.so", [thing]),
+        (tmp_path / "b.so", [thing]),
+    ]
+    slow, *others = PYNQ.link_all(pairs, timeout=3.0)
+    assert time.monotonic() - start < 60
+    assert "exit code 137" in slow.message
+    assert others == [None, None]
+
+
+def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
+    os.mkfifo(thing.parent / "pipe.o")
+    pairs = [(tmp_path / f"{number}.so", [thing]) for number in range(4)]
+    pairs.append((tmp_path / "slow.so", [thing.parent / "pipe.o"]))
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(PYNQ.link_all, pairs, timeout=120.0)
+        until(lambda: all(path.exists() for path, _ in pairs[:4]), 60)
+        time.sleep(0.5)  # until what was written is also reported
+        [one] = client.containers.list(filters={"label": _container_run.WORK_LABEL})
+        one.kill()
+        *found, last = future.result(60)
+    assert found == [None] * 4
+    assert "was ended" in last.message
+    assert [path.exists() for path, _ in pairs] == [True] * 4 + [False]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.so", "1.so", "2.so", "3.so", "objects"]
+
+
+def test_an_image_that_is_not_here(thing, tmp_path):
+    absent = cross.ContainerCross("arm-linux-gnueabihf", "edge-toolchain-test/none:latest")
+    found = absent.link_all([(tmp_path / "a.so", [thing]), (tmp_path / "b.so", [thing])])
+    assert [fault.message for fault in found] == ["there is no image edge-toolchain-test/none:latest here"] * 2
+
+
+def test_candidates_of_a_search_are_linked_in_containers(built, tmp_path):
+    import tvm  # it takes a second that the other tests need not spend
+
+    from tests import candidates
+    from toolchain.tuning.builder import Builder
+
+    target = tvm.target.Target({"kind": "llvm", "mtriple": PYNQ.triple, "mcpu": "cortex-a9", "mfloat-abi": "hard"})
+    modules = [candidates.matmul(2), candidates.on_a_gpu(), candidates.matmul(4), candidates.matmul(2)]
+    with Builder(target, PYNQ, tmp_path / "made", workers=2, timeout_s=120.0) as one:
+        found = one.build(modules)
+        assert [item.library is None for item in found] == [False, True, False, False]
+        texts = [item.library.read_bytes() for item in found if item.library]
+        assert all(text[18:20] == b"\x28\0" for text in texts)  # the number that ELF gives 32-bit Arm
+        assert texts[0] == texts[2] != texts[1]
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 # --- the slot for an NDK ---------------------------------------------------------------------------------------

@@ -101,6 +101,48 @@ def test_run_gives_the_output_and_keeps_the_time_limit():
         OWN.run(["sleep", "60"], timeout=0.1)
 
 
+# --- many at a time ----------------------------------------------------------------------------------------------
+
+
+def test_many_links_are_the_same_bytes_as_one(tmp_path, objects):
+    OWN.link(tmp_path / "model.so", objects)
+    folders = [tmp_path / f"{number}" for number in range(5)]
+    for folder in folders:
+        folder.mkdir()
+    assert OWN.link_all([(folder / "model.so", objects) for folder in folders]) == [None] * 5
+    assert {(folder / "model.so").read_bytes() for folder in folders} == {(tmp_path / "model.so").read_bytes()}
+
+
+def test_one_failing_link_fails_alone(tmp_path, objects):
+    pairs = [(tmp_path / "a.so", objects), (tmp_path / "b.so", [*objects, objects[0]]), (tmp_path / "c.so", objects)]
+    first, second, third = OWN.link_all(pairs)
+    assert (first, third) == (None, None)
+    assert "failed with exit code" in second.message
+    assert "twice" in second.details
+    assert [path.exists() for path, _ in pairs] == [True, False, True]
+
+
+def test_a_hanging_link_fails_alone_and_leaves_no_part(tmp_path, objects):
+    driver = tmp_path / "driver"
+    driver.write_text('#!/bin/sh\ncase "$*" in *slow.so*) echo part >"$4"; exec sleep 600;; esac\nexec c++ "$@"\n')
+    driver.chmod(0o755)
+    pairs = [(tmp_path / "slow.so", objects), (tmp_path / "quick.so", objects)]
+    slow, quick = HostCross(OWN.triple, str(driver)).link_all(pairs, timeout=3.0)
+    assert "did not finish within 3 s" in slow.message
+    assert quick is None
+    assert [path.exists() for path, _ in pairs] == [False, True]
+
+
+def test_a_missing_compiler_fails_each_link(tmp_path, objects):
+    found = MISSING.link_all([(tmp_path / "a.so", objects), (tmp_path / "b.so", objects)])
+    assert [fault.message.split(" is ")[1] for fault in found] == ["not installed here"] * 2
+
+
+@pytest.mark.parametrize("place", [OWN, ContainerCross("aarch64-linux-gnu", "none")])
+def test_no_links(place):
+    assert place.link_all([]) == []
+
+
 # --- which one ---------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +213,17 @@ def test_a_library_of_androids_shape(tmp_path, foreign):
     assert names == ["model.so"]
     assert elf.minimum_glibc(library) == ""
     assert [path.name for path in library.parent.iterdir()] == ["model.so"]
+
+
+def test_many_of_androids_shape(tmp_path, foreign):
+    """Each is called as in its own folder: the name is part of it."""
+    one = linked(tmp_path, [foreign])
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    assert ANDROID.link_all([(folder / "model.so", [foreign]) for folder in folders]) == [None, None]
+    assert {(folder / "model.so").read_bytes() for folder in folders} == {one.read_bytes()}
+    assert [path.name for path in folders[0].iterdir()] == ["model.so"]
 
 
 def test_the_ndks_compiler_is_asked_for_the_same(tmp_path, monkeypatch):

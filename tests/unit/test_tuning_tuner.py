@@ -8,7 +8,7 @@ from toolchain.tuning import tasks
 from toolchain.tuning._tvm import target_table
 from toolchain.tuning.records import Key, RecordFile
 from toolchain.tuning.trials import Built, Measured
-from toolchain.tuning.tuner import BATCH, Plan, Tuning
+from toolchain.tuning.tuner import BATCH, FIRST_BATCH, Plan, Tuning
 
 KEY = Key.of(target_table(target()))
 
@@ -85,8 +85,8 @@ def test_records_name_their_round_and_their_run(tmp_path, kernels):
     assert [
         (one.round, one.index, one.of) for one in sorted(recorded(tmp_path), key=lambda one: (one.round, one.index))
     ] == [
-        *((0, index, BATCH) for index in range(BATCH)),
-        *((1, index, BATCH) for index in range(4)),
+        *((0, index, FIRST_BATCH) for index in range(FIRST_BATCH)),
+        *((1, index, BATCH) for index in range(12)),
     ]
     assert {one.run for one in recorded(tmp_path)} == {job.id}
 

@@ -162,6 +162,7 @@ class Search:
 
     def _space_of(self, task: Task) -> Sequence[Any]:
         if task.workload not in self._spaces:
+            schedules.know_rule(task.module)
             context = self._context(task, None, self._state(task, -1))
             self._spaces[task.workload] = context.generate_design_space()
         return self._spaces[task.workload]

@@ -29,7 +29,8 @@ class Options:
         min_repeat_ms: Least duration of a sample in milliseconds; `number` grows until it is reached.
         cooldown_s: Seconds that a board rests between two trials.
         cache_flush: Whether the arguments but the first are flushed from the CPU's caches before each sample.
-        timeout_s: Seconds that building a candidate may take, and seconds that running it may take.
+        timeout_s: Seconds that running a candidate may take.
+        build_timeout_s: Seconds that compiling it may take.
         threads: Threads that a kernel runs on; 0 means every CPU of the board.
     """
 
@@ -39,6 +40,7 @@ class Options:
     cooldown_s: float = 0.0
     cache_flush: bool = False
     timeout_s: float = 10.0
+    build_timeout_s: float = 30.0
     threads: int = 0
 
 

@@ -29,8 +29,8 @@ from toolchain.tuning.search import Candidate, Search, Tuner
 from toolchain.tuning.tasks import Task, args_of
 from toolchain.tuning.trials import Built, Measured, Options, Trial
 
-BATCH = 16
-"""Candidates of one round."""
+BATCH, FIRST_BATCH = 16, 8
+"""Candidates of one round; of the first one of a task, so that few trials reach every task."""
 
 _TICK_S = 0.5
 _HOPELESS = 48  # failures without a single success after which a run has no prospects
@@ -285,9 +285,10 @@ class Tuning:
         while (place := scheduler.pick([self._progress(state) for state in self.states])) is not None:
             state = self.states[place]
             with self._timed("search"):
-                found = self._search.propose(state.task, number, BATCH)
+                found = self._search.propose(state.task, number, BATCH if state.planned else FIRST_BATCH)
             if found:
-                return self._round(number, state, found, left)
+                of_task = self.plan.per_task - state.planned if self.plan.per_task else left
+                return self._round(number, state, found, min(left, of_task))
             state.exhausted = True
         return None
 

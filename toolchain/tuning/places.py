@@ -1,0 +1,159 @@
+"""Where a board type is measured: on this machine, on the farm's boards, or behind somebody's tracker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolchain import _farm_leases as leases
+from toolchain import _farm_serving as serving
+from toolchain._farm_leases import Lease
+from toolchain._farm_tracker import registered
+from toolchain.board import Board, Device, find_device
+from toolchain.errors import DeviceError, InputError
+from toolchain.shell import SshOptions
+from toolchain.tuning.measure import Event, Place, TrackerPlace, local_server
+
+Tell = Callable[[str], None]
+"""Called with a line about progress."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which boards to measure on, from the command line.
+
+    Attributes:
+        board: The board type, resolved.
+        host: Address or name of the only device to use; empty for all that the farm serves.
+        devices: The lab's devices.
+        ssh: How a device is reached that the farm does not serve.
+        root: Folder on such a device; empty for the board file's.
+        tracker: Host and port of a tracker of the user's own; None for the farm's.
+        key: Key of the boards at that tracker; the board type by default.
+        purpose: What for; others who want the same boards are told.
+    """
+
+    board: Board
+    host: str = ""
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    ssh: SshOptions = field(default_factory=SshOptions)
+    root: str = ""
+    tracker: tuple[str, int] | None = None
+    key: str = ""
+    purpose: str = ""
+
+
+@dataclass(frozen=True)
+class Boards:
+    """The boards of a run.
+
+    Attributes:
+        places: One for each.
+        lease: The farm's lease of them, if they are the farm's.
+    """
+
+    places: tuple[Place, ...]
+    lease: Lease | None = None
+
+    @property
+    def emulated(self) -> bool:
+        """Whether any of their times mean nothing."""
+        return any(place.emulated for place in self.places)
+
+    def report(self, event: Event) -> None:
+        """Let `toolchain farm status` know what happens on a board."""
+        if self.lease is None or event.place not in {board.name for board in self.lease.boards}:
+            return
+        if event.kind == "ended" and event.measured is not None:
+            done, what = event.measured, event.detail or event.measured.error.partition("\n")[0] or "a kernel"
+            self.lease.report_trial(event.place, what, ok=not done.cause, seconds=done.seconds)
+        elif event.kind == "quarantined":
+            self.lease.report_state(event.place, "quarantined", 1)
+        elif event.kind == "back":
+            self.lease.report_state(event.place, "ok", 0)
+
+
+@contextlib.contextmanager
+def opened(wanted: Wanted, tell: Tell) -> Iterator[Boards]:
+    """Get the boards, and give them back at the end of the block.
+
+    Raises:
+        InputError: There is no such device, or it is not said which one is meant.
+        DeviceError: No board is free, or none can be reached.
+    """
+    if wanted.board.connection == "local":
+        with local_server(wanted.board, tell) as place:
+            yield Boards((place,))
+    elif wanted.tracker:
+        yield Boards(_at_tracker(wanted, wanted.tracker, wanted.key or wanted.board.name))
+    else:
+        with _folder(wanted, tell) as folder, _leased(wanted, folder) as held:
+            yield Boards((*_of_lease(wanted, held), *_stock(wanted, held)), held)
+
+
+@contextlib.contextmanager
+def _folder(wanted: Wanted, tell: Tell) -> Iterator[Path | None]:
+    """Yield the folder of a keeper of this run's own, or None where the farm serves what is wanted."""
+    if leases.serving() and (not wanted.host or wanted.host in serving.served_names()):
+        yield None
+        return
+    device = find_device(wanted.board, wanted.host or None, wanted.devices)
+    if wanted.root:
+        device = Device(device.board, device.host, wanted.root, device.ssh_config, device.emulated)
+    name = next((name for name, one in wanted.devices.items() if one.host == device.host), device.host)
+    tell(f"serving {name} for this run; `toolchain farm up` serves all of the lab's devices")
+    with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell) as folder:
+        yield folder
+
+
+def _leased(wanted: Wanted, folder: Path | None) -> Lease:
+    names = [wanted.host] if wanted.host and folder is None else []
+    return leases.lease(wanted.board.name, names, who=wanted.purpose, folder=folder)
+
+
+def _of_lease(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
+    machine = wanted.board.machine
+    return tuple(
+        TrackerPlace(one.name, held.tracker, one.key, machine, stock_allowed=False, emulated=one.emulated)
+        for one in held.boards
+    )
+
+
+def _stock(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
+    """Take the servers along that others registered under the board type's name; the farm knows nothing of them."""
+    if wanted.host:
+        return ()
+    ours = {one.key for one in held.boards}
+    keys = [one.key for one in registered(held.tracker[1]) if one.key == wanted.board.name and one.key not in ours]
+    return tuple(
+        TrackerPlace(f"{key} (registered) {number}", held.tracker, key, wanted.board.machine)
+        for number, key in enumerate(keys, 1)
+    )
+
+
+def _at_tracker(wanted: Wanted, tracker: tuple[str, int], key: str) -> tuple[Place, ...]:
+    host, port = tracker
+    known = [one for one in registered(port, host=host) if one.key == key]
+    if not known:
+        raise DeviceError(
+            f"the tracker at {host}:{port} knows no board {key}",
+            hint=f"start a board server with --tracker {host}:{port} --key {key}, or name its --key",
+        )
+    places = (f"{key}-{number}" for number in range(1, len(known) + 1))
+    return tuple(
+        TrackerPlace(name, tracker, key, wanted.board.machine, emulated=wanted.board.emulated) for name in places
+    )
+
+
+def parse_tracker(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`.
+
+    Raises:
+        InputError: It is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InputError(f"{text!r} is no address of a tracker", hint="write --tracker 127.0.0.1:9190")
+    return host, int(port)

@@ -1,0 +1,251 @@
+"""One tuning session from a model to its records: tasks, boards, builder, run, and the report of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from toolchain import compiler, cross, model
+from toolchain.backends import BACKENDS
+from toolchain.board import Board
+from toolchain.errors import InputError
+from toolchain.model import ImportedModel
+from toolchain.pipeline import Model
+from toolchain.tuning import hardware, places, tasks, tune_report
+from toolchain.tuning.builder import Builder
+from toolchain.tuning.measure import Event, MeasurePool
+from toolchain.tuning.places import Boards, Tell, Wanted
+from toolchain.tuning.records import Key, RecordFile, default_path
+from toolchain.tuning.tasks import Task
+from toolchain.tuning.tune_report import BoardRow, Point, TaskRow, Totals, TuneReport
+from toolchain.tuning.tuner import Plan, TaskState, Tuning
+
+_LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a session is asked for.
+
+    Attributes:
+        model: The model.
+        boards: Which boards to measure on.
+        plan: How to search and to measure, and when to stop.
+        operators: Which tasks; all if empty.
+        records: File of records; None means the board's own.
+        toolchain: Where candidates are linked; empty means as the board file says.
+    """
+
+    model: Model
+    boards: Wanted
+    plan: Plan
+    operators: tuple[str, ...] = ()
+    records: Path | None = None
+    toolchain: str = ""
+
+    @property
+    def board(self) -> Board:
+        """The board type."""
+        return self.boards.board
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A model's tasks for a board type."""
+
+    imported: ImportedModel
+    target: tvm.target.Target
+    tasks: tuple[Task, ...]
+
+
+def extract(wanted: Model, board: Board) -> Extracted:
+    """Import a model and list its tasks for a board type.
+
+    Raises:
+        InputError: There is no such model, it cannot be imported, or the board file does not say the board's cores.
+    """
+    if not board.cores:
+        raise InputError(
+            f"board {board.name} does not say how many cores kernels are scheduled for",
+            hint=f"set `cores` in boards/{board.name}.toml",
+        )
+    backend = BACKENDS[board.backend]
+    imported = model.import_model(model.load(wanted.source, wanted.shapes, wanted.given.seed))
+    target = backend.target(board)
+    return Extracted(imported, target, tasks.extract(backend.lowered(imported.module, board), target))
+
+
+@dataclass
+class _Watch:
+    """What the boards did, gathered from their threads.
+
+    Attributes:
+        tell: Who is told what a person should know.
+        boards: The boards of the run.
+        trials: Trials by board.
+        failures: Failed ones by board.
+        quarantines: Quarantines by board.
+    """
+
+    tell: Tell
+    boards: Boards
+    trials: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    quarantines: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, event: Event) -> None:
+        """Count an event, pass it on to the farm, and tell what matters."""
+        with self.lock:
+            if event.kind == "ended" and event.measured is not None:
+                self.trials[event.place] += 1
+                self.failures[event.place] += bool(event.measured.cause)
+            if event.kind == "quarantined":
+                self.quarantines[event.place] += 1
+        if event.kind not in {"started", "ended"}:
+            self.tell(f"{event.place}: {event.kind}" + (f", {event.detail}" if event.detail else ""))
+        self.boards.report(event)
+
+
+def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneReport:
+    """Tune a model; what was found is in the file of records, also when this ends early.
+
+    Args:
+        wanted: What is asked for.
+        tell: Called with lines about progress.
+        redraw: Called with the table of the tasks.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: The model, the board file, an option or the records are wrong.
+        BuildError: No candidate of any task works.
+        DeviceError: No board is left.
+        VerificationError: A board is not what its board file says.
+    """
+    driver = cross.choose(wanted.board, wanted.toolchain)
+    driver.describe()  # a missing compiler is told before the boards are taken
+    tell(f"importing {wanted.model.source}")
+    found = extract(wanted.model, wanted.board)
+    chosen = tasks.select(found.tasks, wanted.operators)
+    tell(f"{len(chosen)} tasks for {wanted.board.name}")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolchain-")))
+        timeout_s = wanted.plan.options.build_timeout_s
+        builder = stack.enter_context(Builder(found.target, driver, folder, timeout_s=timeout_s))
+        held = stack.enter_context(places.opened(wanted.boards, tell))
+        _examine(wanted.board, held, tell)
+        watch = _Watch(tell, held)
+        pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
+        return _tuned(wanted, found, chosen, builder, pool, watch, redraw)
+
+
+def _examine(board: Board, held: Boards, tell: Tell) -> None:
+    for place in held.places:
+        found, notes = hardware.examine(board, place)
+        tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
+        for note in notes:
+            tell(f"warning: {note}")
+
+
+def _tuned(  # noqa: PLR0913, PLR0917 - all of a session comes together here
+    wanted: Request,
+    found: Extracted,
+    chosen: Sequence[Task],
+    builder: Builder,
+    pool: MeasurePool,
+    watch: _Watch,
+    redraw: Callable[[str], None],
+) -> TuneReport:
+    emulated = watch.boards.emulated
+    key = compiler.record_key(wanted.board, emulated=emulated)
+    file = RecordFile(wanted.records or default_path(wanted.board.name))
+    job = Tuning(
+        chosen,
+        found.target,
+        key,
+        file=file,
+        plan=wanted.plan,
+        builds=builder,
+        measures=pool,
+        on_tick=lambda: redraw(live(job)),
+    )
+    with _told(job, file, watch.tell):
+        job.run()
+    redraw(live(job))
+    return _report(wanted, found, job, watch, key)
+
+
+@contextlib.contextmanager
+def _told(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
+    """Say what is kept, whether the run ends well or not."""
+    try:
+        yield
+    finally:
+        tell(f"{job.trials} trials of this run are in {file.path}; the same command goes on from there")
+
+
+def plan_for(board: Board, plan: Plan) -> Plan:
+    """Complete a plan by what follows from the board type."""
+    return replace(plan, lag=_LOCAL_LAG) if board.connection == "local" else plan
+
+
+# --- what people see -------------------------------------------------------------------------------------------------
+
+
+def live(job: Tuning) -> str:
+    """Render the table of the tasks as it is now."""
+    return tune_report.live_table([_row(state) for state in job.states], _totals(job))
+
+
+def _row(state: TaskState) -> TaskRow:
+    task = state.task
+    best = None if math.isinf(state.fastest_s) else state.fastest_s
+    done = state.exhausted
+    return TaskRow(
+        task.id, task.name, task.operator, task.shape, task.weight, task.gflop, state.measured, state.failed, best, done
+    )
+
+
+def _totals(job: Tuning) -> Totals:
+    fresh = job.trials - job.resumed
+    left = max(job.plan.trials - job.trials, 0)
+    eta = left * job.seconds / fresh if fresh else None
+    current = job.current.task.id if job.current else None
+    return Totals(job.estimated_s, job.trials, job.plan.trials, job.seconds, eta, current)
+
+
+def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
+    rows = tuple(
+        BoardRow(place.name, watch.trials[place.name], watch.failures[place.name], watch.quarantines[place.name])
+        for place in watch.boards.places
+    )
+    shares: dict[str, Any] = asdict(job.shares)
+    return TuneReport(
+        model=found.imported.source.name,
+        board=wanted.board.name,
+        emulated=key.emulated,
+        target=json.loads(key.target),
+        tuner=job.plan.tuner,
+        seed=job.plan.seed,
+        options=asdict(job.plan.options),
+        trials=job.trials,
+        resumed=job.resumed,
+        causes=dict(job.causes),
+        seconds=job.seconds,
+        shares=shares,
+        tasks=tuple(_row(state) for state in job.states),
+        points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
+        boards=rows,
+    )

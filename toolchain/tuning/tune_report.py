@@ -1,0 +1,359 @@
+"""A report of one tuning run: as a live table, as a table at its end, as JSON and as a page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolchain.report import columns
+from toolchain.tuning import _tune_page, _tune_plot
+
+SCHEMA_VERSION = 1
+
+_OK = "ok"
+_NOTHING = "-"
+_NAME_WIDTH = 36
+_WHOLE_MS = 1000.0
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """How far one task is.
+
+    Attributes:
+        id: Its number.
+        name: Name of its function.
+        operator: What most of its work is.
+        shape: Its arguments' shapes.
+        weight: How many times the model calls it.
+        gflop: Billions of floating-point operations of one call.
+        trials: Trials with a result.
+        failed: How many of them have no latency.
+        best_s: Best latency of one call in seconds; None if there is none yet.
+        done: Whether nothing is left to try.
+    """
+
+    id: int
+    name: str
+    operator: str
+    shape: str
+    weight: int
+    gflop: float
+    trials: int
+    failed: int
+    best_s: float | None
+    done: bool
+
+    @property
+    def gflops(self) -> float | None:
+        """Billions of floating-point operations in a second at its best."""
+        return self.gflop / self.best_s if self.best_s else None
+
+    @property
+    def total_s(self) -> float | None:
+        """Seconds of all its calls in one run of the model."""
+        return None if self.best_s is None else self.weight * self.best_s
+
+
+@dataclass(frozen=True)
+class Point:
+    """The estimate at one moment: seconds since the run began, trials so far, seconds of one run of the model."""
+
+    seconds: float
+    trials: int
+    estimated_s: float
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """What one board did: trials, those of them that failed, and how often it was quarantined."""
+
+    name: str
+    trials: int
+    failed: int
+    quarantines: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Where a run is.
+
+    Attributes:
+        estimated_s: Seconds of one run of the model, estimated; None while a task has no latency.
+        trials: Trials so far.
+        planned: Trials of the whole run.
+        seconds: Seconds since it began.
+        eta_s: Seconds until it ends; None if that cannot be said.
+        next_id: The task that is searched now; None if there is none.
+    """
+
+    estimated_s: float | None
+    trials: int
+    planned: int
+    seconds: float
+    eta_s: float | None = None
+    next_id: int | None = None
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """Everything a tuning run found out.
+
+    Attributes:
+        model: Model name.
+        board: Board type.
+        emulated: Whether the times are an emulator's.
+        target: TVM's target as plain values.
+        tuner: Search strategy.
+        seed: Seed of the search.
+        options: How candidates were measured.
+        trials: Trials with a result.
+        resumed: How many of them an earlier part of the run made.
+        causes: Trials by outcome: `ok`, or why there is no latency.
+        seconds: Seconds of the run.
+        shares: Seconds of it by what they were spent on.
+        tasks: The tasks.
+        points: The estimate over time; it only falls.
+        boards: The boards.
+        untuned_s: Seconds of one run of the model as it is without tuning; None if not known.
+    """
+
+    model: str
+    board: str
+    emulated: bool
+    target: Mapping[str, Any]
+    tuner: str
+    seed: int
+    options: Mapping[str, Any]
+    trials: int
+    resumed: int
+    causes: Mapping[str, int]
+    seconds: float
+    shares: Mapping[str, float]
+    tasks: tuple[TaskRow, ...]
+    points: tuple[Point, ...]
+    boards: tuple[BoardRow, ...]
+    untuned_s: float | None = None
+
+    @property
+    def estimated_s(self) -> float | None:
+        """Seconds of one run of the model, estimated from the best latencies; None if a task has none."""
+        return _sum([row.total_s for row in self.tasks])
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """Trials without a latency by cause."""
+        return {cause: number for cause, number in sorted(self.causes.items()) if cause != _OK and number}
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as JSON holds it: latencies in seconds, null where there is none."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": self.model,
+            "board": self.board,
+            "emulated": self.emulated,
+            "target": dict(self.target),
+            "tuner": self.tuner,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "trials": {
+                "total": self.trials,
+                "resumed": self.resumed,
+                "ok": self.causes.get(_OK, 0),
+                "failed": self.failed,
+            },
+            "seconds": self.seconds,
+            "shares_s": dict(self.shares),
+            "estimated_s": self.estimated_s,
+            "untuned_s": self.untuned_s,
+            "tasks": [{**asdict(row), "gflops": row.gflops, "share": _share(row, self.tasks)} for row in self.tasks],
+            "points": [asdict(point) for point in self.points],
+            "boards": [asdict(row) for row in self.boards],
+        }
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known and len(known) == len(parts) else None
+
+
+def _share(row: TaskRow, rows: Sequence[TaskRow]) -> float | None:
+    """Return a task's part of the time of all that have a latency."""
+    total = sum(other.total_s or 0.0 for other in rows)
+    return None if row.total_s is None or not total else row.total_s / total
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def live_table(rows: Sequence[TaskRow], totals: Totals) -> str:
+    """Render the tasks of a run that goes on, with a last line of totals.
+
+    Latencies are the best so far: of one call, and of all the calls in one run of the model.
+    """
+    return f"{_task_table(rows)}\n{_footer(totals)}"
+
+
+def _task_table(rows: Sequence[TaskRow]) -> str:
+    head = ("ID", "Task", "Latency (ms)", "GFLOPS", "Trials", "Failed", "Weight", "Total (ms)", "Share", "Done")
+    cells = [head, *(_task_cells(row, rows) for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    lines = [" | ".join(_aligned(line, widths)).rstrip() for line in cells]
+    rule = "-" * (sum(widths) + 3 * (len(widths) - 1))
+    return "\n".join([lines[0], rule, *lines[1:], rule])
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Align numbers to the right, and the name in the second column to the left."""
+    for place, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        yield cell.ljust(width) if place == 1 else cell.rjust(width)
+
+
+def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
+    name = row.name if len(row.name) <= _NAME_WIDTH else f"{row.name[: _NAME_WIDTH - 1]}…"
+    share = _share(row, rows)
+    return (
+        str(row.id),
+        name,
+        _cell_ms(row.best_s),
+        _NOTHING if row.gflops is None else f"{row.gflops:.2f}",
+        str(row.trials),
+        str(row.failed),
+        str(row.weight),
+        _cell_ms(row.total_s),
+        _NOTHING if share is None else f"{share:.1%}",
+        "yes" if row.done else "",
+    )
+
+
+def _footer(totals: Totals) -> str:
+    estimated = _NOTHING if totals.estimated_s is None else f"{_ms(totals.estimated_s)} ms"
+    eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
+    parts = [
+        f"Estimated total latency: {estimated}",
+        f"Trials: {totals.trials}/{totals.planned}",
+        f"Used time: {totals.seconds:.0f} s",
+        f"ETA: {eta}",
+        f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
+    ]
+    return "  ".join(parts)
+
+
+def _ms(seconds: float | None) -> str:
+    """Write milliseconds with four digits, and no fewer before the point."""
+    if seconds is None:
+        return _NOTHING
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= _WHOLE_MS else f"{value:#.4g}".rstrip(".")
+
+
+def _cell_ms(seconds: float | None) -> str:
+    """Write milliseconds so that the points of a column stand below each other."""
+    return _NOTHING if seconds is None else f"{seconds * 1e3:.4f}"
+
+
+def table(report: TuneReport) -> str:
+    """Render a report for a terminal."""
+    head = columns([row for row in summary(report) if row[1]])
+    return f"{head}\n\n{_task_table(report.tasks)}\n\n{columns([_BOARD_HEAD, *map(_board_cells, report.boards)])}"
+
+
+_BOARD_HEAD = ("Board", "Trials", "Failed", "Quarantines")
+
+
+def _board_cells(row: BoardRow) -> tuple[str, ...]:
+    return row.name, str(row.trials), str(row.failed), str(row.quarantines)
+
+
+def summary(report: TuneReport) -> list[tuple[str, str]]:
+    """Say in rows of a name and a text what was tuned, how, and how it went; texts may be empty."""
+    mark = " (emulated)" if report.emulated else ""
+    return [
+        ("model", report.model),
+        ("board", f"{report.board}{mark}"),
+        ("target", _pairs(report.target)),
+        ("tuner", f"{report.tuner}, seed {report.seed}"),
+        ("options", _pairs(report.options)),
+        ("latency", f"{_latency_text(report)}{mark}"),
+        ("trials", _trials_text(report)),
+        ("used time", _time_text(report)),
+    ]
+
+
+def _latency_text(report: TuneReport) -> str:
+    estimated = report.estimated_s
+    if estimated is None:
+        return "no estimate: not every task has a candidate that works"
+    text = f"{_ms(estimated)} ms estimated"
+    if report.untuned_s:
+        text += f", {_ms(report.untuned_s)} ms untuned: {report.untuned_s / estimated:.2f} times as fast"
+    return text
+
+
+def _trials_text(report: TuneReport) -> str:
+    failed = ", ".join(f"{number} {cause}" for cause, number in report.failed.items())
+    resumed = f", {report.resumed} of them from an earlier part of the run" if report.resumed else ""
+    return f"{report.trials}{resumed}: {report.causes.get(_OK, 0)} ok" + (f", failed: {failed}" if failed else "")
+
+
+def _time_text(report: TuneReport) -> str:
+    parts = ", ".join(
+        f"{name} {seconds:.1f} s ({seconds / report.seconds:.0%})"
+        for name, seconds in report.shares.items()
+        if report.seconds
+    )
+    return f"{report.seconds:.1f} s" + (f": {parts}" if parts else "")
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# --- the page --------------------------------------------------------------------------------------------------
+
+
+def html(report: TuneReport) -> str:
+    """Render a report as one page that needs no other file, in the light or the dark as the reader has it."""
+    body = [
+        '<p><span class="mark">emulated</span></p>' if report.emulated else "",
+        _tune_page.table([], summary(report)),
+        "<h2>Estimated total latency over time</h2>",
+        _plot(report),
+        "<h2>Tasks</h2>",
+        _tune_page.table(_TASK_HEAD, [_html_cells(row, report.tasks) for row in report.tasks], numbers_from=4),
+        "<h2>Boards</h2>",
+        _tune_page.table(_BOARD_HEAD, [_board_cells(row) for row in report.boards], numbers_from=1),
+    ]
+    return _tune_page.page(f"{report.model} tuned for {report.board}", body)
+
+
+_TASK_HEAD = (
+    *("ID", "Task", "Operator", "Shapes", "Weight", "GFLOP", "Trials", "Failed"),
+    *("Latency (ms)", "GFLOPS", "Total (ms)", "Share"),
+)
+
+
+def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
+    _, _, latency, gflops, trials, failed, weight, total, share, _ = _task_cells(row, rows)
+    said = (str(row.id), row.name, row.operator, row.shape)
+    return (*said, weight, f"{row.gflop:.4f}", trials, failed, latency, gflops, total, share)
+
+
+def _plot(report: TuneReport) -> str:
+    if not report.points:
+        return "<p>There is no estimate: not every task has a candidate that works.</p>"
+    steps = [
+        _tune_plot.Step(
+            one.seconds / 60,
+            one.estimated_s * 1e3,
+            f"{_ms(one.estimated_s)} ms after {one.seconds / 60:.1f} min, {one.trials} trials",
+        )
+        for one in report.points
+    ]
+    base = None if report.untuned_s is None else (report.untuned_s * 1e3, f"untuned: {_ms(report.untuned_s)} ms")
+    return _tune_plot.svg(steps, report.seconds / 60, ("minutes", "milliseconds"), base)
