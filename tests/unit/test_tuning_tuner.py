@@ -79,6 +79,12 @@ def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, la
     assert list((tmp_path / "libraries").iterdir()) == []
 
 
+@pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random", "random", "grid"])
+def test_what_is_under_way_is_not_proposed_again(tmp_path, kernels, tuner):
+    tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, lag=1).run()
+    assert len({one.candidate for one in recorded(tmp_path)}) == 60
+
+
 def test_records_name_their_round_and_their_run(tmp_path, kernels):
     job = tuning(tmp_path, kernels[1:2], trials=20)
     job.run()

@@ -35,8 +35,11 @@ def light_intrinsics() -> None:
 
 
 def target_table(target: tvm.target.Target) -> dict[str, Any]:
-    """Return a target as plain values: its kind and its attributes, in the order of their names."""
-    attributes = {str(key): _plain(value) for key, value in target.attrs.items()}
+    """Return a target as plain values: its kind and its attributes, in the order of their names.
+
+    What TVM derives from them, such as `feature.has_asimd`, is left out.
+    """
+    attributes = {str(key): _plain(value) for key, value in target.attrs.items() if "." not in str(key)}
     return {"kind": str(target.kind.name), **dict(sorted(attributes.items()))}
 
 

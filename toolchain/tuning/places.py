@@ -67,7 +67,8 @@ class Boards:
         if self.lease is None or event.place not in {board.name for board in self.lease.boards}:
             return
         if event.kind == "ended" and event.measured is not None:
-            done, what = event.measured, event.detail or event.measured.error.partition("\n")[0] or "a kernel"
+            done, name = event.measured, event.trial.name if event.trial else ""
+            what = f"{name} ({done.cause})" if done.cause else name
             self.lease.report_trial(event.place, what, ok=not done.cause, seconds=done.seconds)
         elif event.kind == "quarantined":
             self.lease.report_state(event.place, "quarantined", 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ class Known:
         database: MetaSchedule's, with the candidates that ran.
         workload: The task's entry in it.
         rebuilder: Makes its schedules again.
-        tried: Keys of all candidates that were measured, or failed.
+        tried: Keys of all candidates that were measured, that failed, or that are under way.
     """
 
     database: Any
@@ -171,6 +171,10 @@ class Search:
         if task.workload not in self._grids:
             self._grids[task.workload] = _enumerated(self._space_of(task), self.known(task))
         return self._grids[task.workload]
+
+    def exclude(self, task: Task, keys: Iterable[str]) -> None:
+        """Propose some candidates no more: they are being measured."""
+        self.known(task).tried.update(keys)
 
     # --- learning ---
 

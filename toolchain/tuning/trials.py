@@ -66,10 +66,12 @@ class Trial:
     Attributes:
         library: Shared library with the kernel, whose entry function is `main`.
         args: The kernel's arguments in order.
+        name: What it is a trial of.
     """
 
     library: Path
     args: tuple[TensorArg, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True)

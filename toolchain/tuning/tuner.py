@@ -302,6 +302,7 @@ class Tuning:
         state = next(state for state in self.states if state.task.workload == known[0].workload)
         with self._timed("search"):
             candidates = [self._search.rebuilt(state.task, json.loads(record.trace)) for record in ordered]
+        self._search.exclude(state.task, (record.candidate for record in ordered))
         state.planned += len(ordered)
         self.resumed += len(ordered)
         return _Round(number, state, candidates, list(ordered), len(ordered))
@@ -312,6 +313,7 @@ class Tuning:
         # What is recorded is done, even if fewer trials are asked for now.
         kept = [place for place, record in enumerate(results) if record is not None or place < left]
         self.resumed += sum(results[place] is not None for place in kept)
+        self._search.exclude(state.task, (found[place].key for place in kept))
         state.planned += len(kept)
         return _Round(number, state, [found[place] for place in kept], [results[place] for place in kept], len(found))
 
@@ -343,7 +345,7 @@ class Tuning:
                 self._record(planned, place, Measured((), "build", one.error, seconds=one.seconds))
                 continue
             args = args_of(_module(planned.candidates[place]), packed=True)
-            future = self._measures.submit(Trial(one.library, args))
+            future = self._measures.submit(Trial(one.library, args, planned.state.task.name))
             recorded = threading.Event()  # a future wakes who waits for it before it calls back
             planned.waiting.append((future, recorded))
             future.add_done_callback(partial(self._measured, planned, place, one, recorded))
