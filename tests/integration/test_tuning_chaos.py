@@ -25,8 +25,7 @@ from tests.boards import Farm
 from tests.chaos_client import poison
 from tests.commands import toolchain
 from tests.parts import require
-from tests.sshd import descendants
-from toolchain import _farm_serving, board, device_runtime, files, process
+from toolchain import board, device_runtime, files, process
 from toolchain.tuning.records import Record, RecordFile
 
 ROOT = Path(__file__).parents[2]
@@ -135,14 +134,28 @@ class Monkey:
         self.done["board rebooted"] += 1
 
     def kill_tracker(self) -> None:
-        with _farm_serving.connected() as link:
-            keeper = link.peer
-        for pid in descendants(keeper):
-            if b"rpc_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                self.done["tracker killed"] += 1
-                return
-        raise AssertionError("the keeper has no tracker")
+        deadline = time.monotonic() + 60
+        while not (found := _trackers()):  # the one before may just be coming back
+            assert time.monotonic() < deadline, "the keeper has no tracker"
+            time.sleep(0.2)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        self.done["tracker killed"] += 1
+
+
+def _trackers() -> list[int]:
+    """Name the processes of this farm's tracker; its port tells it from any other."""
+    found = json.loads(toolchain("farm", "status", "--json").out)
+    words = [b"tvm.exec.rpc_tracker", b"--port", str(found["tracker"][1]).encode()]
+    processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in processes if all(word in _command_line(pid).split(b"\0") for word in words)]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def await_trials(client: Client, count: int, end: float) -> bool:

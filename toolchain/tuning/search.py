@@ -1,9 +1,9 @@
 """How candidates are found: MetaSchedule's strategies and cost models, made repeatable.
 
 A round proposes candidates for one task. What it proposes depends on the seed, on the round's number, and on the
-results that were known when it began, and on nothing else: every round starts MetaSchedule anew with a random state of
-its own, on one thread, since its own threads share out the work as they come. So a run that was interrupted goes on
-exactly where it would have been, from its records alone.
+results that were known when it began, and on nothing else: every round starts MetaSchedule anew with random states of
+its own, one for each half of the search, each on one thread, since its own threads share out the work as they come. So
+a run that was interrupted goes on exactly where it would have been, from its records alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ Tuner = Literal["evolutionary-xgb", "evolutionary-random", "random", "grid"]
 TUNERS: tuple[Tuner, ...] = ("evolutionary-xgb", "evolutionary-random", "random", "grid")
 
 # Facts of a two-core machine: the stock 512 x 4 spend 20 s on 16 candidates that are hardly better.
-_POPULATION, _GENERATIONS = 96, 2
+_POPULATION, _GENERATIONS = 48, 2  # of each half
+_HALVES = 2  # whatever machine this is: other halves would find other candidates
 _ENDLESS = 1 << 30
 _WARM_UP = 48  # results before the cost model is asked
 _MOST_ASKED = 4  # times the wanted number, to have enough left when those are out that were tried before
@@ -86,7 +88,7 @@ class Search:
         self._known: dict[str, Known] = {}
         self._spaces: dict[str, Sequence[Any]] = {}
         self._grids: dict[str, Iterator[Candidate]] = {}
-        self._learned = meta_schedule().cost_model.XGBModel(num_warmup_samples=_WARM_UP, num_tuning_cores=1)
+        self._learned = meta_schedule().cost_model.XGBModel(num_warmup_samples=0, num_tuning_cores=1)
 
     def known(self, task: Task) -> Known:
         """Return what is known of a task so far."""
@@ -121,25 +123,33 @@ class Search:
         return found
 
     def _found(self, task: Task, number: int, count: int) -> list[Candidate]:
+        """Search in two halves at a time, each on one thread, and take turns in picking of what they found."""
+        self.known(task), self._space_of(task)  # made here, since the halves share them
+        with ThreadPoolExecutor(_HALVES) as threads:
+            halves = list(
+                threads.map(lambda half: self._half(task, self._state(task, number, half), count), range(_HALVES))
+            )
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*halves))
+        return [_candidate(schedule) for schedule in turns if schedule is not None]
+
+    def _half(self, task: Task, state: int, count: int) -> list[Any]:
         known = self.known(task)
         asked = min(count + len(known.tried), _MOST_ASKED * count)
-        state = self._state(task, number)
-        np.random.seed(state)
         context = self._context(task, self._strategy(), state)
         context.pre_tuning(_ENDLESS, asked, self._space_of(task), known.database, self._model(state))
         found = context.generate_measure_candidates()
         context.post_tuning()
-        return [_candidate(one.sch) for one in found or []]
+        return [one.sch for one in found or []]
 
-    def _state(self, task: Task, number: int) -> int:
+    def _state(self, task: Task, number: int, half: int = 0) -> int:
         """Return a random state for a round: 1 to 2**31 - 1, the same for the same run, round and kernel."""
-        digest = files.sha256_bytes(f"{self._seed} {number} {task.workload}".encode())
+        digest = files.sha256_bytes(f"{self._seed} {number} {half} {task.workload}".encode())
         return int(digest[:8], 16) % (2**31 - 2) + 1
 
     def _model(self, state: int) -> Any:
         """Return the cost model of a round; one that guesses draws from the round's own random state."""
-        models = meta_schedule().cost_model
-        return self._learned if self._tuner == "evolutionary-xgb" else models.RandomModel(seed=state)
+        informed = self._tuner == "evolutionary-xgb" and self._learned.data_size >= _WARM_UP
+        return self._learned if informed else meta_schedule().cost_model.RandomModel(seed=state)
 
     def _context(self, task: Task, strategy: Any, state: int) -> Any:
         return meta_schedule().TuneContext(
