@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain import __version__, _options
+from toolchain import __version__, _commands_containers, _commands_farm, _commands_records, _commands_tuning, _options
 from toolchain._commands import Console, Result
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, InputError, ToolchainError
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from toolchain import farm, inputs, model
+    from toolchain import inputs, model
     from toolchain.board import Board, Device
-    from toolchain.pipeline import Lab, Model, Settings
+    from toolchain.pipeline import Lab, Model, Pipeline, Settings
     from toolchain.report import Report
 
 
@@ -91,6 +91,8 @@ def _print_result(found: Result) -> None:
         _print_json(found.document)
     elif found.text:
         click.echo(found.text)
+    if found.fault:
+        raise found.fault
 
 
 class _Table:
@@ -231,18 +233,26 @@ def _inspection_text(found: model.Inspection) -> str:
 @_options.shape_option
 @_options.seed_option
 @_options.input_options
+@_options.records_options
 @_options.json_flag
 def build(source: str, board_name: str, output: Path | None, *, as_json: bool, **options: Any) -> None:
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
     from toolchain import board
-    from toolchain.pipeline import Pipeline
 
     kind = board.load(board_name).resolved()
-    made = Pipeline(kind, _say, options["toolchain"] or "").build(_model_of(source, options), output)
+    made = _pipeline(kind, options).build(_model_of(source, options), output)
     if as_json:
         _print_json({"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest})
         return
     click.echo(f"{made.folder}: {made.manifest.name} for {kind.name}, sha256:{made.digest}")
+
+
+def _pipeline(kind: Board, options: dict[str, Any], *, tuned: bool = True, emulated: bool = False) -> Pipeline:
+    from toolchain.pipeline import Pipeline
+
+    tuned, emulated = tuned and not options["no_records"], emulated or kind.emulated or options["emulated"]
+    records = options["records"] if tuned else None
+    return Pipeline(kind, _say, options["toolchain"] or "", records, tuned=tuned, emulated=emulated)
 
 
 def _model_of(source: str, options: dict[str, Any]) -> Model:
@@ -313,16 +323,20 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
 @_options.seed_option
 @_options.input_options
 @_options.bench_options
-@click.option("--tolerance", type=click.FloatRange(min=0.0), help="Limit for the outputs' relative difference.")
+@_options.records_options
+@_options.tolerance_option
+@click.option("--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`.")
 @click.option("-o", "--output", type=_options.PATH, help="Keep the bundle in this folder.")
-def deploy_command(source: str, output: Path | None, **options: Any) -> None:
+@click.pass_context
+def deploy_command(context: click.Context, /, source: str, output: Path | None, **options: Any) -> None:
     """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
     from toolchain import device_runtime
-    from toolchain.pipeline import Pipeline
 
-    kind, _device = _found(options)  # before a minute goes into a build for it
+    kind, device = _found(options)  # before a minute goes into a build for it
     device_runtime.check(kind.triple)
-    job = Pipeline(kind, _say, options["toolchain"] or "")
+    if options["trials"]:
+        _commands_tuning.tuned(context.obj, source, _commands_tuning.defaults() | options)
+    job = _pipeline(kind, options, emulated=device.emulated)
     with _junit_on_failure(options["junit_path"], f"{kind.name}.{Path(source).stem}"), _scratch() as scratch:
         made, given = job.obtain(_model_of(source, options), output or scratch / "bundle")
         program = job.runner()
@@ -386,6 +400,43 @@ def _junit_on_failure(path: Path | None, name: str) -> Iterator[None]:
 
             files.write_atomic(path, report.junit_failure(name, fault.message, fault.details))
         raise
+
+
+@cli.command("compare")
+@click.argument("source", metavar="MODEL")
+@_options.device_options
+@_options.toolchain_option
+@_options.shape_option
+@_options.seed_option
+@_options.input_options
+@_options.records_options
+@_options.compare_options
+@_options.tolerance_option
+@_options.json_flag
+def compare_command(source: str, *, as_json: bool, **options: Any) -> Result:
+    """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
+    from toolchain import compare
+
+    kind, device = _found(options)
+    wanted, emulated = _model_of(source, options), device.emulated
+    with _scratch() as scratch:
+        jobs = [_pipeline(kind, options, tuned=tuned, emulated=emulated) for tuned in (False, True)]
+        made = tuple(job.build(wanted, scratch / f"{place}") for place, job in enumerate(jobs))
+        program = jobs[1].runner()
+        with _opened(options) as lab:
+            _say(f"measuring for {options['budget']:g} s")
+            found = compare.run(
+                (made[0], made[1]),
+                program,
+                lab.shell,
+                lab.store,
+                threads=options["threads"] or kind.threads,
+                budget_s=options["budget"],
+                emulated=lab.emulated,
+                keep=kind.keep,
+                tolerance=options["tolerance"],
+            )
+    return Result(compare.table(found), found.document(), as_json)
 
 
 @cli.command("bench")
@@ -463,130 +514,11 @@ def rollback(*, as_json: bool, **options: Any) -> None:
     click.echo(f"{lab.shell.name} runs {found.name} {found.digest[:16]} again")
 
 
-# --- images ----------------------------------------------------------------------------------------------------
+# --- boards at work, and this machine ---------------------------------------------------------------------------
 
-
-@cli.group("containers")
-def containers_group() -> None:
-    """Build, list and check the images that hold the cross compilers."""
-
-
-@containers_group.command("list")
-@_options.json_flag
-def containers_list(*, as_json: bool) -> None:
-    """List the images, and whether they are here and up to date."""
-    from toolchain import containers, report
-
-    found = containers.examine()
-    if as_json:
-        _print_json(found)
-        return
-    rows = [
-        (one.name, one.compiler, one.state, f"{one.size / 2**20:.0f} MiB" if one.id else "", one.id[7:23])
-        for one in found
-    ]
-    click.echo(report.columns([("IMAGE", "COMPILER", "STATE", "SIZE", "ID"), *rows]))
-
-
-@containers_group.command("build")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--ndk", help="Android NDK for the image that has a place for it: a zip file, or its address.")
-@click.option("--ndk-sha256", help="The NDK's checksum.")
-@click.option("--no-cache", is_flag=True, help="Take nothing from Docker's build cache.")
-@_options.json_flag
-def containers_build(
-    names: tuple[str, ...], ndk: str | None, ndk_sha256: str | None, *, no_cache: bool, as_json: bool
-) -> None:
-    """Build images, all of them or the named ones; docs/containers.md names what the environment decides."""
-    from toolchain import containers
-
-    given = containers.BuildOptions.from_environment()
-    wanted = dataclasses.replace(
-        given, ndk=ndk or given.ndk, ndk_sha256=ndk_sha256 or given.ndk_sha256, cache=not no_cache
-    )
-    made = [containers.build(name, wanted, _say) for name in names or containers.names()]
-    if as_json:
-        _print_json(made)
-        return
-    for one in made:
-        click.echo(f"{one.tag}: {one.id}")
-
-
-@containers_group.command("check")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@_options.json_flag
-def containers_check(names: tuple[str, ...], *, as_json: bool) -> None:
-    """Try that images compile, and that a container can do nothing else."""
-    from toolchain import containers, report
-    from toolchain.errors import VerificationError
-
-    found = {name: containers.check(name) for name in names or containers.names()}
-    if as_json:
-        _print_json(found)
-    else:
-        rows = [(name, one.what, one.seen) for name, checks in found.items() for one in checks]
-        click.echo(report.columns([("IMAGE", "CHECK", ""), *rows]))
-    failed = [f"{name}: {one.what}: {one.seen}" for name, checks in found.items() for one in checks if not one.passed]
-    if failed:
-        raise VerificationError(
-            f"{len(failed)} check(s) failed", details="\n".join(failed), hint="toolchain containers build"
-        )
-
-
-# --- virtual boards --------------------------------------------------------------------------------------------
-
-
-@cli.group("farm")
-def farm_group() -> None:
-    """Bring up boards to test on."""
-
-
-@farm_group.command("up")
-@click.option("--virtual", required=True, metavar="rpi4=2,pynq=1", help="How many virtual boards of which type.")
-@click.option("--kernel", is_flag=True, help="Whole machines with a kernel of their own; slower to start.")
-@_options.json_flag
-def farm_up(virtual: str, *, kernel: bool, as_json: bool) -> None:
-    """Start virtual boards: real user lands with a real SSH server, emulated."""
-    from toolchain import farm
-
-    found = farm.up(farm.parse_wanted(virtual), _say, kernel=kernel)
-    _show_farm(found, as_json=as_json)
-    if not as_json:
-        click.echo(f"make deploy BOARD={found[0].board} HOST={found[0].name}")
-
-
-@farm_group.command("down")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@_options.json_flag
-def farm_down(names: tuple[str, ...], *, as_json: bool) -> None:
-    """Remove virtual boards, all of them or the named ones, and what was on them."""
-    from toolchain import farm
-
-    gone = farm.down(names, _say)
-    if as_json:
-        _print_json(gone)
-
-
-@farm_group.command("status")
-@_options.json_flag
-def farm_status(*, as_json: bool) -> None:
-    """List the virtual boards."""
-    from toolchain import farm
-
-    _show_farm(farm.status(), as_json=as_json)
-
-
-def _show_farm(found: tuple[farm.VirtualBoard, ...], *, as_json: bool) -> None:
-    from toolchain import report
-
-    if as_json:
-        _print_json(found)
-        return
-    rows = [
-        (one.name, one.board, one.kind, str(one.port), "running" if one.running else "stopped", "emulated")
-        for one in found
-    ]
-    click.echo(report.columns([("NAME", "BOARD", "KIND", "SSH PORT", "STATE", ""), *rows]))
+cli.add_command(_commands_farm.farm)
+for _command in (*_commands_tuning.COMMANDS, _commands_records.records, _commands_containers.containers_group):
+    cli.add_command(_command)
 
 
 @cli.command()

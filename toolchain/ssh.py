@@ -18,6 +18,7 @@ import paramiko
 
 from toolchain import process
 from toolchain._ssh_connect import Wire, exchange_keys, reach, words_of
+from toolchain._ssh_forward import LOOPBACK, BackForwards, Forward
 from toolchain._ssh_login import Login
 from toolchain._ssh_route import Config, Hop
 from toolchain.errors import DeviceError, InputError
@@ -97,6 +98,8 @@ class SshShell:
             self._connect(device, stack, options)
             self._resources = stack.pop_all()
         self.name = device.name
+        self._back = BackForwards(self._transport, self.name)
+        self._hastened = False
 
     def _connect(self, hop: Hop, stack: contextlib.ExitStack, options: SshOptions) -> None:
         wire = Wire(reach(hop, self._transport, options.keepalive), options.stall_timeout)
@@ -200,6 +203,37 @@ class SshShell:
         stack = contextlib.ExitStack()
         channel = stack.enter_context(self._channel(_command(HELD, script), self._options.stall_timeout))
         return SshProcess(self, channel, stack)
+
+    def forward(self, here: tuple[str, int], remote_port: int) -> Forward:
+        """Let an address of this host lead to a port of the device's loopback address.
+
+        Args:
+            here: Address and port here; port 0 takes a free one.
+            remote_port: The port there, where nobody needs to listen yet; 0 is the same number as here.
+
+        Raises:
+            DeviceError: The device forwards nothing, or the port here is taken.
+        """
+        self._hasten()
+        return Forward(self._transport, self.name, here, (LOOPBACK, remote_port))
+
+    def forward_back(self, target: tuple[str, int]) -> int:
+        """Let a port of the device's loopback address lead to an address of this host, as long as this connection.
+
+        Returns:
+            The port.
+
+        Raises:
+            DeviceError: The device does not allow that.
+        """
+        self._hasten()
+        return self._back.add(target)
+
+    def _hasten(self) -> None:
+        """OpenSSH's server sends small packets at once only after the first command; before, some wait for 40 ms."""
+        if not self._hastened:
+            self.run(":")
+            self._hastened = True
 
     @contextlib.contextmanager
     def _channel(self, command: str, timeout: float) -> Iterator[Any]:

@@ -91,7 +91,8 @@ def opened(wanted: Wanted, tell: Tell) -> Iterator[Boards]:
         yield Boards(_at_tracker(wanted, wanted.tracker, wanted.key or wanted.board.name))
     else:
         with _folder(wanted, tell) as folder, _leased(wanted, folder) as held:
-            yield Boards((*_of_lease(wanted, held), *_stock(wanted, held)), held)
+            others = () if wanted.host or folder else _stock(wanted, held)
+            yield Boards((*_of_lease(wanted, held), *others), held)
 
 
 @contextlib.contextmanager
@@ -123,15 +124,11 @@ def _of_lease(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
 
 
 def _stock(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
-    """Take the servers along that others registered under the board type's name; the farm knows nothing of them."""
-    if wanted.host:
-        return ()
-    ours = {one.key for one in held.boards}
-    keys = [one.key for one in registered(held.tracker[1]) if one.key == wanted.board.name and one.key not in ours]
-    return tuple(
-        TrackerPlace(f"{key} (registered) {number}", held.tracker, key, wanted.board.machine)
-        for number, key in enumerate(keys, 1)
-    )
+    """Take along the servers that others registered under the board type's name; nobody leases those."""
+    found = serving.status() or {"stock": []}
+    count = sum(one["key"] == wanted.board.name for one in found["stock"])
+    names = (f"{wanted.board.name} (registered) {number}" for number in range(1, count + 1))
+    return tuple(TrackerPlace(name, held.tracker, wanted.board.name, wanted.board.machine) for name in names)
 
 
 def _at_tracker(wanted: Wanted, tracker: tuple[str, int], key: str) -> tuple[Place, ...]:
