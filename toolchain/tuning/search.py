@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import tvm
+from tvm.ir.utils import derived_object
 
 from toolchain import files
 from toolchain.tuning import schedules
@@ -149,7 +150,7 @@ class Search:
     def _model(self, state: int) -> Any:
         """Return the cost model of a round; one that guesses draws from the round's own random state."""
         informed = self._tuner == "evolutionary-xgb" and self._learned.data_size >= _WARM_UP
-        return self._learned if informed else meta_schedule().cost_model.RandomModel(seed=state)
+        return self._learned if informed else _guessing(state)
 
     def _context(self, task: Task, strategy: Any, state: int) -> Any:
         return meta_schedule().TuneContext(
@@ -221,6 +222,22 @@ class Search:
         """Make a candidate again from its trace; None if it does not fit the kernel any more."""
         schedule = self.known(task).rebuilder.from_json(trace)
         return None if schedule is None else _candidate(schedule)
+
+
+def _guessing(state: int) -> Any:
+    """Return a cost model that guesses, by a stream of its own; MetaSchedule's goes through a state that all share."""
+    stream = np.random.default_rng(state)
+
+    @derived_object
+    class Guessing(meta_schedule().cost_model.PyCostModel):  # type: ignore[misc]
+        def update(self, context: Any, candidates: Any, results: Any) -> None:
+            """Learn nothing."""
+
+        def predict(self, context: Any, candidates: Any) -> Any:
+            del context
+            return stream.random(len(candidates))
+
+    return Guessing()
 
 
 def _candidate(schedule: Any) -> Candidate:
