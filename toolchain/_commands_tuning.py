@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +80,27 @@ def tune_command(
     console: Console, /, source: str, report_path: Path | None, *, as_json: bool, **options: Any
 ) -> Result:
     """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
+    from toolchain import files  # noqa: PLC0415 - as above
     from toolchain.tuning import tune_report  # noqa: PLC0415 - as above
 
+    if report_path:
+        _check_writable(report_path)
     found = tuned(console, source, options)
     if report_path:
-        from toolchain import files  # noqa: PLC0415 - as above
-
         files.write_atomic(report_path, tune_report.html(found).encode())
     return Result(tune_report.table(found), found.document(), as_json)
+
+
+def _check_writable(path: Path) -> None:
+    """See that a file can be written: hours later is no time to learn that it cannot."""
+    from toolchain import files  # noqa: PLC0415 - as above
+
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as fault:
+        raise files.unwritable(path, fault) from fault
 
 
 def tuned(console: Console, source: str, options: dict[str, Any]) -> Any:
@@ -158,9 +173,7 @@ def _plan(kind: Board, options: dict[str, Any]) -> Plan:
 
 def defaults() -> dict[str, Any]:
     """Return the values of `tune`'s options where none is given, for a command that tunes on its way."""
-    return {
-        option.name: option.get_default(click.Context(tune_command)) for option in tune_command.params if option.name
-    }
+    return dict(tune_command.make_context("tune", ["MODEL"]).params)
 
 
 @click.command("hardware")

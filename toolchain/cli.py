@@ -422,6 +422,7 @@ def compare_command(source: str, *, as_json: bool, **options: Any) -> Result:
     with _scratch() as scratch:
         jobs = [_pipeline(kind, options, tuned=tuned, emulated=emulated) for tuned in (False, True)]
         made = tuple(job.build(wanted, scratch / f"{place}") for place, job in enumerate(jobs))
+        compare.check_differ(made[0], made[1])
         program = jobs[1].runner()
         with _opened(options) as lab:
             _say(f"measuring for {options['budget']:g} s")

@@ -16,7 +16,7 @@ from toolchain.bench import Conditions, Latency
 from toolchain.bundle import Bundle
 from toolchain.deploy import Samples, Shipment
 from toolchain.device_runtime import Program
-from toolchain.errors import VerificationError
+from toolchain.errors import InputError, VerificationError
 from toolchain.runner import Plan, Run
 from toolchain.shell import Shell
 from toolchain.store import Store
@@ -81,6 +81,20 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types."""
         return {"schema_version": 1, **asdict(self)}
+
+
+def check_differ(first: Bundle, second: Bundle) -> None:
+    """Refuse to compare a bundle with itself.
+
+    Raises:
+        InputError: No tuning record was applied to the second.
+    """
+    if first.digest == second.digest:
+        raise InputError(
+            f"no tuning record applies to {second.manifest.name} on {second.manifest.board}",
+            details="the two builds are the same",
+            hint=f"toolchain tune {second.manifest.name} --board {second.manifest.board}",
+        )
 
 
 def run(  # noqa: PLR0913 - a comparison has these independent parts

@@ -57,10 +57,6 @@ class _KeyRefusedError(Exception):
     """The server does not know the key; one from a tracker may have grown too old."""
 
 
-class DeadlineError(DeviceError):
-    """A session did not do in time what was asked of it, and was cut."""
-
-
 class Session:
     """A session on a board.
 
@@ -114,7 +110,7 @@ def deadline(session: Session, seconds: float) -> Iterator[None]:
     """Cut a session if the block lasts longer than so many seconds.
 
     Raises:
-        DeadlineError: It did; also where the block noticed nothing of it.
+        DeviceError: It did; also where the block noticed nothing of it.
     """
     done, expired = threading.Event(), threading.Event()
 
@@ -138,8 +134,8 @@ def deadline(session: Session, seconds: float) -> Iterator[None]:
         raise _late(session, seconds)
 
 
-def _late(session: Session, seconds: float) -> DeadlineError:
-    return DeadlineError(
+def _late(session: Session, seconds: float) -> DeviceError:
+    return DeviceError(
         f"the board at {session.address[0]}:{session.address[1]} says nothing for {seconds:g} s",
         hint="read the board server's log; is the board well?",
     )

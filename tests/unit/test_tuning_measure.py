@@ -12,7 +12,6 @@ import pytest
 from tvm.error import InternalError, RPCError, RPCSessionTimeoutError
 
 from toolchain.errors import DeviceError, InputError, VerificationError
-from toolchain.remote import DeadlineError
 from toolchain.tuning import _measure_session
 from toolchain.tuning.health import Pulse
 from toolchain.tuning.measure import MeasurePool, Rules
@@ -36,7 +35,7 @@ CRASH = RPCError("RPCError: Error caught from RPC call:\nthe session's process w
 TIMEOUT = RPCSessionTimeoutError("RPCSessionTimeoutError: session timeout of 5 s reached; the client set it")
 REFUSED = RPCError("RPCError: Error caught from RPC call:\nValueError: no")
 GONE = InternalError("Channel closes before we get needed bytes")
-SILENCE = DeadlineError("the board says nothing")
+SILENCE = DeviceError("the board says nothing")
 
 
 class Session:

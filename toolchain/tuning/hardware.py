@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -16,7 +17,8 @@ from toolchain.tuning._measure_session import visiting
 from toolchain.tuning.measure import Place
 
 _FUNCTION = "edge_toolchain.hardware"
-_OPEN_S, _ANSWER_S = 60.0, 15.0
+_OPEN_S, _ANSWER_S = 30.0, 15.0
+_PATIENCE_S, _AGAIN_S = 20.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -101,17 +103,25 @@ def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[
     return ()
 
 
-def examine(board: Board, place: Place) -> tuple[Hardware | None, tuple[str, ...]]:
+def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tuple[Hardware | None, tuple[str, ...]]:
     """Read a board's hardware and check it.
+
+    Args:
+        board: The board type, resolved.
+        place: The board.
+        patience_s: Seconds that it, or its tracker, may be away: both come back by themselves.
 
     Raises:
         DeviceError: The board does not answer.
         VerificationError: It is not what its board file says.
     """
-    try:
-        found = read(place)
-    except remote.DeadlineError as fault:
-        raise DeviceError(
-            f"{place.name} does not say what hardware it is", details=str(fault), hint="toolchain farm status"
-        ) from fault
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            found = read(place)
+            break
+        except DeviceError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_AGAIN_S)
     return found, () if found is None else check(board, found, place.name, emulated=place.emulated)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolchain import _farm_leases as leases
@@ -33,6 +33,9 @@ class Wanted:
         tracker: Host and port of a tracker of the user's own; None for the farm's.
         key: Key of the boards at that tracker; the board type by default.
         purpose: What for; others who want the same boards are told.
+
+    Raises:
+        InputError: These exclude each other.
     """
 
     board: Board
@@ -43,6 +46,18 @@ class Wanted:
     tracker: tuple[str, int] | None = None
     key: str = ""
     purpose: str = ""
+
+    def __post_init__(self) -> None:
+        here = self.board.connection == "local"
+        if here and (self.host or self.tracker):
+            raise InputError(
+                f"board {self.board.name} is this machine; it takes no host and no tracker",
+                hint="name the board type with --board: `toolchain boards` lists them",
+            )
+        if self.host and self.tracker:
+            raise InputError("--host and --tracker exclude each other", hint="a tracker's boards are named by --key")
+        if self.key and not self.tracker:
+            raise InputError("--key goes with --tracker", hint="the farm's boards are named by --board and --host")
 
 
 @dataclass(frozen=True)
@@ -90,9 +105,20 @@ def opened(wanted: Wanted, tell: Tell) -> Iterator[Boards]:
     elif wanted.tracker:
         yield Boards(_at_tracker(wanted, wanted.tracker, wanted.key or wanted.board.name))
     else:
+        wanted = _by_name(wanted)
         with _folder(wanted, tell) as folder, _leased(wanted, folder) as held:
             others = () if wanted.host or folder else _stock(wanted, held)
             yield Boards((*_of_lease(wanted, held), *others), held)
+
+
+def _by_name(wanted: Wanted) -> Wanted:
+    """Call a device by the name that the farm serves it under: two servers on one board would disturb each other."""
+    found = serving.status() if wanted.host else None
+    known = found["boards"] if found else []
+    if wanted.host in {one["name"] for one in known}:
+        return wanted
+    named = [one["name"] for one in known if one["host"] == wanted.host]
+    return replace(wanted, host=named[0]) if len(named) == 1 else wanted
 
 
 @contextlib.contextmanager
@@ -102,9 +128,10 @@ def _folder(wanted: Wanted, tell: Tell) -> Iterator[Path | None]:
         yield None
         return
     device = find_device(wanted.board, wanted.host or None, wanted.devices)
+    # Several devices may have one host: an alias means another address in each one's own SSH configuration.
+    name = wanted.host or next((name for name, one in wanted.devices.items() if one is device), device.host)
     if wanted.root:
-        device = Device(device.board, device.host, wanted.root, device.ssh_config, device.emulated)
-    name = next((name for name, one in wanted.devices.items() if one.host == device.host), device.host)
+        device = replace(device, root=wanted.root)
     tell(f"serving {name} for this run; `toolchain farm up` serves all of the lab's devices")
     with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell) as folder:
         yield folder
@@ -133,7 +160,11 @@ def _stock(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
 
 def _at_tracker(wanted: Wanted, tracker: tuple[str, int], key: str) -> tuple[Place, ...]:
     host, port = tracker
-    known = [one for one in registered(port, host=host) if one.key == key]
+    try:
+        known = [one for one in registered(port, host=host) if one.key == key]
+    except DeviceError as fault:
+        hint = f"python -m tvm.exec.rpc_tracker --host {host} --port {port}"
+        raise DeviceError(fault.message, details=fault.details, hint=hint) from fault
     if not known:
         raise DeviceError(
             f"the tracker at {host}:{port} knows no board {key}",

@@ -18,7 +18,7 @@ import tvm
 from toolchain import compiler, cross, model
 from toolchain.backends import BACKENDS
 from toolchain.board import Board
-from toolchain.errors import InputError
+from toolchain.errors import DeviceError, InputError
 from toolchain.model import ImportedModel
 from toolchain.pipeline import Model
 from toolchain.tuning import hardware, places, tasks, tune_report
@@ -112,7 +112,9 @@ class _Watch:
                 self.failures[event.place] += bool(event.measured.cause)
             if event.kind == "quarantined":
                 self.quarantines[event.place] += 1
-        if event.kind not in {"started", "ended"}:
+        if event.kind == "stock":
+            self.tell(f"warning: {event.place}: {event.detail}")
+        elif event.kind not in {"started", "ended"}:
             self.tell(f"{event.place}: {event.kind}" + (f", {event.detail}" if event.detail else ""))
         self.boards.report(event)
 
@@ -135,7 +137,10 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneRepor
         VerificationError: A board is not what its board file says.
     """
     driver = cross.choose(wanted.board, wanted.toolchain)
-    driver.describe()  # a missing compiler is told before the boards are taken
+    driver.describe()  # a missing compiler is told before the boards are taken, and so are records that are none
+    file = RecordFile(wanted.records or default_path(wanted.board.name))
+    if file.path.exists():
+        file.read()
     tell(f"importing {wanted.model.source}")
     found = extract(wanted.model, wanted.board)
     chosen = tasks.select(found.tasks, wanted.operators)
@@ -148,21 +153,31 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneRepor
         _examine(wanted.board, held, tell)
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
-        return _tuned(wanted, found, chosen, builder, pool, watch, redraw)
+        return _tuned(wanted, found, chosen, file, builder, pool, watch, redraw)
 
 
 def _examine(board: Board, held: Boards, tell: Tell) -> None:
+    """Hold the boards against their board file; one that is away for a moment is waited for while others measure."""
+    faults = []
     for place in held.places:
-        found, notes = hardware.examine(board, place)
+        try:
+            found, notes = hardware.examine(board, place)
+        except DeviceError as fault:
+            faults.append(fault)
+            tell(f"warning: {place.name}: {fault.message}")
+            continue
         tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
         for note in notes:
             tell(f"warning: {note}")
+    if len(faults) == len(held.places):
+        raise faults[0]
 
 
 def _tuned(  # noqa: PLR0913, PLR0917 - all of a session comes together here
     wanted: Request,
     found: Extracted,
     chosen: Sequence[Task],
+    file: RecordFile,
     builder: Builder,
     pool: MeasurePool,
     watch: _Watch,
@@ -170,7 +185,6 @@ def _tuned(  # noqa: PLR0913, PLR0917 - all of a session comes together here
 ) -> TuneReport:
     emulated = watch.boards.emulated
     key = compiler.record_key(wanted.board, emulated=emulated)
-    file = RecordFile(wanted.records or default_path(wanted.board.name))
     job = Tuning(
         chosen,
         found.target,
@@ -193,7 +207,8 @@ def _told(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
     try:
         yield
     finally:
-        tell(f"{job.trials} trials of this run are in {file.path}; the same command goes on from there")
+        if job.trials:
+            tell(f"{job.trials} trials of this run are in {file.path}; the same command goes on from there")
 
 
 def plan_for(board: Board, plan: Plan) -> Plan:
