@@ -1,0 +1,440 @@
+"""The tuning commands as people call them: on this machine, over SSH, on the farm, and behind somebody's tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import sshd
+from tests.commands import Outcome, toolchain
+from tests.integration.test_farm_serving import HERE, Lab, board_servers, command, keeper, listeners, states, until
+from tests.integration.test_measure import python_process, tracker
+from toolchain import cross, device_runtime, files, model
+from toolchain.backends import BACKENDS
+from toolchain.tuning import session
+from toolchain.tuning.measure import MeasurePool, Rules, local_server
+from toolchain.tuning.trials import Options
+
+TRIALS = 24
+OPTIONS = ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
+QUICK = ("mlp", "--op", "matmul", *OPTIONS, "--tuner", "evolutionary-random")
+TASKS = 3  # what `--op matmul` finds in mlp
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch):
+    """No board rests: tests share this machine's CPUs with others, and its clock says nothing."""
+    rules = Rules(slower=100.0, hot_c=1000.0)
+    monkeypatch.setattr(session, "MeasurePool", functools.partial(MeasurePool, rules=rules))
+
+
+def done(*words: object) -> Outcome:
+    seen = toolchain(*words)
+    assert seen.code == 0, seen.err
+    return seen
+
+
+def tuned(*words: object) -> dict:
+    return json.loads(done("tune", *QUICK, *words, "--json").out)
+
+
+def names(report: dict) -> dict[str, int]:
+    return {one["name"]: one["trials"] for one in report["boards"]}
+
+
+# --- this machine ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """A tuned model: where everything is, and the report."""
+
+    folder: Path
+    report: dict
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "R.jsonl"
+
+    @property
+    def words(self) -> tuple[object, ...]:
+        return ("--trials", TRIALS, "--records", self.records)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("here")
+    with contextlib.chdir(folder):
+        report = tuned("--trials", TRIALS, "--records", "R.jsonl", "--report", "page.html")
+        assert sorted(path.name for path in folder.iterdir()) == ["R.jsonl", "page.html"], "and nothing else"
+    return Tuned(folder, report)
+
+
+def test_a_report_tells_all(here):
+    report = here.report
+    assert report["trials"] == {"total": TRIALS, "resumed": 0, "ok": TRIALS, "failed": {}}
+    assert (report["model"], report["board"], report["emulated"]) == ("mlp", "local", False)
+    assert [task["operator"] for task in report["tasks"]] == ["matmul"] * TASKS
+    assert sum(task["trials"] for task in report["tasks"]) == TRIALS
+    assert names(report) == {"local": TRIALS}
+    assert set(report["shares_s"]) == {"search", "build", "run"}
+    assert all(value > 0 for value in report["shares_s"].values())
+    assert sum(report["shares_s"].values()) <= report["seconds"]
+    estimates = [point["estimated_s"] for point in report["points"]]
+    assert estimates == sorted(estimates, reverse=True)
+    assert report["estimated_s"] == pytest.approx(sum(task["best_s"] * task["weight"] for task in report["tasks"]))
+    assert "<svg" in (here.folder / "page.html").read_text()
+
+
+def test_the_same_command_measures_nothing_again(here):
+    before = here.records.read_bytes()
+    seen = done("tune", *QUICK, *here.words, "--json")
+    report = json.loads(seen.out)
+    assert report["trials"] == {"total": TRIALS, "resumed": TRIALS, "ok": TRIALS, "failed": {}}
+    assert names(report) == {"local": 0}
+    assert here.records.read_bytes() == before
+    assert report["estimated_s"] == here.report["estimated_s"]
+    assert f"{TRIALS} of them from an earlier part of the run" in done("tune", *QUICK, *here.words).out
+
+
+def test_more_trials_go_on_from_there(here, tmp_path):
+    records = tmp_path / "R.jsonl"
+    records.write_bytes(here.records.read_bytes())
+    report = tuned("--trials", TRIALS + 4, "--records", records)
+    assert (report["trials"]["total"], report["trials"]["resumed"]) == (TRIALS + 4, TRIALS)
+    assert names(report) == {"local": 4}
+    assert records.read_bytes().startswith(here.records.read_bytes())
+
+
+def test_build_applies_the_records(here, tmp_path):
+    seen = done("build", "mlp", "--records", here.records, "-o", tmp_path / "bundle", "--json")
+    found = json.loads(seen.out)["manifest"]["records"]
+    assert (found["tuned"], found["tasks"]) == (TASKS, 5)
+    assert "3 of 5" in seen.err
+
+
+def test_compare_tells_the_ratio(here):
+    seen = done("compare", "mlp", "--records", here.records, "--budget", 1, "--json", "--root", here.folder / "root")
+    found = json.loads(seen.out)
+    low, high = found["ratio"]["ci95"]
+    assert 0 < low <= found["ratio"]["value"] <= high
+    assert found["difference"]["ok"] is True
+    assert (found["tuned"], found["tasks"], found["emulated"]) == (TASKS, 5, False)
+    assert len(found["first"]["samples"]) >= 8
+
+
+def test_deploy_tunes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path / "kept"))
+    seen = done("deploy", "mlp", "--trials", 8, "--budget", 0.1, "--root", tmp_path / "root", "--json", "-")
+    assert json.loads(seen.out)["outputs"]["ok"] is True
+    assert (tmp_path / "kept" / "local.jsonl").read_text().count('"samples_s"') == 8
+    assert re.search(r"records for [1-5] of 5 tasks", seen.err), seen.err
+
+
+# --- a lab -----------------------------------------------------------------------------------------------------------
+
+
+KINDS = {
+    "bench": f'machine = "{HERE}"',
+    "needy": f'machine = "{HERE}"\ncpu_features = ["warp_drive"]',
+    "strange": 'machine = "s390x"',
+}
+"""Board types: this machine, one that it is almost, and one that it is not."""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory, native) -> Iterator[Lab]:
+    """Two devices on this host, each with an SSH server of its own, and a cache with nobody else's farm."""
+    folder, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
+    device_runtime.build(native.triple, native.machine)
+    for name in ("device", "zig"):  # what takes minutes to build is the user's
+        (cache / name).symlink_to(files.cache_root() / name)
+    (folder / "boards").mkdir()
+    for name, more in KINDS.items():
+        (folder / "boards" / f"{name}.toml").write_text(
+            f'description = "this machine, over SSH"\nconnection = "ssh"\ntriple = "{native.triple}"\ncores = 1\n'
+            f'toolchain = "host"\n{more}\n[target]\nmcpu = "generic"\n'
+        )
+    with contextlib.ExitStack() as stack:
+        servers = tuple(stack.enter_context(sshd.running(folder / name)) for name in ("a", "b"))
+        (folder / "devices.toml").write_text(
+            "".join(
+                f'[devices.{name}]\nboard = "bench"\nhost = "board"\nssh_config = "{name}/ssh_config"\n'
+                f'root = "{folder}/{name}/store"\nemulated = true\n'  # nobody trusts the clock of a busy machine
+                for name in ("a", "b")
+            )
+        )
+        made = Lab(folder, cache, servers)
+        yield made
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TOOLCHAIN_CACHE", str(cache))
+            done("farm", "down")
+        until(lambda: not board_servers(made))
+
+
+@pytest.fixture
+def surroundings(lab, monkeypatch, tmp_path) -> Lab:
+    """The lab, whether or not its farm is up."""
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(lab.cache))
+    monkeypatch.setenv("TOOLCHAIN_BOARDS", str(lab.folder / "boards"))
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", str(lab.folder / "devices.toml"))
+    monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path / "records"))
+    return lab
+
+
+@pytest.fixture
+def bench(surroundings) -> Lab:
+    """The lab without its farm."""
+    done("farm", "down")
+    until(lambda: not board_servers(surroundings))
+    return surroundings
+
+
+@pytest.fixture
+def farm(surroundings) -> dict:
+    """The lab's farm, with both devices free; it stays up for the next test."""
+    found = json.loads(done("farm", "up", "--json").out)
+    until(lambda: states() == {"a": "free", "b": "free"})
+    return found
+
+
+def own() -> set[int]:
+    return set(sshd.descendants(os.getpid()))
+
+
+def test_a_device_is_served_for_the_run_alone(bench, tmp_path, monkeypatch):
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    before = own()
+    report = tuned("--board", "bench", "--host", "b", "--trials", 12)
+    assert names(report) == {"b": 12}
+    assert (report["trials"]["ok"], report["emulated"]) == (12, True)
+    assert (tmp_path / "records" / "bench.jsonl").exists()
+    until(lambda: not own() - before)
+    until(lambda: not board_servers(bench))
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_device_over_ssh_is_tuned_deployed_to_and_compared(bench, tmp_path):
+    """An emulator's records are for emulators, and such is what its deploy and its comparison build with."""
+    at = ("--board", "bench", "--host", "a", "--toolchain", "host")
+    seen = done("deploy", "mlp", *at, "--trials", 8, "--budget", 0.1, "--json", "-")
+    report = json.loads(seen.out)
+    assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
+    assert re.search(r"records for [1-5] of 5 tasks", seen.err), seen.err
+    found = json.loads(done("compare", "mlp", *at, "--budget", 0.2, "--json").out)
+    assert (found["emulated"], found["difference"]["ok"], found["tuned"] > 0) == (True, True, True)
+    current = json.loads(done("status", *at[:4], "--json").out)["current"]
+    assert f"sha256:{current['digest']}" == report["bundle_digest"], "a comparison leaves the release as it was"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_its_records_and_nothing_else(bench, tmp_path, number):
+    records = tmp_path / "records" / "bench.jsonl"
+    before = own()
+    with running("tune", *QUICK, "--board", "bench", "--host", "a", "--trials", 500) as process:
+        until(lambda: (records.exists() and records.read_text().count('"samples_s"') > 4) or process.poll() is not None)
+        process.send_signal(number)
+        _out, err = process.communicate(timeout=60)
+    left = records.read_text().count('"samples_s"')
+    if number == signal.SIGINT:
+        assert process.returncode == 130, err
+        assert f"{left} trials of this run are in {records}; the same command goes on from there" in err
+    until(lambda: not own() - before)
+    until(lambda: not board_servers(bench))
+    report = tuned("--board", "bench", "--host", "a", "--trials", left)
+    assert report["trials"]["resumed"] == report["trials"]["total"] == left
+
+
+def test_which_device_is_asked(bench):
+    seen = toolchain("tune", *QUICK, "--board", "bench")
+    assert (seen.code, "which bench device? There are 2: a, b" in seen.err) == (2, True), seen.err
+
+
+CLIENT = "import sys; from toolchain import cli; sys.argv[0] = 'toolchain'; cli.main()"
+
+
+@contextlib.contextmanager
+def running(*words: object) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-c", CLIENT, *map(str, words)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_all_the_farms_boards_measure_and_nothing_listens_off_loopback(lab, farm, tmp_path):
+    words = ("tune", *QUICK, "--board", "bench", "--trials", 30, "--json")
+    with running(*words) as process:
+        until(lambda: set(states().values()) == {"leased"} or process.poll() is not None)
+        until(lambda: (tmp_path / "records" / "bench.jsonl").exists() or process.poll() is not None)
+        table = done("farm", "status").out
+        pids = {process.pid, *sshd.descendants(process.pid), keeper(), *sshd.descendants(keeper())}
+        pids |= {*board_servers(lab), *(pid for one in lab.servers for pid in sshd.descendants(one.process.pid))}
+        pids |= {int(path.name) for path in Path("/proc").glob("[0-9]*") if b"tvm.exec" in command(int(path.name))}
+        found = listeners(pids)
+        alive = process.poll() is None
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert alive, "it was watched while it ran"
+    assert f"pid {process.pid}: tune mlp" in table
+    assert len(found) >= 7
+    assert {address for address, _port in found} <= {"0100007F", "0200007F"}
+    report = json.loads(out)
+    assert report["trials"]["ok"] == 30
+    assert set(names(report)) == {"a", "b"}
+    assert min(names(report).values()) > 0
+    assert {"a: 2 CPUs", "b: 2 CPUs"} <= {line.partition(",")[0] for line in err.splitlines()} or os.cpu_count() != 2
+    until(lambda: states() == {"a": "free", "b": "free"})
+    assert "fused_matmul" in done("farm", "status").out, "the last trial of each stays to be seen"
+
+
+def test_a_locked_board_is_left_out(farm):
+    done("farm", "lock", "b", "--for", "10m")
+    assert names(tuned("--board", "bench", "--trials", 8)) == {"a": 8}
+    done("farm", "lock", "a", "--for", "10m")
+    seen = toolchain("tune", *QUICK, "--board", "bench")
+    assert seen.code == 4, seen.err
+    assert f"pid {os.getpid()}" in seen.err, "who holds them"
+    assert "hint: toolchain farm status" in seen.err
+    for name in ("a", "b"):
+        done("farm", "release", name)
+    assert names(tuned("--board", "bench", "--trials", 8, "--host", "b", "--seed", 1)) == {"b": 8}
+
+
+@contextlib.contextmanager
+def stock_server(port: int, key: str) -> Iterator[int]:
+    own_port = sshd.free_port()
+    words = ["tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(own_port), "--port-end", str(own_port + 1)]
+    with python_process(*words, "--tracker", f"127.0.0.1:{port}", "--key", key):
+        yield own_port
+
+
+def test_tvms_own_server_at_the_farms_tracker_measures_along(farm):
+    with stock_server(farm["tracker"][1], "bench") as port:
+        until(lambda: f"127.0.0.1:{port}" in done("farm", "status").out)
+        seen = done("tune", *QUICK, "--board", "bench", "--trials", 30, "--json")
+    report = json.loads(seen.out)
+    assert set(names(report)) == {"a", "b", "bench (registered) 1"}
+    assert min(names(report).values()) > 0
+    assert report["trials"]["ok"] == 30
+    warnings = [line for line in seen.err.splitlines() if line.startswith("warning: ")]
+    assert [line for line in warnings if "bench (registered) 1" in line], seen.err
+
+
+def test_hardware_of_all_the_farms_boards(farm):
+    lines = done("hardware", "--board", "bench").out.splitlines()
+    assert [line[:2] for line in lines if not line.startswith("warning: ")] == ["a:", "b:"]
+
+
+def test_a_tracker_of_ones_own(surroundings):
+    with tracker() as port, stock_server(port, "mine"):
+        at = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")
+        until(lambda: registered(port, "mine"))
+        seen = toolchain("tune", *QUICK, *at)
+        assert (seen.code, "knows no board bench" in seen.err, "--key" in seen.err) == (4, True, True), seen.err
+        seen = done("tune", *QUICK, *at, "--key", "mine", "--trials", 8, "--json")
+    assert names(json.loads(seen.out)) == {"mine-1": 8}
+    assert "warning: mine-1" in seen.err
+
+
+def registered(port: int, key: str) -> bool:
+    from toolchain import _farm_tracker
+    from toolchain.errors import DeviceError
+
+    with contextlib.suppress(DeviceError):  # it has only just been started
+        return key in {one.key for one in _farm_tracker.registered(port)}
+    return False
+
+
+def test_a_tracker_that_is_not_there(surroundings):
+    seen = toolchain("tune", *QUICK, "--board", "bench", "--tracker", f"127.0.0.1:{sshd.free_port()}")
+    assert (seen.code, "does not answer" in seen.err, "hint: " in seen.err) == (4, True, True), seen.err
+
+
+# --- hardware --------------------------------------------------------------------------------------------------------
+
+
+def test_hardware_of_this_machine(native):
+    [row] = json.loads(done("hardware", "--json").out)
+    assert row["board"] == "local"
+    assert row["hardware"]["machine"] == HERE
+    assert row["hardware"]["cpus"] == len(os.sched_getaffinity(0))
+    assert row["hardware"]["memory_kib"] > 1 << 18
+    assert done("hardware").out.startswith(f"local: {row['hardware']['cpus']} CPUs")
+
+
+def test_hardware_over_ssh(bench):
+    [row] = json.loads(done("hardware", "--host", "a", "--board", "bench", "--json").out)
+    assert (row["board"], row["hardware"]["machine"]) == ("a", HERE)
+    cpus = row["hardware"]["cpus"]
+    note = f"a has {cpus} CPUs, and kernels are scheduled for 1, as its board file says"
+    assert row["notes"] == ([note] if cpus > 1 else [])
+    until(lambda: not board_servers(bench))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("needy", "the CPU of a has no warp_drive"), ("strange", f"{HERE}")], ids=["needy", "strange"]
+)
+def test_a_board_that_is_not_what_its_file_says(bench, tmp_path, kind, words):
+    lab = tmp_path / "devices.toml"
+    text = (bench.folder / "devices.toml").read_text()
+    for old, new in (('"bench"', f'"{kind}"'), ('config = "', f'config = "{bench.folder}/'), ("emulated = true\n", "")):
+        text = text.replace(old, new)
+    lab.write_text(text)
+    seen = toolchain("hardware", "--board", kind, "--devices", lab, "--host", "a")
+    assert (seen.code, words in seen.err, "hint: " in seen.err) == (5, True, True), seen.err
+
+
+# --- TVM's own search; the last test, since it lets TVM log ---
+
+
+def test_metaschedules_own_search_with_our_builder_and_boards(native, tmp_path):
+    """Both adaptors at once: what the builder makes is what the boards can run."""
+    import tvm
+
+    from toolchain.tuning._builder_adaptor import as_builder
+    from toolchain.tuning._measure_adaptor import as_runner
+    from toolchain.tuning._tvm import meta_schedule
+    from toolchain.tuning.builder import Builder
+
+    ms, backend = meta_schedule(), BACKENDS[native.backend]
+    # Without a CPU's name: for some, TVM's own search wants intrinsics that take long to import.
+    target = tvm.target.Target({"kind": "llvm", "mtriple": native.triple, "num-cores": 1})
+    module = backend.lowered(model.import_model(model.load("mlp")).module, native)
+    options = Options(number=1, repeat=2, min_repeat_ms=0)
+    with (
+        Builder(target, cross.choose(native), tmp_path / "made", workers=1) as builder,
+        local_server(native) as place,
+        MeasurePool([place], options, rules=Rules(slower=100.0, hot_c=1000.0)) as pool,
+    ):
+        database = ms.relax_integration.tune_relax(
+            module,
+            {},
+            target,
+            str(tmp_path / "log"),
+            max_trials_global=4,
+            num_trials_per_iter=2,
+            op_names=["matmul"],
+            builder=as_builder(builder),
+            runner=as_runner(pool),
+            strategy="replay-trace",
+        )
+    found = [[float(one) for one in item.run_secs] for item in database.get_all_tuning_records()]
+    assert len(found) == 4
+    assert all(len(samples) == 2 and min(samples) > 0 and max(samples) < 1 for samples in found)

@@ -1,0 +1,120 @@
+"""The tuning commands, as far as they need no board; tests/integration/test_tune.py has some."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import toolchain
+from toolchain import _commands_tuning
+from toolchain.tuning.trials import Options
+from toolchain.tuning.tuner import Plan
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty folder, in which nothing may appear."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("DEVICES", "RECORDS", "BOARDS"):
+        monkeypatch.delenv(f"TOOLCHAIN_{name}", raising=False)
+    yield tmp_path
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_tasks_are_listed():
+    seen = toolchain("tasks", "mlp")
+    lines = seen.out.splitlines()
+    assert lines[0].split() == ["ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs"]
+    assert [line.split()[2] for line in lines[1:6]] == ["reshape", "matmul", "matmul", "matmul", "softmax"]
+    assert "1x784, 784x128, 128 -> 1x128" in lines[2]
+    assert lines[-1].startswith("5 tasks, ")
+
+
+def test_tasks_as_json():
+    seen = toolchain("tasks", "mlp", "--board", "rpi4", "--json")
+    found = json.loads(seen.out)
+    assert [one["id"] for one in found] == list(range(5))
+    first = found[1]
+    assert set(first) == {"id", "name", "operator", "shape", "weight", "gflop", "workload", "args"}
+    assert (first["operator"], first["weight"], len(first["workload"])) == ("matmul", 1, 16)
+    assert first["args"][0] == {"dtype": "float32", "shape": [1, 784]}
+    assert first["gflop"] == pytest.approx(2 * 784 * 128 / 1e9, rel=0.01)
+
+
+QUICK = ("tune", "mlp", "--op", "matmul", "--trials", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "hint"),
+    [
+        (("tasks", "mpl"), "mpl", "mlp"),
+        (("tune", "mpl"), "mpl", "mlp"),
+        (("tune", "mlp", "--op", "matmull"), "no task is called 'matmull'", "matmul"),
+        (("tune", "mlp", "--op", "99"), "no task is called '99'", "toolchain tasks"),
+        (("tune", "mlp", "--tuner", "annealing"), "annealing", "evolutionary-xgb"),
+        (("tune", "mlp", "--trials", "0"), "--trials", "x>=1"),
+        (("tune", "mlp", "--board", "rpi4", "--tracker", "nonsense"), "'nonsense' is no address", "127.0.0.1:9190"),
+        ((*QUICK, "--tracker", "127.0.0.1:9190"), "local is this machine", "--board"),
+        ((*QUICK, "--host", "me@there"), "local is this machine", "--board"),
+        ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key goes with --tracker", "--board"),
+        ((*QUICK, "--board", "rpi5"), "rpi5", "rpi4"),
+        ((*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"), "'a b' is no folder", "absolute"),
+        (("tune", "mlp", "--shape", "data"), "--shape data", "NAME:"),
+        (("hardware", "--board", "rpi4"), "which rpi4 device", "--host"),
+        (("hardware", "--host", "me@there"), "local is this machine", "--board"),
+        (("deploy", "mlp", "--trials", "0"), "--trials", "x>=1"),
+    ],
+)
+def test_wrong_inputs(words, cause, hint):
+    seen = toolchain(*words)
+    assert (seen.code, cause in seen.err, hint in seen.err) == (2, True, True), seen.err
+    assert seen.out == ""
+    assert "Traceback" not in seen.err
+
+
+@pytest.mark.parametrize("content", ["notes\n", '{"a": 1}\n'])
+def test_a_file_that_is_no_file_of_records(folder, content):
+    path = folder / "notes.txt"
+    path.write_text(content)
+    seen = toolchain(*QUICK, "--toolchain", "host", "--records", path)
+    assert (seen.code, "notes.txt" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    assert path.read_text() == content, "it is somebody's"
+
+
+def test_records_where_nothing_can_be_written(folder):
+    (folder / "file").write_text("")
+    seen = toolchain(*QUICK, "--toolchain", "host", "--records", folder / "file" / "r.jsonl")
+    assert (seen.code, "file" in seen.err) == (2, True), seen.err
+
+
+@pytest.mark.parametrize("place", ["none/page.html", "folder"])
+def test_a_report_that_cannot_be_written_is_told_before_the_first_trial(folder, place):
+    (folder / "folder").mkdir()
+    seen = toolchain(*QUICK, "--report", folder / place)
+    assert (seen.code, f"cannot write {folder / place}" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    assert "importing" not in seen.err
+
+
+def test_what_deploy_tunes_with():
+    """The same as `tune` without an option."""
+    found = _commands_tuning.defaults()
+    kind = _commands_tuning._board("rpi4")
+    assert _commands_tuning._plan(kind, found) == Plan(options=Options(threads=kind.threads))
+    assert (found["operators"], found["tracker"], found["key"], found["records"]) == ((), None, None, None)
+
+
+@pytest.mark.parametrize("command", ["tasks", "tune", "hardware", "compare"])
+def test_help_waits_for_nothing_heavy(command):
+    code = (
+        "import sys, toolchain.cli\n"
+        "try: toolchain.cli.main()\n"
+        "except SystemExit as end: print('exit', end.code, sorted({m.split('.')[0] for m in sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, check=True)
+    assert f"Usage: -c {command}" in done.stdout
+    assert "exit 0" in done.stdout
+    assert not [name for name in ("numpy", "onnx", "tvm", "tvm_ffi", "paramiko") if f"'{name}'" in done.stdout]

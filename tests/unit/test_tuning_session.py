@@ -1,0 +1,211 @@
+"""A tuning session's parts: what is tuned, how it is planned, who is asked first, and what people see of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from tests import tuning_client
+from toolchain import board, inputs
+from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.pipeline import Model
+from toolchain.tuning import hardware, session, tasks, tune_report
+from toolchain.tuning._tvm import target_table
+from toolchain.tuning.hardware import Hardware
+from toolchain.tuning.measure import Event
+from toolchain.tuning.places import Boards, Wanted
+from toolchain.tuning.records import Key, RecordFile
+from toolchain.tuning.trials import Measured
+from toolchain.tuning.tuner import Plan, Tuning
+
+LOCAL, RPI4 = board.load("local").resolved(), board.load("rpi4").resolved()
+MLP = Model("mlp", {}, inputs.Source(None, None, 0))
+TRIALS = 24
+
+
+def nothing(_text: str) -> None:
+    """For who wants to hear nothing."""
+
+
+def boards_of(*names: str, emulated: bool = True) -> Boards:
+    return Boards(tuple(SimpleNamespace(name=name, emulated=emulated) for name in names))
+
+
+# --- what is tuned, and how ---
+
+
+def test_what_there_is_to_tune():
+    found = session.extract(MLP, RPI4)
+    assert [task.operator for task in found.tasks] == ["reshape", "matmul", "matmul", "matmul", "softmax"]
+    assert found.imported.source.name == "mlp"
+    assert found.target.attrs["num-cores"] == RPI4.cores
+
+
+def test_a_board_that_does_not_say_its_cores():
+    with pytest.raises(InputError, match="rpi4 does not say how many cores") as caught:
+        session.extract(MLP, dataclasses.replace(RPI4, cores=0))
+    assert caught.value.hint == "set `cores` in boards/rpi4.toml"
+
+
+def test_searching_waits_for_measuring_on_this_machine_alone():
+    plan = Plan(trials=7, lag=1)
+    assert session.plan_for(LOCAL, plan) == dataclasses.replace(plan, lag=0)
+    assert session.plan_for(RPI4, plan) is plan
+
+
+# --- who is asked first ---
+
+
+def examined(monkeypatch, **answers) -> tuple[list[str], list[str]]:
+    """Examine boards that answer so; return which were asked, and what was told."""
+    asked, told = [], []
+
+    def examine(_board, place):
+        asked.append(place.name)
+        answer = answers[place.name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(hardware, "examine", examine)
+    session._examine(RPI4, boards_of(*answers), told.append)
+    return asked, told
+
+
+def test_boards_say_what_they_are(monkeypatch):
+    found = Hardware("aarch64", 4, "Cortex-A72")
+    _, told = examined(monkeypatch, a=(found, ()), b=(found, ("b is strange",)), c=(None, ()))
+    assert told == [
+        "a: 4 CPUs, Cortex-A72",
+        "b: 4 CPUs, Cortex-A72",
+        "warning: b is strange",
+        "c: a server of TVM itself, which does not say what it runs on",
+    ]
+
+
+def test_a_board_that_is_away_does_not_end_the_run(monkeypatch):
+    asked, told = examined(monkeypatch, a=DeviceError("a is rebooting"), b=(None, ()))
+    assert asked == ["a", "b"]
+    assert told[0] == "warning: a: a is rebooting"
+
+
+def test_without_any_board_it_ends(monkeypatch):
+    with pytest.raises(DeviceError, match="a is gone"):
+        examined(monkeypatch, a=DeviceError("a is gone"), b=DeviceError("b is gone"))
+
+
+def test_a_wrong_board_ends_the_run(monkeypatch):
+    with pytest.raises(VerificationError, match="a PDP-11"):
+        examined(monkeypatch, a=(None, ()), b=VerificationError("b is a PDP-11"))
+
+
+def test_records_that_are_none_are_told_before_the_boards_are_taken(tmp_path, monkeypatch):
+    path = tmp_path / "notes"
+    path.write_text("notes\n")
+    monkeypatch.setattr(session.places, "opened", lambda *_: pytest.fail("the boards were taken"))
+    with pytest.raises(InputError, match="notes"):
+        session.run(session.Request(MLP, Wanted(LOCAL), Plan(), records=path, toolchain="host"), nothing, nothing)
+
+
+@pytest.mark.parametrize(("trials", "lines"), [(0, 0), (3, 1)])
+def test_what_is_kept_is_told_if_something_is(tmp_path, trials, lines):
+    told = []
+    with (
+        pytest.raises(DeviceError),
+        session._told(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), told.append),
+    ):
+        raise DeviceError("no board is left")
+    assert len(told) == lines
+    assert all("3 trials of this run are in" in line and "goes on from there" in line for line in told)
+
+
+# --- what people see ---
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A run of mlp whose boards are a formula: some candidates crash."""
+    folder = tmp_path_factory.mktemp("job")
+    target = tuning_client.target()
+    found = tasks.extract(tuning_client.lowered("mlp"), target)
+    made = Tuning(
+        tasks.select(found, ["matmul"]),
+        target,
+        Key.of(target_table(target), emulated=True),
+        file=RecordFile(folder / "records.jsonl"),
+        plan=Plan(tuner="evolutionary-random", trials=TRIALS),
+        builds=tuning_client.FormulaBuilds(folder),
+        measures=tuning_client.FormulaMeasures(),
+    )
+    before = session.live(made)
+    made.run()
+    return SimpleNamespace(before=before, done=made)
+
+
+def test_the_table_before_the_first_trial(job):
+    lines = job.before.splitlines()
+    assert [line.split("|")[1].strip()[:12] for line in lines[2:5]] == ["fused_matmul"] * 3
+    assert lines[-1].startswith(f"Estimated total latency: -  Trials: 0/{TRIALS}  Used time: 0 s  ETA: -  Next task: -")
+
+
+def test_the_table_at_the_end(job):
+    text = session.live(job.done)
+    assert f"Trials: {TRIALS}/{TRIALS}" in text
+    assert "ETA: 0 s" in text
+    assert "Estimated total latency: 0.0" in text
+
+
+def test_the_report(job):
+    found = session.extract(MLP, RPI4)
+    wanted = session.Request(MLP, Wanted(RPI4), job.done.plan)
+    watch = session._Watch(nothing, boards_of("a", "b"))
+    trial = SimpleNamespace(name="matmul")
+    for event in (
+        Event("started", "a", trial=trial),
+        Event("ended", "a", trial=trial, measured=Measured((1e-3,))),
+        Event("ended", "a", trial=trial, measured=Measured((), "crash", "SIGSEGV")),
+        Event("quarantined", "b", "gone"),
+    ):
+        watch.observe(event)
+    key = Key.of(target_table(found.target), emulated=True)
+    report = session._report(wanted, found, job.done, watch, key)
+    states = job.done.states
+    assert (report.model, report.board, report.emulated, report.trials, report.resumed) == ("mlp", "rpi4", True, 24, 0)
+    assert [(row.name, row.trials, row.failed, row.quarantines) for row in report.boards] == [
+        ("a", 2, 1, 0),
+        ("b", 0, 0, 1),
+    ]
+    assert [row.id for row in report.tasks] == [1, 2, 3]
+    assert [(row.trials, row.failed, row.best_s) for row in report.tasks] == [
+        (state.measured, state.failed, state.fastest_s) for state in states
+    ]
+    assert sum(report.causes.values()) == TRIALS
+    assert report.estimated_s == pytest.approx(job.done.estimated_s)
+    assert report.points[-1].estimated_s == pytest.approx(job.done.estimated_s)
+    assert set(report.shares) == {"search", "build", "run"}
+    assert report.document()["target"]["num-cores"] == 4
+    assert "mlp" in tune_report.table(report)
+
+
+def test_a_task_without_a_latency_has_none_in_the_table(job):
+    state = dataclasses.replace(job.done.states[0], fastest_s=math.inf)
+    assert session._row(state).best_s is None
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (Event("started", "a"), None),
+        (Event("ended", "a", measured=Measured((1e-3,))), None),
+        (Event("lost", "a", "the connection broke"), "a: lost, the connection broke"),
+        (Event("back", "a"), "a: back"),
+        (Event("stock", "a", "TVM's own RPC server"), "warning: a: TVM's own RPC server"),
+    ],
+)
+def test_what_a_person_should_know_of_boards_is_told(event, line):
+    told = []
+    session._Watch(told.append, boards_of("a")).observe(event)
+    assert told == ([] if line is None else [line])
