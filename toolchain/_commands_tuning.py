@@ -40,7 +40,7 @@ def tasks_command(source: str, board_name: str, shapes: tuple[str, ...], seed: i
     ]
     text = report.columns([("ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs"), *rows])
     total = sum(task.weight * task.gflop for task in found)
-    return Result(f"{text}\n{len(found)} tasks, {total:.3f} GFLOPs a run", [_row(task) for task in found], as_json)
+    return Result(f"{text}\n{len(found)} tasks, {total:.4f} GFLOPs a run", [_row(task) for task in found], as_json)
 
 
 def _row(task: Task) -> dict[str, Any]:

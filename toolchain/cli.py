@@ -335,6 +335,7 @@ def deploy_command(context: click.Context, /, source: str, output: Path | None, 
     kind, device = _found(options)  # before a minute goes into a build for it
     device_runtime.check(kind.triple)
     if options["trials"]:
+        _check_tunable(source, options)
         _commands_tuning.tuned(context.obj, source, _commands_tuning.defaults() | options)
     job = _pipeline(kind, options, emulated=device.emulated)
     with _junit_on_failure(options["junit_path"], f"{kind.name}.{Path(source).stem}"), _scratch() as scratch:
@@ -344,6 +345,15 @@ def deploy_command(context: click.Context, /, source: str, output: Path | None, 
             with job.stages.timed("connect"):
                 lab = stack.enter_context(_opened(options))
             _write_report(job.deploy(made, given, program, lab, _settings(options), _Upload().show), options)
+
+
+def _check_tunable(source: str, options: dict[str, Any]) -> None:
+    from toolchain import pipeline
+
+    if pipeline.is_built(Path(source)):
+        raise InputError("--trials tunes a model, and this one is built already", hint="leave --trials out")
+    if options["no_records"]:
+        raise InputError("--no-records leaves out what --trials finds", hint="leave one of them out")
 
 
 def _settings(options: dict[str, Any]) -> Settings:

@@ -161,10 +161,8 @@ class Pipeline:
         """
         path, given = Path(wanted.source), wanted.given
         own = given if given.npz or given.image else None
-        if (path / bundle.MANIFEST).is_file():
-            return bundle.load(path), own
-        if path.is_file() and tarfile.is_tarfile(path):
-            return bundle.unpack(path, folder), own
+        if is_built(path):
+            return (bundle.load(path) if path.is_dir() else bundle.unpack(path, folder)), own
         return self.build(wanted, folder), None
 
     def runner(self) -> Program:
@@ -246,6 +244,11 @@ class Pipeline:
                 plan=Plan(settings.budget_s),
                 emulated=lab.emulated,
             )
+
+
+def is_built(path: Path) -> bool:
+    """Tell whether a path is a bundle or a package, and no model."""
+    return (path / bundle.MANIFEST).is_file() or (path.is_file() and tarfile.is_tarfile(path))
 
 
 def _described(key: Key) -> str:

@@ -187,3 +187,16 @@ def test_progress_goes_to_stderr_and_results_to_stdout(tmp_path):
     seen = done("build", "mlp", "-o", tmp_path / "mlp", "--json")
     assert "compiling" in seen.err
     json.loads(seen.out)
+
+
+def test_what_is_built_already_is_not_tuned(tmp_path):
+    parsed("build", "mlp", "-o", tmp_path / "mlp")
+    seen = toolchain("deploy", tmp_path / "mlp", "--trials", 5)
+    assert seen.code == 2
+    assert "built already" in seen.err
+
+
+def test_trials_without_records_make_no_sense():
+    seen = toolchain("deploy", "mlp", "--trials", 5, "--no-records")
+    assert seen.code == 2
+    assert "--no-records" in seen.err
