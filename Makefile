@@ -16,7 +16,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench status releases rollback boards containers farm serve doctor test stress lint format lock clean
+.PHONY: help setup deploy tune compare bench status releases rollback boards containers farm serve doctor test stress chaos lint format lock clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test: $(READY) ## Run the tests; TOOLCHAIN_STRICT=1 fails where a part of the sy
 
 stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
 	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
+
+chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
+	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
 
 lint: $(READY) ## Check style and types
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy

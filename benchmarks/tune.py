@@ -25,13 +25,11 @@ def ours(model: str, trials: int, folder: Path) -> dict[str, Any]:
     start = time.monotonic()
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
-    failed = sum(count for cause, count in found["causes"].items() if cause != "ok")
-    estimated = found["estimated_ms"]
     return {
         "seconds": time.monotonic() - start,
-        "trials": found["trials"],
-        "failed": failed,
-        "estimated_ms": estimated,
+        "trials": found["trials"]["total"],
+        "failed": sum(found["trials"]["failed"].values()),
+        "estimated_s": found["estimated_s"],
         "shares_s": found["shares_s"],
     }
 

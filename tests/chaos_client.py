@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ class PoisonedBuilder(Builder):
     def __init__(self, target: Any, driver: cross.Cross, folder: Path, **more: Any) -> None:
         super().__init__(target, driver, folder, **more)
         self._bad = {}
+        folder = Path(tempfile.mkdtemp(prefix="bad-"))
         (folder / "bad.c").write_text(CODE)
         for kind in ("CRASH", "ENDLESS"):
             self._bad[kind] = folder / f"{kind}.so"

@@ -37,7 +37,7 @@ def made(**values) -> TuneReport:
         "tuner": "evolutionary-xgb", "seed": 3, "options": {"number": 3, "timeout_s": 10.0},
         "trials": 100, "resumed": 16, "causes": {"ok": 67, "timeout": 32, "build": 1, "crash": 0},
         "seconds": 600.0, "shares": {"search": 200.0, "build": 100.0, "run": 270.0}, "tasks": WHOLE,
-        "points": POINTS, "boards": (BoardRow("rpi4-1", 60, 20, 1), BoardRow("rpi4-2", 40, 13, 0)), "untuned_s": 0.012,
+        "points": POINTS, "boards": (BoardRow("rpi4-1", 60, 20, 1), BoardRow("rpi4-2", 40, 13, 0)),
     }  # fmt: skip
     return TuneReport(**{**wanted, **values})
 
@@ -78,7 +78,7 @@ def test_table_at_the_end():
         "target     kind llvm, mtriple aarch64-linux-gnu, mattr +fp16 +aes",
         "tuner      evolutionary-xgb, seed 3",
         "options    number 3, timeout_s 10.0",
-        "latency    1.552 ms estimated, 12.00 ms untuned: 7.73 times as fast (emulated)",
+        "latency    1.552 ms estimated (emulated)",
         "trials     100, 16 of them from an earlier part of the run: 67 ok, failed: 1 build, 32 timeout",
         "used time  600.0 s: search 200.0 s (33%), build 100.0 s (17%), run 270.0 s (45%)",
     ]
@@ -91,7 +91,7 @@ def test_table_at_the_end():
 
 def test_a_run_that_found_nothing():
     """It is told in every form, and divides by nothing."""
-    found = made(tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, untuned_s=None, resumed=0)
+    found = made(tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0)
     assert "latency    no estimate: not every task has a candidate that works" in tune_report.table(found)
     assert "trials     100: 0 ok" in tune_report.table(found)
     assert "emulated" not in tune_report.table(found)
@@ -169,16 +169,8 @@ def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
     assert [title.text for title in picture.iter("title")][-1] == "1.552 ms after 4.0 min, 80 trials"
 
 
-def test_the_untuned_estimate_is_a_dashed_line_above():
-    picture = drawn(made())
-    [base] = [line for line in picture.iter("line") if line.get("class") == "base"]
-    assert float(base.get("y1")) < float(picture.find("path").get("d").split("H")[0].split()[1])
-    assert "untuned: 12.00 ms" in [text.text for text in picture.iter("text")]
-    assert not [line for line in drawn(made(untuned_s=None)).iter("line") if line.get("class") == "base"]
-
-
 def test_a_single_point():
-    assert drawn(made(points=(Point(0.0, 1, 0.001),), seconds=0.0, untuned_s=None)).find("path") is not None
+    assert drawn(made(points=(Point(0.0, 1, 0.001),), seconds=0.0)).find("path") is not None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 .grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .area { fill: transparent; }
 .line { fill: none; stroke: var(--line); stroke-linejoin: round; stroke-width: 2; }
 .last { fill: var(--line); stroke: var(--page); stroke-width: 2; }
-.base { stroke: var(--soft); stroke-dasharray: 6 4; }
 """
 
 

@@ -46,22 +46,20 @@ class _Scale:
         return round(_TOP + part * (_HEIGHT - _TOP - _BOTTOM), 2)
 
 
-def svg(steps: Sequence[Step], end: float, axes: tuple[str, str], base: tuple[float, str] | None = None) -> str:
+def svg(steps: Sequence[Step], end: float, axes: tuple[str, str]) -> str:
     """Draw a step line.
 
     Args:
         steps: At least one, in the order of their moments.
         end: Where the horizontal axis ends; it begins at zero.
         axes: Names of the horizontal and the vertical axis, as XML text.
-        base: A value to compare with, drawn as a dashed line, and its name.
     """
-    values = [step.y for step in steps] + ([base[0]] if base else [])
+    values = [step.y for step in steps]
     scale = _Scale(max(end, steps[-1].x) or 1.0, min(values) / _MARGIN, max(values) * _MARGIN)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{axes[1]} over {axes[0]}">',
         *_horizontal_axis(scale, axes[0]),
         *_vertical_axis(scale, axes[1]),
-        *_base(scale, base),
         _line(scale, steps),
         *_dots(scale, steps),
         "</svg>",
@@ -91,16 +89,6 @@ def _vertical_axis(scale: _Scale, name: str) -> list[str]:
     turned = f'transform="rotate(-90 14 {middle:g})"'
     lines.append(f'<text class="name" x="14" y="{middle:g}" text-anchor="middle" {turned}>{name}</text>')
     return lines
-
-
-def _base(scale: _Scale, base: tuple[float, str] | None) -> list[str]:
-    if base is None:
-        return []
-    y, right = scale.y(base[0]), _WIDTH - _RIGHT
-    return [
-        f'<line class="base" x1="{_LEFT}" y1="{y}" x2="{right}" y2="{y}"/>',
-        f'<text x="{right}" y="{y - 6:g}" text-anchor="end">{base[1]}</text>',
-    ]
 
 
 def _line(scale: _Scale, steps: Sequence[Step]) -> str:

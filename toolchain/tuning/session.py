@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import tvm
 
-from toolchain import compiler, cross, model
+from toolchain import compiler, cross, files, model
 from toolchain.backends import BACKENDS
 from toolchain.board import Board
 from toolchain.errors import DeviceError, InputError
@@ -146,7 +145,7 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneRepor
     chosen = tasks.select(found.tasks, wanted.operators)
     tell(f"{len(chosen)} tasks for {wanted.board.name}")
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolchain-")))
+        folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
         timeout_s = wanted.plan.options.build_timeout_s
         builder = stack.enter_context(Builder(found.target, driver, folder, timeout_s=timeout_s))
         held = stack.enter_context(places.opened(wanted.boards, tell))

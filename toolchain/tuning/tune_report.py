@@ -116,7 +116,6 @@ class TuneReport:
         tasks: The tasks.
         points: The estimate over time; it only falls.
         boards: The boards.
-        untuned_s: Seconds of one run of the model as it is without tuning; None if not known.
     """
 
     model: str
@@ -134,7 +133,6 @@ class TuneReport:
     tasks: tuple[TaskRow, ...]
     points: tuple[Point, ...]
     boards: tuple[BoardRow, ...]
-    untuned_s: float | None = None
 
     @property
     def estimated_s(self) -> float | None:
@@ -166,7 +164,6 @@ class TuneReport:
             "seconds": self.seconds,
             "shares_s": dict(self.shares),
             "estimated_s": self.estimated_s,
-            "untuned_s": self.untuned_s,
             "tasks": [{**asdict(row), "gflops": row.gflops, "share": _share(row, self.tasks)} for row in self.tasks],
             "points": [asdict(point) for point in self.points],
             "boards": [asdict(row) for row in self.boards],
@@ -285,10 +282,7 @@ def _latency_text(report: TuneReport) -> str:
     estimated = report.estimated_s
     if estimated is None:
         return "no estimate: not every task has a candidate that works"
-    text = f"{_ms(estimated)} ms estimated"
-    if report.untuned_s:
-        text += f", {_ms(report.untuned_s)} ms untuned: {report.untuned_s / estimated:.2f} times as fast"
-    return text
+    return f"{_ms(estimated)} ms estimated"
 
 
 def _trials_text(report: TuneReport) -> str:
@@ -355,5 +349,4 @@ def _plot(report: TuneReport) -> str:
         )
         for one in report.points
     ]
-    base = None if report.untuned_s is None else (report.untuned_s * 1e3, f"untuned: {_ms(report.untuned_s)} ms")
-    return _tune_plot.svg(steps, report.seconds / 60, ("minutes", "milliseconds"), base)
+    return _tune_plot.svg(steps, report.seconds / 60, ("minutes", "milliseconds"))
