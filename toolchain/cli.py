@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 import traceback
 from collections.abc import Iterator
@@ -96,22 +98,33 @@ def _print_result(found: Result) -> None:
 
 
 class _Table:
-    """Shows a table that changes: in place on a terminal, anew every minute elsewhere."""
+    """Shows a table that changes: in place on a terminal; elsewhere its last line alone, every half minute."""
 
-    _EVERY_S = 60.0
+    _EVERY_S = 30.0
 
     def __init__(self) -> None:
-        self._lines = 0
+        self._height = 0
         self._shown = -self._EVERY_S
 
+    def say(self, text: str) -> None:
+        """Tell something between two states of the table; the next one stands below it."""
+        self._height = 0
+        _say(text)
+
     def redraw(self, text: str) -> None:
+        """Show the table as it is now."""
+        *rows, last = text.splitlines()
         if sys.stderr.isatty():
-            up = f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
-            click.echo(up + text, err=True)
-            self._lines = text.count("\n") + 1
+            # A line that wraps or a table that scrolls could not be drawn over.
+            width, height = shutil.get_terminal_size()
+            foot = textwrap.wrap(last, width - 1)
+            shown = [*(row[: width - 1] for row in rows), *foot][-(height - 1) :]
+            up = f"\x1b[{self._height}F\x1b[J" if self._height else ""
+            click.echo(up + "\n".join(shown), err=True)
+            self._height = len(shown)
         elif time.monotonic() - self._shown >= self._EVERY_S:
             self._shown = time.monotonic()
-            click.echo(text, err=True)
+            click.echo(last, err=True)
 
 
 def _print_json(value: object) -> None:
@@ -124,7 +137,8 @@ def _print_json(value: object) -> None:
 @click.pass_context
 def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _debugging
     """Compile a neural network for your board, deploy it over SSH, check it and measure it there."""
-    context.obj = Console(_say, _Table().redraw)
+    table = _Table()
+    context.obj = Console(table.say, table.redraw)
 
 
 # --- boards ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 from tests import bundles, nets
 from tests.commands import toolchain
+from toolchain import cli
 
 
 def done(*words):
@@ -200,3 +203,35 @@ def test_trials_without_records_make_no_sense():
     seen = toolchain("deploy", "mlp", "--trials", 5, "--no-records")
     assert seen.code == 2
     assert "--no-records" in seen.err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+TABLE = "ID | Task\n" + "\n".join(f"{number:2} | {'x' * 90}" for number in range(30)) + "\nTrials: 1/2  " + "y " * 50
+
+
+def test_a_table_stays_within_its_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "10")
+    table = cli._Table()
+    table.redraw(TABLE)
+    first = sys.stderr.getvalue()
+    assert first.count("\n") == 9
+    assert max(map(len, first.splitlines())) < 60
+    table.redraw(TABLE)
+    assert sys.stderr.getvalue().removeprefix(first).startswith("\x1b[9F\x1b[J")
+    table.say("a board is lost")
+    before = sys.stderr.getvalue()
+    table.redraw(TABLE)
+    assert "\x1b[" not in sys.stderr.getvalue().removeprefix(before)
+
+
+def test_where_there_is_no_terminal_a_table_is_one_line_now_and_then(capsys):
+    table = cli._Table()
+    table.redraw(TABLE)
+    table.redraw(TABLE)
+    assert capsys.readouterr().err == TABLE.splitlines()[-1] + "\n"

@@ -196,7 +196,6 @@ def _tuned(  # noqa: PLR0913, PLR0917 - all of a session comes together here
     )
     with _told(job, file, watch.tell):
         job.run()
-    redraw(live(job))
     return _report(wanted, found, job, watch, key)
 
 
