@@ -171,6 +171,35 @@ def test_what_was_measured_before_the_boards_were_lost_is_kept(tmp_path, kernels
     assert len(recorded(tmp_path)) == 48
 
 
+class Coarse(FormulaMeasures):
+    """Boards whose clock stands still."""
+
+    def submit(self, _trial):
+        future = Future()
+        future.set_result(Measured((0.0, 0.0), board="board-1"))
+        return future
+
+
+def test_a_clock_that_is_too_coarse_is_told(tmp_path, kernels):
+    with pytest.raises(BuildError) as caught:
+        tuning(tmp_path, kernels[1:3], measures=Coarse()).run()
+    assert "--min-repeat-ms" in caught.value.details
+    assert {one.cause for one in recorded(tmp_path)} == {"refused"}
+
+
+class Broken(FormulaBuilds):
+    """A builder that cannot remove what it made."""
+
+    def discard(self, built):
+        raise PermissionError(f"{built.library} is not ours")
+
+
+def test_a_fault_of_our_own_is_not_swallowed(tmp_path, kernels):
+    (tmp_path / "libraries").mkdir()
+    with pytest.raises(PermissionError, match="not ours"):
+        tuning(tmp_path, kernels[1:3], Broken(tmp_path / "libraries")).run()
+
+
 def test_records_that_cannot_be_written_stop_the_run(tmp_path, kernels):
     job = tuning(tmp_path, kernels[1:4])
     (tmp_path / "records.jsonl").mkdir()

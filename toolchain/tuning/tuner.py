@@ -15,14 +15,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import tvm
 
 from toolchain import files
-from toolchain.errors import BuildError, ToolchainError
+from toolchain.errors import BuildError
 from toolchain.tuning import scheduler, schedules
 from toolchain.tuning.records import Key, Record, RecordFile, Records, Workload
 from toolchain.tuning.search import Candidate, Search, Tuner
@@ -33,6 +33,7 @@ BATCH, FIRST_BATCH = 16, 8
 """Candidates of one round; of the first one of a task, so that few trials reach every task."""
 
 _TICK_S = 0.5
+_TOO_SHORT = "a run took less than the board's clock can tell; raise --number or --min-repeat-ms"
 _HOPELESS = 48  # failures without a single success after which a run has no prospects
 _GIVEN_UP = 64  # the same of one task
 _MOST_EARLIER = 1000  # earlier records that the cost model learns from
@@ -195,7 +196,7 @@ class Tuning:
         self._search = Search(target, plan.tuner, plan.seed)
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._fault: ToolchainError | None = None
+        self._fault: Exception | None = None
         self._last_error = ""
         self._pending: deque[_Round] = deque()
         self._own: dict[int, list[Record]] = {}
@@ -359,6 +360,8 @@ class Tuning:
             self._builds.discard(built)
             if not future.cancelled() and future.exception() is None:  # whoever waits for it is told otherwise
                 self._record(planned, place, future.result())
+        except Exception as fault:  # noqa: BLE001 - a callback has nobody to tell; `_check` raises it
+            self._fault = self._fault or fault
         finally:
             recorded.set()
 
@@ -366,6 +369,8 @@ class Tuning:
         candidate = planned.candidates[place]
         if candidate is None:
             return
+        if not all(sample > 0 for sample in measured.samples_s):
+            measured = replace(measured, samples_s=(), cause="refused", error=_TOO_SHORT)
         record = Record(
             workload=planned.state.task.workload,
             target=self._target,
@@ -386,11 +391,7 @@ class Tuning:
             time=round(time.time(), 3),
         )
         with self._lock:
-            try:
-                self._file.append([record])
-            except ToolchainError as fault:  # this may be a worker's thread, which has nobody to tell
-                self._fault = self._fault or fault
-                return
+            self._file.append([record])
             planned.results[place] = record
             self._count(planned.state, record)
 
