@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from toolchain import board, device_runtime
@@ -13,6 +15,16 @@ _LEFT_OUT = pytest.StashKey[str]()
 def native():
     """The board type of this machine."""
     return board.load("local").resolved()
+
+
+@pytest.fixture
+def stock_logging():
+    """Forget how a search of TVM itself set up logging: it trips over that when it does so again in one process."""
+    yield
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("tvm"):
+            logging.getLogger(name).handlers.clear()
+            logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

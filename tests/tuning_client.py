@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -60,6 +61,7 @@ class FormulaMeasures:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
     source, records, folder, kind, trials, lag, delay_s = sys.argv[1:]
     run(source, Path(records), Path(folder), kind, int(trials), int(lag), float(delay_s))
 

@@ -265,7 +265,11 @@ def test_which_device_is_asked(bench):
     assert (seen.code, "which bench device? There are 2: a, b" in seen.err) == (2, True), seen.err
 
 
-CLIENT = "import sys; from toolchain import cli; sys.argv[0] = 'toolchain'; cli.main()"
+# What a shell starts in the background ignores SIGINT, and so would the tests' children there.
+CLIENT = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from toolchain import cli; sys.argv[0] = 'toolchain'; cli.main()"
+)
 
 
 @contextlib.contextmanager
@@ -401,10 +405,10 @@ def test_a_board_that_is_not_what_its_file_says(bench, tmp_path, kind, words):
     assert (seen.code, words in seen.err, "hint: " in seen.err) == (5, True, True), seen.err
 
 
-# --- TVM's own search; the last test, since it lets TVM log ---
+# --- TVM's own search ---
 
 
-def test_metaschedules_own_search_with_our_builder_and_boards(native, tmp_path):
+def test_metaschedules_own_search_with_our_builder_and_boards(native, tmp_path, stock_logging):
     """Both adaptors at once: what the builder makes is what the boards can run."""
     import tvm
 

@@ -170,7 +170,6 @@ WITHOUT_ENGINE = [
     ("containers list", 3, r"ngine"),
     ("containers check pynq", 3, r"ngine"),
     ("farm up --virtual rpi4=1", 4, r"ngine"),
-    ("farm status", 4, r"ngine"),
 ]
 # fmt: on
 

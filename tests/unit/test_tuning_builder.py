@@ -301,7 +301,7 @@ class Measuring:
         return tvm.ir.utils.derived_object(Runner)()
 
 
-def test_the_stock_search_uses_it(tmp_path):
+def test_the_stock_search_uses_it(tmp_path, stock_logging):
     relax = tvm.relax
     given = relax.Var("x", relax.TensorType((SIZE, SIZE), "float32"))
     block = relax.BlockBuilder()
