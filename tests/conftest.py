@@ -25,6 +25,7 @@ def stock_logging():
         if name.startswith("tvm"):
             logging.getLogger(name).handlers.clear()
             logging.getLogger(name).setLevel(logging.NOTSET)
+            logging.getLogger(name).propagate = True  # pytest hangs a nameless handler on one that does not
 
 
 @pytest.fixture(scope="session")
