@@ -1,8 +1,6 @@
 import math
 
-import pytest
-
-from toolchain.tuning.scheduler import Progress, estimated_latency, pick
+from toolchain.tuning.scheduler import Progress, pick
 
 
 def test_each_task_gets_its_first_round_in_order():
@@ -36,12 +34,3 @@ def test_like_tasks_are_taken_in_order():
 def test_nothing_is_left():
     assert pick([Progress(1, 16, (1.0,), done=True)]) is None
     assert pick([]) is None
-
-
-def test_estimated_latency_counts_each_call():
-    assert estimated_latency([Progress(2, 16, (1.5, 1.0)), Progress(1, 16, (0.5,))]) == pytest.approx(2.5)
-
-
-def test_estimated_latency_needs_every_task():
-    assert estimated_latency([Progress(1, 16, (1.0,)), Progress(1, 0, ())]) is None
-    assert estimated_latency([Progress(1, 16, (math.inf,))]) is None

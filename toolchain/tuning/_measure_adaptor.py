@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm.ir.utils import derived_object
 
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, InputError
 from toolchain.tuning._tvm import meta_schedule
 from toolchain.tuning.measure import MeasurePool
 from toolchain.tuning.trials import Measured, TensorArg, Trial
@@ -38,7 +38,7 @@ def _trial(given: Any) -> Trial:
     for info in given.args_info:
         kind, dtype, shape = info.as_json()
         if kind != "TENSOR":
-            raise NotImplementedError(f"an argument of the kind {kind}")
+            raise InputError(f"a kernel takes an argument of the kind {kind}, and boards fill tensors only")
         args.append(TensorArg(str(dtype), tuple(int(size) for size in shape)))
     return Trial(Path(str(given.artifact_path)), tuple(args))
 

@@ -50,9 +50,3 @@ def _descent(task: Progress) -> float:
     backward = max(task.best_s[-1 - _WINDOW] - best, 0.0) / _WINDOW if len(task.best_s) > _WINDOW else best
     forward = best / len(task.best_s)
     return task.weight * (_ALPHA * min(backward, best) + (1 - _ALPHA) * forward)
-
-
-def estimated_latency(tasks: Sequence[Progress]) -> float | None:
-    """Return the seconds of one run of the model as the sum of its kernels' best; None while one is unknown."""
-    total = sum(task.weight * (task.best_s[-1] if task.best_s else math.inf) for task in tasks)
-    return None if math.isinf(total) else total

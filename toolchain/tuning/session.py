@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import tvm
 
@@ -244,7 +243,6 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         BoardRow(place.name, watch.trials[place.name], watch.failures[place.name], watch.quarantines[place.name])
         for place in watch.boards.places
     )
-    shares: dict[str, Any] = asdict(job.shares)
     return TuneReport(
         model=found.imported.source.name,
         board=wanted.board.name,
@@ -257,7 +255,7 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         resumed=job.resumed,
         causes=dict(job.causes),
         seconds=job.seconds,
-        shares=shares,
+        shares=job.shares.seconds,
         tasks=tuple(_row(state) for state in job.states),
         points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
         boards=rows,

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Protocol
 import tvm
 
 from toolchain import files
+from toolchain.deploy import Stages
 from toolchain.errors import BuildError
 from toolchain.tuning import scheduler, schedules
 from toolchain.tuning.records import Key, Record, RecordFile, Records, Workload
@@ -124,15 +125,6 @@ class Point:
 
 
 @dataclass
-class Shares:
-    """Seconds that the run spent on searching and learning, on building, and on waiting for boards."""
-
-    search: float = 0.0
-    build: float = 0.0
-    run: float = 0.0
-
-
-@dataclass
 class _Round:
     """One round on its way.
 
@@ -181,7 +173,7 @@ class Tuning:
         self.plan = plan
         self.states = [TaskState(task) for task in tasks]
         self.points: list[Point] = []
-        self.shares = Shares()
+        self.shares = Stages(dict.fromkeys(("search", "build", "run"), 0.0))
         self.causes: Counter[str] = Counter()
         self.resumed = 0
         self.current: TaskState | None = None
@@ -247,7 +239,7 @@ class Tuning:
         for record in found[first:]:
             if record.run == self.id:
                 self._own.setdefault(record.round, []).append(record)
-        with self._timed("search"):
+        with self.shares.timed("search"):
             self._learn_earlier(found[:first], known.workloads)
         self._file.append(_workload(state.task) for state in self.states)
 
@@ -285,7 +277,7 @@ class Tuning:
             return None
         while (place := scheduler.pick([self._progress(state) for state in self.states])) is not None:
             state = self.states[place]
-            with self._timed("search"):
+            with self.shares.timed("search"):
                 found = self._search.propose(state.task, number, BATCH if state.planned else FIRST_BATCH)
             if found:
                 of_task = self.plan.per_task - state.planned if self.plan.per_task else left
@@ -301,7 +293,7 @@ class Tuning:
             return None
         ordered = [by_place[place] for place in sorted(by_place)]
         state = next(state for state in self.states if state.task.workload == known[0].workload)
-        with self._timed("search"):
+        with self.shares.timed("search"):
             candidates = [self._search.rebuilt(state.task, json.loads(record.trace)) for record in ordered]
         self._search.exclude(state.task, (record.candidate for record in ordered))
         state.planned += len(ordered)
@@ -339,7 +331,7 @@ class Tuning:
         missing = [place for place, record in enumerate(planned.results) if record is None]
         if not missing:
             return
-        with self._timed("build"):
+        with self.shares.timed("build"):
             built = self._builds.build([_module(planned.candidates[place]) for place in missing])
         for place, one in zip(missing, built, strict=True):
             if one.library is None:
@@ -411,12 +403,12 @@ class Tuning:
         """Wait for the oldest rounds and learn from them, until only so many are on their way."""
         while len(self._pending) > left:
             oldest = self._pending.popleft()
-            with self._timed("run"):
+            with self.shares.timed("run"):
                 for future, recorded in oldest.waiting:
                     self._wait(recorded)
                     future.result()
             self._check()
-            with self._timed("search"):
+            with self.shares.timed("search"):
                 self._learn(oldest)
             self._on_tick()
 
@@ -447,25 +439,6 @@ class Tuning:
                 hint="`toolchain records show` lists the failures; `toolchain farm status` shows the boards",
             )
 
-    def _timed(self, share: str) -> _Timer:
-        return _Timer(self.shares, share)
-
-
-class _Timer:
-    """Adds the time of a block to one of the shares."""
-
-    def __init__(self, shares: Shares, name: str) -> None:
-        self._shares = shares
-        self._name = name
-        self._began = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        spent = time.monotonic() - self._began
-        setattr(self._shares, self._name, getattr(self._shares, self._name) + spent)
-
 
 def _workload(task: Task) -> Workload:
     return Workload.of(task.workload, task.name, task.gflop * 1e9, tvm.ir.save_json(task.module))
@@ -479,10 +452,3 @@ def _module(candidate: Candidate | None) -> tvm.IRModule:
 
 def _causes(causes: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {cause}" for cause, number in sorted(causes.items()) if cause != "ok")
-
-
-def best_rows(states: Sequence[TaskState]) -> Iterator[tuple[Task, float]]:
-    """Yield each task with its best latency in seconds, where there is one."""
-    for state in states:
-        if not math.isinf(state.fastest_s):
-            yield state.task, state.fastest_s
