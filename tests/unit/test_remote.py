@@ -306,7 +306,7 @@ def test_a_deadline_that_is_kept():
             pass
         with pytest.raises(KeyError), remote.deadline(session, 60):
             raise KeyError
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads
         waiting.settimeout(0.05)
         with pytest.raises(TimeoutError):
             waiting.recv(1)

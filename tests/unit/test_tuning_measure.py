@@ -150,7 +150,7 @@ def pool():
     for one, boards in made:
         one.close()
         assert [board.open_sessions for board in boards] == [0] * len(boards)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of an earlier test may end meanwhile
 
 
 def until(condition) -> None:
