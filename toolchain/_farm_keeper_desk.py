@@ -20,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 _SETTLE_S = 5.0
 _CLEAR_S = 3.0
 _JOIN_S = 7.0
+_NOTICE_S = 2.0  # a client that was killed just now may not be noticed yet
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class Desk:
             self._give_back(places)
 
     def _awaited(self, kind: str, names: Sequence[str], deadline: float) -> list[_Place]:
+        noticed = min(deadline, time.monotonic() + _NOTICE_S)
         while True:
             if names:
                 wanted = [self._place(name) for name in names]
@@ -184,10 +186,11 @@ class Desk:
             enough = len(found) == len(wanted) if names else found
             if enough and not any(place.is_about_to_be_free() for place in wanted):
                 return found
-            left = deadline - time.monotonic()
+            soon = any(place.may_be_free_soon() for place in wanted)
+            left = (deadline if soon else noticed) - time.monotonic()
             if left <= 0 and enough:
                 return found
-            if left <= 0 or not any(place.may_be_free_soon() for place in wanted):
+            if left <= 0 or not wanted:
                 raise _none_free(kind, names, [place for place in wanted if not place.is_free()])
             self._changed.wait(min(left, 0.5))
 
