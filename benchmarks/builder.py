@@ -33,9 +33,10 @@ _TIMEOUT_S = 10.0
 def candidates(kind: board.Board, count: int) -> list[tvm.IRModule]:
     """Sample a few schedules of each kernel."""
     backend = BACKENDS[kind.backend]
-    lowered = backend.lowered(model.import_model(model.load("squeezenet_v1.1")).module, kind)
+    without = backend.TEMPLATES  # both build what MetaSchedule schedules
+    lowered = backend.lowered(model.import_model(model.load("squeezenet_v1.1")).module, kind, without)
     found: list[tvm.IRModule] = []
-    for task in tasks.extract(lowered, backend.target(kind)):
+    for task in tasks.extract(lowered, backend.target(kind), backend.templates(kind, without)):
         found += sampled(task.module, backend.target(kind), len(found) + 1)
     return found[:count]
 

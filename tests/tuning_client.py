@@ -12,7 +12,7 @@ from pathlib import Path
 import tvm
 
 from toolchain import board, model
-from toolchain.backends import BACKENDS
+from toolchain.backends import BACKENDS, Templates
 from toolchain.tuning import tasks, tuner
 from toolchain.tuning._tvm import target_table
 from toolchain.tuning.records import Key, RecordFile, best_bytes
@@ -71,11 +71,18 @@ def target() -> tvm.target.Target:
 
 
 def lowered(source: str) -> tvm.IRModule:
-    return BACKENDS["cpu"].lowered(model.import_model(model.load(source)).module, board.load("rpi4"))
+    """Return a network as MetaSchedule tunes it, without any template."""
+    cpu = BACKENDS["cpu"]
+    return cpu.lowered(model.import_model(model.load(source)).module, board.load("rpi4"), cpu.TEMPLATES)
+
+
+def templates() -> Templates:
+    cpu = BACKENDS["cpu"]
+    return cpu.templates(board.load("rpi4"), cpu.TEMPLATES)
 
 
 def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, lag: int, delay_s: float) -> tuner.Tuning:
-    found = tasks.extract(lowered(source), target())
+    found = tasks.extract(lowered(source), target(), templates())
     key = Key.of(target_table(target()))
     file = RecordFile(records)
     job = tuner.Tuning(
@@ -86,6 +93,7 @@ def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, lag:
         plan=tuner.Plan(tuner=kind, trials=trials, lag=lag),
         builds=FormulaBuilds(folder),
         measures=FormulaMeasures(delay_s),
+        templates=templates(),
     )
     job.run()
     sys.stdout.write(best_bytes(file.read(), key).decode())

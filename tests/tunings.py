@@ -32,24 +32,39 @@ def record(number: int = 0, seconds: float | None = 1e-3, **fields: Any) -> Reco
     return Record(**(given | fields))
 
 
-def of_kernels(module: Any, target: Any, **fields: Any) -> Iterator[Workload | Record]:
-    """Yield a workload and a record for each kernel of a lowered module, of the first schedule that fits it."""
-    from toolchain.tuning import schedules
-    from toolchain.tuning._tvm import meta_schedule, target_table
+def of_kernels(module: Any, target: Any, templates: Any, **fields: Any) -> Iterator[Workload | Record]:
+    """Yield a workload and a record for each kernel of a lowered module.
+
+    It is of the first schedule that fits, or of the template that is likely the slowest: not what is taken untuned.
+    """
+    from toolchain.tuning._template_search import choice_hash
+    from toolchain.tuning._tvm import target_table
     from toolchain.tuning.tasks import extract, workload_hash
 
-    for task in extract(module, target):
-        context = meta_schedule().TuneContext(
-            mod=task.module, target=target, space_generator=schedules.space_generator(), num_threads=1, rand_state=1
-        )
-        rebuilder = schedules.Rebuilder(task.module, target)
-        traces = [schedules.as_json(one) for one in context.generate_design_space()]
-        made = next((trace, one) for trace in traces if (one := rebuilder.from_json(trace)) is not None)
+    for task in extract(module, target, templates):
+        if task.layer:
+            trace = templates.candidates(task.layer)[-1]
+            candidate = choice_hash(trace)
+        else:
+            trace, module_of_it = _first_schedule(task, target)
+            candidate = workload_hash(module_of_it)
         given = {
             "workload": task.workload,
             "target": target_table(target),
-            "candidate": workload_hash(made[1].mod),
-            "trace": json.dumps(made[0]),
+            "candidate": candidate,
+            "trace": json.dumps(trace),
         }
         yield Workload.of(task.workload, task.name, task.gflop * 1e9, "{}")
         yield record(**(given | fields))
+
+
+def _first_schedule(task: Any, target: Any) -> tuple[Any, Any]:
+    from toolchain.tuning import schedules
+    from toolchain.tuning._tvm import meta_schedule
+
+    context = meta_schedule().TuneContext(
+        mod=task.module, target=target, space_generator=schedules.space_generator(), num_threads=1, rand_state=1
+    )
+    rebuilder = schedules.Rebuilder(task.module, target)
+    traces = [schedules.as_json(one) for one in context.generate_design_space()]
+    return next((trace, one.mod) for trace in traces if (one := rebuilder.from_json(trace)) is not None)

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 @_options.board_option
 @_options.shape_option
 @_options.seed_option
+@_options.template_options
 @_options.json_flag
-def tasks_command(source: str, board_name: str, shapes: tuple[str, ...], seed: int, *, as_json: bool) -> Result:
+def tasks_command(
+    source: str, board_name: str, shapes: tuple[str, ...], seed: int, *, as_json: bool, **options: Any
+) -> Result:
     """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
     from toolchain import report  # noqa: PLC0415 - the help needs none of this
     from toolchain.tuning import session  # noqa: PLC0415 - as above
 
-    found = session.extract(_model(source, shapes, seed), _board(board_name)).tasks
+    kind = _board(board_name)
+    found = session.extract(_model(source, shapes, seed), kind, without(kind, options)).tasks
     rows = [
         (str(task.id), task.name, task.operator, task.shape, str(task.weight), f"{task.gflop:.4f}") for task in found
     ]
@@ -68,6 +72,7 @@ def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
 @_options.shape_option
 @_options.seed_option
 @_options.tuning_options
+@_options.template_options
 @_options.threads_option
 @click.option("--op", "operators", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID.")
 @click.option("--records", type=_options.PATH, help="File of records; records/BOARD.jsonl by default.")
@@ -121,7 +126,25 @@ def _request(source: str, options: dict[str, Any]) -> Request:
         operators=options.get("operators", ()),
         records=options["records"],
         toolchain=options["toolchain"] or "",
+        without=without(kind, options),
     )
+
+
+def without(kind: Board, options: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the templates that the options leave out, in order.
+
+    Raises:
+        InputError: There is no such template.
+    """
+    from toolchain.backends import BACKENDS  # noqa: PLC0415 - as above
+    from toolchain.errors import InputError, did_you_mean  # noqa: PLC0415 - as above
+
+    known = BACKENDS[kind.backend].TEMPLATES
+    named = {*options["without"], *(["winograd"] if options["no_winograd"] else [])}
+    for name in sorted(named - {"all", *known}):
+        hint = did_you_mean(name, known) or "`all` leaves out every one of them"
+        raise InputError(f"no template is called {name!r}", details="templates: " + ", ".join(known), hint=hint)
+    return tuple(sorted(known if "all" in named else named))
 
 
 def _wanted(kind: Board, source: str, options: dict[str, Any]) -> Wanted:

@@ -56,11 +56,13 @@ input_options = all_of(
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
 )
+pin_option = click.option("--no-pin", is_flag=True, help="Let the system move threads between CPUs.")
 compare_options = all_of(
     click.option(
         "--budget", default=20.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
     ),
     threads_option,
+    pin_option,
 )
 tolerance_option = click.option(
     "--tolerance", type=click.FloatRange(min=0.0), help="Limit for the outputs' relative difference."
@@ -70,13 +72,22 @@ bench_options = all_of(
         "--budget", default=10.0, show_default=True, type=click.FloatRange(0.0, 3600.0), help="Seconds to time."
     ),
     threads_option,
+    pin_option,
     click.option(
         "--json", "json_path", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
     ),
     click.option("--junit", "junit_path", type=PATH, help="Write JUnit XML for CI."),
 )
+template_options = all_of(
+    click.option("--without", multiple=True, metavar="TEMPLATE", help="Do not use a template; `all`: none of them."),
+    click.option("--no-winograd", is_flag=True, help="The same as --without winograd."),
+)
 records_options = all_of(
-    click.option("--records", type=PATH, help="Tuning records to apply; records/BOARD.jsonl by default."),
+    click.option(
+        "--records",
+        type=PATH,
+        help="Tuning records to apply; records/BOARD.jsonl by default. `shipped`: only those of the toolchain itself.",
+    ),
     click.option("--no-records", is_flag=True, help="Apply no tuning records."),
     click.option("--emulated", is_flag=True, help="Apply the records of an emulator, not those of a real board."),
 )

@@ -74,11 +74,13 @@ class Tuned:
         sha256: SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none.
         tasks: How many kernels the model has; 0 where none is tuned.
         tuned: For how many of them a record was applied.
+        shipped: For how many more a record that comes with the toolchain was.
     """
 
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     tasks: Annotated[int, Field(ge=0)] = 0
     tuned: Annotated[int, Field(ge=0)] = 0
+    shipped: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,7 @@ def _inspection_text(found: model.Inspection) -> str:
 @_options.seed_option
 @_options.input_options
 @_options.records_options
+@_options.template_options
 @_options.json_flag
 def build(source: str, board_name: str, output: Path | None, *, as_json: bool, **options: Any) -> None:
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
@@ -266,7 +267,8 @@ def _pipeline(kind: Board, options: dict[str, Any], *, tuned: bool = True, emula
 
     tuned, emulated = tuned and not options["no_records"], emulated or kind.emulated or options["emulated"]
     records = options["records"] if tuned else None
-    return Pipeline(kind, _say, options["toolchain"] or "", records, tuned=tuned, emulated=emulated)
+    without = _commands_tuning.without(kind, options)
+    return Pipeline(kind, _say, options["toolchain"] or "", records, tuned=tuned, emulated=emulated, without=without)
 
 
 def _model_of(source: str, options: dict[str, Any]) -> Model:
@@ -338,6 +340,7 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
 @_options.input_options
 @_options.bench_options
 @_options.records_options
+@_options.template_options
 @_options.tolerance_option
 @click.option("--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`.")
 @click.option("-o", "--output", type=_options.PATH, help="Keep the bundle in this folder.")
@@ -373,7 +376,13 @@ def _check_tunable(source: str, options: dict[str, Any]) -> None:
 def _settings(options: dict[str, Any]) -> Settings:
     from toolchain.pipeline import Settings
 
-    return Settings(options["budget"], options["threads"] or 0, options.get("tolerance"), options["labels"])
+    return Settings(
+        options["budget"],
+        options["threads"] or 0,
+        options.get("tolerance"),
+        pinned=not options["no_pin"],
+        labels=options["labels"],
+    )
 
 
 @contextlib.contextmanager
@@ -434,6 +443,7 @@ def _junit_on_failure(path: Path | None, name: str) -> Iterator[None]:
 @_options.seed_option
 @_options.input_options
 @_options.records_options
+@_options.template_options
 @_options.compare_options
 @_options.tolerance_option
 @_options.json_flag
@@ -460,6 +470,7 @@ def compare_command(source: str, *, as_json: bool, **options: Any) -> Result:
                 emulated=lab.emulated,
                 keep=kind.keep,
                 tolerance=options["tolerance"],
+                pinned=not options["no_pin"],
             )
     return Result(compare.table(found), found.document(), as_json)
 

@@ -108,6 +108,7 @@ def run(  # noqa: PLR0913 - a comparison has these independent parts
     emulated: bool,
     keep: int,
     tolerance: float | None = None,
+    pinned: bool = True,
 ) -> Comparison:
     """Run two bundles in turns on a device, which keeps the release that it has.
 
@@ -121,6 +122,7 @@ def run(  # noqa: PLR0913 - a comparison has these independent parts
         emulated: Whether the device is an emulator.
         keep: Activations that the device keeps; what the comparison brought goes.
         tolerance: Limit for the outputs' relative difference; by default it follows from the dtype.
+        pinned: Whether each thread has a CPU of its own.
 
     Raises:
         VerificationError: The device does not fit, or the two compute different outputs.
@@ -133,8 +135,9 @@ def run(  # noqa: PLR0913 - a comparison has these independent parts
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(deploy.owner()):
         try:
             places = [_install(one, program, samples, store, Path(work)) for one in bundles]
+            plan = Plan(budget_s / ROUNDS / len(places), warmup_runs=1, min_runs=_LEAST_RUNS, pinned=pinned)
             before = bench.conditions(shell)
-            turns = _turns(shell, store.root, places, threads, budget_s)
+            turns = _turns(shell, store.root, places, threads, plan)
             after = bench.conditions(shell)
         finally:
             store.prune(keep)
@@ -148,10 +151,9 @@ def _install(bundle: Bundle, program: Program, samples: Samples, store: Store, w
 
 
 def _turns(
-    shell: Shell, root: str, places: Sequence[dict[str, str]], threads: int, budget_s: float
+    shell: Shell, root: str, places: Sequence[dict[str, str]], threads: int, plan: Plan
 ) -> tuple[list[Run], list[Run]]:
     """Run each bundle in `ROUNDS` turns; what drifts then drifts for both."""
-    plan = Plan(budget_s / ROUNDS / len(places), warmup_runs=1, min_runs=_LEAST_RUNS)
     found: tuple[list[Run], list[Run]] = ([], [])
     for number in range(ROUNDS):
         for which in (0, 1) if number % 2 == 0 else (1, 0):

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.metadata
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from tvm import relax
 import toolchain
 from toolchain import bundle, elf, files, tensors
 from toolchain.backends import BACKENDS, Backend
-from toolchain.board import Board
+from toolchain.board import Board, boards_folder
 from toolchain.bundle import Bundle, Manifest, Reference, Tuned
 from toolchain.cross import Cross
 from toolchain.errors import BuildError, InputError
@@ -28,7 +28,8 @@ from toolchain.model import ImportedModel
 from toolchain.tensors import DTYPES
 from toolchain.tuning._tvm import target_table
 from toolchain.tuning.apply import Applied, apply
-from toolchain.tuning.records import Key, Records
+from toolchain.tuning.records import SHIPPED, Key, RecordFile, Records
+from toolchain.tuning.tasks import layer_of
 
 _ENTRY = "main"
 
@@ -50,7 +51,9 @@ def build(  # noqa: PLR0913 - a build has these independent parts
     command: str,
     reference: Reference | None = None,
     records: Records | None = None,
+    shipped: Records | None = None,
     emulated: bool = False,
+    without: Collection[str] = (),
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Bundle:
     """Compile a model for a board into a bundle.
@@ -64,7 +67,9 @@ def build(  # noqa: PLR0913 - a build has these independent parts
             added; part of the manifest.
         reference: What its outputs are to be compared with.
         records: Tuning records, of which the best for the board's target are applied; None to apply none.
+        shipped: Records of the backend's templates that come with the toolchain, for what `records` does not know.
         emulated: Whether those of an emulator are wanted, instead of those of a real board.
+        without: Names of templates that must not be used.
         tell: Told for how many kernels there was a record.
 
     Raises:
@@ -74,22 +79,25 @@ def build(  # noqa: PLR0913 - a build has these independent parts
     backend = BACKENDS[board.backend]
     target = backend.target(board)
     name = imported.source.name
-    scheduled = None if records is None else _scheduled(imported, board, records, emulated=emulated, tell=tell)
-    compiled = lift_constants(
-        scheduled.module if scheduled else _guarded(name, lambda: backend.prepare(imported.module, board))
-    )
+    known = Known(records, shipped, emulated)
+    lowered = _guarded(name, lambda: backend.lowered(imported.module, board, without))
+    applied: Applied = _guarded(name, lambda: known.applied(lowered, board, without))
+    _tell_of(applied, known, board, tell)
+    finished = _guarded(name, lambda: backend.finished(applied.module, board, applied.choices, without))
+    compiled = lift_constants(finished)
     with _replacing(folder) as staging:
         _write_library(compiled.module, target, cross, staging / bundle.LIBRARY, name)
-        files.write_atomic(staging / bundle.GRAPH, _graph_json(compiled.module))
-        files.write_atomic(staging / bundle.GRAPH_TEXT, (compiled.module.script().rstrip() + "\n").encode())
+        graph = _without_bodies(compiled.module)
+        files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
+        files.write_atomic(staging / bundle.GRAPH_TEXT, (graph.script().rstrip() + "\n").encode())
         tensors.save(staging / bundle.PARAMS, compiled.params)
         if reference is not None:
             reference.save(staging)
-        if scheduled:
-            files.write_atomic(staging / bundle.RECORDS, scheduled.records)
-        again = f"{command} {_record_options(scheduled, emulated=emulated)}".strip()
+        if applied.tuned:
+            files.write_atomic(staging / bundle.RECORDS, applied.records)
+        again = " ".join([command, *known.options(applied), *(f"--without {one}" for one in sorted(without))])
         manifest = _manifest(imported, board, staging, (backend, cross), tuple(compiled.params), again)
-        manifest = dataclasses.replace(manifest, records=_tuned(scheduled))
+        manifest = dataclasses.replace(manifest, records=_tuned(applied))
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
     return bundle.load(folder)
 
@@ -99,32 +107,75 @@ def record_key(board: Board, *, emulated: bool = False) -> Key:
     return Key.of(target_table(BACKENDS[board.backend].target(board)), emulated=emulated)
 
 
-def _scheduled(
-    imported: ImportedModel, board: Board, records: Records, *, emulated: bool, tell: Callable[[str], None]
-) -> Applied | None:
-    """Apply the best records; None if there is none that applies."""
-    backend, name = BACKENDS[board.backend], imported.source.name
-    if record_key(board, emulated=emulated) not in records.keys:
-        tell(f"no tuning records are for the target of {board.name}")
-        return None
-    lowered = _guarded(name, lambda: backend.lowered(imported.module, board))
-    done: Applied = _guarded(name, lambda: apply(lowered, backend.target(board), records, emulated=emulated))
-    for skipped in done.skipped:
+@dataclass(frozen=True)
+class Known:
+    """The tuning records that a build may apply.
+
+    Attributes:
+        records: Those of the user; None to apply none.
+        shipped: Those that come with the toolchain; None to apply none.
+        emulated: Whether those of an emulator are wanted.
+    """
+
+    records: Records | None
+    shipped: Records | None
+    emulated: bool
+
+    def applied(self, lowered: tvm.IRModule, board: Board, without: Collection[str]) -> Applied:
+        """Apply what fits to a lowered module."""
+        if self.records is None and self.shipped is None:
+            return Applied(lowered)
+        backend = BACKENDS[board.backend]
+        return apply(
+            lowered,
+            backend.target(board),
+            self.records or Records(),
+            backend.templates(board, without),
+            shipped=self.shipped,
+            emulated=self.emulated,
+        )
+
+    def options(self, applied: Applied) -> tuple[str, ...]:
+        """Return the options of a command line that applies the same records again."""
+        if applied.tuned:
+            return (f"--records {bundle.RECORDS}", *(("--emulated",) if self.emulated else ()))
+        return (f"--records {SHIPPED}",) if applied.shipped else ("--no-records",)
+
+
+def shipped_records(board: Board) -> Records | None:
+    """Return the records that come with the toolchain and suit a board; None if there are none."""
+    name = BACKENDS[board.backend].shipped(board)
+    path = boards_folder() / "records" / f"{name}.jsonl"
+    return RecordFile(path).read() if name and path.is_file() else None
+
+
+def _tell_of(applied: Applied, known: Known, board: Board, tell: Callable[[str], None]) -> None:
+    """Say for how many kernels there was a record."""
+    for skipped in applied.skipped:
         tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
-    tell(f"applied tuning records for {done.tuned} of {done.tasks} tasks")
-    return done if done.tuned else None
+    if known.records is not None and record_key(board, emulated=known.emulated) not in known.records.keys:
+        tell(f"no tuning records are for the target of {board.name}")
+    elif known.records is not None:
+        tell(f"applied tuning records for {applied.tuned} of {applied.tasks} tasks")
+    if applied.shipped:
+        tell(f"applied the toolchain's own records for {applied.shipped} of {applied.tasks} tasks")
 
 
-def _record_options(scheduled: Applied | None, *, emulated: bool) -> str:
-    if scheduled is None:
-        return "--no-records"
-    return f"--records {bundle.RECORDS}" + (" --emulated" if emulated else "")
-
-
-def _tuned(scheduled: Applied | None) -> Tuned:
-    if scheduled is None:
+def _tuned(applied: Applied) -> Tuned:
+    if not applied.tuned and not applied.shipped:
         return Tuned()
-    return Tuned(files.sha256_bytes(scheduled.records), scheduled.tasks, scheduled.tuned)
+    digest = files.sha256_bytes(applied.records) if applied.tuned else ""
+    return Tuned(digest, applied.tasks, applied.tuned, applied.shipped)
+
+
+def _without_bodies(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in which a template's kernels have no body: unrolled, they say less than their layer does."""
+    nothing = tvm.tirx.Evaluate(0)
+    functions = {
+        variable: function.with_body(nothing) if layer_of(function) else function
+        for variable, function in module.functions_items()
+    }
+    return tvm.IRModule(functions)
 
 
 def _graph_json(module: tvm.IRModule) -> bytes:

@@ -20,7 +20,7 @@ from toolchain.runner import Plan
 from toolchain.shell import Shell
 from toolchain.store import Store
 from toolchain.tensors import Tensors
-from toolchain.tuning.records import Key, RecordFile, Records, default_path
+from toolchain.tuning.records import SHIPPED, Key, RecordFile, Records, default_path
 
 Tell = Callable[[str], None]
 """Called with one line at the start of each stage."""
@@ -63,6 +63,7 @@ class Settings:
     Attributes:
         budget_s: Seconds to measure.
         threads: Threads of the model; 0 means the board file's number.
+        pinned: Whether each thread has a CPU of its own.
         tolerance: Limit for the outputs' relative difference, or None for the dtype's own.
         labels: File of class names for a top-5 table.
     """
@@ -70,6 +71,7 @@ class Settings:
     budget_s: float = 10.0
     threads: int = 0
     tolerance: float | None = None
+    pinned: bool = True
     labels: Path | None = None
 
 
@@ -81,9 +83,11 @@ class Pipeline:
         board: The board type, resolved.
         tell: Who is told about each stage.
         toolchain: `container` or `host`, where libraries are linked; empty means as the board file says.
-        records: File of tuning records to apply; None means the board's own, if there is one.
+        records: File of tuning records to apply; None means the board's own, if there is one; `shipped` means none but
+            those that come with the toolchain.
         tuned: Whether records are applied at all.
         emulated: Whether the records of an emulator are applied, instead of those of a real board.
+        without: Names of templates that must not be used.
         stages: The time of each stage so far.
     """
 
@@ -93,6 +97,7 @@ class Pipeline:
     records: Path | None = None
     tuned: bool = True
     emulated: bool = False
+    without: tuple[str, ...] = ()
     stages: Stages = field(default_factory=Stages)
 
     def build(self, wanted: Model, folder: Path | None = None) -> Bundle:
@@ -124,14 +129,17 @@ class Pipeline:
                 command=command,
                 reference=expected,
                 records=found,
+                shipped=compiler.shipped_records(self.board) if self.tuned else None,
                 emulated=self.emulated,
+                without=self.without,
                 tell=self.tell,
             )
 
     def _records(self, key: Key) -> Records | None:
         """Read the tuning records that are to be applied; None if there are none."""
         path = self.records or default_path(self.board.name)
-        if not self.tuned or (self.records is None and not path.exists()):
+        only_shipped = str(path) == SHIPPED
+        if not self.tuned or only_shipped or (self.records is None and not path.exists()):
             return None
         found = RecordFile(path).read()
         if self.records and key not in found.keys:
@@ -241,7 +249,7 @@ class Pipeline:
                 lab.store,
                 given=fed,
                 threads=settings.threads or self.board.threads,
-                plan=Plan(settings.budget_s),
+                plan=Plan(settings.budget_s, pinned=settings.pinned),
                 emulated=lab.emulated,
             )
 

@@ -47,13 +47,15 @@ class Run:
 class Plan:
     """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
 
-    The first run, whose outputs are kept, warms up and is not timed; `warmup_runs` adds more of them.
+    The first run, whose outputs are kept, warms up and is not timed; `warmup_runs` adds more of them. Threads
+    are `pinned`, each to a CPU of its own, or else the system moves them between those CPUs as it likes.
     """
 
     budget_s: float = 10.0
     warmup_runs: int = 0
     min_runs: int = 3
     max_runs: int = 10_000
+    pinned: bool = True
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -81,6 +83,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
     argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
     argv += ["--threads", str(threads)] if threads else []
+    argv += [] if plan.pinned else ["--no-pin"]
     try:
         return _called(shell, argv, scratch, plan)
     finally:

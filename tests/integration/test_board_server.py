@@ -520,8 +520,16 @@ def test_a_kernel_is_timed_with_its_arguments_out_of_the_cache(machine, tmp_path
         np.testing.assert_array_equal(y.numpy(), x.numpy() * w.numpy())
         with pytest.raises(RuntimeError, match="Cannot find cache_flush_nothing"):
             module.time_evaluator("main", device, f_preproc="cache_flush_nothing")(x, w, y)
+        passed = session.get_function("edge_toolchain.passing_bytes")
+        passed(96 << 20)
+        other = module.time_evaluator("main", device, **plan, f_preproc="edge_toolchain.pass_through_caches")(x, w, y)
+        for wrong in (-1, (1 << 30) + 1):
+            with pytest.raises(RuntimeError, match="passes 0 to 1073741824 bytes"):
+                passed(wrong)
+    assert len(other.results) == 20
     if KINDS[machine].native:  # an emulator has no cache of its own
         assert np.median(cold.results) > np.median(warm.results)
+        assert np.median(other.results) > np.median(warm.results)
     LOG.info("%s", f"median {np.median(warm.results) * 1e6:.2f} us warm, {np.median(cold.results) * 1e6:.2f} us cold")
 
 

@@ -8,6 +8,7 @@ import random
 import shutil
 import struct
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,19 @@ class Release:
         merged = {**json.loads(path.read_text()), **changes}
         path.write_text(json.dumps({key: value for key, value in merged.items() if value is not None}))
 
+    def start(self, *extra: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([*self.command(), *extra], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
     def run(self, *extra: str, **files: Path) -> subprocess.CompletedProcess[str]:
+        command = self.command(**files)
+        return subprocess.run([*command, *extra], capture_output=True, text=True, check=False, timeout=60)
+
+    def command(self, **files: Path) -> list[str]:
         paths = {name: files.get(name, getattr(self, name)) for name in ("inputs", "outputs", "report")}
         command = [str(self.runner), "--release", str(self.folder)]
         for name, path in paths.items():
             command += [f"--{name}", str(path)]
-        return subprocess.run([*command, *extra], capture_output=True, text=True, check=False, timeout=60)
+        return command
 
     def smoke(self, **files: Path) -> subprocess.CompletedProcess[str]:
         return self.run("--max-runs", "0", **files)
@@ -229,6 +237,24 @@ def test_threads_default_to_the_affinity_mask(release):
     finally:
         os.sched_setaffinity(0, mask)
     assert json.loads(release.report.read_text())["threads"] == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--no-pin"]], ids=["pinned", "not pinned"])
+def test_each_thread_has_a_cpu_of_its_own_or_they_share_all(release, options):
+    mask = os.sched_getaffinity(0)
+    # TVM lets the thread that launches kernels, which works as well, go where the others leave room.
+    wanted = [mask] * len(mask) if options else sorted([mask, *({cpu} for cpu in sorted(mask)[1:])], key=sorted)
+    deadline = time.monotonic() + 10
+    with release.start("--budget-ms", "20000", "--max-runs", "10000000", *options) as process:
+        while (found := masks_of(process.pid)) != wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+    assert found == wanted
+
+
+def masks_of(pid: int) -> list[set[int]]:
+    """Return the CPUs that each thread of a process may use."""
+    return sorted((os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()), key=sorted)
 
 
 def test_two_outputs(release):

@@ -140,7 +140,7 @@ def records_of(proto, native, folder):
     path = folder / "net.onnx"
     onnx.save(proto, path)
     lowered = cpu.lowered(model.import_model(model.load(str(path))).module, native)
-    return Records.collect(tunings.of_kernels(lowered, cpu.target(native)))
+    return Records.collect(tunings.of_kernels(lowered, cpu.target(native), cpu.templates(native)))
 
 
 def test_records_are_applied_and_named_in_the_manifest(native, tmp_path):

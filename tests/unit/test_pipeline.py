@@ -25,7 +25,7 @@ def dense(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lines(dense, native):
     imported = model.import_model(model.load(str(dense)))
-    return tuple(tunings.of_kernels(cpu.lowered(imported.module, native), cpu.target(native)))
+    return tuple(tunings.of_kernels(cpu.lowered(imported.module, native), cpu.target(native), cpu.templates(native)))
 
 
 @pytest.fixture

@@ -26,15 +26,16 @@ def target(native):
 def lowered(native, tmp_path_factory):
     path = tmp_path_factory.mktemp("dense") / "dense.onnx"
     onnx.save(bundles.dense(16, 8), path)
-    return cpu.lowered(model.import_model(model.load(str(path))).module, native)
+    return cpu.lowered(model.import_model(model.load(str(path))).module, native, cpu.TEMPLATES)
 
 
 @pytest.fixture(scope="module")
-def found(lowered, target):
-    trials = Records.collect(tunings.of_kernels(lowered, target)).trials
+def found(lowered, target, native):
+    offers = cpu.templates(native, cpu.TEMPLATES)
+    trials = Records.collect(tunings.of_kernels(lowered, target, offers)).trials
     kernels = [
         Workload.of(task.workload, task.name, task.gflop * 1e9, tvm.ir.save_json(task.module))
-        for task in extract(lowered, target)
+        for task in extract(lowered, target, offers)
     ]
     return Records.collect([*kernels, *trials])
 

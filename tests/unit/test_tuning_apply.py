@@ -43,7 +43,7 @@ def imported(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lowered(imported, native):
-    return cpu.lowered(imported.module, native)
+    return cpu.lowered(imported.module, native, cpu.TEMPLATES)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,13 @@ def target(native):
 
 
 @pytest.fixture(scope="module")
-def lines(lowered, target):
-    return tuple(tunings.of_kernels(lowered, target))
+def offers(native):
+    return cpu.templates(native, cpu.TEMPLATES)
+
+
+@pytest.fixture(scope="module")
+def lines(lowered, target, offers):
+    return tuple(tunings.of_kernels(lowered, target, offers))
 
 
 def changed(lines, **fields):
@@ -67,27 +72,29 @@ def run(module, target, given):
     return (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy(), compiled.params
 
 
-def test_every_kernel_is_scheduled_and_the_outputs_stay(imported, lowered, native, target, lines):
-    done = apply(lowered, target, Records.collect(lines))
+def test_every_kernel_is_scheduled_and_the_outputs_stay(imported, lowered, native, target, lines, offers):
+    done = apply(lowered, target, Records.collect(lines), offers)
     assert done.tasks == done.tuned == len(lines) / 2 >= 3
     assert done.skipped == ()
     given = np.random.default_rng(1).standard_normal((1, 16, 14, 14)).astype(np.float32)
-    plain, _ = run(cpu.prepare(imported.module, native), target, given)
+    plain, _ = run(lowered, target, given)
     tuned, params = run(done.module, target, given)
     np.testing.assert_allclose(tuned, plain, rtol=1e-4, atol=1e-4)
     assert (32, 16, 3, 3) not in {value.shape for value in params.values()}  # packed at compile time
 
 
-def test_what_was_applied_is_enough_to_do_it_again(lowered, target, lines):
-    first = apply(lowered, target, Records.collect([*lines, *changed(lines, samples_s=(9.0,), board="slow").lines()]))
-    again = apply(lowered, target, parse(first.records, "here"))
+def test_what_was_applied_is_enough_to_do_it_again(lowered, target, lines, offers):
+    first = apply(
+        lowered, target, Records.collect([*lines, *changed(lines, samples_s=(9.0,), board="slow").lines()]), offers
+    )
+    again = apply(lowered, target, parse(first.records, "here"), offers)
     assert again.records == first.records
     assert compiler._graph_json(again.module) == compiler._graph_json(first.module)
 
 
-def test_records_of_other_kernels_are_left_out(lowered, target, lines):
+def test_records_of_other_kernels_are_left_out(lowered, target, lines, offers):
     records = Records.collect([*lines[:2], *changed(lines[:2], workload="abc").lines()])
-    done = apply(lowered, target, records)
+    done = apply(lowered, target, records, offers)
     assert done.tuned == 1
     assert done.records == best_bytes(records, Key.of(target_table(target)), {lines[0].workload})
     assert b"abc" not in done.records
@@ -103,20 +110,20 @@ def test_records_of_other_kernels_are_left_out(lowered, target, lines):
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_what_was_found_for_another_is_not_applied(lowered, target, lines, fields):
-    done = apply(lowered, target, changed(lines, **fields))
+def test_what_was_found_for_another_is_not_applied(lowered, target, lines, fields, offers):
+    done = apply(lowered, target, changed(lines, **fields), offers)
     assert (done.tuned, done.records, done.skipped) == (0, b"", ())
     assert done.module.same_as(lowered)
 
 
-def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, target, lines):
-    assert apply(lowered, target, changed(lines, emulated=True), emulated=True).tuned == len(lines) / 2
-    assert apply(lowered, target, Records.collect(lines), emulated=True).tuned == 0
+def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, target, lines, offers):
+    assert apply(lowered, target, changed(lines, emulated=True), offers, emulated=True).tuned == len(lines) / 2
+    assert apply(lowered, target, Records.collect(lines), offers, emulated=True).tuned == 0
 
 
-def test_another_number_of_cores_is_another_target(lowered, native, lines):
+def test_another_number_of_cores_is_another_target(lowered, native, lines, offers):
     other = cpu.target(dataclasses.replace(native, cores=native.cores + 1))
-    assert apply(lowered, other, Records.collect(lines)).tuned == 0
+    assert apply(lowered, other, Records.collect(lines), offers).tuned == 0
 
 
 @pytest.mark.parametrize(
@@ -131,9 +138,9 @@ def test_another_number_of_cores_is_another_target(lowered, native, lines):
     ],
     ids=lambda fields: next(iter(fields.values())),
 )
-def test_a_record_that_gives_no_such_schedule_is_skipped_and_named(lowered, target, lines, fields):
+def test_a_record_that_gives_no_such_schedule_is_skipped_and_named(lowered, target, lines, fields, offers):
     broken = [*changed(lines[:2], **fields).lines(), *lines[2:]]
-    done = apply(lowered, target, Records.collect(broken))
+    done = apply(lowered, target, Records.collect(broken), offers)
     assert done.skipped == (lines[0].name,)
     assert done.tuned == done.tasks - 1
     assert lines[0].workload.encode() not in done.records

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.tuning_client import lowered, target
+from tests.tuning_client import lowered, target, templates
 from toolchain.tuning import tasks
 from toolchain.tuning.schedules import Rebuilder, as_json
 from toolchain.tuning.search import Search
@@ -11,8 +11,8 @@ from toolchain.tuning.tasks import workload_hash
 
 @pytest.mark.parametrize("source", ["mlp", "squeezenet_v1.1"])
 def test_a_schedule_comes_back_from_json_as_it_was(source):
-    search = Search(target(), "random", 1)
-    for task in tasks.extract(lowered(source), target())[:6]:
+    search = Search(target(), "random", 1, templates())
+    for task in tasks.extract(lowered(source), target(), templates())[:6]:
         rebuilder = Rebuilder(task.module, target())
         found = search.propose(task, 0, 4)
         assert found
@@ -23,12 +23,12 @@ def test_a_schedule_comes_back_from_json_as_it_was(source):
 
 
 def test_a_trace_of_another_kernel_does_not_fit():
-    first, *_, last = tasks.extract(lowered("mlp"), target())
-    (candidate,) = Search(target(), "random", 1).propose(last, 0, 1)
+    first, *_, last = tasks.extract(lowered("mlp"), target(), templates())
+    (candidate,) = Search(target(), "random", 1, templates()).propose(last, 0, 1)
     assert Rebuilder(first.module, target()).from_json(candidate.trace) is None
 
 
 @pytest.mark.parametrize("trace", [[], [[["NoSuchStep", [], [], []]], []], [[["GetSBlock", [], [], []]], []]])
 def test_a_damaged_trace_does_not_fit(trace):
-    first, *_ = tasks.extract(lowered("mlp"), target())
+    first, *_ = tasks.extract(lowered("mlp"), target(), templates())
     assert Rebuilder(first.module, target()).from_json(trace) is None

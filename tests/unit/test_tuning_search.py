@@ -1,13 +1,13 @@
 import pytest
 
-from tests.tuning_client import lowered, target
+from tests.tuning_client import lowered, target, templates
 from toolchain.tuning import tasks
 from toolchain.tuning.search import TUNERS, Search, _tilings
 
 
 @pytest.fixture(scope="module")
 def dense():
-    return next(task for task in tasks.extract(lowered("mlp"), target()) if task.operator == "matmul")
+    return next(task for task in tasks.extract(lowered("mlp"), target(), templates()) if task.operator == "matmul")
 
 
 def keys(found):
@@ -19,7 +19,7 @@ def latency(candidate):
 
 
 def three_rounds(tuner, dense, seed=0):
-    search, found = Search(target(), tuner, seed), []
+    search, found = Search(target(), tuner, seed, templates()), []
     for number in range(3):
         round_of = search.propose(dense, number, 8)
         search.learn(dense, round_of, [latency(one) for one in round_of])
@@ -42,19 +42,19 @@ def test_another_seed_is_another_search(dense):
 
 @pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random"])
 def test_a_round_follows_from_what_was_learned_not_from_how_it_was_found(tuner, dense):
-    first = Search(target(), tuner, 0)
+    first = Search(target(), tuner, 0, templates())
     found = first.propose(dense, 0, 8)
     first.learn(dense, found, [latency(one) for one in found])
 
-    second = Search(target(), tuner, 0)
+    second = Search(target(), tuner, 0, templates())
     again = [second.rebuilt(dense, one.trace) for one in found]
     second.learn(dense, again, [latency(one) for one in again])
     assert keys(second.propose(dense, 1, 8)) == keys(first.propose(dense, 1, 8))
 
 
 def test_a_kernel_with_one_schedule_is_soon_exhausted():
-    element_wise = tasks.extract(lowered("mlp"), target())[0]
-    search = Search(target(), "evolutionary-xgb", 0)
+    element_wise = tasks.extract(lowered("mlp"), target(), templates())[0]
+    search = Search(target(), "evolutionary-xgb", 0, templates())
     found = search.propose(element_wise, 0, 8)
     assert len(found) == 1
     search.learn(element_wise, found, [[1e-6]])
@@ -62,7 +62,7 @@ def test_a_kernel_with_one_schedule_is_soon_exhausted():
 
 
 def test_failures_are_learned_from_and_not_tried_again(dense):
-    search = Search(target(), "evolutionary-xgb", 0)
+    search = Search(target(), "evolutionary-xgb", 0, templates())
     found = search.propose(dense, 0, 8)
     search.learn(dense, found, [[]] * 8)
     assert not set(keys(found)) & set(keys(search.propose(dense, 1, 8)))

@@ -130,7 +130,7 @@ def job(tmp_path_factory):
     """A run of mlp whose boards are a formula: some candidates crash."""
     folder = tmp_path_factory.mktemp("job")
     target = tuning_client.target()
-    found = tasks.extract(tuning_client.lowered("mlp"), target)
+    found = tasks.extract(tuning_client.lowered("mlp"), target, tuning_client.templates())
     made = Tuning(
         tasks.select(found, ["matmul"]),
         target,
@@ -139,6 +139,7 @@ def job(tmp_path_factory):
         plan=Plan(tuner="evolutionary-random", trials=TRIALS),
         builds=tuning_client.FormulaBuilds(folder),
         measures=tuning_client.FormulaMeasures(),
+        templates=tuning_client.templates(),
     )
     before = session.live(made)
     made.run()

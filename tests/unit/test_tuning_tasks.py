@@ -1,13 +1,13 @@
 import pytest
 
-from tests.tuning_client import lowered, target
+from tests.tuning_client import lowered, target, templates
 from toolchain.errors import InputError
 from toolchain.tuning import tasks
 
 
 @pytest.fixture(scope="module")
 def mlp():
-    return tasks.extract(lowered("mlp"), target())
+    return tasks.extract(lowered("mlp"), target(), templates())
 
 
 def test_tasks_come_in_the_order_of_the_calls_with_their_work(mlp):
@@ -24,13 +24,13 @@ def test_a_shape_names_arguments_and_result(mlp):
 
 
 def test_the_weight_is_the_number_of_calls():
-    found = tasks.extract(lowered("squeezenet_v1.1"), target())
+    found = tasks.extract(lowered("squeezenet_v1.1"), target(), templates())
     assert sum(task.weight for task in found) == 40
     assert max(task.weight for task in found) == 2
 
 
 def test_the_same_kernel_has_the_same_hash_every_time(mlp):
-    again = tasks.extract(lowered("mlp"), target())
+    again = tasks.extract(lowered("mlp"), target(), templates())
     assert [task.workload for task in again] == [task.workload for task in mlp]
     assert len({task.workload for task in mlp}) == len(mlp)
 

@@ -2,7 +2,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.tuning_client import FormulaBuilds, FormulaMeasures, lowered, target
+from tests.tuning_client import FormulaBuilds, FormulaMeasures, lowered, target, templates
 from toolchain.errors import BuildError, DeviceError, InputError
 from toolchain.tuning import tasks
 from toolchain.tuning._tvm import target_table
@@ -15,7 +15,7 @@ KEY = Key.of(target_table(target()))
 
 @pytest.fixture(scope="module")
 def kernels():
-    return tasks.extract(lowered("mlp"), target())
+    return tasks.extract(lowered("mlp"), target(), templates())
 
 
 class NoBuilds(FormulaBuilds):
@@ -59,6 +59,7 @@ def tuning(tmp_path, chosen, builds=None, measures=None, **plan):
         KEY,
         file=RecordFile(tmp_path / "records.jsonl"),
         plan=Plan(**{"tuner": "random", "trials": 48, **plan}),
+        templates=templates(),
         builds=builds or FormulaBuilds(folder),
         measures=measures or FormulaMeasures(),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolchain.backends import cpu
 
@@ -11,9 +12,34 @@ if TYPE_CHECKING:
 
     from toolchain.board import Board
 
+Choice = Mapping[str, Any]
+"""A template of a backend with its settings, as records hold it."""
+
+
+class Templates(Protocol):
+    """The kernels that a backend writes itself, each of them in several ways."""
+
+    def candidates(self, layer: str) -> Sequence[Choice]:
+        """List the ways to compute a layer, the one that is likely the fastest first."""
+
+    def module(self, layer: str, choice: Choice) -> tvm.IRModule | None:
+        """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
+
+    def fits(self, layer: str, choice: Choice) -> bool:
+        """Whether a layer can be computed in a way that was chosen at another time."""
+
+    def operator(self, layer: str) -> str:
+        """Name what a layer does, such as `conv2d`."""
+
+    def gflop(self, layer: str) -> float:
+        """Return billions of floating-point operations of one call."""
+
 
 class Backend(Protocol):
     """What a backend module offers the compiler."""
+
+    TEMPLATES: tuple[str, ...]
+    """Names of the templates."""
 
     def target(self, board: Board) -> tvm.target.Target:
         """Return the TVM code-generation target of a board."""
@@ -21,11 +47,35 @@ class Backend(Protocol):
     def cpu_features(self, board: Board) -> tuple[str, ...]:
         """Return the /proc/cpuinfo flags without which the compiled code must not be run."""
 
-    def prepare(self, module: tvm.IRModule, board: Board) -> tvm.IRModule:
-        """Rewrite an imported Relax module for the board, while its weights are still constants."""
+    def templates(self, board: Board, without: Collection[str] = ()) -> Templates:
+        """Return the kernels that the backend writes itself, but for those of some templates."""
 
-    def lowered(self, module: tvm.IRModule, board: Board) -> tvm.IRModule:
-        """Rewrite an imported Relax module into calls of fused TIR kernels, which can be tuned one by one."""
+    def lowered(self, module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:
+        """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
+
+        Kernels that a template computes have the attribute `attributes.LAYER` and no body yet; the others are fused
+        TIR without a schedule.
+        """
+
+    def finished(
+        self,
+        module: tvm.IRModule,
+        board: Board,
+        choices: Mapping[str, Choice],
+        without: Collection[str] = (),
+    ) -> tvm.IRModule:
+        """Write the kernels of a lowered module, and pack the weights as they want them.
+
+        Args:
+            module: What `lowered` returned; other kernels may have got a schedule since.
+            board: The board type.
+            choices: By layer, how to compute it; where nothing is said, in the way that is likely the fastest.
+            without: Names of templates that must not be used.
+        """
+
+    def shipped(self, board: Board) -> str:
+        """Name the tuning records that come with the toolchain and suit a board; empty if there are none."""
 
 
 BACKENDS: dict[str, Backend] = {"cpu": cpu}
+"""CPUs through LLVM: x86-64 and Arm."""

@@ -20,6 +20,9 @@ from toolchain.tuning.trials import Cause, Options, Trial
 
 _ENTRY = "main"
 _FLUSH = "cache_flush_cpu_non_first_arg"
+_PASSER = "edge_toolchain.pass_through_caches"
+_PASSING = "edge_toolchain.passing_bytes"
+_COLD_REPEAT = 15  # samples of a single run each, of which the median counts
 _FILL = "tvm.contrib.random.random_fill_for_measure"
 _BIG_CORES = 1
 _MOST_WORDS = 2000
@@ -123,17 +126,21 @@ def measured(visit: Visit, trial: Trial, options: Options, spread: float, budget
     fill = visit.function(_FILL)
     for argument in arguments if fill else []:
         fill(argument)
-    evaluate = visit.keep(
-        module.time_evaluator(
-            _ENTRY,
-            device,
-            number=options.number,
-            repeat=options.repeat,
-            min_repeat_ms=options.min_repeat_ms,
-            f_preproc=_FLUSH if options.cache_flush else "",
-        )
-    )
+    evaluate = visit.keep(module.time_evaluator(_ENTRY, device, **_sampling(visit, trial, options)))
     return _sampled(lambda: tuple(float(value) for value in evaluate(*arguments).results), spread, budget_s)
+
+
+def _sampling(visit: Visit, trial: Trial, options: Options) -> dict[str, Any]:
+    """Return how a time evaluator takes its samples."""
+    usual = {"number": options.number, "repeat": options.repeat, "min_repeat_ms": options.min_repeat_ms}
+    if options.cache_flush or not trial.passing_bytes:
+        return {**usual, "f_preproc": _FLUSH if options.cache_flush else ""}
+    cold = {"number": 1, "repeat": _COLD_REPEAT, "min_repeat_ms": 0}
+    passing = visit.function(_PASSING)
+    if passing is None:  # a server of TVM itself
+        return {**cold, "f_preproc": _FLUSH}
+    passing(trial.passing_bytes)
+    return {**cold, "f_preproc": _PASSER}
 
 
 def _sampled(take: Callable[[], Samples], spread: float, budget_s: float) -> Samples:

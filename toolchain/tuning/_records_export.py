@@ -13,6 +13,7 @@ from toolchain.errors import InputError
 from toolchain.tuning import schedules
 from toolchain.tuning._tvm import meta_schedule
 from toolchain.tuning.records import Key, Record, Records
+from toolchain.tuning.tasks import layer_of
 
 FILES = ("database_workload.json", "database_tuning_record.json")
 
@@ -26,7 +27,8 @@ def export(records: Records, key: Key, folder: Path) -> int:
         folder: Where the two files go; it is made if need be.
 
     Returns:
-        The number of records written: those whose schedule still fits their kernel.
+        The number of records written: those of MetaSchedule's schedules that still fit their kernel; those of
+        templates mean nothing to it.
 
     Raises:
         InputError: The folder holds a database already, or a workload's module is not in the records.
@@ -38,9 +40,10 @@ def export(records: Records, key: Key, folder: Path) -> int:
     for trial in records.of(key):
         grouped.setdefault(trial.workload, []).append(trial)
     modules = {workload: _module(records, workload) for workload in grouped}
+    modules = {workload: module for workload, module in modules.items() if not layer_of(module["main"])}
     folder.mkdir(parents=True, exist_ok=True)
     database = meta_schedule().database.JSONDatabase(*(str(folder / name) for name in FILES))
-    return sum(_commit(database, modules[workload], target, trials) for workload, trials in grouped.items())
+    return sum(_commit(database, module, target, grouped[workload]) for workload, module in modules.items())
 
 
 def _module(records: Records, workload: str) -> tvm.IRModule:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
 from tvm import relax
 
+from toolchain.backends import Choice, Templates
 from toolchain.tuning import schedules
 from toolchain.tuning._tvm import meta_schedule, target_table
 from toolchain.tuning.records import Key, Record, Records, best_bytes
@@ -20,49 +23,99 @@ class Applied:
 
     Attributes:
         module: The Relax module; weights are still constants, and are packed as the schedules want them.
+        choices: By layer, how its template shall compute it.
         tasks: How many kernels it has, each counted once.
         tuned: For how many of them a record was applied.
-        records: The records that were applied, as the bytes of a file; empty if there are none.
+        shipped: For how many more a record that comes with the toolchain was.
+        records: The records that were applied, as the bytes of a file, but for those that come with the toolchain;
+            empty if there are none.
         skipped: Names of the tasks whose record does not fit any more.
     """
 
     module: tvm.IRModule
-    tasks: int
-    tuned: int
-    records: bytes
-    skipped: tuple[str, ...]
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    tasks: int = 0
+    tuned: int = 0
+    shipped: int = 0
+    records: bytes = b""
+    skipped: tuple[str, ...] = ()
 
 
-def apply(module: tvm.IRModule, target: tvm.target.Target, records: Records, *, emulated: bool = False) -> Applied:
-    """Schedule the kernels of a model by the best records for its target.
+def apply(  # noqa: PLR0913 - what there is to apply has these independent parts
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    records: Records,
+    templates: Templates,
+    *,
+    shipped: Records | None = None,
+    emulated: bool = False,
+) -> Applied:
+    """Choose or schedule the kernels of a model by the best records for its target.
 
     Args:
         module: What a backend's `lowered` returned.
         target: TVM code-generation target.
         records: Where to look; what was found for another target or TVM version is passed over.
+        templates: The kernels that the backend writes itself.
+        shipped: Records of templates that come with the toolchain, whatever CPU of the same instructions they were
+            found on; they count where `records` has nothing.
         emulated: Whether the records of an emulator are wanted, instead of those of a real board.
     """
     key = Key.of(target_table(target), emulated=emulated)
     best = records.best(key)
-    tasks = extract(module, target)
-    fitting = [(task, best[task.workload]) for task in tasks if task.workload in best]
-    found = [(task, record, _scheduled(task, record, target)) for task, record in fitting]
-    traces = [(task, record, trace) for task, record, trace in found if trace is not None]
+    tasks = extract(module, target, templates)
+    mine = [_applied(task, best[task.workload], target, templates) for task in tasks if task.workload in best]
+    fitting = [one for one in mine if one.fits]
+    known = {one.task.workload for one in fitting}
+    others = _shipped([task for task in tasks if task.layer and task.workload not in known], shipped, templates)
+    traces = [(one.task, one.record, one.trace) for one in fitting if one.trace is not None]
     return Applied(
         _rewritten(module, target, traces) if traces else module,
+        {one.task.layer: one.choice for one in [*others, *fitting] if one.choice},
         len(tasks),
-        len(traces),
-        best_bytes(records, key, {task.workload for task, _, _ in traces}),
-        tuple(task.name for task, _, trace in found if trace is None),
+        len(fitting),
+        len(others),
+        best_bytes(records, key, known) if known else b"",
+        tuple(one.task.name for one in mine if not one.fits),
     )
 
 
-def _scheduled(task: Task, record: Record, target: tvm.target.Target) -> tvm.s_tir.schedule.Trace | None:
-    """Make the schedule of a record again; None unless it is the very one that was measured."""
+@dataclass(frozen=True)
+class _Pick:
+    """A record of a task, and the trace or the choice that it says; neither if it does not fit any more."""
+
+    task: Task
+    record: Record
+    trace: tvm.s_tir.schedule.Trace | None = None
+    choice: Choice | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.trace is not None or self.choice is not None
+
+
+def _applied(task: Task, record: Record, target: tvm.target.Target, templates: Templates) -> _Pick:
     try:
-        schedule = schedules.Rebuilder(task.module, target).from_json(json.loads(record.trace))
-    except ValueError:  # the trace is no JSON
-        return None
+        said = json.loads(record.trace)
+    except ValueError:
+        return _Pick(task, record)
+    if not task.layer:
+        return _Pick(task, record, trace=_scheduled(task, record, said, target))
+    fits = isinstance(said, dict) and templates.fits(task.layer, said)
+    return _Pick(task, record, choice=said if fits else None)
+
+
+def _shipped(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> list[_Pick]:
+    found: dict[str, Record] = {}
+    for key in shipped.keys if shipped else ():
+        found.update(shipped.best(key) if shipped else {})
+    picks = [_applied(task, found[task.workload], None, templates) for task in tasks if task.workload in found]
+    return [one for one in picks if one.fits]
+
+
+def _scheduled(task: Task, record: Record, said: Any, target: tvm.target.Target) -> tvm.s_tir.schedule.Trace | None:
+    """Make the schedule of a record again; None unless it is the very one that was measured."""
+    schedule = schedules.Rebuilder(task.module, target).from_json(said)
     if schedule is None or workload_hash(schedule.mod) != record.candidate:
         return None
     return schedule.trace

@@ -20,6 +20,7 @@ from toolchain.errors import InputError
 from toolchain.tuning._records_lines import Key, Record, Workload, encoded, is_torn, parsed, tvm_version
 
 __all__ = [
+    "SHIPPED",
     "Key",
     "Record",
     "RecordFile",
@@ -31,6 +32,9 @@ __all__ = [
     "parse",
     "tvm_version",
 ]
+
+SHIPPED = "shipped"
+"""What an option calls the records that come with the toolchain."""
 
 _BLOCK = 1 << 16
 

@@ -20,7 +20,9 @@ import tvm
 from tvm.ir.utils import derived_object
 
 from toolchain import files
+from toolchain.backends import Templates
 from toolchain.tuning import schedules
+from toolchain.tuning._template_search import Candidate, TemplateSearch
 from toolchain.tuning._tvm import meta_schedule
 from toolchain.tuning.tasks import Task, workload_hash
 
@@ -34,26 +36,6 @@ _ENDLESS = 1 << 30
 _WARM_UP = 48  # results before the cost model is asked
 _MOST_ASKED = 4  # times the wanted number, to have enough left when those are out that were tried before
 _FAILED_S = 1e10  # what the cost model learns of a candidate that failed, as in MetaSchedule
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to schedule a kernel.
-
-    Attributes:
-        key: Structural hash of the scheduled module, in hexadecimal.
-        trace: The schedule's trace as JSON.
-        schedule: MetaSchedule's schedule, postprocessing included.
-    """
-
-    key: str
-    trace: Any
-    schedule: Any
-
-    @property
-    def module(self) -> tvm.IRModule:
-        """The scheduled TIR module."""
-        return self.schedule.mod
 
 
 @dataclass
@@ -76,13 +58,17 @@ class Known:
 class Search:
     """The search over the schedules of a model's kernels.
 
+    Of a layer that a template computes, the template's few candidates are proposed, whatever the strategy.
+
     Args:
         target: TVM code-generation target.
         tuner: Which strategy.
         seed: The run's seed.
+        templates: The kernels that the backend writes itself.
     """
 
-    def __init__(self, target: tvm.target.Target, tuner: Tuner, seed: int) -> None:
+    def __init__(self, target: tvm.target.Target, tuner: Tuner, seed: int, templates: Templates) -> None:
+        self._templates = TemplateSearch(templates)
         self._target = target
         self._tuner = tuner
         self._seed = seed
@@ -112,6 +98,8 @@ class Search:
         Returns:
             At most `count`, the most promising first; none if nothing is left to try.
         """
+        if task.layer:
+            return self._templates.propose(task, count)
         fresh = self._grid(task) if self._tuner == "grid" else self._found(task, number, count)
         tried = set(self.known(task).tried)
         found = []
@@ -185,7 +173,8 @@ class Search:
 
     def exclude(self, task: Task, keys: Iterable[str]) -> None:
         """Propose some candidates no more: they are being measured."""
-        self.known(task).tried.update(keys)
+        tried = self._templates.tried(task) if task.layer else self.known(task).tried
+        tried.update(keys)
 
     # --- learning ---
 
@@ -197,6 +186,9 @@ class Search:
             candidates: What was measured.
             samples: The seconds of each one's samples; empty for one that failed.
         """
+        if task.layer:
+            self.exclude(task, (one.key for one in candidates))
+            return
         known = self.known(task)
         for candidate, seconds in zip(candidates, samples, strict=True):
             known.tried.add(candidate.key)
@@ -220,6 +212,8 @@ class Search:
 
     def rebuilt(self, task: Task, trace: Any) -> Candidate | None:
         """Make a candidate again from its trace; None if it does not fit the kernel any more."""
+        if task.layer:
+            return self._templates.rebuilt(task, trace)
         schedule = self.known(task).rebuilder.from_json(trace)
         return None if schedule is None else _candidate(schedule)
 
@@ -241,7 +235,7 @@ def _guessing(state: int) -> Any:
 
 
 def _candidate(schedule: Any) -> Candidate:
-    return Candidate(workload_hash(schedule.mod), schedules.as_json(schedule), schedule)
+    return Candidate(workload_hash(schedule.mod), schedules.as_json(schedule), schedule.mod, schedule)
 
 
 def measure_candidate(schedule: Any) -> Any:

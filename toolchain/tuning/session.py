@@ -7,14 +7,14 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import tvm
 
-from toolchain import compiler, cross, files, model
-from toolchain.backends import BACKENDS
+from toolchain import compiler, cross, files, flops, model
+from toolchain.backends import BACKENDS, Templates
 from toolchain.board import Board
 from toolchain.errors import DeviceError, InputError
 from toolchain.model import ImportedModel
@@ -28,6 +28,7 @@ from toolchain.tuning.tasks import Task
 from toolchain.tuning.tune_report import BoardRow, Point, TaskRow, Totals, TuneReport
 from toolchain.tuning.tuner import Plan, TaskState, Tuning
 
+_FLOAT_BYTES = 4
 _LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
 
 
@@ -42,6 +43,7 @@ class Request:
         operators: Which tasks; all if empty.
         records: File of records; None means the board's own.
         toolchain: Where candidates are linked; empty means as the board file says.
+        without: Names of templates that are not to be used.
     """
 
     model: Model
@@ -50,6 +52,7 @@ class Request:
     operators: tuple[str, ...] = ()
     records: Path | None = None
     toolchain: str = ""
+    without: tuple[str, ...] = ()
 
     @property
     def board(self) -> Board:
@@ -63,11 +66,17 @@ class Extracted:
 
     imported: ImportedModel
     target: tvm.target.Target
+    templates: Templates
     tasks: tuple[Task, ...]
 
 
-def extract(wanted: Model, board: Board) -> Extracted:
+def extract(wanted: Model, board: Board, without: Collection[str] = ()) -> Extracted:
     """Import a model and list its tasks for a board type.
+
+    Args:
+        wanted: The model.
+        board: The board type.
+        without: Names of templates that are not to be used.
 
     Raises:
         InputError: There is no such model, it cannot be imported, or the board file does not say the board's cores.
@@ -80,7 +89,9 @@ def extract(wanted: Model, board: Board) -> Extracted:
     backend = BACKENDS[board.backend]
     imported = model.import_model(model.load(wanted.source, wanted.shapes, wanted.given.seed))
     target = backend.target(board)
-    return Extracted(imported, target, tasks.extract(backend.lowered(imported.module, board), target))
+    templates = backend.templates(board, without)
+    lowered = backend.lowered(imported.module, board, without)
+    return Extracted(imported, target, templates, tasks.extract(lowered, target, templates))
 
 
 @dataclass
@@ -140,7 +151,7 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneRepor
     if file.path.exists():
         file.read()
     tell(f"importing {wanted.model.source}")
-    found = extract(wanted.model, wanted.board)
+    found = extract(wanted.model, wanted.board, wanted.without)
     chosen = tasks.select(found.tasks, wanted.operators)
     tell(f"{len(chosen)} tasks for {wanted.board.name}")
     with contextlib.ExitStack() as stack:
@@ -188,14 +199,19 @@ def _tuned(  # noqa: PLR0913, PLR0917 - all of a session comes together here
         found.target,
         key,
         file=file,
-        plan=wanted.plan,
+        plan=replace(wanted.plan, passing_bytes=_weight_bytes(found.imported)),
         builds=builder,
         measures=pool,
+        templates=found.templates,
         on_tick=lambda: redraw(live(job)),
     )
     with _told(job, file, watch.tell):
         job.run()
     return _report(wanted, found, job, watch, key)
+
+
+def _weight_bytes(imported: ImportedModel) -> int:
+    return _FLOAT_BYTES * flops.parameters(imported.source.proto.graph)
 
 
 @contextlib.contextmanager

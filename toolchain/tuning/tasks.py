@@ -10,11 +10,15 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from toolchain import files
+from toolchain.backends import Templates
+from toolchain.backends.attributes import EXACT, LAYER
 from toolchain.errors import InputError, did_you_mean
 from toolchain.tuning._tvm import meta_schedule
 from toolchain.tuning.trials import TensorArg
 
 _ENTRY = "main"
+_CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
 _DIGITS = re.compile(r"\d+")
 _NO_OPERATOR = re.compile(r"lv\d|T_")
 
@@ -30,8 +34,9 @@ class Task:
         args: Its arguments in order, the result last.
         weight: How many times one run of the model calls it.
         gflop: Billions of floating-point operations of one call.
-        workload: Structural hash of its module, in hexadecimal; the same in every process.
+        workload: Structural hash of its module or hash of its layer, in hexadecimal; the same in every process.
         module: TIR module with the function `main`.
+        layer: What a template of the backend computes, as JSON; empty for a kernel that MetaSchedule schedules.
     """
 
     id: int
@@ -42,6 +47,7 @@ class Task:
     gflop: float
     workload: str
     module: tvm.IRModule
+    layer: str = ""
 
     @property
     def shape(self) -> str:
@@ -50,18 +56,50 @@ class Task:
         return f"{', '.join(given)} -> {result}"
 
 
-def extract(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Task, ...]:
+def extract(module: tvm.IRModule, target: tvm.target.Target, templates: Templates) -> tuple[Task, ...]:
     """List the kernels of a lowered Relax module, in the order in which it calls them.
 
     Args:
         module: What a backend's `lowered` returned.
         target: TVM code-generation target.
+        templates: The kernels that the backend writes itself.
     """
-    found = {workload_hash(item.dispatched[0]): item for item in _extracted(module, target)}
-    first: dict[str, None] = {}
-    for function in _called(module):
-        first.setdefault(workload_hash(meta_schedule().tune_context._normalize_mod(function)), None)  # noqa: SLF001
-    return tuple(_task(number, found[key], key) for number, key in enumerate(key for key in first if key in found))
+    fused = {workload_hash(item.dispatched[0]): item for item in _extracted(module, target)}
+    calls: dict[str, list[tuple[str, Any]]] = {}
+    for name, function in _called(module):
+        calls.setdefault(_key(function), []).append((name, function))
+    found: list[Task] = []
+    for key, same in calls.items():
+        name, function = same[0]
+        if layer_of(function):
+            found.append(_layer_task(len(found), name, function, len(same), templates))
+        elif key in fused:
+            found.append(_task(len(found), fused[key], key))
+    return tuple(found)
+
+
+def layer_of(function: Any) -> str:
+    """Return the layer that a template computes with a kernel, as JSON; empty if there is no template for it."""
+    return str((function.attrs or {}).get(LAYER, ""))
+
+
+def _key(function: Any) -> str:
+    layer = layer_of(function)
+    if layer:
+        return layer_hash(layer)
+    return workload_hash(meta_schedule().tune_context._normalize_mod(function))  # noqa: SLF001
+
+
+def layer_hash(layer: str) -> str:
+    """Return the hash of a layer as 16 hexadecimal digits."""
+    return files.sha256_bytes(layer.encode())[:16]
+
+
+def _layer_task(number: int, name: str, function: Any, weight: int, templates: Templates) -> Task:
+    layer = layer_of(function)
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main").without_attr(EXACT)})
+    operator, gflop = templates.operator(layer), templates.gflop(layer)
+    return Task(number, name, operator, args_of(module), weight, gflop, layer_hash(layer), module, layer)
 
 
 def _extracted(module: tvm.IRModule, target: tvm.target.Target) -> Sequence[Any]:
@@ -74,11 +112,13 @@ def workload_hash(module: tvm.IRModule) -> str:
     return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
 
 
-def _called(module: tvm.IRModule) -> Iterator[Any]:
+def _called(module: tvm.IRModule) -> Iterator[tuple[str, Any]]:
+    """Yield name and function of each call of a kernel."""
     for block in module[_ENTRY].body.blocks:
         for binding in block.bindings:
-            if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir":
-                yield module[binding.value.args[0]]
+            if getattr(getattr(binding.value, "op", None), "name", "") in _CALLS:
+                called = binding.value.args[0]
+                yield str(called.name_hint), module[called]
 
 
 def _task(number: int, item: Any, key: str) -> Task:

@@ -67,11 +67,14 @@ class Trial:
         library: Shared library with the kernel, whose entry function is `main`.
         args: The kernel's arguments in order.
         name: What it is a trial of.
+        passing_bytes: Bytes that pass through the board's caches before each sample, as the weights of a network's
+            other layers do between two runs of one. A sample is then a single run. 0: the caches stay warm.
     """
 
     library: Path
     args: tuple[TensorArg, ...]
     name: str = ""
+    passing_bytes: int = 0
 
 
 @dataclass(frozen=True)

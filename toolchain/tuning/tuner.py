@@ -22,12 +22,14 @@ from typing import Protocol
 import tvm
 
 from toolchain import files
+from toolchain.backends import Templates
 from toolchain.deploy import Stages
 from toolchain.errors import BuildError
 from toolchain.tuning import scheduler, schedules
+from toolchain.tuning._template_search import Candidate
 from toolchain.tuning.records import Key, Record, RecordFile, Records, Workload
-from toolchain.tuning.search import Candidate, Search, Tuner
-from toolchain.tuning.tasks import Task, args_of
+from toolchain.tuning.search import Search, Tuner
+from toolchain.tuning.tasks import Task, args_of, layer_of
 from toolchain.tuning.trials import Built, Measured, Options, Trial
 
 BATCH, FIRST_BATCH = 16, 8
@@ -37,6 +39,8 @@ _TICK_S = 0.5
 _TOO_SHORT = "a run took less than the board's clock can tell; raise --number or --min-repeat-ms"
 _HOPELESS = 48  # failures without a single success after which a run has no prospects
 _GIVEN_UP = 64  # the same of one task
+_MOST_PASSING = 64 << 20  # twice what the caches of most boards hold
+_NEGLIGIBLE = 0.01
 _MOST_EARLIER = 1000  # earlier records that the cost model learns from
 
 
@@ -70,6 +74,7 @@ class Plan:
         budget_s: Seconds after which no new round begins; 0 for no limit.
         options: How candidates are measured.
         lag: Rounds that are searched and built while others are measured: 0 where that would disturb the measuring.
+        passing_bytes: Bytes of the model's weights.
     """
 
     tuner: Tuner = "evolutionary-xgb"
@@ -80,6 +85,7 @@ class Plan:
     budget_s: float = 0.0
     options: Options = field(default_factory=Options)
     lag: int = 1
+    passing_bytes: int = 0
 
     def run_id(self, key: Key, tasks: Sequence[Task]) -> str:
         """Name the run that these settings make: records of the same name are a part of it."""
@@ -155,6 +161,7 @@ class Tuning:
         plan: What is asked for.
         builds: Compiles candidates.
         measures: Measures them.
+        templates: The kernels that the backend writes itself.
         on_tick: Called about twice a second, and after each round.
     """
 
@@ -168,6 +175,7 @@ class Tuning:
         plan: Plan,
         builds: Builds,
         measures: Measures,
+        templates: Templates,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan = plan
@@ -185,7 +193,7 @@ class Tuning:
         self._measures = measures
         self._on_tick = on_tick
         self._tvm_target = target
-        self._search = Search(target, plan.tuner, plan.seed)
+        self._search = Search(target, plan.tuner, plan.seed, templates)
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._fault: Exception | None = None
@@ -254,6 +262,8 @@ class Tuning:
     def _learn_costs_of(self, workload: Workload, group: Sequence[Record]) -> None:
         """Let the cost model learn of another model's kernel."""
         module = tvm.ir.load_json(workload.text())
+        if layer_of(module["main"]):
+            return  # a template's; no trace of a schedule tells how fast it is
         rebuilder = schedules.Rebuilder(module, self._tvm_target)
         pairs = [(rebuilder.from_json(json.loads(record.trace)), record.samples_s) for record in group]
         known = [(schedule, samples) for schedule, samples in pairs if schedule is not None]
@@ -317,8 +327,17 @@ class Tuning:
             or bool(plan.per_task and state.planned >= plan.per_task)
             or bool(plan.early_stop and state.stale >= plan.early_stop)
             or (state.failed >= _GIVEN_UP and math.isinf(state.fastest_s))
+            or self._is_negligible(state)
         )
         return scheduler.Progress(state.task.weight, state.planned, state.best_s, done)
+
+    def _is_negligible(self, state: TaskState) -> bool:
+        """Whether a kernel beside those of templates takes too little of the model's time to be worth a search."""
+        if state.task.layer or not any(other.task.layer for other in self.states):
+            return False
+        known = [other.task.weight * other.best_s[-1] for other in self.states if other.best_s]
+        mine = state.task.weight * state.best_s[-1] if state.best_s else math.inf
+        return len(known) == len(self.states) and mine < _NEGLIGIBLE * sum(known)
 
     # --- building and measuring ---
 
@@ -338,11 +357,15 @@ class Tuning:
                 self._record(planned, place, Measured((), "build", one.error, seconds=one.seconds))
                 continue
             args = args_of(_module(planned.candidates[place]), packed=True)
-            future = self._measures.submit(Trial(one.library, args, planned.state.task.name))
+            future = self._measures.submit(Trial(one.library, args, planned.state.task.name, self._passing(planned)))
             recorded = threading.Event()  # a future wakes who waits for it before it calls back
             planned.waiting.append((future, recorded))
             future.add_done_callback(partial(self._measured, planned, place, one, recorded))
         self._check()
+
+    def _passing(self, planned: _Round) -> int:
+        """Return the bytes of weights that pass the caches between two runs of a layer that a template computes."""
+        return min(self.plan.passing_bytes, _MOST_PASSING) if planned.state.task.layer else 0
 
     def _measured(
         self, planned: _Round, place: int, built: Built, recorded: threading.Event, future: Future[Measured]

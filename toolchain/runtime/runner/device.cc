@@ -91,13 +91,14 @@ std::vector<int> ChooseCpus(int64_t threads) {
   return cpus;
 }
 
-int ConfigureThreads(const std::vector<int>& cpus) {
+int ConfigureThreads(const std::vector<int>& cpus, bool pinned) {
   // Explicit CPUs, because TVM's own choice halves the count on x86 and ignores the affinity mask.
   constexpr int kOneCorePerThread = -2;
+  constexpr int kThreadsShareCores = -3;
   tvm::ffi::Array<tvm::ffi::String> names;
   for (int cpu : cpus) names.push_back(std::to_string(cpu));
   tvm::ffi::Function::GetGlobalRequired("runtime.config_threadpool")(
-      kOneCorePerThread, static_cast<int>(cpus.size()), names);
+      pinned ? kOneCorePerThread : kThreadsShareCores, static_cast<int>(cpus.size()), names);
   return tvm::ffi::Function::GetGlobalRequired("runtime.NumThreads")().cast<int>();
 }
 

@@ -54,7 +54,7 @@ void RunRelease(const Options& options) {
   const Model model = LoadModel(manifest, options.inputs, &report);
 
   EnterStage(kExitRunFailed, "running the model", manifest.library);
-  report.threads = ConfigureThreads(cpus);
+  report.threads = ConfigureThreads(cpus, !options.no_pin);
   const Clock::time_point start = Clock::now();
   const tvm::ffi::Any result = model.Run();
   report.first_run_ms = MillisecondsSince(start);

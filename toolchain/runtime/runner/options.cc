@@ -12,10 +12,11 @@ const char kUsage[] =
     "usage: runner --release DIR --inputs IN.safetensors --outputs OUT.safetensors --report "
     "OUT.json\n"
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
-    "              [--threads N] [--progress]\n"
+    "              [--threads N] [--no-pin] [--progress]\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
+    "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
     "4 the library does not fit this device, 5 the model failed while it ran.\n";
@@ -44,7 +45,8 @@ constexpr int64_t kOneDayMs = 24 * 60 * 60 * 1000;
 
 constexpr FlagOption kFlags[] = {{"--help", &Options::help},
                                  {"--version", &Options::version},
-                                 {"--progress", &Options::progress}};
+                                 {"--progress", &Options::progress},
+                                 {"--no-pin", &Options::no_pin}};
 constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
                                  {"--outputs", &Options::outputs},

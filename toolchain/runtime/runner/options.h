@@ -13,6 +13,7 @@ struct Options {
   bool help = false;
   bool version = false;
   bool progress = false;
+  bool no_pin = false;
   std::string release;
   std::string inputs;
   std::string outputs;

@@ -129,6 +129,13 @@ void RegisterFunctions(const std::string& folder) {
   Register("edge_toolchain.conditions", [] { return String(ConditionsLine()); });
   Register("edge_toolchain.canary", Canary);
   Register("edge_toolchain.threads", UseThreads);
+  Register("edge_toolchain.passing_bytes", SetPassingBytes);
+  // A time evaluator calls it with the arguments of the kernel.
+  Function::SetGlobal("edge_toolchain.pass_through_caches",
+                      Function::FromPacked([](const tvm::ffi::AnyView*, int32_t, tvm::ffi::Any*) {
+                        PassThroughCaches();
+                      }),
+                      true);
   const Function stock = Function::GetGlobalRequired(kFillForMeasure);
   Register(kFillForMeasure, [stock](DLTensor* tensor) {
     if (tensor->device.device_type == kDLCPU) return FillForMeasure(tensor);

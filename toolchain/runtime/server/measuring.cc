@@ -3,6 +3,7 @@
 
 #include <time.h>
 #include <tvm/ffi/error.h>
+#include <tvm/runtime/c_backend_api.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,6 +20,11 @@ namespace {
 constexpr size_t kPatternSize = 65521;
 constexpr int64_t kMostMilliseconds = 10000;
 constexpr int kCanarySteps = 100000;
+constexpr int64_t kMostPassingBytes = int64_t{1} << 30;
+constexpr size_t kCacheLine = 64;
+
+// The process serves one session.
+std::vector<char> passing;
 
 uint32_t NextRandom(uint32_t* state) {
   *state = *state * 1664525u + 1013904223u;
@@ -139,6 +145,24 @@ double Canary(int64_t milliseconds) {
   }
 }
 
+void SetPassingBytes(int64_t bytes) {
+  if (bytes < 0 || bytes > kMostPassingBytes) {
+    TVM_FFI_THROW(ValueError) << "the board passes 0 to " << kMostPassingBytes
+                              << " bytes through its caches, not " << bytes;
+  }
+  passing.assign(static_cast<size_t>(bytes), 1);  // written, so that each page is one of its own
+}
+
+void PassThroughCaches() {
+  const auto read_share = [](int task, TVMParallelGroupEnv* env, void*) {
+    const size_t share = passing.size() / static_cast<size_t>(env->num_task);
+    const volatile char* data = passing.data() + static_cast<size_t>(task) * share;
+    for (size_t i = 0; i < share; i += kCacheLine) static_cast<void>(data[i]);
+    return 0;
+  };
+  TVMBackendParallelLaunch(read_share, nullptr, 0);
+}
+
 const std::vector<int>& SessionCpus() {
   static const std::vector<int> cpus = runner::ChooseCpus(0);
   return cpus;
@@ -151,7 +175,7 @@ int UseThreads(int64_t threads) {
                               << threads;
   }
   if (threads > 0) cpus.resize(static_cast<size_t>(threads));
-  return runner::ConfigureThreads(cpus);
+  return runner::ConfigureThreads(cpus, true);
 }
 
 void OfferEveryCpu() {

@@ -20,6 +20,14 @@ void FillForMeasure(DLTensor* tensor);
 // that it depends on the CPU's clock and on nothing else. Throws ValueError.
 double Canary(int64_t milliseconds);
 
+// Bytes that `PassThroughCaches` reads from now on; 0: none. Throws ValueError.
+void SetPassingBytes(int64_t bytes);
+
+// Reads that many bytes, each thread of TVM's pool its share of them: the caches then hold as
+// little of a kernel's weights as they do in a network, where the weights of all other layers are
+// read between two runs of it. For time evaluators, before each sample.
+void PassThroughCaches();
+
 // The CPUs that this process may use, the fastest first, as they were at the first call: TVM's pool
 // ties this thread to some of them.
 const std::vector<int>& SessionCpus();

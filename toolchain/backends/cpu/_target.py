@@ -1,4 +1,4 @@
-"""CPUs through LLVM: x86-64 and Arm."""
+"""What LLVM is told of a board's CPU, and what the CPU must have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.target import codegen
 
 from toolchain.board import NATIVE, Board
@@ -63,31 +62,3 @@ def _own_flags() -> list[str]:
         if name.strip() in {"flags", "Features"}:
             return value.split()
     return []
-
-
-def prepare(module: tvm.IRModule, board: Board) -> tvm.IRModule:
-    """Decompose what has no kernel of its own, and compute ahead of time what depends on weights alone."""
-    transform = relax.transform
-    with target(board):
-        rewritten: tvm.IRModule = tvm.transform.Sequential(
-            [
-                transform.DecomposeOpsForInference(),
-                transform.CanonicalizeBindings(),
-                transform.FoldConstant(),
-            ]
-        )(module)
-    return rewritten
-
-
-def lowered(module: tvm.IRModule, board: Board) -> tvm.IRModule:
-    """Rewrite an imported Relax module into calls of fused TIR kernels: what is tuned, and what records apply to.
-
-    Weights stay constants, and each kernel says which of its arguments they are, so that a schedule may choose their
-    layout.
-    """
-    prepared = prepare(module, board)
-    with target(board):
-        rewritten: tvm.IRModule = tvm.transform.Sequential(
-            [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
-        )(prepared)
-    return rewritten

@@ -1,0 +1,63 @@
+"""Make the tuning records that come with the toolchain: for each network, the best template of each layer.
+
+    python benchmarks/ship.py boards/records/x86-64-v4.jsonl [--board local] [--trials 600] [NETWORK ...]
+
+Run it on a quiet machine. Layers that the file has already are kept unless a faster record is found here. A file holds
+one trial for each layer and nothing else: no kernels of MetaSchedule's, which depend on the very target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks._peers_networks import DEFAULT, obtain
+from toolchain import files
+from toolchain.tuning.records import Record, RecordFile, Records, encode
+
+
+def tune(source: str, board: str, trials: int, records: Path) -> None:
+    """Tune a network's templates on this machine."""
+    program = Path(sys.executable).with_name("toolchain")
+    words = [program, "tune", source, "--board", board, "--trials", trials, "--records", records]
+    subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
+
+
+def shipped(found: Sequence[Records]) -> list[Record]:
+    """Keep the fastest trial of each layer that a template computes, without who measured it and when."""
+    best: dict[str, Record] = {}
+    for records in found:
+        for key in records.keys:
+            for name, record in records.best(key).items():
+                known = best.get(name)
+                if record.trace.startswith("{") and (known is None or record.latency_s < known.latency_s):
+                    best[name] = record.canonical()
+    return [best[name] for name in sorted(best)]
+
+
+def main() -> None:
+    """Tune and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("networks", nargs="*", default=DEFAULT)
+    parser.add_argument("--board", default="local")
+    parser.add_argument("--trials", type=int, default=600)
+    options = parser.parse_args()
+    earlier = [RecordFile(options.output).read()] if options.output.exists() else []
+    with tempfile.TemporaryDirectory() as name:
+        records = Path(name) / "records.jsonl"
+        for network in options.networks:
+            tune(obtain(network, Path(name)).build, options.board, options.trials, records)
+            made = shipped([*earlier, RecordFile(records).read()])
+            files.write_atomic(options.output, encode(made))
+            print(f"{network}: {len(made)} layers in {options.output}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The CPU backend on Arm: its kernels and networks under emulation, and what its compiled loops consist of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm.support import cc
+
+from benchmarks import _arm_code
+from tests import nets
+from tests.commands import toolchain
+from tests.integration.test_board_server import KINDS as MACHINES
+from tests.integration.test_board_server import built, close
+from tests.integration.test_board_server import running as serving
+from tests.nets import node, value
+from tests.unit import cpu_kernels as kernels
+from tests.unit.cpu_kernels import layer_of
+from toolchain import board
+from toolchain.backends import BACKENDS
+from toolchain.backends.attributes import LAYER
+from toolchain.backends.cpu import _templates
+from toolchain.backends.cpu._layers import Conv, Step
+from toolchain.backends.cpu._machine import machine
+
+BOARDS = ("rpi4", "pynq")
+LANES = 4
+
+
+@pytest.fixture(scope="module", params=BOARDS)
+def kind(request):
+    made = board.load(request.param).resolved()
+    MACHINES[made.machine].require()
+    return made
+
+
+def target(kind: board.Board) -> tvm.target.Target:
+    return BACKENDS[kind.backend].target(kind)
+
+
+# --- kernels, one by one ---------------------------------------------------------------------------------------
+
+LAYERS = {
+    "direct": layer_of((1, 12, 9, 11), 20, (3, 3), LANES, padding=(1, 1, 1, 1), steps=(Step("relu"),)),
+    "direct, odd channels": layer_of((2, 7, 6, 10), 9, (3, 3), LANES, padding=(1, 0, 1, 2), strides=(2, 2)),
+    "direct, dilated": layer_of((1, 8, 9, 9), 8, (3, 3), LANES, padding=(2, 2, 2, 2), dilation=(2, 2)),
+    "direct, one row": layer_of((1, 8, 1, 19), 12, (1, 5), LANES, padding=(0, 2, 0, 2), bias=False),
+    "first layer": layer_of((1, 3, 15, 17), 16, (7, 7), LANES, strides=(2, 2), padding=(3, 3, 3, 3), plain=True),
+    "pointwise": layer_of((1, 24, 7, 7), 32, (1, 1), LANES, steps=(Step("add"), Step("relu"))),
+    "grouped": layer_of((1, 12, 8, 8), 18, (3, 3), LANES, padding=(1, 1, 1, 1), groups=3),
+    "depthwise": layer_of(
+        (1, 10, 9, 13), 10, (3, 3), LANES, padding=(1, 1, 1, 1), groups=10, steps=(Step("clip", (0, 6)),)
+    ),
+    "depthwise, strides": layer_of((1, 8, 8, 15), 8, (5, 5), LANES, strides=(2, 2), padding=(2, 2, 2, 2), groups=8),
+    "sigmoid": layer_of((1, 8, 5, 5), 8, (1, 1), LANES, steps=(Step("sigmoid"), Step("scale"))),
+}
+
+
+def choices(layer: Conv, kind: board.Board) -> Iterator[_templates.Choice]:
+    """Yield the cheapest way of each template, and the costliest, which has other tiles."""
+    by_template: dict[str, list[_templates.Choice]] = {}
+    for one in _templates.candidates(layer, machine(target(kind))):
+        by_template.setdefault(one.choice.template, []).append(one.choice)
+    for found in by_template.values():
+        yield from dict.fromkeys((found[0], found[-1]))
+
+
+@pytest.fixture(scope="module")
+def session(kind, tmp_path_factory):
+    """A session with a board server for the board's machine, under qemu-user."""
+    emulated = MACHINES[kind.machine]
+    with serving(built(emulated), tmp_path_factory.mktemp("server"), emulator=emulated.emulator) as server:
+        opened = server.connect(machine=kind.machine, timeout_s=60)
+        yield opened
+        close(opened)
+
+
+@pytest.fixture(scope="module")
+def loaded(kind, session, tmp_path_factory):
+    """The kernels of all layers, in one library on the board: name of the layer to choices, and the library."""
+    cpu, functions, names = machine(target(kind)), {}, {}
+    for name, layer in LAYERS.items():
+        for choice in choices(layer, kind):
+            function = f"kernel{len(functions)}"
+            functions[function] = _templates.kernel(layer, cpu, choice).with_attr("global_symbol", function)
+            names.setdefault(name, []).append((choice, function))
+    path = tmp_path_factory.mktemp("kernels") / "kernels.so"
+    link = cc.cross_compiler(f"{kind.triple}-g++")
+    tvm.compile(tvm.IRModule(functions), target=target(kind)).export_library(str(path), fcompile=link)
+    session.upload(str(path))
+    return names, session.load_module(path.name)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_matches_onnxruntime(name, kind, loaded, session):
+    names, library = loaded
+    layer, inputs, device = LAYERS[name], kernels.inputs_of(LAYERS[name]), session.cpu(0)
+    wanted = kernels.expected(layer, inputs)
+    for choice, function in names[name]:
+        template = _templates._TEMPLATES[choice.template]
+        given = kernels.arguments(template, layer, machine(target(kind)), choice.config, inputs)
+        out = tvm.runtime.tensor(np.full(layer.out.shape, np.nan, np.float32), device)
+        library[function](*(tvm.runtime.tensor(array, device) for array in given), out)
+        got = kernels.unblocked(out.numpy(), layer.out)
+        np.testing.assert_allclose(got, wanted, rtol=5e-5, atol=5e-5, err_msg=str(choice))
+
+
+# --- networks, on virtual boards -------------------------------------------------------------------------------
+
+
+class Net:
+    """A network in the making; weights are drawn so that values neither grow nor vanish."""
+
+    def __init__(self, *shape: int) -> None:
+        self._shape = shape
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: dict[str, np.ndarray] = {}
+        self._random = np.random.default_rng(5)
+
+    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"t{len(self._nodes)}"
+        self._nodes.append(node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, array: Any, dtype: str = "float32") -> str:
+        name = f"w{len(self._weights)}"
+        self._weights[name] = np.asarray(array, dtype)
+        return name
+
+    def weight(self, *shape: int) -> str:
+        spread = np.sqrt(2 / max(1, np.prod(shape[1:])))
+        return self.constant(self._random.standard_normal(shape) * spread)
+
+    def conv(self, x: str, inputs: int, outputs: int, size: int, **attributes: Any) -> str:
+        taps = self.weight(outputs, inputs // attributes.get("group", 1), size, size)
+        return self.add("Conv", x, taps, self.weight(outputs), **attributes)
+
+    def shaped(self, x: str, *shape: int) -> str:
+        return self.add("Reshape", x, self.constant(shape, "int64"))
+
+    def model(self, out: str, *shape: int) -> onnx.ModelProto:
+        last = node("Identity", [out], ["y"])
+        return nets.model([*self._nodes, last], [value("x", self._shape)], [value("y", shape)], self._weights)
+
+
+def residual() -> onnx.ModelProto:
+    """First layer, 3x3 layers with a residual sum, strides, all poolings, a dense layer, softmax."""
+    net, one = Net(1, 3, 33, 29), [1, 1, 1, 1]
+    stem = net.add("Relu", net.conv("x", 3, 16, 7, strides=[2, 2], pads=[3, 3, 3, 3]))
+    pooled = net.add("MaxPool", stem, kernel_shape=[3, 3], strides=[2, 2], pads=one)
+    inner = net.add("Relu", net.conv(pooled, 16, 16, 3, pads=one))
+    summed = net.add("Relu", net.add("Add", net.conv(inner, 16, 16, 3, pads=one), pooled))
+    narrow = net.add("Relu", net.conv(summed, 16, 24, 3, strides=[2, 2], pads=one))
+    halved = net.add("AveragePool", summed, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+    both = net.add("Add", narrow, net.conv(halved, 16, 24, 1))
+    flat = net.add("Flatten", net.add("GlobalAveragePool", both))
+    dense = net.add("Gemm", flat, net.weight(24, 11), net.weight(11))
+    return net.model(net.add("Softmax", dense, axis=1), 1, 11)
+
+
+def mobile() -> onnx.ModelProto:
+    """Odd numbers of channels, depthwise and grouped layers, activations, a gate, joined and shuffled channels."""
+    net, one, two = Net(2, 3, 17, 20), [1, 1, 1, 1], [2, 2, 2, 2]
+    stem = net.add("HardSwish", net.conv("x", 3, 10, 3, strides=[2, 2], pads=one))
+    wide = net.add("Clip", net.conv(stem, 10, 18, 1), net.constant(0.0), net.constant(6.0))
+    deep = net.add("LeakyRelu", net.conv(wide, 18, 18, 3, pads=one, group=18), alpha=0.1)
+    gate = net.add("Sigmoid", net.conv(net.add("GlobalAveragePool", deep), 18, 18, 1))
+    gated = net.conv(net.add("Mul", deep, gate), 18, 10, 1)
+    joined = net.add("Concat", net.add("Add", gated, stem), stem, axis=1)
+    grouped = net.add("Tanh", net.conv(joined, 20, 12, 3, pads=two, dilations=[2, 2], group=2))
+    turned = net.add("Transpose", net.shaped(grouped, 2, 2, 6, 9, 10), perm=[0, 2, 1, 3, 4])
+    last = net.conv(net.shaped(turned, 2, 12, 9, 10), 12, 7, 5, pads=two)
+    return net.model(net.add("ReduceMean", last, axes=[2, 3], keepdims=0), 2, 7)
+
+
+@pytest.mark.parametrize("net", [residual, mobile])
+def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boards, tmp_path):
+    path = nets.save(net(), tmp_path)
+    seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    assert seen.code == 0, seen.err
+    assert (tmp_path / "bundle" / "graph.txt").read_text().count(LAYER) >= 8, "templates compute it"
+    words = ["--board", kind.name, "--host", virtual_boards.name(kind.name), "--devices", virtual_boards.devices]
+    seen = toolchain("deploy", tmp_path / "bundle", *words, "--threads", 2, "--budget", 0, "--json", "-")
+    assert seen.code == 0, seen.err
+    report = json.loads(seen.out)
+    assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
+    assert report["outputs"]["max_rel_diff"] <= 1e-4
+
+
+# --- the code --------------------------------------------------------------------------------------------------
+
+CODE = """
+	b	.LBB0_3
+.LBB0_1:
+	ldp	q0, q1, [x1], #32
+.LBB0_2:
+	ldr	q2, [sp, #16]
+	fmla	v4.4s, v0.4s, v2.s[1]
+	fmla	v5.4s, v1.4s, v2.4s
+	subs	x3, x3, #1
+	b.ne	.LBB0_2
+	str	q4, [x2], #16
+	cbnz	x4, .LBB0_1
+.LBB0_3:
+	cbz	x5, .LBB0_1
+	ret
+"""
+
+CODE_OF_32_BITS = """
+.LBB1_1:
+	add	lr, sp, #48
+	vld1.32	{d0, d1}, [r1:128]!
+	vldmia	lr, {d16, d17}
+	vmla.f32	q8, q4, d0[1]
+	ldr	lr, [sp, #4]
+	vst1.32	{d16, d17}, [lr]
+	vmul.f32	q9, q4, q5
+	blo	.LBB1_1
+"""
+
+
+def test_loops_are_counted():
+    inner, *others = _arm_code.product_loops(CODE)
+    assert inner == _arm_code.Loop(instructions=5, multiply_adds=2, by_element=1, loads=1, spills=1)
+    assert (others, inner.share) == ([], 2 / 5)
+    (loop,) = _arm_code.product_loops(CODE_OF_32_BITS)
+    expected = {"multiply_adds": 1, "by_element": 1, "multiplies": 1, "loads": 3, "stores": 1, "spills": 1}
+    assert loop == _arm_code.Loop(instructions=8, **expected)
+
+
+LOOPS = {
+    "pointwise": (layer_of((1, 1024, 14, 14), 256, (1, 1), LANES), "direct", 0.82),
+    "3x3": (layer_of((1, 512, 7, 7), 512, (3, 3), LANES, padding=(1, 1, 1, 1)), "direct", 0.82),
+    "Winograd": (layer_of((1, 512, 7, 7), 512, (3, 3), LANES, padding=(1, 1, 1, 1)), "winograd", 0.75),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_inner_loops_are_products_by_element_without_spills(name):
+    layer, template, least = LOOPS[name]
+    found = _templates.candidates(layer, machine(kernels.AARCH64))
+    choice = next(one.choice for one in found if one.choice.template == template)
+    function = _templates.kernel(layer, machine(kernels.AARCH64), choice)
+    loop, *_ = _arm_code.product_loops(kernels.assembly(function, kernels.AARCH64))
+    assert loop.share >= least
+    assert (loop.by_element, loop.spills) == (loop.multiply_adds, 0)

@@ -1,0 +1,53 @@
+"""The search over templates, on a real layer of this machine's CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from toolchain.backends import cpu
+from toolchain.backends.cpu._layers import Activation, Conv, to_json
+from toolchain.tuning._template_search import TemplateSearch, choice_hash
+from toolchain.tuning.tasks import layer_hash, layer_of
+
+LAYER = to_json(Conv(Activation(1, 32, 8, 8, 4), Activation(1, 32, 8, 8, 4), (3, 3), padding=(1, 1, 1, 1)))
+
+
+@pytest.fixture
+def offers(native):
+    """Templates of a CPU with vectors of four floats, whatever this one has."""
+    found = cpu.templates(native)
+    return dataclasses.replace(found, machine=dataclasses.replace(found.machine, lanes=4, registers=16))
+
+
+@pytest.fixture
+def task():
+    return SimpleNamespace(layer=LAYER, workload=layer_hash(LAYER))
+
+
+def test_all_candidates_are_proposed_once_the_likely_fastest_first(offers, task):
+    search, found = TemplateSearch(offers), []
+    while batch := search.propose(task, 3):
+        search.tried(task).update(one.key for one in batch)
+        found += batch
+    assert [one.trace for one in found] == offers.candidates(LAYER)
+    assert len({one.key for one in found}) == len(found) > 3
+    assert all(layer_of(one.module["main"]) == LAYER for one in found)
+
+
+def test_a_candidate_is_made_again_from_its_record(offers, task):
+    search = TemplateSearch(offers)
+    (first,) = search.propose(task, 1)
+    again = search.rebuilt(task, first.trace)
+    assert (again.key, again.trace) == (first.key, first.trace)
+
+
+@pytest.mark.parametrize("trace", [[], {"template": "nosuch"}, {"template": "direct", "colums": 3}, {}])
+def test_a_record_of_another_kind_makes_nothing(offers, task, trace):
+    assert TemplateSearch(offers).rebuilt(task, trace) is None
+
+
+def test_the_hash_of_settings_does_not_depend_on_their_order():
+    assert choice_hash({"a": 1, "b": 2}) == choice_hash({"b": 2, "a": 1}) != choice_hash({"a": 1, "b": 3})

@@ -1,0 +1,90 @@
+"""CPUs through LLVM: x86-64 and Arm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from toolchain.backends.cpu import _graph, _rest, _templates
+from toolchain.backends.cpu._layers import Layer, task_of, to_json
+from toolchain.backends.cpu._machine import Machine, machine
+from toolchain.backends.cpu._offers import Offers
+from toolchain.backends.cpu._target import cpu_features, target
+from toolchain.board import Board
+
+__all__ = ["TEMPLATES", "cpu_features", "finished", "lowered", "shipped", "target", "templates"]
+
+TEMPLATES = _templates.NAMES
+"""Names of the templates."""
+
+_ARM_TRIPLES = ("aarch64", "arm")
+_SHIPPED = {16: "x86-64-v4", 8: "x86-64-v3"}
+
+
+def templates(board: Board, without: Collection[str] = ()) -> Offers:
+    """Return the kernels that are written here, but for those of some templates."""
+    return Offers(machine(target(board)), frozenset(without))
+
+
+def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:
+    """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
+
+    Layers that a template computes become kernels without a body; the rest becomes fused TIR. Weights stay constants,
+    and each fused kernel says which of its arguments they are, so that a schedule may choose their layout. Templates
+    that are named in `without` count as not there.
+    """
+    transform = relax.transform
+    own = target(board)
+    with own:
+        prepared = tvm.transform.Sequential(
+            [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings(), transform.FoldConstant()]
+        )(module)
+        blocked = _graph.blocked(prepared, machine(own), frozenset(without))
+        rewritten: tvm.IRModule = tvm.transform.Sequential(
+            [relax.get_pipeline("zero"), transform.AttachAttrLayoutFreeBuffers()]
+        )(blocked)
+    return rewritten
+
+
+def finished(
+    module: tvm.IRModule,
+    board: Board,
+    choices: Mapping[str, Mapping[str, Any]],
+    without: Collection[str] = (),
+) -> tvm.IRModule:
+    """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest.
+
+    Args:
+        module: What `lowered` returned; fused kernels may have got a schedule since.
+        board: The board type.
+        choices: By layer, how to compute it; where nothing fits, in the way that is likely the fastest.
+        without: Names of templates that must not be used.
+    """
+    own = target(board)
+    processor, left_out = machine(own), frozenset(without)
+
+    def choose(layer: Layer) -> _templates.Choice:
+        return _chosen(layer, processor, choices, left_out)
+
+    return _rest.schedule(_graph.realized(module, processor, choose), own, processor.lanes)
+
+
+def _chosen(
+    layer: Layer, processor: Machine, choices: Mapping[str, Mapping[str, Any]], without: frozenset[str]
+) -> _templates.Choice:
+    wanted = choices.get(to_json(task_of(layer)))
+    known = _templates.choice(dict(wanted)) if wanted else None
+    if known is not None and known.template not in without and _templates.fits(layer, known):
+        return known
+    return _templates.default(layer, processor, without=without)
+
+
+def shipped(board: Board) -> str:
+    """Name the tuning records that come with the toolchain: those of the same vector instructions."""
+    own = target(board)
+    if str(own.attrs.get("mtriple", "")).startswith(_ARM_TRIPLES):
+        return ""
+    return _SHIPPED.get(machine(own).lanes, "")

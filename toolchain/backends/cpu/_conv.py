@@ -1,0 +1,75 @@
+"""Direct convolution on blocked activations, fused with what follows it.
+
+A tile of T output columns times B output blocks is accumulated in registers: each weight vector is loaded once for T
+columns, each input number is broadcast once for B blocks. Rows and columns of the padding are left out of the loops
+instead of being copied into a padded image. With groups of channels, output blocks read the channels of those groups
+that they touch. The first layer of a network reads plain NCHW.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+
+from toolchain.backends.cpu import _conv_cost
+from toolchain.backends.cpu import _emit as emit
+from toolchain.backends.cpu._conv_plan import Config, Plan, flattened
+from toolchain.backends.cpu._conv_writer import Writer
+from toolchain.backends.cpu._emit import Argument
+from toolchain.backends.cpu._layers import Conv, Layer
+from toolchain.backends.cpu._machine import Machine
+
+__all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
+
+NAME = "direct"
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    if not isinstance(layer, Conv) or layer.is_depthwise:
+        return False
+    data, out = layer.data, layer.out
+    return data.dtype == out.dtype == "float32" and data.lanes in {1, out.lanes}
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    return _conv_cost.candidates(layer, machine)
+
+
+def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
+    """Return weights [out, in, height, width] as the kernel reads them; zeros where a channel does not read another.
+
+    Returns:
+        [groups of blocks, blocks in, height, width, lanes in, blocks of a tile, lanes].
+    """
+    plan = Plan(layer, config)
+    lanes_in, width = layer.data.lanes, config.blocks * layer.out.lanes
+    packed = np.zeros((plan.groups, width, plan.sources * lanes_in, *layer.kernel), weights.dtype)
+    outputs, inputs = layer.out.channels // layer.groups, layer.data.channels // layer.groups
+    for group in range(plan.groups):
+        start = plan.reach(group)[0] // lanes_in * lanes_in
+        end = min((group + 1) * width, layer.out.channels)
+        for number in range(group * width // outputs, (end - 1) // outputs + 1):
+            first, last = max(number * outputs, group * width), min((number + 1) * outputs, end)
+            where = slice(number * inputs - start, (number + 1) * inputs - start)
+            packed[group, first - group * width : last - group * width, where] = weights[first:last]
+    split = packed.reshape(plan.groups, config.blocks, layer.out.lanes, plan.sources, lanes_in, *layer.kernel)
+    return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
+
+
+def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
+    """Write the kernel of a layer."""
+    plan = Plan(flattened(layer), config)
+    arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
+    if layer.bias:
+        arguments.append(Argument("bias", (layer.out.blocks, layer.out.lanes)))
+    arguments += [*emit.arguments_of(layer.steps, layer.out), Argument("out", layer.out.shape)]
+
+    def body(*buffers: Any) -> None:
+        Writer(plan, machine.registers, buffers).write()
+
+    return emit.kernel(arguments, body, {})

@@ -1,0 +1,96 @@
+"""Kernels that the importer wrote instead of calling an operator of Relax: found again by what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+_ONE = {(), (1,)}  # shapes of one number
+_PAD = "PadInput"  # TOPI's name for what pads with a number
+_FALSE, _INSIDE = 2, 1  # arguments of if_then_else
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a kernel does.
+
+    Attributes:
+        name: Name of the operation.
+        arguments: What it reads, as Relax has it.
+        values: Numbers that go with it: what `pad` adds before each axis, then what it adds behind each.
+    """
+
+    name: str
+    arguments: tuple[Any, ...]
+    values: tuple[int, ...] = ()
+
+
+def meaning(call: Any, function: Any) -> Meaning | None:
+    """Recognise the maximum or minimum with one number, and padding with zeros; None if a kernel does something else.
+
+    Args:
+        call: A call of `relax.call_tir`.
+        function: The kernel that it calls.
+    """
+    arguments = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
+    if not isinstance(function, tirx.PrimFunc) or not arguments:
+        return None
+    node, block = function.body, None
+    while not isinstance(node, tirx.BufferStore):
+        inner = getattr(node, "block", None)
+        block = block if inner is None else inner
+        node = inner or getattr(node, "body", None)
+        if node is None:
+            return None
+    if block is not None and str(block.name_hint) == _PAD:
+        return _padding(call, function, node, arguments[0])
+    return _extreme(function, node, arguments)
+
+
+def _extreme(function: tirx.PrimFunc, store: Any, arguments: list[Any]) -> Meaning | None:
+    name = {tirx.Max: "maximum", tirx.Min: "minimum"}.get(type(store.value))
+    if name is None or not _is_element(store, store.value.a, function.params[0]):
+        return None
+    operand = store.value.b
+    if isinstance(operand, tirx.FloatImm):
+        return Meaning(name, (arguments[0], relax.const(float(operand.value), "float32")))
+    if not isinstance(operand, tvm.ir.expr.TensorLoad) or len(arguments) == 1:
+        return None
+    number = arguments[1]
+    is_one = tuple(int(size) for size in operand.source.ty.shape) in _ONE
+    return Meaning(name, (arguments[0], number)) if is_one and operand.source.same_as(function.params[1]) else None
+
+
+def _is_element(store: Any, load: Any, parameter: Any) -> bool:
+    """Whether a load reads the element of a parameter that the store writes."""
+    return (
+        isinstance(load, tvm.ir.expr.TensorLoad)
+        and load.source.same_as(parameter)
+        and len(load.indices) == len(store.indices)
+        and all(mine.same_as(other) for mine, other in zip(load.indices, store.indices, strict=True))
+    )
+
+
+def _padding(call: Any, function: tirx.PrimFunc, store: Any, data: Any) -> Meaning | None:
+    """Recognise if_then_else(inside, data[... - before], 0)."""
+    if not isinstance(store.value, tvm.ir.Call):
+        return None
+    inside, filler = store.value.args[_INSIDE], store.value.args[_FALSE]
+    if (
+        not isinstance(filler, tirx.FloatImm)
+        or float(filler.value) != 0
+        or not inside.source.same_as(function.params[0])
+    ):
+        return None
+    (result,) = call.ty_args
+    before, after = [], []
+    for place, index, size, made in zip(store.indices, inside.indices, data.ty.shape, result.shape, strict=True):
+        known = isinstance(index, tirx.Sub) and index.a.same_as(place) and isinstance(index.b, tirx.IntImm)
+        if not (known or index.same_as(place)) or not all(isinstance(one, tirx.IntImm) for one in (size, made)):
+            return None
+        before.append(int(index.b) if known else 0)
+        after.append(int(made) - int(size) - before[-1])
+    return Meaning("pad", (data,), (*before, *after)) if min(*before, *after) >= 0 else None

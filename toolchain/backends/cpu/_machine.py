@@ -1,0 +1,51 @@
+"""What the templates need to know of a processor: vector width, registers, caches, dot-product instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import tvm
+from tvm.target import codegen
+
+Dot = Literal["vpdpbusd", "sdot", ""]
+
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One kind of processor.
+
+    Attributes:
+        lanes: 32-bit floats in one vector register; also the channels of one block.
+        registers: Vector registers.
+        dot: Instruction that adds four products of bytes to each 32-bit lane; empty if there is none.
+        cores: Cores that share the work.
+        l1_bytes: Data cache of one core, first level.
+        l2_bytes: Cache of one core, second level.
+    """
+
+    lanes: int
+    registers: int
+    dot: Dot = ""
+    cores: int = 1
+    l1_bytes: int = 32 * _KIB
+    l2_bytes: int = 512 * _KIB
+
+
+def machine(target: tvm.target.Target) -> Machine:
+    """Describe the processor of an LLVM target."""
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    cores = int(target.attrs.get("num-cores", 1))
+    if _is_arm(target):
+        wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
+        return Machine(4, 32 if wide else 16, "sdot" if "dotprod" in features else "", cores)
+    dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
+    if "avx512f" in features:
+        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
+    return Machine(8 if "avx" in features else 4, 16, dot, cores)
+
+
+def _is_arm(target: tvm.target.Target) -> bool:
+    return str(target.attrs.get("mtriple", "")).startswith(("aarch64", "arm"))

@@ -1,0 +1,224 @@
+"""How Winograd convolution is cut into work, and what that is estimated to cost."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from toolchain.backends.cpu._layers import Conv
+from toolchain.backends.cpu._machine import Machine
+
+LINE = 64
+"""Bytes that caches move at once."""
+
+STRIP = 8
+"""Tiles of a row whose inputs are transformed together."""
+
+_BY_ELEMENT = 4  # lanes of the machines that multiply by one element of a vector; others load it into all lanes
+_MOST_TILES = 28
+_MOST_PASSES = 8
+
+# In units of one vector multiply-add; measured on a processor with two of 512 bits a cycle.
+_LOAD = 0.1  # of an operand beside the products
+_GEMM = 4  # to fill and drain a block of sums
+_MOVE_INPUT, _MOVE_OUTPUT = 1.5, 1.4  # a vector that is loaded or stored by a transform, mostly in the second level
+_REGION = 16_000  # to set the cores to work once more
+_MEMORY, _CACHE = 0.23, 0.06  # a byte from memory, for all cores together; a byte from a cache behind the first level
+_LEAST_SUMS = 8  # latency times throughput of multiply-adds
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the work is cut.
+
+    Attributes:
+        tile: Height and width of an output tile: 2 or 4.
+        tiles: Tiles whose sums are kept in registers at once.
+        passes: How often that is done before the next weights are taken.
+        blocks: Output blocks whose sums are kept in registers at once.
+        fused: 1 if a core transforms the inputs of `tiles * passes` tiles and then does all with them; 0 if all inputs
+            are transformed first, and the cores share the output blocks.
+    """
+
+    tile: int
+    tiles: int
+    passes: int
+    blocks: int
+    fused: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes that follow from a layer and its settings.
+
+    Attributes:
+        layer: The layer.
+        lanes: Lanes of a vector.
+        config: The settings.
+    """
+
+    layer: Conv
+    lanes: int
+    config: Config
+
+    @property
+    def side(self) -> int:
+        """Height and width of an input tile."""
+        return self.config.tile + 2
+
+    @property
+    def components(self) -> int:
+        """Elements of a transformed tile."""
+        return self.side**2
+
+    @property
+    def down(self) -> int:
+        """Rows of tiles of an image."""
+        return -(-self.layer.out.height // self.config.tile)
+
+    @property
+    def across(self) -> int:
+        """Tiles of a row."""
+        return -(-self.layer.out.width // self.config.tile)
+
+    @property
+    def all_tiles(self) -> int:
+        """Tiles of all images."""
+        return self.layer.out.batch * self.down * self.across
+
+    @property
+    def batch(self) -> int:
+        """Tiles that are worked on together."""
+        return self.config.tiles * self.config.passes
+
+    @property
+    def batches(self) -> int:
+        """How many batches there are; the last one may be incomplete."""
+        return -(-self.all_tiles // self.batch)
+
+    @property
+    def groups(self) -> int:
+        """Groups of output blocks."""
+        return self.layer.out.blocks // self.config.blocks
+
+    @property
+    def by_element(self) -> bool:
+        """Whether inputs are taken from vectors, all lanes one after the other."""
+        return self.lanes == _BY_ELEMENT
+
+    @property
+    def inputs(self) -> int:
+        """Input channels that are multiplied, with those that fill up the last block if they cannot be left out."""
+        data = self.layer.data
+        return data.blocks * data.lanes if self.by_element else data.channels
+
+    @property
+    def strip(self) -> int:
+        """Most tiles of a strip."""
+        return min(self.batch, self.across, STRIP)
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """Shape of the packed weights: [groups, components, channels in, blocks of a group, lanes]."""
+        return (self.groups, self.components, self.inputs, self.config.blocks, self.lanes)
+
+    # One line more than is needed keeps the components of a tile out of the same set of the cache.
+
+    @property
+    def input_line(self) -> int:
+        """Elements of one component of a batch's transformed inputs: [blocks in][tiles][lanes]."""
+        return (self.layer.data.blocks * self.batch + 1) * self.lanes
+
+    @property
+    def output_line(self) -> int:
+        """Elements of one component of a batch's products: [blocks of a group][tiles][lanes]."""
+        return (self.config.blocks * self.batch + 1) * self.lanes
+
+    @property
+    def changed(self) -> int:
+        """Elements of a batch's transformed inputs."""
+        return self.components * self.input_line
+
+    @property
+    def columns(self) -> int:
+        """Elements of a strip's inputs, with their columns transformed."""
+        return (self.strip * self.config.tile + 2) * self.side * self.lanes
+
+    @property
+    def products(self) -> tuple[int, int]:
+        """Elements of a batch's products for one group: with their columns transformed, and those of one column."""
+        return self.config.tile * self.side * self.output_line, self.side * self.output_line
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their cost: the best of each tile size, group of blocks and arrangement."""
+    found = []
+    for tile, blocks, fused in itertools.product((2, 4), (1, 2, 3, 4, 6), (0, 1)):
+        if layer.out.blocks % blocks:
+            continue
+        tried = [
+            (config, cost(Plan(layer, machine.lanes, config), machine))
+            for tiles, passes in itertools.product(range(1, _MOST_TILES + 1), range(1, _MOST_PASSES + 1))
+            if _fits(config := Config(tile, tiles, passes, blocks, fused), layer, machine)
+        ]
+        found += sorted(tried, key=lambda one: one[1])[:1]
+    return sorted(found, key=lambda one: one[1])
+
+
+def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
+    plan = Plan(layer, machine.lanes, config)
+    operands = config.blocks + (config.tiles if plan.by_element else 1)
+    return config.tiles * config.blocks + operands <= machine.registers and plan.batch < plan.all_tiles + config.tiles
+
+
+def cost(plan: Plan, machine: Machine) -> float:
+    """Estimate the time of the busiest core, in units of one vector multiply-add."""
+    config, blocks = plan.config, plan.layer.data.blocks
+    change, group = plan.batch * _change(plan), _gemm(plan, machine) + plan.batch * _restore(plan)
+    weights, inputs = plan.components * plan.inputs * plan.layer.out.blocks * plan.lanes * 4, plan.changed * 4
+    if config.fused:
+        turns = -(-plan.batches // machine.cores)
+        work = turns * (blocks * change + plan.groups * group)
+        again = (turns - 1) * (weights if weights + inputs > machine.l2_bytes else 0)
+    else:
+        rounds = -(-plan.batches * plan.groups // machine.cores)
+        work = -(-plan.batches * blocks // machine.cores) * change + rounds * group + (_REGION if machine.cores > 1 else 0)
+        turns = min(plan.batches, rounds)
+        panels = weights / plan.groups
+        again = rounds * inputs if plan.batches * inputs > machine.l2_bytes else 0
+        again += rounds * (1 - 1 / turns) * (panels if panels + inputs > machine.l2_bytes else 0)
+    first = _either(work / turns, weights * _MEMORY)
+    return first + _either(work * (1 - 1 / turns), again * _CACHE)
+
+
+def _either(*costs: float) -> float:
+    """Return the cost of things done at the same time: little more than the greatest."""
+    return float(sum(cost**4 for cost in costs) ** 0.25)
+
+
+def _gemm(plan: Plan, machine: Machine) -> float:
+    """Return the cost of multiplying the inputs of a batch with the weights of a group."""
+    tiles, blocks, passes = plan.config.tiles, plan.config.blocks, plan.config.passes
+    taken = blocks * plan.lanes * 4
+    loads = blocks + tiles / (plan.lanes if plan.by_element else 1) + taken / LINE / passes
+    step = max(tiles * blocks, loads, _LEAST_SUMS) + _LOAD * loads
+    far = passes if plan.inputs * taken > machine.l1_bytes else 1  # passes whose weights are not in the first level
+    each = far * _either(step, taken * _CACHE) + (passes - far) * step
+    return plan.components * (plan.inputs * each + passes * (2 * tiles * blocks + _GEMM))
+
+
+def _change(plan: Plan) -> float:
+    """Return the cost of transforming the inputs of one tile and block."""
+    side = plan.side
+    columns = plan.config.tile + 2 / plan.strip
+    operations = {2: 4, 4: 14}[plan.config.tile]
+    return (columns + side) * operations + _MOVE_INPUT * 2 * side * (columns + side)
+
+
+def _restore(plan: Plan) -> float:
+    """Return the cost of making one tile of results of one block of its products, for all blocks of a group."""
+    side, tile, layer = plan.side, plan.config.tile, plan.layer
+    operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.steps)) * tile**2
+    reads = sum(step.other is not None for step in layer.steps)
+    moves = side**2 + 2 * side * tile + (1 + reads) * tile**2
+    return plan.config.blocks * (operations + _MOVE_OUTPUT * moves)
