@@ -242,7 +242,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         given = given_by(arguments, Path(folder))
         if arguments.child:
-            arguments.child.write_text(json.dumps(measured(arguments.networks[0], given)), encoding="utf-8")
+            run_child(arguments.networks[0], given, arguments.child)
             return
         for name in _peers.missing():
             note(f"{_peers.TITLES[name]} is left out, as it is not installed: {_peers.INSTALL[name]}")
@@ -255,6 +255,17 @@ def main() -> None:
     wrong = [one["name"] for one in found if not _peers_tables.right(one["outputs"].get("ours", {}))]
     if wrong or len(found) < len(arguments.networks):
         sys.exit(f"wrong outputs: {', '.join(wrong) or 'none'}; not measured: {len(arguments.networks) - len(found)}")
+
+
+def run_child(name: str, given: Given, result: Path) -> None:
+    """Measure one network in this process; what a user can mend is told without a traceback."""
+    from toolchain.errors import ToolchainError
+
+    try:
+        found = measured(name, given)
+    except ToolchainError as fault:
+        sys.exit("\n".join(filter(None, (fault.message, fault.details, fault.hint))))
+    result.write_text(json.dumps(found), encoding="utf-8")
 
 
 def measured_apart(name: str, given: Given) -> dict[str, Any] | None:

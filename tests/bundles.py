@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from toolchain import board, compiler, cross, files, model, reference, tensors
 from toolchain import bundle as bundles
+from toolchain.backends import BACKENDS
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 
@@ -49,7 +50,9 @@ def build(folder: Path, rows: int, columns: int, kind: Board | None = None) -> B
     both = bundles.Reference(reference.NAME, given, reference.run(source, given))
     kind = kind or board.load("local").resolved()
     here = cross.choose(kind, "host")
-    return compiler.build(model.import_model(source), kind, here, folder / "bundle", command="", reference=both)
+    plain = BACKENDS[kind.backend].TEMPLATES  # none of them, so that the weights stay as they are
+    imported = model.import_model(source)
+    return compiler.build(imported, kind, here, folder / "bundle", command="", reference=both, without=plain)
 
 
 def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes: Any) -> Bundle:

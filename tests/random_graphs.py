@@ -125,6 +125,20 @@ def clip(g: Graph) -> None:
     g.node("Clip", [data, *limits], g.shapes[data])
 
 
+def slopes(g: Graph) -> None:
+    data = g.image()
+    g.node("PRelu", [data, g.normal(g.shapes[data][1], 1, 1)], g.shapes[data])
+
+
+def resize(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    if max(height, width) <= 12:
+        scales = g.weight(np.array([1, 1, 2, 2], np.float32))
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        g.node("Resize", [data, "", scales], (batch, channels, 2 * height, 2 * width), **how)
+
+
 def silu(g: Graph) -> None:
     data = g.image()
     g.node("Mul", [data, g.node("Sigmoid", [data], g.shapes[data])], g.shapes[data])
@@ -285,8 +299,9 @@ def head(g: Graph) -> None:
 
 
 _OPERATORS = [
-    conv, conv, conv, conv, padded_conv, activation, activation, clip, silu, old_hard_swish, per_channel, normalization, pair,
-    pair, total, pool, squeeze_and_excite, concat, concat, concat, grow, part, split, shuffle, elsewhere, head,
+    conv, conv, conv, conv, padded_conv, activation, activation, slopes, resize, clip, silu, old_hard_swish, pair, pair,
+    per_channel, normalization, total, pool, squeeze_and_excite, concat, concat, concat, grow, part, split, shuffle,
+    elsewhere, head,
 ]  # fmt: skip
 
 

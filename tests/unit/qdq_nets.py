@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import tvm
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
 
 from tests import nets
 from tests.nets import node, value
@@ -60,6 +63,12 @@ def quantized(proto: onnx.ModelProto, folder: Path, activation: str = "uint8", *
     }
     quantize_static(source, result, _Samples(shape), **{**settings, **options})
     return onnx.load(result)
+
+
+def imported(proto: onnx.ModelProto) -> tvm.IRModule:
+    """Return a network as the pass that looks for bytes gets it."""
+    passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
+    return tvm.transform.Sequential(passes)(from_onnx(proto))
 
 
 def residual(channels: int = 20, size: int = 12) -> onnx.ModelProto:

@@ -48,6 +48,7 @@ LAYERS = {
     "odd groups": {"data": (1, 54, 6, 6), "channels": 216, "kernel": (3, 3), "groups": 3, "bias": False},
     "two groups": {"data": (1, 96, 6, 7), "channels": 64, "kernel": (5, 5), "padding": (2, 2, 2, 2), "groups": 2},
     "many groups": {"data": (1, 64, 6, 6), "channels": 64, "kernel": (3, 3), "padding": (1,) * 4, "groups": 16},
+    "groups of two blocks and a half": {"data": (1, 24, 5, 6), "channels": 120, "kernel": (3, 3), "groups": 3},
     "several from each": {"data": (1, 10, 6, 6), "channels": 30, "kernel": (3, 3), "groups": 10},
 }
 
@@ -88,10 +89,14 @@ def test_result_however_a_flattened_one_is_cut(config):
     cpu_kernels.check(_conv, made, WIDE, config)
 
 
-@pytest.mark.parametrize("bands", [1, 2, 5])
-def test_result_of_groups_however_it_is_cut(bands):
-    made = layer("groups that narrow", 16)
-    cpu_kernels.check(_conv, made, WIDE, Config(9, 2, Plan(made, Config(9, 2, 1, 1)).sources, bands))
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [("groups that narrow", 1), ("groups that narrow", 2), ("groups of two blocks and a half", 2), ("two groups", 2)],
+)
+@pytest.mark.parametrize("bands", [1, 3])
+def test_result_of_groups_however_it_is_cut(name, blocks, bands):
+    made = layer(name, 16, steps=(Step("add"), Step("sigmoid")))
+    cpu_kernels.check(_conv, made, WIDE, Config(4, blocks, Plan(made, Config(4, blocks, 1, 1)).sources, bands))
 
 
 @pytest.mark.parametrize(
@@ -131,8 +136,9 @@ def test_fillers_become_zero(name):
     assert not buffer[:, 1, :, :, 4:].any()
 
 
-def test_each_weight_is_packed_once():
-    made = layer("groups that narrow", 16)
+@pytest.mark.parametrize("name", [name for name in LAYERS if "groups" in LAYERS[name]])
+def test_each_weight_is_packed_once(name):
+    made = layer(name, 16)
     weights = np.arange(1, 1 + np.prod(made.weights_shape), dtype=np.float32).reshape(made.weights_shape)
     packed = _conv.pack(made, WIDE, default(made, WIDE), weights)
     assert np.array_equal(np.sort(packed[packed != 0]), weights.ravel())
@@ -185,7 +191,7 @@ def test_candidates(name, machine):
     assert costs == sorted(costs)
     assert costs[0] > 0
     for config, _ in found:
-        assert made.out.blocks % config.blocks == 0
+        assert config.blocks in _conv_plan.blocks_of_units(made)
         assert config.columns * config.blocks < machine.registers
 
 
@@ -200,7 +206,7 @@ def test_cores_get_equal_shares(size, inputs, outputs, taps, cores):
     plan = Plan(_conv_plan.flattened(made), config)
     ends = [band * plan.tiles_of_image // config.bands for band in range(config.bands + 1)]
     sizes = [end - first for first, end in itertools.pairwise(ends)]
-    work = sizes * plan.groups
+    work = sizes * plan.units
     share = -(-len(work) // cores)  # TVM gives each thread as many neighbouring iterations
     most = max(sum(work[first : first + share]) for first in range(0, len(work), share))
     assert most * cores <= 1.15 * sum(work)
@@ -253,14 +259,15 @@ def test_sums_stay_in_registers():
     assert "AllocWorkspace" not in assembly
 
 
-def test_weights_of_the_next_chunk_are_fetched():
-    made = layer_of((1, 512, 7, 7), 64, (1, 1), 16)
-    chunked, whole = (
-        cpu_kernels.assembly(_conv.kernel(made, WIDE, config), SERVER)
-        for config in (Config(13, 2, 8, 1), Config(13, 2, 32, 1))
-    )
-    assert "prefetcht1" in chunked
-    assert "prefetch" not in whole
+@pytest.mark.parametrize(
+    ("size", "config", "fetches"),
+    [(7, Config(13, 2, 8, 1), True), (7, Config(13, 2, 32, 1), True), (56, Config(13, 2, 32, 1), False)],
+    ids=["next chunk", "next unit", "many pixels"],
+)
+def test_weights_that_come_next_are_fetched(size, config, fetches):
+    made = layer_of((1, 512, size, size), 64, (1, 1), 16)
+    assembly = cpu_kernels.assembly(_conv.kernel(made, WIDE, config), SERVER)
+    assert ("prefetcht1" in assembly) == fetches
 
 
 def test_multiplies_by_elements_where_vectors_are_narrow():

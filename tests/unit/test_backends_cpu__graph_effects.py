@@ -82,6 +82,13 @@ def test_functions(node, expected):
     assert effects([node]) == [expected]
 
 
+def test_one_slope_for_all_channels():
+    assert effects([("PRelu", "x w", "y")], {"w": np.full((1, 1, 1), 0.25, np.float32)}) == [
+        Function("leaky_relu", (0.25,))
+    ]
+    assert effects([("PRelu", "x w", "y")], {"w": NUMBERS.reshape(3, 1, 1)}) is None
+
+
 def test_hard_swish_may_have_a_factor():
     weights = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)}
     function, factor = effects([("Add", "x three", "a"), ("Clip", "a zero six", "b"), ("Mul", "b x", "y")], weights)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toolchain.backends.cpu._graph_effects import Affine, Function, Operand
-from toolchain.backends.cpu._graph_plans import Carried, Flat, Join, Plain, Plan, Slice, homes, whole
+from toolchain.backends.cpu._graph_plans import Carried, Flat, ImagePlan, Join, Plain, RowPlan, Slice, homes, whole
 from toolchain.backends.cpu._graph_values import Operation, Value
 from toolchain.backends.cpu._layers import Activation, Conv, Dense, Map
 
@@ -23,7 +23,7 @@ def constant(array):
 
 def made(out, data=None):
     data = data or image(3)
-    return Plan(Map(whole(data, LANES), whole(out, LANES)), data, out, 0)
+    return ImagePlan(data, out, 0, bare=Map(whole(data, LANES), whole(out, LANES)))
 
 
 def joined(*values, plain=False):
@@ -107,7 +107,7 @@ def test_what_relax_computes_in_blocks_has_buffers_of_its_own():
 def test_plain_results_have_no_home():
     rows = Value(shape=(1, 5), dtype="float32")
     items = [
-        Plan(Dense(1, 3, 5), rows, rows, 0),
+        RowPlan(rows, rows, 0, bare=Dense(1, 3, 5)),
         Flat(image(5), rows, 0),
         Plain(Operation("nn.softmax", (), (rows,)), 0),
     ]
@@ -119,7 +119,8 @@ def conv(weights, effects, groups=1, taken=1):
     bare = Conv(
         Activation(1, inputs * groups, 4, 5, LANES), Activation(1, outputs, 4, 5, LANES), tuple(kernel), groups=taken
     )
-    return Plan(bare, image(inputs * groups), image(outputs), 0, constant(weights), groups=groups, effects=effects)
+    weights = constant(weights)
+    return ImagePlan(image(inputs * groups), image(outputs), 0, weights, effects, bare=bare, groups=groups)
 
 
 def line(scale, shift):
@@ -160,7 +161,7 @@ def test_weights_of_a_dense_layer_are_turned():
     weights = np.arange(6, dtype=np.float32).reshape(3, 2)
     rows = Value(shape=(5, 3), dtype="float32")
     out = Value(shape=(5, 2), dtype="float32")
-    plan = Plan(Dense(5, 3, 2), rows, out, 0, constant(weights), turned=True, effects=[line([1, 2], 0)])
+    plan = RowPlan(rows, out, 0, constant(weights), [line([1, 2], 0)], bare=Dense(5, 3, 2), is_turned=True)
     np.testing.assert_array_equal(plan.folded_weights(), (weights * [1, 2]).T)
     assert (plan.channels, plan.axis) == (2, 1)
 
@@ -174,5 +175,6 @@ def test_other_tensors_lie_where_they_are_told_to():
 
 
 def test_data_that_is_read_plain_stays_plain():
-    plan = Plan(Conv(Activation(1, 3, 4, 5, 1), Activation(1, 8, 4, 5, LANES), (1, 1)), image(3), image(8), 0)
+    bare = Conv(Activation(1, 3, 4, 5, 1), Activation(1, 8, 4, 5, LANES), (1, 1))
+    plan = ImagePlan(image(3), image(8), 0, bare=bare)
     assert plan.layer(lambda value: whole(value, LANES)).data.lanes == 1

@@ -30,6 +30,7 @@ CASES = {
     "padding that is not needed": ((1, 16, 6, 6), 16, (3, 3), {"padding": (1, 1, 2, 2), "strides": (3, 3)}),
     "dilation": ((1, 16, 9, 10), 16, (3, 3), {"padding": (2,) * 4, "dilation": (2, 2)}),
     "padding wider than the image": ((1, 16, 2, 3), 16, (3, 3), {"padding": (4,) * 4, "dilation": (4, 4)}),
+    "nothing but padding": ((1, 16, 2, 2), 16, (1, 1), {"padding": (3, 3, 0, 0), "strides": (9, 9)}),
     "one row": ((1, 16, 1, 35), 32, (1, 5), {"padding": (0, 2, 0, 2)}),
     "one column": ((1, 16, 17, 1), 16, (3, 3), {"padding": (1,) * 4}),
     "three channels": ((1, 3, 30, 22), 32, (7, 7), {"padding": (3,) * 4, "strides": (2, 2), "few": True}),

@@ -15,7 +15,7 @@ from tests import nets
 from tests.nets import node, value
 from tests.unit.cpu_bytes import NARROW, WIDE, require_dot
 from tests.unit.cpu_kernels import NATIVE
-from tests.unit.qdq_nets import floating, quantized, random, residual, weights
+from tests.unit.qdq_nets import floating, imported, quantized, random, residual, weights
 from toolchain.backends.attributes import EXACT
 from toolchain.backends.cpu import _graph, _int8_graph, _templates
 from toolchain.backends.cpu._layers import QuantizedConv, QuantizedMap, QuantizedPool, from_json
@@ -24,13 +24,6 @@ from toolchain.backends.cpu._machine import Machine
 MACHINES = {"wide": WIDE, "narrow": NARROW}
 CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
 SDOT = Machine(4, 32, "sdot", 2)
-
-
-def imported(proto):
-    from tvm.relax.frontend.onnx import from_onnx
-
-    passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
-    return tvm.transform.Sequential(passes)(from_onnx(proto))
 
 
 def layers(module):
@@ -250,8 +243,7 @@ def rounding(name, source, target, scale, dtype, held, zero=0):
     return node(name, [source, f"{target}_scale", f"{target}_zero"], [target])
 
 
-def test_bytes_from_and_to_the_outside():
-    """The network's input is bytes already: those stay as they are, and its result is bytes."""
+def test_result_that_is_bytes():
     held = {"w": np.random.default_rng(0).integers(-99, 99, (16, 16, 1, 1)).astype(np.int8)}
     nodes = [
         rounding("DequantizeLinear", "x", "d", 0.1, np.uint8, held, 9),
@@ -267,6 +259,49 @@ def test_bytes_from_and_to_the_outside():
     reference = nets.run(proto, {"x": data})[0]
     assert found.dtype == reference.dtype == np.uint8
     assert np.abs(found.astype(int) - reference).max() <= 1
+
+
+def test_bytes_of_the_outside_go_into_blocks(tmp_path):
+    """The network's input is bytes already; on an Arm core they get another type."""
+    proto = quantized(residual(), tmp_path)
+    first = next(one for one in proto.graph.node if one.input[0] == "x")
+    assert first.op_type == "QuantizeLinear"
+    for reader in proto.graph.node:
+        reader.input[:] = ["x" if name == first.output[0] else name for name in reader.input]
+    proto.graph.node.remove(first)
+    proto.graph.input[0].CopyFrom(value("x", (1, 3, 12, 12), "uint8"))
+    module = imported(proto)
+    assert kinds(_int8_graph.quantized(module, WIDE)) == ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"]
+    outside = layers(_int8_graph.quantized(module, SDOT))[0]
+    assert (outside.data.dtype, outside.data.lanes, outside.out.dtype, outside.out.lanes) == ("uint8", 1, "int8", 4)
+    compute = compiled(_int8_graph.quantized(module, WIDE), WIDE)
+    data = np.random.default_rng(1).integers(0, 256, (1, 3, 12, 12)).astype(np.uint8)
+    reference = nets.run(proto, {"x": data})[0]
+    assert np.abs(compute(data) - reference).max() <= 1.01 * step(proto)
+
+
+def test_numbers_that_a_layer_on_bytes_makes(tmp_path):
+    """Nothing rounds the last results: they leave the layers as numbers."""
+    proto = quantized(residual(), tmp_path)
+    last = next(one for one in reversed(proto.graph.node) if one.op_type == "Gemm")
+    kept = list(proto.graph.node)[:-2]
+    assert [one.op_type for one in proto.graph.node][-2:] == ["QuantizeLinear", "DequantizeLinear"]
+    last.output[0] = "y"
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    module = _int8_graph.quantized(imported(proto), WIDE)
+    assert kinds(module) == ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"]
+    *_, conv, back = layers(module)
+    assert (conv.data.dtype, conv.out.dtype) == ("uint8", "float32")
+    assert (back.data, back.out.lanes) == (conv.out, 1)
+    data = random((1, 3, 12, 12), 10)
+    np.testing.assert_allclose(compiled(module, WIDE)(data), nets.run(proto, {"x": data})[0], rtol=0.1, atol=0.1)
+
+
+def test_bias_as_numbers(tmp_path):
+    settings = {"ActivationSymmetric": False, "WeightSymmetric": True, "QuantizeBias": False}
+    proto = quantized(residual(), tmp_path, extra_options=settings)
+    check(proto, WIDE, ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"], (1, 3, 12, 12))
 
 
 def test_weights_that_are_rounded_in_the_network():

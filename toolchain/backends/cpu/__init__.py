@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from toolchain.backends.cpu import _graph, _rest, _templates
+from toolchain.backends.cpu import _graph, _int8_graph, _rest, _templates
 from toolchain.backends.cpu._layers import Layer, task_of, to_json
 from toolchain.backends.cpu._machine import Machine, machine
 from toolchain.backends.cpu._offers import Offers
@@ -39,10 +39,12 @@ def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -
     transform = relax.transform
     own = target(board)
     with own:
-        prepared = tvm.transform.Sequential(
-            [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings(), transform.FoldConstant()]
-        )(module)
-        blocked = _graph.blocked(prepared, machine(own), frozenset(without))
+        module = tvm.transform.Sequential([transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()])(
+            module
+        )
+        # Folding turns the bytes of a quantized network's weights into floats.
+        quantized = _int8_graph.quantized(module, machine(own), frozenset(without))
+        blocked = _graph.blocked(transform.FoldConstant()(quantized), machine(own), frozenset(without))
         rewritten: tvm.IRModule = tvm.transform.Sequential(
             [relax.get_pipeline("zero"), transform.AttachAttrLayoutFreeBuffers()]
         )(blocked)

@@ -44,20 +44,20 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     """Return weights [out, in, height, width] as the kernel reads them; zeros where a channel does not read another.
 
     Returns:
-        [groups of blocks, blocks in, height, width, lanes in, blocks of a tile, lanes].
+        [units, blocks in, height, width, lanes in, blocks of a tile, lanes].
     """
     plan = Plan(layer, config)
-    lanes_in, width = layer.data.lanes, config.blocks * layer.out.lanes
-    packed = np.zeros((plan.groups, width, plan.sources * lanes_in, *layer.kernel), weights.dtype)
+    lanes, lanes_in, blocks = layer.out.lanes, layer.data.lanes, config.blocks
+    packed = np.zeros((plan.units, blocks * lanes, plan.sources * lanes_in, *layer.kernel), weights.dtype)
     outputs, inputs = layer.out.channels // layer.groups, layer.data.channels // layer.groups
-    for group in range(plan.groups):
-        start = plan.reach(group)[0] // lanes_in * lanes_in
-        end = min((group + 1) * width, layer.out.channels)
-        for number in range(group * width // outputs, (end - 1) // outputs + 1):
-            first, last = max(number * outputs, group * width), min((number + 1) * outputs, end)
-            where = slice(number * inputs - start, (number + 1) * inputs - start)
-            packed[group, first - group * width : last - group * width, where] = weights[first:last]
-    split = packed.reshape(plan.groups, config.blocks, layer.out.lanes, plan.sources, lanes_in, *layer.kernel)
+    for unit in range(plan.units):
+        (begin, end), (first, last) = plan.reach(unit), plan.owned(unit)
+        row, column = plan.start(unit) * lanes, begin // lanes_in * lanes_in
+        for group in range(begin // inputs, end // inputs):
+            top, bottom = max(first, group * outputs), min(last, (group + 1) * outputs)
+            where = slice(group * inputs - column, (group + 1) * inputs - column)
+            packed[unit, max(top - row, 0) : max(bottom - row, 0), where] = weights[top : max(top, bottom)]
+    split = packed.reshape(plan.units, blocks, lanes, plan.sources, lanes_in, *layer.kernel)
     return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
 

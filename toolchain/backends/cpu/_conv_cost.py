@@ -10,24 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from toolchain.backends.cpu._conv_plan import Config, Plan, Tiles, flattened, is_by_element
+from toolchain.backends.cpu._conv_plan import (
+    Config,
+    Plan,
+    Tiles,
+    blocks_of_units,
+    flattened,
+    has_few_pixels,
+    is_by_element,
+)
 from toolchain.backends.cpu._layers import Conv
 from toolchain.backends.cpu._machine import Machine
 
 _FLOAT, _BYTES_OF_LINE = 4, 64
 _LATENCY = 7.5
-_SHARPNESS = 10  # of the maximum of what limits a step: the limits disturb each other where they are near
+_SHARPNESS = 8  # of the maximum of what limits a step: the limits disturb each other where they are near
 
 # What beginning and ending takes: a band, a tile, each of its sums, a row and a tap of the filter. Many sums that are
 # stored at once hold up the next tile.
 _BAND, _TILE, _SUM, _BURST, _ROW, _TAP = 40.0, 5.0, 1.5, 0.12, 2.0, 2.5
 _LINE = 2.75  # what it takes to bring a cache line of the data from the second cache
-_L2_RATE = 25.0  # bytes that the second cache gives
+_L2_RATE = 18.0  # bytes that the second cache gives
 _RATE = 4.0  # bytes that memory gives to one core
 
-_FEW = 1024  # pixels up to which fetching weights takes long in relation to their use: larger images hide it
 _FINEST = 64  # bands that are tried, at most
-_MOST, _ALIKE, _WORSE = 6, 3, 1.5  # candidates: in all; with the same blocks; cost compared with the least
+_MOST, _ALIKE = 6, 3  # candidates in all, and with the same blocks
+_WORSE, _NEAR = 1.5, 0.1  # what is no candidate: how much more it costs, how little its columns differ from another's
 
 _UNROLLED = 250  # multiply-adds of a row of the filter up to which LLVM unrolls the taps: then data is held for all
 _SPARE = 2  # registers for what is under way, where vectors are used element by element
@@ -39,20 +47,22 @@ class _Work:
     """What a plan makes of a layer, whatever its bands are.
 
     Attributes:
-        groups: Groups of output blocks, of all images.
-        tiles: Tiles of a group.
+        units: Units of all images that cores share.
+        tiles: Tiles of each.
         tile: Cost of a tile, on average.
         first: Cost of the first tile.
-        bytes_of_group: Weights of a group.
+        bytes_of_unit: Weights of a unit.
         bytes_of_chunk: Weights of a chunk; of all of it if there is one.
+        fetches: Whether the weights that come next are fetched meanwhile.
     """
 
-    groups: int
+    units: int
     tiles: int
     tile: float
     first: float
-    bytes_of_group: int
+    bytes_of_unit: int
     bytes_of_chunk: int
+    fetches: bool
 
 
 def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
@@ -62,17 +72,17 @@ def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     found = [_banded(Plan(layer, config), machine, rows) for config in _tilings(layer, machine)]
     kept: list[tuple[Config, float]] = []
     for config, cost in sorted(found, key=lambda one: one[1]):
-        alike = sum(other.blocks == config.blocks for other, _ in kept)
-        if alike < _ALIKE and len(kept) < _MOST and (not kept or cost <= _WORSE * kept[0][1]):
+        alike = [other.columns for other, _ in kept if other.blocks == config.blocks]
+        is_new = all(abs(config.columns - columns) > _NEAR * max(config.columns, columns) for columns in alike)
+        is_good = not kept or cost <= _WORSE * kept[0][1]
+        if is_new and is_good and len(alike) < _ALIKE and len(kept) < _MOST:
             kept.append((config, cost))
     return kept
 
 
 def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
     """Yield the tiles that fit into the registers, with the chunks that go with them, uncut into bands."""
-    for blocks in range(1, min(layer.out.blocks, machine.registers) + 1):
-        if layer.out.blocks % blocks:
-            continue
+    for blocks in blocks_of_units(layer):
         depth = _depth(layer, machine, blocks)
         for columns in range(1, machine.registers // blocks + 1):
             count = -(-layer.out.width // columns)
@@ -108,10 +118,10 @@ def _reach(plan: Plan, columns: int) -> int:
 def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     """Return how many input blocks go into a chunk: those whose weights fill the first cache; all if that is no use."""
     plan = Plan(layer, Config(1, blocks, 1, 1))
-    pixels = layer.out.height * layer.out.width
     bytes_of_source = _bytes_of_source(plan)
-    most = machine.l1_bytes if pixels <= _FEW else machine.l2_bytes // 2
-    if layer.groups > 1 or pixels == 1 or plan.sources * bytes_of_source <= most:
+    most = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
+    is_single = layer.out.height * layer.out.width == 1
+    if layer.groups > 1 or is_single or plan.sources * bytes_of_source <= most:
         return plan.sources
     return max(1, machine.l1_bytes // bytes_of_source)
 
@@ -133,19 +143,19 @@ def _banded(plan: Plan, machine: Machine, rows: float) -> tuple[Config, float]:
 
 def _cost(work: _Work, bands: int, machine: Machine) -> float:
     """Estimate what the busiest core spends on a layer."""
-    rounds = -(-work.groups * bands // machine.cores)
-    share = min(rounds * -(-work.tiles // bands), -(-rounds * work.tiles // bands) + (work.groups > 1))
+    rounds = -(-work.units * bands // machine.cores)
+    share = min(rounds * -(-work.tiles // bands), -(-rounds * work.tiles // bands) + (work.units > 1))
     computing = share * work.tile + rounds * _BAND
-    groups = -(-rounds // bands) if 2 * work.bytes_of_group <= machine.l2_bytes else rounds
-    if work.bytes_of_chunk < work.bytes_of_group:
-        return max(computing, groups * work.bytes_of_group / _RATE) + work.bytes_of_chunk / _RATE
-    return computing + groups * max(0.0, work.bytes_of_group / _RATE - work.first)
+    units = -(-rounds // bands) if 2 * work.bytes_of_unit <= machine.l2_bytes else rounds
+    if work.fetches:
+        return max(computing, units * work.bytes_of_unit / _RATE) + work.bytes_of_chunk / _RATE
+    return computing + units * max(0.0, work.bytes_of_unit / _RATE - work.first)
 
 
 def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
-    """Estimate what a plan costs in groups of average reach, with so many rows of the filter inside the image."""
+    """Estimate what a plan costs in units of average reach, with so many rows of the filter inside the image."""
     data, blocks = plan.layer.data, plan.config.blocks
-    reaches = [plan.reach(group) for group in range(1 if plan.is_whole else plan.groups)]
+    reaches = [plan.reach(unit) for unit in range(1 if plan.is_whole else plan.units)]
     channels = sum(end - begin for begin, end in reaches) / len(reaches)
     sources = sum(-(-end // data.lanes) - begin // data.lanes for begin, end in reaches) / len(reaches)
     costs = []
@@ -157,13 +167,15 @@ def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
         costs.append(rows * (row + sources * _ROW) + plan.chunks * _ends(blocks * tiles.columns))
     whole = sum(cost * tiles.count for cost, tiles in zip(costs, plan.tiles, strict=True))
     bytes_of_source = _bytes_of_source(plan)
+    together = plan.units if plan.overlaps else 1  # units that one core takes in turns
     return _Work(
-        groups=plan.layer.out.batch * plan.groups,
+        units=plan.layer.out.batch * plan.units // together,
         tiles=plan.tiles_of_image,
-        tile=whole / plan.tiles_of_row,
-        first=costs[0],
-        bytes_of_group=plan.sources * bytes_of_source,
-        bytes_of_chunk=min(plan.config.depth, plan.sources) * bytes_of_source,
+        tile=together * whole / plan.tiles_of_row,
+        first=together * costs[0],
+        bytes_of_unit=together * plan.sources * bytes_of_source,
+        bytes_of_chunk=together * min(plan.config.depth, plan.sources) * bytes_of_source,
+        fetches=plan.fetches,
     )
 
 

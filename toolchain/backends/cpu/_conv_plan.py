@@ -1,13 +1,18 @@
-"""How a direct convolution is cut: tiles of columns, bands of lines, chunks of input channels.
+"""How a direct convolution is cut: tiles of columns, units of output blocks, bands of tiles, chunks of input blocks.
 
-A tile of T output columns times B output blocks is summed up in registers. A band is some neighbouring tiles, row after
-row: what one core does at a time. Where the weights of B output blocks are more than the first cache holds, they are
-cut into chunks of input blocks, and all tiles of a band pass over a chunk before the next: each weight comes from
-memory once.
+A tile of T output columns times B output blocks is summed up in registers. A unit is those blocks and the input
+channels that they read. A band is some neighbouring tiles, row after row: what one core does at a time. Where the
+weights of a unit are more than the first cache holds, they are cut into chunks of input blocks, and all tiles of a band
+pass over a chunk before the next: each weight comes from memory once.
+
+With groups of channels, a unit reads those of all groups that it has output channels of. Where a group is wider than a
+block and ends within one, each unit reads one group instead: what two groups have in one block is then summed up in
+turns.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +20,10 @@ from typing import Any
 
 from toolchain.backends.cpu._layers import Activation, Conv
 
+Least = Callable[[Any, Any], Any]
+
 _ELEMENTS = 4  # lanes up to which a multiply-add with one element of a vector costs nothing more
+_FEW = 1024  # pixels
 _TAPS = 8  # of a row of the filter, at most, that are worth holding in registers
 
 
@@ -88,15 +96,38 @@ class Plan:
         return -(-self.tiles_of_image // self.config.bands)
 
     @property
-    def groups(self) -> int:
-        """Groups of output blocks: those of a tile are one."""
+    def is_whole(self) -> bool:
+        """Whether all units read all channels."""
+        return self.layer.groups == 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether each unit reads one group of channels, and may share an output block with the next."""
+        outputs, lanes = self._of_group[1], self.layer.out.lanes
+        return not self.is_whole and outputs > lanes and outputs % lanes > 0
+
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        if self.overlaps:
+            return self.layer.groups * self._turns
         return self.layer.out.blocks // self.config.blocks
+
+    @property
+    def _of_group(self) -> tuple[int, int]:
+        """Input and output channels of a group."""
+        return self.layer.data.channels // self.layer.groups, self.layer.out.channels // self.layer.groups
+
+    @property
+    def _turns(self) -> int:
+        """Units of a group, where each unit reads one group."""
+        return -(-_most_blocks(self.layer) // self.config.blocks)
 
     @cached_property
     def sources(self) -> int:
-        """Input blocks that a group of output blocks reads, at most."""
+        """Input blocks that a unit reads, at most."""
         lanes = self.layer.data.lanes
-        reaches = (self.reach(group) for group in range(self.groups))
+        reaches = (self.reach(unit) for unit in range(self.units))
         return max(int(-(-end // lanes) - begin // lanes) for begin, end in reaches)
 
     @property
@@ -105,24 +136,43 @@ class Plan:
         return -(-self.sources // self.config.depth)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all groups of output blocks read all channels."""
-        return self.layer.groups == 1
+    def fetches(self) -> bool:
+        """Whether the weights that come next are fetched meanwhile."""
+        return self.chunks > 1 or (self.units > 1 and has_few_pixels(self.layer))
 
-    def reach(self, group: Any, least: Callable[[Any, Any], Any] = min) -> tuple[Any, Any]:
-        """Return which input channels a group of output blocks reads: the first one, and the one behind the last.
+    def start(self, unit: Any, least: Least = min) -> Any:
+        """Return the first output block of a unit.
 
         Args:
-            group: Its number, or an expression for it.
+            unit: Its number, or an expression for it.
             least: Returns the less of two of those.
         """
-        layer = self.layer
+        blocks, out = self.config.blocks, self.layer.out
+        if not self.overlaps:
+            return unit * blocks
+        first = unit // self._turns * self._of_group[1] // out.lanes
+        return least(first + unit % self._turns * blocks, out.blocks - blocks)
+
+    def reach(self, unit: Any, least: Least = min) -> tuple[Any, Any]:
+        """Return which input channels a unit reads: the first one, and the one behind the last."""
+        inputs, outputs = self._of_group
         if self.is_whole:
-            return 0, layer.data.channels
-        inputs, outputs = layer.data.channels // layer.groups, layer.out.channels // layer.groups
-        width = self.config.blocks * layer.out.lanes
-        last = least((group * width + width - 1) // outputs, layer.groups - 1)
-        return group * width // outputs * inputs, (last + 1) * inputs
+            return 0, inputs
+        if self.overlaps:
+            return unit // self._turns * inputs, (unit // self._turns + 1) * inputs
+        width = self.config.blocks * self.layer.out.lanes
+        last = least((unit * width + width - 1) // outputs, self.layer.groups - 1)
+        return unit * width // outputs * inputs, (last + 1) * inputs
+
+    def owned(self, unit: int) -> tuple[int, int]:
+        """Return which output channels a unit sums up: the first one, and the one behind the last."""
+        outputs, lanes = self._of_group[1], self.layer.out.lanes
+        width = self.config.blocks * lanes
+        if not self.overlaps:
+            return unit * width, min((unit + 1) * width, self.layer.out.channels)
+        group, turn = divmod(unit, self._turns)
+        first = group * outputs // lanes * lanes + turn * width
+        return max(first, group * outputs), min(first + width, (group + 1) * outputs)
 
     def is_by_pixel(self, registers: int) -> bool:
         """Whether all weights of a row of the filter stay in registers while the pixels of plain data pass by."""
@@ -134,7 +184,28 @@ class Plan:
     def packed(self) -> tuple[int, ...]:
         """Shape of the packed weights."""
         data, lanes = self.layer.data, self.layer.out.lanes
-        return (self.groups, self.sources, *self.layer.kernel, data.lanes, self.config.blocks, lanes)
+        return (self.units, self.sources, *self.layer.kernel, data.lanes, self.config.blocks, lanes)
+
+
+def blocks_of_units(layer: Conv) -> list[int]:
+    """List how many output blocks the units of a layer can have."""
+    blocks = layer.out.blocks
+    if Plan(layer, Config(1, 1, 1, 1)).overlaps:
+        most = _most_blocks(layer)
+        return sorted({-(-most // turns) for turns in range(1, most + 1)})
+    return [count for count in range(1, blocks + 1) if blocks % count == 0]
+
+
+def has_few_pixels(layer: Conv) -> bool:
+    """Whether weights are used for so few pixels that it takes long to bring them, in relation to their use."""
+    return 1 < layer.out.height * layer.out.width <= _FEW
+
+
+def _most_blocks(layer: Conv) -> int:
+    """Return how many output blocks have channels of one group, at most."""
+    outputs, lanes = layer.out.channels // layer.groups, layer.out.lanes
+    ends = (group * outputs for group in range(layer.groups + 1))
+    return max((end - 1) // lanes - begin // lanes + 1 for begin, end in itertools.pairwise(ends))
 
 
 def is_by_element(layer: Conv) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,12 @@ _LONG = {"sigmoid", "silu", "tanh"}  # steps of so many instructions that they a
 
 
 class _Sums:
-    """Vectors in registers. As many small buffers, since TVM puts up to 1 KiB on the stack, where LLVM finds it."""
+    """Vectors that LLVM keeps in registers.
+
+    Each is a buffer of its own: TVM puts less than 1 KiB of global scope on the stack, where LLVM finds it, and
+    anything else into a workspace. It is used through a view, since a pass of TVM looks at each use of an allocated
+    buffer for long.
+    """
 
     def __init__(self, count: int, lanes: int) -> None:
         self._buffers = [emit.flat(T.alloc_buffer((1,), f"float32x{lanes}")) for _ in range(count)]
@@ -36,19 +42,23 @@ class _Band:
 
     Attributes:
         image: Image.
-        group: Group of output blocks.
         first: Number of its first tile in the image.
         end: Number of the tile behind the last one.
-        begin: First input channel that the group reads.
+        unit: Unit.
+        block: First output block of the unit.
+        begin: First input channel that the unit reads.
         stop: The one behind the last.
+        chunk: Chunk.
     """
 
     image: Any
-    group: Any
     first: Any
     end: Any
+    unit: Any
+    block: Any
     begin: Any
     stop: Any
+    chunk: Any
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,10 @@ class _Tile:
     sums: _Sums
 
 
+_Place = tuple[Any, Any, Any, Any]
+_Step = Callable[[_Tile, Sequence[int]], None]
+
+
 class Writer:
     """Writes one kernel."""
 
@@ -85,22 +99,24 @@ class Writer:
 
     def write(self) -> None:
         """Write all statements."""
-        plan, groups, bands = self._plan, self._plan.groups, self._plan.config.bands
+        plan, bands = self._plan, self._plan.config.bands
+        units = 1 if plan.overlaps else plan.units  # those of the parallel loop
         operations = self._layer.flops / (2 * self._lanes)
-        with emit.shared(self._layer.out.batch * groups * bands, operations) as work:
+        with emit.shared(self._layer.out.batch * units * bands, operations) as work:
             # Groups of channels differ in work: there, each core gets some of all.
-            band = T.Bind(work % bands if plan.is_whole else work // groups % bands)
-            group = T.Bind(work // bands % groups if plan.is_whole else work % groups)
-            begin, stop = (T.Bind(channel) for channel in plan.reach(group, tirx.min))
+            band = T.Bind(work % bands if plan.is_whole else work // units % bands)
+            unit = T.Bind(work // bands % units if plan.is_whole else work % units)
             first, end = (T.Bind((band + more) * plan.tiles_of_image // bands) for more in (0, 1))
-            found = _Band(T.Bind(work // (groups * bands)), group, first, end, begin, stop)
-            if plan.chunks == 1:
-                self._tiles(found, 0)
-            else:
-                with T.serial(0, plan.chunks) as chunk:
-                    self._tiles(found, chunk)
+            image = T.Bind(work // (units * bands))
+            with (
+                T.serial(0, plan.units) if plan.overlaps else nullcontext(unit) as unit,
+                T.serial(0, plan.chunks) if plan.chunks > 1 else nullcontext(0) as chunk,
+            ):
+                block = T.Bind(plan.start(unit, tirx.min))
+                begin, stop = (T.Bind(channel) for channel in plan.reach(unit, tirx.min))
+                self._tiles(_Band(image, first, end, unit, block, begin, stop, chunk))
 
-    def _tiles(self, band: _Band, chunk: Any) -> None:
+    def _tiles(self, band: _Band) -> None:
         """Let all tiles of a band pass over a chunk."""
         width = self._plan.tiles_of_row
         with T.serial(band.first // width, (band.end + width - 1) // width) as row:
@@ -110,80 +126,95 @@ class Writer:
                 start = tirx.max(first, tiles.number)
                 with T.serial(start, tirx.min(end, tiles.number + tiles.count)) as number:
                     column = T.Bind(tiles.start + (number - tiles.number) * tiles.columns)
-                    self._tile(band, tiles, row, column, before + number - band.first, chunk)
-
-    def _tile(  # noqa: PLR0913, PLR0917 - a tile has that many coordinates
-        self, band: _Band, tiles: Tiles, row: Any, start: Any, number: Any, chunk: Any
-    ) -> None:
-        sums = _Sums(self._plan.config.blocks * tiles.columns, self._lanes)
-        tile = _Tile(band, tiles, row, start, number, sums)
-        if self._plan.chunks == 1:
-            self._begin(tile)
-            self._sum_up(tile, 0)
-            self._finish(tile)
-            return
-        with T.If(chunk == 0):
-            with T.Then():
-                self._begin(tile)
-            with T.Else():
-                self._resume(tile)
-        self._sum_up(tile, chunk)
-        with T.If(chunk == self._plan.chunks - 1):
-            with T.Then():
-                self._finish(tile)
-            with T.Else():
-                self._interrupt(tile)
+                    sums = _Sums(self._plan.config.blocks * tiles.columns, self._lanes)
+                    tile = _Tile(band, tiles, row, column, before + number - band.first, sums)
+                    self._begin(tile)
+                    self._sum_up(tile)
+                    self._end(tile)
 
     # --- where a tile's sums come from and go to -------------------------------------------------------------------
 
-    def _places(self, tile: _Tile) -> list[tuple[int, tuple[Any, Any, Any, Any]]]:
-        """List the sums of a tile: number, and image, block, row and column of the result."""
-        blocks, columns = self._plan.config.blocks, tile.tiles.columns
+    def _begin(self, tile: _Tile) -> None:
+        """Begin all sums that nothing was added to so far, and load the others."""
+        plan, band = self._plan, tile.band
+        if plan.overlaps:
+            last = tirx.max(band.unit - 1, 0)
+            known = T.Bind(tirx.Select(band.unit == 0, -1, plan.start(last, tirx.min) + plan.config.blocks - 1))
+            for block in range(plan.config.blocks):
+                self._either(band.block + block > known, self._fill, self._load, tile, [block])
+        elif plan.chunks > 1:
+            self._either(band.chunk == 0, self._fill, self._load, tile, range(plan.config.blocks))
+        else:
+            self._fill(tile, range(plan.config.blocks))
+
+    def _end(self, tile: _Tile) -> None:
+        """Finish all sums that nothing more is added to, and keep the others."""
+        plan, band = self._plan, tile.band
+        if plan.overlaps:
+            following = plan.start(tirx.min(band.unit + 1, plan.units - 1), tirx.min)
+            known = T.Bind(tirx.Select(band.unit == plan.units - 1, self._layer.out.blocks, following))
+            for block in range(plan.config.blocks):
+                self._either(band.block + block < known, self._finish, self._keep, tile, [block])
+        elif plan.chunks > 1:
+            self._either(band.chunk == plan.chunks - 1, self._finish, self._keep, tile, range(plan.config.blocks))
+        else:
+            self._finish(tile, range(plan.config.blocks))
+
+    @staticmethod
+    def _either(condition: Any, this: _Step, that: _Step, tile: _Tile, blocks: Sequence[int]) -> None:
+        with T.If(condition):
+            with T.Then():
+                this(tile, blocks)
+            with T.Else():
+                that(tile, blocks)
+
+    @staticmethod
+    def _places(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Place]]:
+        """List sums of a tile: number, and image, block, row and column of the result."""
+        band, columns = tile.band, tile.tiles.columns
         return [
-            (block * columns + t, (tile.band.image, tile.band.group * blocks + block, tile.row, tile.start + t))
-            for block, t in itertools.product(range(blocks), range(columns))
+            (block * columns + t, (band.image, band.block + block, tile.row, tile.start + t))
+            for block, t in itertools.product(blocks, range(columns))
         ]
 
-    def _vector(self, place: tuple[Any, Any, Any, Any]) -> Any:
+    def _vector(self, place: _Place) -> Any:
         return emit.ramp(emit.offset(self._layer.out, *place), self._lanes)
 
-    def _begin(self, tile: _Tile) -> None:
-        blocks, columns = self._plan.config.blocks, tile.tiles.columns
-        for block in range(blocks):
+    def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        for block in blocks:
             initial = emit.splat(0.0, self._lanes)
             if self._bias is not None:
-                first = (tile.band.group * blocks + block) * self._lanes
-                initial = T.Bind(self._bias[emit.ramp(first, self._lanes)])
-            for t in range(columns):
-                tile.sums[block * columns + t] = initial
+                initial = T.Bind(self._bias[emit.ramp((tile.band.block + block) * self._lanes, self._lanes)])
+            for number, _ in self._places(tile, [block]):
+                tile.sums[number] = initial
 
-    def _resume(self, tile: _Tile) -> None:
-        for number, place in self._places(tile):
+    def _load(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        for number, place in self._places(tile, blocks):
             tile.sums[number] = self._out[self._vector(place)]
 
-    def _interrupt(self, tile: _Tile) -> None:
-        for number, place in self._places(tile):
+    def _keep(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        for number, place in self._places(tile, blocks):
             T.buffer_store(self._out, tile.sums[number], [self._vector(place)])
 
-    def _finish(self, tile: _Tile) -> None:
+    def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
         if not any(step.kind in _LONG for step in self._layer.steps):
-            for number, place in self._places(tile):
+            for number, place in self._places(tile, blocks):
                 self._store(tile.sums[number], place)
             return
-        self._interrupt(tile)
-        blocks = self._plan.config.blocks
-        with T.serial(0, blocks * tile.tiles.columns) as number:
-            block = T.Bind(tile.band.group * blocks + number // tile.tiles.columns)
-            place = (tile.band.image, block, tile.row, tile.start + number % tile.tiles.columns)
+        self._keep(tile, blocks)
+        columns = tile.tiles.columns
+        with T.serial(0, len(blocks) * columns) as number:
+            block = T.Bind(tile.band.block + blocks[0] + number // columns)
+            place = (tile.band.image, block, tile.row, tile.start + number % columns)
             self._store(self._out[self._vector(place)], place)
 
-    def _store(self, value: Any, place: tuple[Any, Any, Any, Any]) -> None:
+    def _store(self, value: Any, place: _Place) -> None:
         stepped = emit.applied(value, self._layer.steps, self._others, *place, self._lanes)
         T.buffer_store(self._out, stepped, [self._vector(place)])
 
     # --- the sums --------------------------------------------------------------------------------------------------
 
-    def _sum_up(self, tile: _Tile, chunk: Any) -> None:
+    def _sum_up(self, tile: _Tile) -> None:
         """Add what a chunk of the input gives."""
         plan, layer, data = self._plan, self._layer, self._layer.data
         (height, _), (down, _), (top, *_), (reach, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
@@ -192,7 +223,7 @@ class Writer:
         end = T.Bind(tirx.min(height, tirx.floordiv(data.height - row + reach - 1, reach)))
         first = T.Bind(tile.band.begin // data.lanes)
         count = T.Bind((tile.band.stop + data.lanes - 1) // data.lanes - first)
-        here = T.Bind(chunk * plan.config.depth)
+        here = T.Bind(tile.band.chunk * plan.config.depth)
         with (
             T.serial(here, tirx.min(here + plan.config.depth, count)) as source,
             T.serial(begin, end) as tap,
@@ -202,7 +233,7 @@ class Writer:
     def _taps(self, tile: _Tile, block: Any, source: Any, tap: Any, row: Any) -> None:
         """Add what one row of the filter gives on one block of input channels."""
         plan, layer, data = self._plan, self._layer, self._layer.data
-        packed = T.Bind(((tile.band.group * plan.sources + source) * layer.kernel[0] + tap) * layer.kernel[1])
+        packed = T.Bind(((tile.band.unit * plan.sources + source) * layer.kernel[0] + tap) * layer.kernel[1])
         if plan.is_by_pixel(self._registers):
             across = tile.start * layer.strides[1] - layer.padding[1]
             self._pixels(tile, T.Bind(emit.offset(data, tile.band.image, block, row, across)), packed)
@@ -211,7 +242,7 @@ class Writer:
             with T.serial(first, first + count) as column:
                 across = tile.start * layer.strides[1] + column * layer.dilation[1] - layer.padding[1]
                 pixel = T.Bind(emit.offset(data, tile.band.image, block, row, across))
-                if plan.chunks > 1:
+                if plan.fetches:
                     self._fetch(packed + column, tile.number)
                 if is_by_element(layer):
                     self._elements(tile, pixel, packed + column, inside)
@@ -234,7 +265,7 @@ class Writer:
                 self._multiply(tile, t, number, weights[tap * blocks : (tap + 1) * blocks])
 
     def _fetch(self, packed: Any, number: Any) -> None:
-        """Fetch this tile's share of the weights behind this chunk: of the next chunk, or of the next group."""
+        """Fetch this tile's share of the weights behind this chunk: of the next chunk, or of the next unit."""
         plan, (height, width) = self._plan, self._layer.kernel
         size = self._layer.data.lanes * plan.config.blocks * self._lanes
         share = -(-size // (_LINE * plan.tiles_of_band))
@@ -258,7 +289,7 @@ class Writer:
                     self._multiply(tile, t, T.Bind(emit.splat(number, lanes)), weights)
 
     def _own_lanes(self, tile: _Tile, block: Any) -> tuple[Any, Any]:
-        """Return which lanes of an input block are channels that the group reads: the first, and behind the last."""
+        """Return which lanes of an input block are channels that the unit reads: the first, and behind the last."""
         data, plan = self._layer.data, self._plan
         inputs = data.channels // self._layer.groups
         if inputs % data.lanes == 0:

@@ -19,7 +19,7 @@ from toolchain.backends.cpu._graph_kernels import StandIns, called, name
 from toolchain.backends.cpu._graph_match import Matcher
 from toolchain.backends.cpu._graph_values import read
 from toolchain.backends.cpu._graph_write import Writer
-from toolchain.backends.cpu._layers import Conv, Dense, Layer, from_json, task_of, to_json
+from toolchain.backends.cpu._layers import Conv, Dense, Layer, QuantizedConv, from_json, task_of, to_json
 from toolchain.backends.cpu._machine import Machine
 from toolchain.backends.cpu._templates import Choice
 
@@ -132,7 +132,7 @@ class _Finisher:
             return binding
         kernel, layer, choice = self._kernel(self._waiting[call.args[0]])
         arguments = list(call.args[1].fields)
-        if isinstance(layer, (Conv, Dense)):
+        if isinstance(layer, (Conv, Dense, QuantizedConv)):
             arguments[1] = self._weights(arguments[1], layer, choice)
         return relax.VarBinding(
             binding.var, relax.Call(call.op, [kernel, relax.Tuple(arguments)], call.attrs, call.ty_args)
@@ -147,7 +147,7 @@ class _Finisher:
             self._made[exact] = variable, layer, choice
         return self._made[exact]
 
-    def _weights(self, constant: Any, layer: Conv | Dense, choice: Choice) -> Any:
+    def _weights(self, constant: Any, layer: Conv | Dense | QuantizedConv, choice: Choice) -> Any:
         key = constant, (to_json(task_of(layer)), choice)
         if key not in self._packed:
             packed = _templates.pack(layer, self._machine, choice, constant.value.numpy())

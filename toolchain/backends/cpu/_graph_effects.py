@@ -71,11 +71,19 @@ def effects(operation: Operation, main: Value, axis: int) -> list[Effect] | None
     return None
 
 
-_FUNCTIONS: dict[str, Callable[[Operation], list[Effect]]] = {
+def _single_slope(operation: Operation) -> list[Effect] | None:
+    """Return PRelu with one slope for all channels, which is ONNX's LeakyRelu."""
+    slope = operation.inputs[1]
+    is_single = slope.constant is not None and slope.array.size == 1
+    return [Function("leaky_relu", (float(slope.array.reshape(())),))] if is_single else None
+
+
+_FUNCTIONS: dict[str, Callable[[Operation], list[Effect] | None]] = {
     "sigmoid": lambda _: [Function("sigmoid")],
     "tanh": lambda _: [Function("tanh")],
     "nn.silu": lambda _: [Function("silu")],
     "nn.leakyrelu": lambda operation: [Function("leaky_relu", (float(operation.attributes.alpha),))],
+    "nn.prelu": _single_slope,
     "hard_sigmoid": lambda operation: [Function("hard_sigmoid", operation.values)],
     "hard_swish": lambda operation: [Function("hard_swish"), _times(operation.values[0])],
     "negative": lambda _: [_times(-1.0)],

@@ -6,40 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from toolchain.backends.cpu import _graph_carry as carry
 from toolchain.backends.cpu import _graph_effects as effects
 from toolchain.backends.cpu import _templates
-from toolchain.backends.cpu._graph_plans import Carried, Flat, Item, Join, Plain, Plan, Slice, whole
+from toolchain.backends.cpu._graph_plans import Carried, Flat, ImagePlan, Item, Join, Plain, RowPlan, Slice, whole
 from toolchain.backends.cpu._graph_values import Block, Operation, Value
 from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer, Map, Pool
 
 _FEW = 4  # channels of an image that a convolution reads as it is
 _MOST_GROUPS = 8  # that are worth multiplying zeros for
 
-# What can be done on any layout, since it is done to each element alone. Where blocks are filled up with zeros, only
-# what makes finite numbers of zeros: those would spoil the sums of the next layer.
-_ALWAYS_FINITE = frozenset(
-    [
-        *(
-            "abs",
-            "erf",
-            "exp",
-            "sqrt",
-            "square",
-            "sin",
-            "cos",
-            "atan",
-            "sinh",
-            "cosh",
-            "asinh",
-            "floor",
-            "ceil",
-            "round",
-        ),
-        *("sign", "nn.gelu", "nn.gelu_tanh", "nn.selu", "nn.softplus"),
-        *("add", "subtract", "multiply", "maximum", "minimum"),
-    ]
-)
-_ELEMENT_WISE = _ALWAYS_FINITE | frozenset({"log", "rsqrt", "divide", "power"})
 _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "flatten"})
 
 
@@ -49,7 +25,7 @@ class Matcher:
     def __init__(self, block: Block, lanes: int, without: frozenset[str]) -> None:
         self._block, self._lanes, self._without = block, lanes, without
         self._items: list[Item] = []
-        self._ends: dict[Value, Plan] = {}  # layers by their result, which more can be done to
+        self._ends: dict[Value, ImagePlan | RowPlan] = {}  # layers by their result, which more can be done to
         self._blocked: set[Value] = set()
         self._slices: set[Value] = set()
         self._joined_plain: set[Value] = set()
@@ -71,13 +47,15 @@ class Matcher:
     def _whole(self, value: Value) -> Activation:
         return whole(value, self._lanes)
 
-    def _planned(self, plan: Plan) -> bool:
+    def _planned(self, plan: ImagePlan | RowPlan) -> bool:
         """Take a layer if a template computes it."""
-        if not (self._blocks or isinstance(plan.bare, Dense)) or not self._covered(plan.layer(self._whole)):
+        if plan.data.constant is not None or not (self._blocks or isinstance(plan, RowPlan)):
+            return False
+        if not self._covered(plan.layer(self._whole)):
             return False
         self._items.append(plan)
         self._ends[plan.out] = plan
-        if not isinstance(plan.bare, Dense):
+        if isinstance(plan, ImagePlan):
             self._blocked.add(plan.out)
         return True
 
@@ -102,7 +80,7 @@ class Matcher:
                     _pair(attributes.dilation),
                     taken,
                 )
-                if self._planned(Plan(bare, data, operation.out, at, weights, groups=groups)):
+                if self._planned(ImagePlan(data, operation.out, at, weights, bare=bare, groups=groups)):
                     return True
         return False
 
@@ -111,10 +89,10 @@ class Matcher:
         known = data.dtype == weights.dtype == "float32" and data.shape and operation.out.shape
         if not known or weights.constant is None or weights.shape is None or len(weights.shape) != 2:  # noqa: PLR2004
             return False
-        turned = operation.name == "matmul"
+        is_turned = operation.name == "matmul"
         *rows, inputs = data.shape or ()
-        bare = Dense(math.prod(rows), inputs, weights.shape[turned])
-        return self._planned(Plan(bare, data, operation.out, at, weights, turned))
+        bare = Dense(math.prod(rows), inputs, weights.shape[is_turned])
+        return self._planned(RowPlan(data, operation.out, at, weights, bare=bare, is_turned=is_turned))
 
     def _pool(self, operation: Operation, at: int) -> bool:
         data, attributes = operation.inputs[0], operation.attributes
@@ -131,7 +109,7 @@ class Matcher:
             _pair(attributes.dilation),
             mean and bool(attributes.count_include_pad),
         )
-        return self._planned(Plan(bare, data, operation.out, at))
+        return self._planned(ImagePlan(data, operation.out, at, bare=bare))
 
     def _adaptive(self, operation: Operation, at: int) -> bool:
         if not operation.out.is_image or operation.out.image[2:] != (1, 1):
@@ -158,14 +136,14 @@ class Matcher:
         if not data.is_image:
             return False
         bare = Pool(self._whole(data), self._whole(out), reduce, (data.image[2], data.image[3]))
-        return self._planned(Plan(bare, data, out, at))
+        return self._planned(ImagePlan(data, out, at, bare=bare))
 
     def _shuffle(self, operation: Operation, at: int) -> bool:
         data = operation.inputs[0]
         if data not in self._blocked:
             return False
         bare = Map(self._whole(data), self._whole(operation.out), shuffle=int(operation.values[0]))
-        return self._planned(Plan(bare, data, operation.out, at))
+        return self._planned(ImagePlan(data, operation.out, at, bare=bare))
 
     def _concat(self, operation: Operation, at: int) -> bool:
         images = all(value.is_image and value.constant is None for value in operation.inputs)
@@ -216,9 +194,8 @@ class Matcher:
         if source not in self._blocked or not operation.out.is_image:
             return False
         _, axes, begin, _, *strides = operation.call.args
-        if [int(axis) % 4 for axis in axes.fields] != [1] or any(
-            int(one) != 1 for all_ in strides for one in all_.fields
-        ):
+        steps = {int(one) for each in strides for one in each.fields}
+        if [int(axis) % 4 for axis in axes.fields] != [1] or steps - {1}:
             return False
         channels = source.image[1]
         first = int(begin.fields[0])
@@ -270,30 +247,20 @@ class Matcher:
             made = effects.effects(operation, value, 1)
             lanes = self._lanes if value in self._blocked else 1
             bare = Map(whole(value, lanes), self._whole(value))
-            if made is not None and self._planned(Plan(bare, value, operation.out, at, effects=made)):
+            if made is not None and self._planned(ImagePlan(value, operation.out, at, effects=made, bare=bare)):
                 return True
         return False
 
     def _carried(self, operation: Operation, at: int) -> bool:
         """Let Relax do it, but on blocked tensors."""
-        out = operation.out
-        if operation.name not in _ELEMENT_WISE or not out.is_image:
+        tensors = [value for value in operation.inputs if value.constant is None]
+        if not any(value in self._blocked for value in tensors) or any(value in self._slices for value in tensors):
             return False
-        if out.image[1] % self._lanes and operation.name not in _ALWAYS_FINITE:
-            return False
-        if not any(value in self._blocked for value in operation.inputs):
-            return False
-        if not all(self._can_carry(value, out) for value in operation.inputs):
+        if not self._blocks or not carry.is_carried(operation, self._lanes):
             return False
         self._items.append(Carried(operation, at))
-        self._blocked.add(out)
+        self._blocked.add(operation.out)
         return True
-
-    def _can_carry(self, value: Value, out: Value) -> bool:
-        """Whether a tensor in blocks takes part in an operation of Relax as it would on plain layout."""
-        if value.constant is not None:
-            return value.shape is not None and math.prod(value.shape) == 1
-        return value.is_image and value.shape == out.shape and value not in self._slices
 
     _HANDLERS: ClassVar[dict[str, Callable[[Matcher, Operation, int], bool]]] = {
         "nn.conv2d": _conv,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toolchain.backends.cpu import _graph_effects as effects
 from toolchain.backends.cpu._graph_effects import Affine, Done, Effect
 from toolchain.backends.cpu._graph_values import Operation, Value
-from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer
+from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer, Map, Pool
 
 
 @dataclass(eq=False)
@@ -20,34 +20,36 @@ class Plan:
     """A layer.
 
     Attributes:
-        bare: The layer without bias and steps, in buffers of its own.
         data: What it reads.
         out: What it makes, after `effects`.
         at: Number of the last operation it stands for.
-        weights: Constant with its weights, if it has any: OIHW, or [outputs, inputs].
-        turned: Whether they are [inputs, outputs] instead.
-        groups: Groups of channels in the weights; a layer with fewer gets zeros for what they leave out.
+        weights: Constant with its weights, if it has any.
         effects: What is done to the result.
     """
 
-    bare: Layer
     data: Value
     out: Value
     at: int
     weights: Value | None = None
-    turned: bool = False
-    groups: int = 1
     effects: list[Effect] = field(default_factory=list)
 
     @property
     def channels(self) -> int:
         """Channels of the result."""
-        return self.bare.outputs if isinstance(self.bare, Dense) else self.bare.out.channels
+        return (self.out.shape or ())[self.axis]
 
     @property
     def axis(self) -> int:
         """Axis of the channels in the result as Relax has it."""
-        return len(self.out.shape or ()) - 1 if isinstance(self.bare, Dense) else 1
+        raise NotImplementedError
+
+    def layer(self, place: Callable[[Value], Activation]) -> Layer:
+        """Return the layer.
+
+        Args:
+            place: Tells where a blocked tensor lies.
+        """
+        raise NotImplementedError
 
     def parts(self) -> tuple[Affine | None, list[Done]]:
         """Return what goes into weights and bias, and the steps."""
@@ -57,42 +59,86 @@ class Plan:
             return None, effects.steps(made, self.channels)
         return first, effects.steps(made[1:], self.channels)
 
-    def layer(self, place: Callable[[Value], Activation]) -> Layer:
-        """Return the layer.
-
-        Args:
-            place: Tells where a blocked tensor lies.
-        """
-        folded, done = self.parts()
-        bias = folded is not None and bool((folded.shift != 0).any())
-        if isinstance(self.bare, Dense):
-            return replace(self.bare, bias=bias, steps=tuple(one.step for one in done))
-        steps = tuple(replace(one.step, other=place(one.value)) if one.value else one.step for one in done)
-        data = self.bare.data if self.bare.data.lanes == 1 else place(self.data)
-        layer = replace(self.bare, data=data, out=place(self.out), steps=steps)
-        return replace(layer, bias=bias) if isinstance(layer, Conv) else layer
-
-    def folded_weights(self) -> NDArray[np.float32] | None:
-        """Return the weights with a factor for each output channel in them; None if they stay as they are."""
+    @property
+    def has_bias(self) -> bool:
+        """Whether there is a bias."""
         folded, _ = self.parts()
-        factors = None if folded is None or (folded.scale == 1).all() else folded.scale
-        spread = isinstance(self.bare, Conv) and self.bare.groups != self.groups
-        if self.weights is None or not (spread or self.turned or factors is not None):
-            return None
-        weights = self.weights.array
-        if spread:
-            weights = _ungrouped(weights, self.groups)
-        if self.turned:
-            weights = weights.T
-        if factors is None:
-            return weights
-        shape = (-1, *[1] * (weights.ndim - 1))
-        return (weights * np.broadcast_to(factors, (self.channels,)).reshape(shape)).astype(np.float32)
+        return folded is not None and bool((folded.shift != 0).any())
 
     def bias(self) -> NDArray[np.float64]:
         """Return the bias."""
         folded, _ = self.parts()
         return np.broadcast_to(np.array(0.0) if folded is None else folded.shift, (self.channels,))
+
+    def folded_weights(self) -> NDArray[np.float32] | None:
+        """Return the weights, outputs first, with a factor for each in them; None if they stay as they are."""
+        folded, _ = self.parts()
+        factors = None if folded is None or (folded.scale == 1).all() else folded.scale
+        weights = self._turned_weights()
+        if factors is None or self.weights is None:
+            return weights
+        weights = self.weights.array if weights is None else weights
+        shape = (-1, *[1] * (weights.ndim - 1))
+        return (weights * np.broadcast_to(factors, (self.channels,)).reshape(shape)).astype(np.float32)
+
+    def _turned_weights(self) -> NDArray[np.float32] | None:
+        """Return the weights as the layer wants them before they are packed; None if they are so already."""
+        return None
+
+
+@dataclass(eq=False)
+class ImagePlan(Plan):
+    """A layer on images.
+
+    Attributes:
+        bare: The layer without bias and steps, in buffers of its own; weights are OIHW.
+        groups: Groups of channels in the weights; a layer with fewer gets zeros for what they leave out.
+    """
+
+    bare: Conv | Pool | Map = field(kw_only=True)
+    groups: int = 1
+
+    @property
+    def axis(self) -> int:
+        """Axis of the channels in the result as Relax has it."""
+        return 1
+
+    def layer(self, place: Callable[[Value], Activation]) -> Conv | Pool | Map:
+        """Return the layer; data that is read plain stays so."""
+        done = self.parts()[1]
+        steps = tuple(replace(one.step, other=place(one.value)) if one.value else one.step for one in done)
+        data = self.bare.data if self.bare.data.lanes == 1 else place(self.data)
+        layer = replace(self.bare, data=data, out=place(self.out), steps=steps)
+        return replace(layer, bias=self.has_bias) if isinstance(layer, Conv) else layer
+
+    def _turned_weights(self) -> NDArray[np.float32] | None:
+        same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
+        return None if same or self.weights is None else _ungrouped(self.weights.array, self.groups)
+
+
+@dataclass(eq=False)
+class RowPlan(Plan):
+    """A fully connected layer on plain rows.
+
+    Attributes:
+        bare: The layer without bias and steps; weights are [outputs, inputs].
+        is_turned: Whether the constant is [inputs, outputs].
+    """
+
+    bare: Dense = field(kw_only=True)
+    is_turned: bool = False
+
+    @property
+    def axis(self) -> int:
+        """Axis of the channels in the result as Relax has it."""
+        return len(self.out.shape or ()) - 1
+
+    def layer(self, place: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
+        """Return the layer."""
+        return replace(self.bare, bias=self.has_bias, steps=tuple(one.step for one in self.parts()[1]))
+
+    def _turned_weights(self) -> NDArray[np.float32] | None:
+        return self.weights.array.T if self.is_turned and self.weights is not None else None
 
 
 def _ungrouped(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
@@ -195,7 +241,7 @@ class Plain:
     at: int
 
 
-Item = Plan | Join | Slice | Carried | Flat | Plain
+Item = ImagePlan | RowPlan | Join | Slice | Carried | Flat | Plain
 
 
 def whole(value: Value, lanes: int) -> Activation:
@@ -228,7 +274,7 @@ def homes(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]
 def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     """Return for each tensor that is part of a larger one that one, and its first block there."""
     alone = {value for item in items if isinstance(item, Carried) for value in item.operation.inputs}
-    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (Plan, Join))} - alone
+    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - alone
     parents: dict[Value, tuple[Value, int]] = {}
     for item in items:
         if isinstance(item, Slice):
@@ -240,8 +286,6 @@ def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     return parents
 
 
-def _is_blocked(item: Item) -> TypeGuard[Plan | Join | Slice | Carried]:
+def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | Carried]:
     """Whether an item makes a blocked tensor, or tells of a part of one."""
-    if isinstance(item, Plan):
-        return not isinstance(item.bare, Dense)
-    return isinstance(item, (Slice, Carried)) or (isinstance(item, Join) and not item.plain)
+    return isinstance(item, (ImagePlan, Slice, Carried)) or (isinstance(item, Join) and not item.plain)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from toolchain.backends.cpu._graph_carry import carried
 from toolchain.backends.cpu._graph_fold import contiguous
 from toolchain.backends.cpu._graph_kernels import StandIns
-from toolchain.backends.cpu._graph_plans import Carried, Flat, Item, Join, Plain, Plan, Slice, homes, whole
+from toolchain.backends.cpu._graph_plans import Carried, Flat, ImagePlan, Item, Join, Plain, Plan, RowPlan, homes, whole
 from toolchain.backends.cpu._graph_values import Block, Value
-from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer, Map
+from toolchain.backends.cpu._layers import Activation, Layer, Map
 
 
 class Writer:
@@ -41,8 +42,11 @@ class Writer:
         return relax.DataflowBlock(self._bindings)
 
     def _item(self, item: Item) -> None:
-        if isinstance(item, Plan):
-            (self._dense if isinstance(item.bare, Dense) else self._layer)(item)
+        """Write an item; there is nothing to write for a slice, which is a view."""
+        if isinstance(item, ImagePlan):
+            self._layer(item)
+        elif isinstance(item, RowPlan):
+            self._dense(item)
         elif isinstance(item, Join):
             (self._plain_join if item.plain else self._join)(item)
         elif isinstance(item, Carried):
@@ -51,10 +55,8 @@ class Writer:
             self._flat(item)
         elif isinstance(item, Plain):
             for value in item.operation.outputs:
-                if value.variable is not None and value.variable in self._block.origins:
+                if value.variable in self._block.origins:
                     self._plain(value.variable)
-        else:
-            assert isinstance(item, Slice)  # noqa: S101 - which is a view: there is nothing to write
 
     # Variables as Relax has them
 
@@ -123,24 +125,20 @@ class Writer:
             call = self._call(layer, arguments, shape)
         self._buffers[root] = self._new(value.variable.name, shape, call)
 
-    def _place(self, value: Value) -> Activation:
-        return self._blocked(value)[0]
-
-    def _layer(self, plan: Plan) -> None:
-        layer = plan.layer(self._place_or_home)
-        assert not isinstance(layer, Dense)  # noqa: S101 - those are written elsewhere
+    def _layer(self, plan: ImagePlan) -> None:
+        layer = plan.layer(self._place)
         arguments = [self._plain(plan.data.variable) if layer.data.lanes == 1 else self._blocked(plan.data)[1]]
         if plan.weights is not None:
-            arguments.append(_weights(plan))
-        if isinstance(layer, Conv) and layer.bias:
+            arguments.append(_weights(plan.weights, plan))
+        if plan.has_bias:
             arguments.append(self._numbers(plan.bias(), plan.channels))
         arguments += self._step_arguments(plan)
         self._written(layer, arguments, plan.out, layer.out)
 
-    def _place_or_home(self, value: Value) -> Activation:
-        return self._homes[value][1] if value in self._homes else self._place(value)
+    def _place(self, value: Value) -> Activation:
+        return self._homes[value][1] if value in self._homes else whole(value, self._lanes)
 
-    def _step_arguments(self, plan: Plan) -> list[Any]:
+    def _step_arguments(self, plan: ImagePlan) -> list[Any]:
         made = []
         for one in plan.parts()[1]:
             if one.value is not None:
@@ -186,11 +184,12 @@ class Writer:
 
     def _carried(self, item: Carried) -> None:
         operation = item.operation
-        blocked = {value.variable: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
-        arguments = [blocked.get(self._first_name(argument), argument) for argument in operation.call.args]
-        call = relax.Call(operation.call.op, arguments, operation.call.attrs, operation.call.ty_args)
-        place = whole(item.out, self._lanes)
-        self._buffers[item.out] = self._new(item.out.variable.name, place.shape, call)
+        blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
+        named = {value.variable: variable for value, variable in blocked.items()}
+        arguments = [named.get(self._first_name(argument), argument) for argument in operation.call.args]
+        expression = carried(operation, blocked, arguments, self._lanes)
+        shape = whole(item.out, self._lanes).shape
+        self._buffers[item.out] = self._new(item.out.variable.name, shape, expression)
 
     def _first_name(self, argument: Any) -> Any:
         """Return the variable that first had the value of an argument."""
@@ -206,18 +205,19 @@ class Writer:
 
     # Dense layers, on plain rows
 
-    def _dense(self, plan: Plan) -> None:
+    def _dense(self, plan: RowPlan) -> None:
         layer = plan.layer(self._place)
-        assert isinstance(layer, Dense)  # noqa: S101 - that is what it is called for
         rows, made = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
-        arguments = [self._rows(plan.data, rows), _weights(plan)]
-        if layer.bias:
-            arguments.append(_constant(plan.bias().astype(np.float32)))
+        arguments = [self._rows(plan.data, rows)]
+        if plan.weights is not None:
+            arguments.append(_weights(plan.weights, plan))
+        if plan.has_bias:
+            arguments.append(_constant(plan.bias()))
         for one in plan.parts()[1]:
             if one.value is not None:
                 arguments.append(self._rows(one.value, made))
             elif one.numbers is not None:
-                arguments.append(_constant(one.numbers.astype(np.float32)))
+                arguments.append(_constant(one.numbers))
         variable, call = plan.out.variable, self._call(layer, arguments, made)
         if plan.out.shape == made:
             self._bind(variable, call)
@@ -232,11 +232,9 @@ class Writer:
         return self._new(f"{value.variable.name}_rows", shape, relax.op.reshape(source, shape))
 
 
-def _weights(plan: Plan) -> Any:
+def _weights(value: Value, plan: Plan) -> Any:
     folded = plan.folded_weights()
-    if folded is not None:
-        return _constant(folded)
-    return plan.weights.constant if plan.weights is not None else None
+    return value.constant if folded is None else _constant(folded)
 
 
 def _constant(numbers: NDArray[Any]) -> Any:

@@ -24,6 +24,7 @@ from toolchain.backends.cpu import _int8_emit as int8
 from toolchain.backends.cpu._emit import Argument
 from toolchain.backends.cpu._int8_emit import GROUP
 from toolchain.backends.cpu._int8_grids import is_byte
+from toolchain.backends.cpu._int8_narrow import FOUR
 from toolchain.backends.cpu._layers import Activation, Layer, QuantizedConv
 from toolchain.backends.cpu._machine import Machine
 
@@ -218,10 +219,19 @@ class _Writer:
         self._reduce(sums, (rows, columns), place)
         for block in range(blocks):
             scale = T.Bind(self._scales[emit.ramp((group * blocks + block) * lanes, lanes)])
-            for number in range(count):
-                below, right = divmod(number, columns)
-                value = tirx.Cast(f"float32x{lanes}", sums[block * count + number]) * scale
-                self._finish.store(value, (image, group * blocks + block, row + below, column + right), lanes)
+            values = [tirx.Cast(f"float32x{lanes}", sums[block * count + number]) * scale for number in range(count)]
+            for below in range(rows):
+                line = values[below * columns : (below + 1) * columns]
+                self._store(line, (image, group * blocks + block, row + below, column))
+
+    def _store(self, line: Sequence[Any], place: tuple[Any, Any, Any, Any]) -> None:
+        """Write neighbouring columns of the result: four at a time, then what is left."""
+        image, block, row, column = place
+        fours = len(line) // FOUR * FOUR if is_byte(self._layer.out) else 0
+        for first in range(0, fours, FOUR):
+            self._finish.store_four(self._machine, line[first : first + FOUR], (image, block, row, column + first))
+        for number in range(fours, len(line)):
+            self._finish.store(line[number], (image, block, row, column + number), self._machine.lanes)
 
     def _reduce(self, sums: Any, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
@@ -272,23 +282,21 @@ class _Writer:
         self._data, self._layer = image, replace(layer, data=padded)
 
     def _pad_row(self, padded: Activation, image: Any, zero: Any, place: tuple[Any, Any, Any]) -> None:
-        data, (top, left, *_) = self._layer.data, self._layer.padding
-        number, block, row = place
+        (number, block, row), data, top = place, self._layer.data, self._layer.padding[0]
+        left = min(self._layer.padding[1], padded.width)
         taken = min(data.width, padded.width - left)
         start = T.Bind(emit.offset(padded, number, block, row, 0))
         source = T.Bind(emit.offset(data, number, block, row - top, 0))
 
+        def store(value: Any, at: Any, size: int) -> None:
+            T.buffer_store(image, value, [emit.ramp(start + at, size)])
+
         def fill(first: int, count: int) -> None:
-            _moved(count * data.lanes, lambda at, size: _store(start + first * data.lanes + at, zero_of(size), size))
-
-        def zero_of(size: int) -> Any:
-            return tirx.Broadcast(zero, size)
-
-        def _store(at: Any, value: Any, size: int) -> None:
-            T.buffer_store(image, value, [emit.ramp(at, size)])
+            begin = first * data.lanes
+            _moved(count * data.lanes, lambda at, size: store(tirx.Broadcast(zero, size), begin + at, size))
 
         def copy(at: Any, size: int) -> None:
-            _store(start + left * data.lanes + at, self._data[emit.ramp(source + at, size)], size)
+            store(self._data[emit.ramp(source + at, size)], left * data.lanes + at, size)
 
         with T.If(tirx.all(row >= top, row < top + data.height)):
             with T.Then():

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu import _emit as emit
 from toolchain.backends.cpu._emit import Argument, Buffer, Expr
 from toolchain.backends.cpu._int8_grids import is_byte, parameter_count, quantizer_units
+from toolchain.backends.cpu._int8_narrow import narrowed
 from toolchain.backends.cpu._layers import QuantizedConv, QuantizedLayer
 from toolchain.backends.cpu._machine import Machine
 
@@ -109,6 +110,33 @@ class Finish:
             place: Image, block, row and column of the result.
             lanes: Elements of the vector.
         """
+        value, position, scaled = self._stepped(value, place, lanes)
+        if not is_byte(self._layer.out):
+            return value
+        limited = self._limited(value, position, lanes, scaled=scaled)
+        whole = T.Bind(limited + emit.splat(_ROUNDING, lanes))
+        zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
+        return T.Bind(tirx.reinterpret(vector("int32", lanes), whole) + zero)
+
+    def store_four(self, machine: Machine, values: Sequence[Expr], place: tuple[Expr, Expr, Expr, Expr]) -> None:
+        """Write the end of the way of four neighbouring columns into a blocked result in bytes.
+
+        Args:
+            machine: The processor.
+            values: float32, in the unit that the parameters start with; at last all are less than 2^31.
+            place: Image, block, row and first column of the result.
+        """
+        image, block, row, column = place
+        ready = []
+        for number, value in enumerate(values):
+            done, position, scaled = self._stepped(value, (image, block, row, column + number), machine.lanes)
+            ready.append(done if scaled else T.Bind(done * self._all(position, machine.lanes)))
+        zero = tirx.Cast("int32", self._parameters[position + 3])
+        at = emit.ramp(emit.offset(self._layer.out, *place), len(values) * machine.lanes)
+        T.buffer_store(self._out, narrowed(machine, ready, zero), [at])
+
+    def _stepped(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> tuple[Expr, int, bool]:
+        """Return a vector after all steps, the position of the next parameter, and whether it is in the next unit."""
         layer, position = self._layer, 2
         others, scaled = iter(self._others), iter(quantizer_units(layer))
         for step in layer.steps:
@@ -123,12 +151,7 @@ class Finish:
             else:
                 value = emit.activation(step, value, lanes)
             value = T.Bind(value)
-        if not is_byte(layer.out):
-            return value
-        limited = self._limited(value, position, lanes, scaled=next(scaled))
-        whole = T.Bind(limited + emit.splat(_ROUNDING, lanes))
-        zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
-        return T.Bind(tirx.reinterpret(vector("int32", lanes), whole) + zero)
+        return value, position, next(scaled, True)
 
     def store(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> None:
         """Write the end of a vector's way into a blocked result; arguments as for `value`."""

@@ -8,6 +8,7 @@ layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from toolchain.backends.cpu import _graph_patterns as patterns
 from toolchain.backends.cpu import _int8_grids as grids
 from toolchain.backends.cpu._graph_kernels import StandIns
 from toolchain.backends.cpu._graph_values import Block, Value, read
-from toolchain.backends.cpu._int8_match import NUMBERS, Matcher, Region
-from toolchain.backends.cpu._layers import Activation, QuantizedConv, QuantizedLayer
+from toolchain.backends.cpu._int8_match import Matcher, Region
+from toolchain.backends.cpu._layers import Activation, Map, QuantizedConv, QuantizedLayer
 from toolchain.backends.cpu._machine import Machine
 
 _ENTRY = "main"
@@ -96,24 +97,28 @@ class _Writer:
     def __init__(self, block: Block, matcher: Matcher, stand_ins: StandIns) -> None:
         self._block, self._matcher, self._stand_ins = block, matcher, stand_ins
         self._tensors = matcher.run()
-        self._wanted: set[Any] = set()  # variables on plain layout
-        self._wanted_bytes: set[Value] = set()
+        # Without values: sets whose order is always the same.
+        self._wanted: dict[Any, None] = {}  # variables on plain layout
+        self._wanted_bytes: dict[Value, None] = {}
         self._blocked: dict[Value, Any] = {}  # by bytes, the variable on blocked layout
         self._bindings: list[Any] = []
 
     def run(self) -> relax.DataflowBlock:
         """Return the new block: what is needed, in the old order."""
         self._want()
+        for value in self._wanted_bytes:
+            if value.variable not in self._block.origins:  # it comes from outside
+                self._write_bytes(value)
         for variable, binding in self._block.origins.items():
             value = self._block.values[variable]
             own = value.variable is variable
-            if own and value in self._wanted_bytes:
-                self._write_bytes(value)
             if variable in self._wanted:
                 if own and self._is_numbers(value):
                     self._write_numbers(value)
                 else:
                     self._bindings.append(binding)
+            if own and value in self._wanted_bytes:
+                self._write_bytes(value)
         return relax.DataflowBlock(self._bindings)
 
     def _is_numbers(self, value: Value) -> bool:
@@ -121,25 +126,28 @@ class _Writer:
 
     def _want(self) -> None:
         """Find out what is needed, from the end to the beginning."""
-        self._wanted.update(self._block.escaping)
+        self._wanted.update(dict.fromkeys(self._block.escaping))
         for variable, binding in reversed(self._block.origins.items()):
             value = self._block.values[variable]
             own = value.variable is variable
             if own and value in self._wanted_bytes:
                 self._want_sources(value)
             if variable in self._wanted:
+                numbers = self._matcher.numbers(value) if own and value not in self._tensors else None
+                if numbers is not None:
+                    self._tensors[value] = numbers
                 if own and self._is_numbers(value):
                     self._want_sources(value)
                 else:
-                    self._wanted.update(relax.analysis.free_vars(binding.value))
+                    self._wanted.update(dict.fromkeys(relax.analysis.free_vars(binding.value)))
 
     def _want_sources(self, value: Value) -> None:
         for region in self._tensors[value].regions:
-            if region.grid is NUMBERS:
-                self._wanted.add(region.data.variable)
+            if region.reads_plain:
+                self._wanted[region.data.variable] = None
             else:
-                self._wanted_bytes.add(region.data)
-            self._wanted_bytes.update(use.other for use in region.done if use.other is not None)
+                self._wanted_bytes[region.data] = None
+            self._wanted_bytes.update({use.other: None for use in region.done if use.other is not None})
 
     def _bind(self, variable: Any, expression: Any) -> Any:
         self._bindings.append(relax.VarBinding(variable, expression))
@@ -160,11 +168,16 @@ class _Writer:
 
     def _write_numbers(self, value: Value) -> None:
         (region,) = self._tensors[value].regions
-        place, variable = region.bare.out, value.variable
-        if place.shape == value.shape:
-            self._bind(variable, self._call(region, []))
+        place, variable, call = region.bare.out, value.variable, self._call(region, [])
+        plain = replace(place, lanes=1)
+        if place.lanes > 1:
+            blocked = self._new(f"{variable.name}_blocked", place.shape, place.dtype, call)
+            stand_in = self._stand_ins.of(Map(place, plain), [blocked])
+            call = relax.op.call_tir(stand_in, relax.Tuple([blocked]), relax.TensorType(plain.shape, plain.dtype))
+        if plain.shape == value.shape:
+            self._bind(variable, call)
         else:
-            image = self._new(f"{variable.name}_image", place.shape, place.dtype, self._call(region, []))
+            image = self._new(f"{variable.name}_image", plain.shape, plain.dtype, call)
             self._bind(variable, relax.op.reshape(image, value.shape))
 
     def _call(self, region: Region, written: Sequence[Any]) -> Any:
@@ -179,7 +192,7 @@ class _Writer:
         return relax.op.call_tir_inplace(stand_in, relax.Tuple([*arguments, *written]), len(arguments), kind)
 
     def _data(self, region: Region, place: Activation) -> Any:
-        if region.grid is not NUMBERS:
+        if not region.reads_plain:
             return self._blocked[region.data]
         variable = region.data.variable
         if place.shape == region.data.shape:

@@ -20,7 +20,7 @@ from toolchain.backends.cpu import _templates
 from toolchain.backends.cpu._graph_values import Block, Operation, Value
 from toolchain.backends.cpu._int8_constants import Weights
 from toolchain.backends.cpu._int8_emit import GROUP
-from toolchain.backends.cpu._int8_grids import Grid, byte_of
+from toolchain.backends.cpu._int8_grids import Grid, byte_of, is_byte
 from toolchain.backends.cpu._layers import (
     Activation,
     QuantizedConv,
@@ -55,7 +55,7 @@ class Region:
 
     Attributes:
         bare: The layer without its steps.
-        data: What it reads: bytes, or numbers on plain layout.
+        data: What it reads: bytes, or bytes or numbers on plain layout.
         grid: Grid of the data; `NUMBERS` for numbers.
         out: What it makes.
         made: Grid of the result; None for numbers.
@@ -78,7 +78,12 @@ class Region:
     @property
     def is_bytes_as_numbers(self) -> bool:
         """Whether it is nothing but the `dequantize` of bytes."""
-        return isinstance(self.bare, QuantizedMap) and self.grid is not NUMBERS and not self.done and self.made is None
+        return isinstance(self.bare, QuantizedMap) and is_byte(self.bare.data) and not self.done and self.made is None
+
+    @property
+    def reads_plain(self) -> bool:
+        """Whether its data is on plain layout."""
+        return self.bare.data.lanes == 1
 
     @property
     def grids(self) -> list[Grid]:
@@ -137,6 +142,16 @@ class Matcher:
                     if self._is_covered(region):
                         self._tensors[region.out] = Tensor(plain, None, (region,))
         return self._tensors
+
+    def numbers(self, value: Value) -> Tensor | None:
+        """Return numbers that a layer on bytes makes, on blocked layout, if they are not rounded to bytes."""
+        maker = value.maker
+        if maker is None or maker.name not in self._HANDLERS or not _is_image(value):
+            return None
+        region = self._HANDLERS[maker.name](self, maker)
+        if region is None or isinstance(region.bare, QuantizedMap) or not self._is_covered(region):
+            return None
+        return Tensor(region.bare.out, None, (region,))
 
     def place(self, value: Value) -> Activation:
         """Return where bytes lie."""
@@ -237,8 +252,10 @@ class Matcher:
 
     def _dequantized(self, value: Value) -> Region | None:
         operation = value.maker
-        bytes_ = self._bytes.get(operation.inputs[0]) if operation else None
-        if operation is None or bytes_ is None or not _is_image(value):
+        if operation is None or not _is_image(value):
+            return None
+        bytes_ = self._bytes.get(operation.inputs[0]) or self._given(operation)
+        if bytes_ is None:
             return None
         grid = self._tensors[bytes_].grid
         if grid is None or constants.grid_of(operation, self._byte) != grid:
@@ -246,6 +263,22 @@ class Matcher:
         place = self.place(bytes_)
         alone = self._alone[operation.inputs[0]] and _is_alone(value)
         return Region(QuantizedMap(place, replace(place, dtype="float32")), bytes_, grid, value, alone=alone)
+
+    def _given(self, operation: Operation) -> Value | None:
+        """Bring bytes into blocks that do not come from a `quantize`: those of the network's input, for example."""
+        value, grid = operation.inputs[0], constants.grid_of(operation, self._byte)
+        made_here = value.maker is not None and constants.is_quantize(value.maker)
+        if grid is None or made_here or value.constant is not None or value.variable is None:
+            return None
+        few = _image(value)[1] <= GROUP
+        plain = replace(self._numbers(value, 1), dtype=value.dtype)
+        blocked = replace(self._numbers(value, GROUP if few else self._lanes), dtype=self._byte)
+        own = constants.grid_of(operation, value.dtype) or grid
+        region = Region(QuantizedMap(plain, blocked), value, own, value, grid)
+        if not self._is_covered(region):
+            return None
+        self._take(value, Tensor(blocked, grid, (region,)))
+        return value
 
     def _source(self, value: Value) -> Region | None:
         """Return the region of numbers that are bytes but for their grid."""
@@ -322,8 +355,9 @@ class Matcher:
 
     def _add(self, operation: Operation) -> Region | None:
         for main, other in (operation.inputs, operation.inputs[::-1]):
-            if other.constant is None and self._with_bias(operation, main, other) is not None:
-                return self._with_bias(operation, main, other)
+            region = self._with_bias(operation, main, other)
+            if region is not None:
+                return region
         return self._sum(operation)
 
     def _with_bias(self, operation: Operation, main: Value, other: Value) -> Region | None:

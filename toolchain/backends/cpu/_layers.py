@@ -385,8 +385,8 @@ def _step(document: dict[str, Any]) -> Step:
 def task_of(layer: Layer) -> Layer:
     """Return the layer as it is tuned, without what does not change which kernel is the fastest.
 
-    That is where its tensors lie in larger buffers and, after a convolution or a fully connected layer, which activation
-    function follows.
+    That is where its tensors lie in larger buffers and, after a convolution or a fully connected layer, which
+    activation function follows.
     """
     if isinstance(layer, Dense):
         return replace(layer, steps=_with_arguments(layer.steps))

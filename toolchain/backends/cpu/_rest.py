@@ -14,6 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.relax.analysis import has_reshape_pattern
 
+from toolchain.backends.attributes import LAYER
 from toolchain.backends.cpu._machine import Machine, machine
 from toolchain.backends.cpu._rest_blocks import by_blocks
 from toolchain.backends.cpu._rest_expr import UnsupportedError, constant
@@ -27,7 +28,6 @@ from toolchain.backends.cpu._rest_split import split_for_cores
 from toolchain.backends.cpu._rest_stages import Buffer, Stage, stages_of
 
 _DONE = "tirx.is_scheduled"
-_TEMPLATE = "toolchain.layer"
 _ONE_INPUT = 2  # buffers of a function with one input
 
 
@@ -40,7 +40,7 @@ def schedule(module: tvm.IRModule, target: tvm.target.Target, lanes: int) -> tvm
         lanes: 32-bit floats in one vector register.
     """
     processor = replace(machine(target), lanes=lanes)
-    changed = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    changed: tvm.IRModule = module.clone()
     for name, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and _is_open(function):
             changed.update_func(name, scheduled(function, processor))
@@ -49,7 +49,7 @@ def schedule(module: tvm.IRModule, target: tvm.target.Target, lanes: int) -> tvm
 
 def _is_open(function: tirx.PrimFunc) -> bool:
     attributes = function.attrs or {}
-    if _TEMPLATE in attributes or attributes.get(_DONE) or not isinstance(function.body, s_tir.SBlockRealize):
+    if LAYER in attributes or attributes.get(_DONE) or not isinstance(function.body, s_tir.SBlockRealize):
         return False
     return not _reshapes(function)
 
@@ -92,9 +92,11 @@ def _written(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
     groups = grouped(split_for_cores(done, processor), results, processor)
     steps = [step for group in groups for step in _statements(group, processor)]
     views = [tirx.DeclBuffer(flat[buffer], data=buffer.data) for buffer in function.params]
-    filled_here = {buffer for group in groups for stage in group.stages for buffer in stage.outputs}
-    rows = {buffer for group in groups for buffer in group.local}
-    body = sequence([*views, *(tirx.AllocBuffer(buffer) for buffer in filled_here - rows - results), *steps])
+    own = results.union(*(group.local for group in groups))
+    # In the order in which they are filled: the same network has to give the same bytes each time.
+    between = dict.fromkeys(buffer for group in groups for stage in group.stages for buffer in stage.outputs)
+    rooms = [tirx.AllocBuffer(buffer) for buffer in between if buffer not in own]
+    body = sequence([*views, *rooms, *steps])
     # TVM looks whether a function reshapes, and fails where there is no root block.
     root = s_tir.SBlock([], [], [], "root", body)
     return function.with_body(s_tir.SBlockRealize([], True, root))  # noqa: FBT003 - its signature

@@ -112,12 +112,12 @@ def is_guard(expr: Expr) -> bool:
     return type(expr) is ir.Call and isinstance(expr.op, ir.Op) and expr.op.name == "tirx.if_then_else"
 
 
-def decided(expr: Expr, analyzer: sym.Analyzer | None = None) -> Expr:
+def decided(expr: Expr) -> Expr:
     """Return the value that a guard chooses, if that is known; other expressions as they are."""
     if not is_guard(expr):
         return expr
-    truth = constant((analyzer or sym.Analyzer()).simplify(expr.args[0]))
-    return expr if truth is None else decided(expr.args[1] if truth else expr.args[2], analyzer)
+    truth = constant(sym.Analyzer().simplify(expr.args[0]))
+    return expr if truth is None else decided(expr.args[1] if truth else expr.args[2])
 
 
 def bound(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:

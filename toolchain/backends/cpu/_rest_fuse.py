@@ -150,9 +150,9 @@ def _separate(stages: Sequence[Stage], rows: int) -> bool:
 def _along_rows(stage: Stage, rows: int) -> bool:
     axes = stage.axes + stage.reduced
     for place in accesses(stage):
-        steps = {id(axis): coefficient(place, axis.var) for axis in axes}
-        touched = prod(axis.extent for axis in axes if steps[id(axis)] != 0)
-        if touched * _SMALL >= stage.steps and any(steps[id(axis)] == 1 for axis in stage.axes[:rows]):
+        steps = {axis: coefficient(place, axis.var) for axis in axes}
+        touched = prod(axis.extent for axis in axes if steps[axis] != 0)
+        if touched * _SMALL >= stage.steps and any(steps[axis] == 1 for axis in stage.axes[:rows]):
             return True
     return False
 

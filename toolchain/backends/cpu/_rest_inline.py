@@ -35,7 +35,7 @@ def inlined(stages: Sequence[Stage], results: Iterable[Buffer]) -> list[Stage]:
         results: The function's parameters; what is stored there is always kept.
     """
     kept = set(results)
-    left = list(stages)
+    left = [_unrolled(stage) for stage in stages]
     for producer in stages:
         number = next(index for index, stage in enumerate(left) if stage.outputs == producer.outputs)
         producer = left[number]  # noqa: PLW2901 - as it became when others were put into it
@@ -49,14 +49,18 @@ def inlined(stages: Sequence[Stage], results: Iterable[Buffer]) -> list[Stage]:
 def _fits(producer: Stage, users: Sequence[Stage]) -> bool:
     if producer.accumulators or len(producer.outputs) > 1 or not _plain(producer):
         return False
-    uses = [_uses(stage, producer.outputs[0]) for stage in users]
-    size = len(list(parts(producer.finals[0])))
-    if any(
-        size * count + len(list(parts(user.computed[0]))) > _MOST_PARTS
-        for user, (count, _) in zip(users, uses, strict=True)
-    ):
+    if _takes_apart(producer) and any(_turns(user, producer.outputs[0]) for user in users):
         return False
-    computed = sum(user.steps * distinct for user, (_, distinct) in zip(users, uses, strict=True))
+    uses = [_uses(stage, producer.outputs[0]) for stage in users]
+    size = len(parts(producer.finals[0]))
+    grown = [size * count + len(parts(user.computed[0])) for user, (count, _) in zip(users, uses, strict=True)]
+    if max(grown) > _MOST_PARTS:
+        return False
+    return _pays(producer, users, sum(user.steps * distinct for user, (_, distinct) in zip(users, uses, strict=True)))
+
+
+def _pays(producer: Stage, users: Sequence[Stage], computed: int) -> bool:
+    """Whether computing a producer's elements so many times instead of once takes less than to keep them."""
     often = computed > producer.size
     reducing = any(user.accumulators for user in users)
     if reducing and often and not _keeps_vectors(producer):
@@ -64,9 +68,8 @@ def _fits(producer: Stage, users: Sequence[Stage]) -> bool:
     price = cost(producer.finals[0])
     if price <= 1 or not often:
         return True
-    guarded = any(True for _ in conditions(producer.finals[0]))
     if reducing:
-        return guarded and price <= _CHEAP
+        return price <= _CHEAP and any(True for _ in conditions(producer.finals[0]))
     return price <= _CHEAP and computed <= 2 * producer.size
 
 
@@ -86,6 +89,19 @@ def _uses(stage: Stage, buffer: Buffer) -> tuple[int, int]:
         if not any(tvm_ffi.structural_equal(load, other) for other in different):
             different.append(load)
     return len(found), len(different)
+
+
+def _takes_apart(producer: Stage) -> bool:
+    """Whether an axis is divided."""
+    divisions = (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)
+    return any(isinstance(part, divisions) and not _is_float(part) for part in parts(producer.finals[0]))
+
+
+def _turns(user: Stage, buffer: Buffer) -> bool:
+    """Whether an axis runs backwards through a buffer: TVM 0.27 gets a division of `3 - i` wrong."""
+    indices = [index for load in user.loads() if load.source.same_as(buffer) for index in load.indices]
+    found = [part for index in indices for part in parts(index)]
+    return any(isinstance(part, prim.Sub) and not isinstance(part.b, prim.IntImm) for part in found)
 
 
 def _keeps_vectors(producer: Stage) -> bool:
@@ -133,12 +149,8 @@ def _is_float(expr: Expr) -> bool:
 
 
 def _unrolled(stage: Stage) -> Stage:
-    """Write out a short reduction whose steps differ in kind, as that over the operands of a sum."""
-    choosing = [condition for value in stage.values for condition in conditions(value)]
-    inner = {axis.var for axis in stage.reduced}
-    if stage.steps > _MOST_UNROLLED * stage.size or not any(variables(one) & inner for one in choosing):
-        return stage
-    if any(variables(one) - inner for one in choosing if variables(one) & inner):
+    """Write out a reduction of one step, or a short one whose steps differ in kind as that over a sum's operands."""
+    if not stage.accumulators or (stage.depth > 1 and not _differ(stage)):
         return stage
     held = dict(zip(stage.accumulators, stage.inits, strict=True))
     for step in itertools.product(*(range(axis.extent) for axis in stage.reduced)):
@@ -147,3 +159,13 @@ def _unrolled(stage: Stage) -> Stage:
         held = dict(zip(stage.accumulators, becomes, strict=True))
     finals = tuple(substituted(value, held) for value in stage.finals)
     return replace(stage, reduced=(), finals=finals, accumulators=(), inits=(), values=())
+
+
+def _differ(stage: Stage) -> bool:
+    """Whether the steps of a short reduction differ in their guards, and in nothing else."""
+    if stage.depth > _MOST_UNROLLED:
+        return False
+    inner = {axis.var for axis in stage.reduced}
+    found = [variables(condition) for value in stage.values for condition in conditions(value)]
+    found = [one for one in found if one & inner]
+    return bool(found) and all(one <= inner for one in found)

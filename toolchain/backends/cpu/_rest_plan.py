@@ -53,27 +53,32 @@ class Plan:
     rows: Rows
     cycles: float
 
+    @property
+    def lengths(self) -> dict[Axis, int]:
+        """Elements of a tile on each axis on which there is more than one."""
+        return {**({} if self.vector is None else {self.vector: self.vectors * self.lanes}), **dict(self.rows)}
+
 
 class _Load:
     """One of the different loads of a reduction, and how it moves with each axis."""
 
     def __init__(self, load: Expr, stage: Stage) -> None:
         axes = stage.axes + stage.reduced
-        self.steps = {id(axis): coefficient(load.indices[0], axis.var) for axis in axes}
+        self.steps = {axis: coefficient(load.indices[0], axis.var) for axis in axes}
         self.reduced = [(axis, axis.extent) for axis in stage.reduced]
         self.bytes = item_bytes(str(load.ty.dtype))
         self.depth = prod(axis.extent for axis in stage.reduced if self.moves(axis))
         self.spread = self.bytes * prod(axis.extent for axis in axes if self.moves(axis))
 
     def moves(self, axis: Axis) -> bool:
-        return self.steps[id(axis)] != 0
+        return self.steps[axis] != 0
 
     def touched(self, lengths: Sequence[tuple[Axis, int]]) -> int:
         """Return how many bytes are loaded for a tile of such lengths; steps of windows overlap."""
         along: dict[int | None, int] = {}
         for axis, length in [*lengths, *self.reduced]:
             if self.moves(axis):
-                step = self.steps[id(axis)]
+                step = self.steps[axis]
                 along[step] = along.get(step, 1) * length if step is None else along.get(step, 1) + length - 1
         return self.bytes * prod(along.values())
 
@@ -143,8 +148,8 @@ class _Estimate:
         """Return the cycles that a tile waits for the first parts of rows, which tiles beside it may have fetched."""
         cycles = 0.0
         for load in self.loads:
-            steps = [abs(load.steps[id(axis)] or 0) for axis in self.stage.reduced if load.moves(axis)]
-            far = load.spread > self.machine.l2_bytes and load.steps[id(vector)] == 1
+            steps = [abs(load.steps[axis] or 0) for axis in self.stage.reduced if load.moves(axis)]
+            far = load.spread > self.machine.l2_bytes and load.steps[vector] == 1
             if far and steps and min(steps) > self.lanes:
                 cycles += _FAR * load.depth / prod(axis.extent for axis in self.stage.axes if not load.moves(axis))
         return cycles
@@ -153,7 +158,7 @@ class _Estimate:
         """Return the cycles of one step of a tile."""
         loading = 0.0
         for load in self.loads:
-            step = load.steps[id(vector)]
+            step = load.steps[vector]
             price = max(1.0, 2.0 * abs(step or 0) - 1.0)
             if step is None or abs(step) > MOST_APART:
                 price = _GATHERED * self.lanes
@@ -185,7 +190,7 @@ class _Estimate:
         high = prod(count for _, count in rows)
         steps = self.stage.depth // vector.extent * ceil(vector.extent / lanes / vectors)
         finish = high * len(self.stage.accumulators) * 3.0 * (log2(lanes) + vectors)
-        tiles = tile_count(self.stage.axes, {id(axis): count for axis, count in rows})
+        tiles = tile_count(self.stage.axes, dict(rows))
         return tiles * (steps * self._step(vector, vectors, rows) + finish + _START) * self._share(tiles)
 
     def _share(self, tiles: int) -> float:
@@ -207,17 +212,17 @@ def _is_fused(value: Expr) -> bool:
     return isinstance(value, prim.Add) and any(isinstance(part, prim.Mul) for part in (value.a, value.b))
 
 
-def tile_count(axes: Sequence[Axis], lengths: Mapping[int, int]) -> int:
-    """Return how many tiles there are on some axes; `lengths` has the tiles' lengths by the axis' id, or they are 1."""
-    return prod(ceil(axis.extent / lengths.get(id(axis), 1)) for axis in axes)
+def tile_count(axes: Sequence[Axis], lengths: Mapping[Axis, int]) -> int:
+    """Return how many tiles there are on some axes; `lengths` has the tiles' lengths by axis, or they are 1."""
+    return prod(ceil(axis.extent / lengths.get(axis, 1)) for axis in axes)
 
 
-def ordered(stage: Stage, lengths: Mapping[int, int], cache_bytes: int) -> list[Axis]:
+def ordered(stage: Stage, lengths: Mapping[Axis, int], cache_bytes: int) -> list[Axis]:
     """Order the loops over tiles such that little is read again after it left the cache.
 
     Args:
         stage: The reduction.
-        lengths: Elements of a tile on each axis, by the axis' id.
+        lengths: Elements of a tile on each axis.
         cache_bytes: Size of a core's cache.
     """
     if len(stage.axes) > _MOST_ORDERED:
@@ -226,7 +231,7 @@ def ordered(stage: Stage, lengths: Mapping[int, int], cache_bytes: int) -> list[
 
     def read(load: _Load, inner: Sequence[Axis]) -> int:
         """Bytes that a load reads while the inner loops run once."""
-        return load.touched([(axis, axis.extent if axis in inner else lengths.get(id(axis), 1)) for axis in stage.axes])
+        return load.touched([(axis, axis.extent if axis in inner else lengths.get(axis, 1)) for axis in stage.axes])
 
     def traffic(order: tuple[Axis, ...]) -> float:
         inside = len(order)

@@ -44,10 +44,7 @@ def reduction(stage: Stage, machine: Machine, *, shared: bool) -> list[Stmt]:
     stage = merged(stage)
     shared = shared and bool(stage.axes) and worth_cores([stage], machine)
     plan = planned(stage, machine, machine.cores if shared else 1)
-    lengths = {id(axis): count for axis, count in plan.rows}
-    if plan.vector in stage.axes:
-        lengths[id(plan.vector)] = plan.lanes * plan.vectors
-    steps = [(axis, lengths.get(id(axis), 1)) for axis in ordered(stage, lengths, machine.l2_bytes)]
+    steps = [(axis, plan.lengths.get(axis, 1)) for axis in ordered(stage, plan.lengths, machine.l2_bytes)]
     outer = 0
     while shared and outer < len(steps) and _count(steps[:outer]) < pieces_wanted(machine):
         outer += 1

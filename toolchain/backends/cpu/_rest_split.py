@@ -12,9 +12,10 @@ from toolchain.backends.cpu._rest_combine import combiner
 from toolchain.backends.cpu._rest_expr import Expr, substituted
 from toolchain.backends.cpu._rest_flat import merged, simplified, split
 from toolchain.backends.cpu._rest_loops import pieces_wanted, worth_cores
+from toolchain.backends.cpu._rest_plan import planned, tile_count
 from toolchain.backends.cpu._rest_stages import Axis, Stage
 
-_FEW = 4  # elements for each core: with fewer, some core may be idle
+_FEW = 2  # tiles for each core: with fewer, some core may be idle
 
 
 def split_for_cores(stages: Sequence[Stage], machine: Machine) -> list[Stage]:
@@ -26,10 +27,18 @@ def split_for_cores(stages: Sequence[Stage], machine: Machine) -> list[Stage]:
     """
     found: list[Stage] = []
     for stage in stages:
-        few = stage.accumulators and stage.size < machine.cores * _FEW * machine.lanes
-        parts = _split(merged(stage), machine) if few and worth_cores([stage], machine) else None
+        parts = _split(merged(stage), machine) if _has_few_tiles(stage, machine) else None
         found += parts or [stage]
     return found
+
+
+def _has_few_tiles(stage: Stage, machine: Machine) -> bool:
+    if not stage.accumulators or not worth_cores([stage], machine):
+        return False
+    if stage.size >= machine.cores * _FEW * machine.lanes:  # so many that the plan, which takes time, does not matter
+        return False
+    whole = merged(stage)
+    return tile_count(whole.axes, planned(whole, machine, machine.cores).lengths) < machine.cores * _FEW
 
 
 def _split(stage: Stage, machine: Machine) -> list[Stage] | None:
@@ -38,9 +47,8 @@ def _split(stage: Stage, machine: Machine) -> list[Stage] | None:
     combined = combiner(stage)
     if count is None or combined is None:
         return None
-    outer = len(stage.reduced) and stage.reduced.index(axis)
     apart = split(stage, axis, axis.extent // count)
-    part = apart.reduced[outer]
+    part = apart.reduced[stage.reduced.index(axis)]
     buffers = [
         tirx.decl_buffer((count * stage.size,), str(own.ty.dtype), f"{own.name}_parts") for own in stage.accumulators
     ]

@@ -30,7 +30,7 @@ INDEX = "int64"
 """The type of indices, as legalisation makes them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # two are equal only if they are one: comparing expressions makes expressions
 class Axis:
     """A variable and how many values it takes, from 0 on."""
 
@@ -38,7 +38,7 @@ class Axis:
     extent: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """One buffer, or several that are filled together, and how their elements are computed.
 

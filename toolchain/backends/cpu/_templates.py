@@ -21,13 +21,28 @@ from numpy.typing import NDArray
 from tvm import tirx
 
 from toolchain.backends.attributes import LAYER
-from toolchain.backends.cpu import _conv, _dense, _depthwise, _map, _pool, _winograd
-from toolchain.backends.cpu._layers import Conv, Dense, Layer, task_of, to_json
+from toolchain.backends.cpu import (
+    _conv,
+    _dense,
+    _depthwise,
+    _int8,
+    _int8_depthwise,
+    _int8_map,
+    _int8_pool,
+    _map,
+    _pool,
+    _winograd,
+)
+from toolchain.backends.cpu._layers import Conv, Dense, Layer, QuantizedConv, task_of, to_json
 from toolchain.backends.cpu._machine import Machine
 from toolchain.errors import BuildError
 
 _TEMPLATES: dict[str, ModuleType] = {
-    module.NAME: module for module in (_conv, _depthwise, _winograd, _dense, _pool, _map)
+    module.NAME: module
+    for module in (
+        *(_conv, _depthwise, _winograd, _dense, _pool, _map),
+        *(_int8, _int8_depthwise, _int8_pool, _int8_map),
+    )
 }
 
 NAMES = tuple(_TEMPLATES)
@@ -120,7 +135,7 @@ def kernel(layer: Layer, machine: Machine, chosen: Choice) -> tirx.PrimFunc:
     return function.with_attr(LAYER, to_json(task_of(layer)))
 
 
-def pack(layer: Conv | Dense, machine: Machine, chosen: Choice, weights: NDArray[Any]) -> NDArray[Any]:
+def pack(layer: Conv | Dense | QuantizedConv, machine: Machine, chosen: Choice, weights: NDArray[Any]) -> NDArray[Any]:
     """Return a layer's weights as its kernel reads them."""
     packed: NDArray[Any] = _TEMPLATES[chosen.template].pack(layer, machine, chosen.config, weights)
     return packed

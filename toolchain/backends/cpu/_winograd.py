@@ -1,7 +1,7 @@
 """Winograd convolution F(4x4, 3x3) and F(2x2, 3x3) on blocked activations, fused with what follows it.
 
 Tiles of 4x4 (2x2) results take 4 (2.25) times fewer multiplications than direct convolution, but 4 (1.8) times more
-weights. Tiles are numbered through all images and worked on in batches: transformed inputs [component][block in][tile]
+weights. Tiles are numbered through all images and worked on in chunks: transformed inputs [component][block in][tile]
 [lane] times weights [component][channel in][block out][lane] give products [component][block out][tile][lane].
 
 Transforms go by columns, then by rows. That of the inputs does the columns of a strip of tiles once for neighbours, and
@@ -151,7 +151,7 @@ class _Strip:
         row: Their row of tiles in the image.
         column: The first one's column of tiles.
         count: How many.
-        place: The first one's number in its batch.
+        place: The first one's number in its chunk.
     """
 
     image: Any
@@ -173,47 +173,44 @@ class _Writer:
         self._others = rest
 
     def write(self) -> None:
-        if self._plan.config.fused:
+        if self._plan.fused(self._cores):
             self._write_fused()
         else:
             self._write_in_two()
 
     def _write_fused(self) -> None:
         plan = self._plan
-        with emit.shared(plan.batches, self._cost) as batch:
-            changed, columns, halves, column_of = _spaces(self._lanes, plan.changed, plan.columns, *plan.products)
+        with emit.shared(plan.chunks, self._cost) as chunk:
+            sizes = plan.transformed_size, plan.columns_size, plan.halves_size, plan.products_size
+            transformed, columns, halves, products = _spaces(self._lanes, *sizes)
             with T.serial(0, self._layer.data.blocks) as block:
-                self._change(batch, block, changed, 0, columns)
+                self._transform_inputs(chunk, block, transformed, 0, columns)
             with T.serial(0, plan.groups) as group:
-                self._group(batch, group, changed, 0, halves, column_of)
+                self._group(chunk, group, transformed, 0, halves, products)
 
     def _write_in_two(self) -> None:
-        plan, blocks = self._plan, self._layer.data.blocks
-        parts = emit.parts(plan.batches, blocks, self._cores)
-        sizes = [(plan.columns,), plan.products]
-        alone = [plan.batches * parts == 1, plan.batches * plan.groups == 1]
-        here = [size for own, single in zip(sizes, alone, strict=True) if single for size in own]
-        changed, *rest = _spaces(self._lanes, plan.batches * plan.changed, *here)
-        with T.parallel(0, plan.batches * parts) as work:
-            (columns,) = [rest.pop(0)] if alone[0] else _spaces(self._lanes, *sizes[0])
-            batch, part = T.Bind(work // parts), T.Bind(work % parts)
-            begin, end = T.Bind(part * blocks // parts), T.Bind((part + 1) * blocks // parts)
-            with T.serial(begin, end) as block:
-                self._change(batch, block, changed, T.Bind(batch * plan.changed), columns)
-        with T.parallel(0, plan.batches * plan.groups) as work:
-            halves, column_of = rest if alone[1] else _spaces(self._lanes, *sizes[1])
-            batch, group = T.Bind(work % plan.batches), T.Bind(work // plan.batches)
-            self._group(batch, group, changed, T.Bind(batch * plan.changed), halves, column_of)
+        plan, blocks, parts = self._plan, self._layer.data.blocks, self._plan.parts(self._cores)
+        size = plan.transformed_size
+        (transformed,) = _spaces(self._lanes, plan.chunks * size)
+        with T.parallel(0, plan.chunks * parts) as work:
+            (columns,) = _spaces(self._lanes, plan.columns_size)
+            chunk, part = T.Bind(work // parts), T.Bind(work % parts)
+            with T.serial(T.Bind(part * blocks // parts), T.Bind((part + 1) * blocks // parts)) as block:
+                self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
+        with T.parallel(0, plan.chunks * plan.groups) as work:
+            halves, products = _spaces(self._lanes, plan.halves_size, plan.products_size)
+            chunk, group = T.Bind(work % plan.chunks), T.Bind(work // plan.chunks)
+            self._group(chunk, group, transformed, T.Bind(chunk * size), halves, products)
 
     def _ramp(self, base: Any) -> Any:
         return emit.ramp(base, self._lanes)
 
     @contextmanager
-    def _strips(self, batch: Any) -> Iterator[_Strip]:
-        """Loop over the strips of a batch."""
+    def _strips(self, chunk: Any) -> Iterator[_Strip]:
+        """Loop over the strips of a chunk."""
         plan = self._plan
-        first = T.Bind(batch * plan.batch)
-        last = T.Bind(tirx.min(first + plan.batch, plan.all_tiles) - 1)
+        first = T.Bind(chunk * plan.chunk)
+        last = T.Bind(tirx.min(first + plan.chunk, plan.all_tiles) - 1)
         with T.serial(T.Bind(first // plan.across), T.Bind(last // plan.across + 1)) as row:
             begin = T.Bind(tirx.max(first - row * plan.across, 0))
             end = T.Bind(tirx.min(last + 1 - row * plan.across, plan.across))
@@ -226,20 +223,20 @@ class _Writer:
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
-    def _change(self, batch: Any, block: Any, changed: _Space, base: Any, columns: _Space) -> None:
-        """Transform the inputs of a batch and a block of channels."""
+    def _transform_inputs(self, chunk: Any, block: Any, transformed: _Space, base: Any, columns: _Space) -> None:
+        """Transform the inputs of a chunk and a block of channels."""
         plan, side = self._plan, self._plan.side
-        with self._strips(batch) as strip:
-            self._change_columns(block, strip, columns)
+        with self._strips(chunk) as strip:
+            self._transform_columns(block, strip, columns)
             with T.serial(0, strip.count) as tile:
-                at = T.Bind(base + (block * plan.batch + strip.place + tile) * self._lanes)
-                for row in range(side):
-                    start = tile * self._tile * side + row
+                at = T.Bind(base + (block * plan.chunk + strip.place + tile) * self._lanes)
+                with T.serial(0, side) as row:
+                    start = T.Bind(tile * self._tile * side + row)
                     vectors = [columns.vector((start + column * side) * self._lanes) for column in range(side)]
                     for column, value in enumerate(algebra.inputs(vectors, self._lanes)):
-                        changed.store(value, at + (column * side + row) * plan.input_line)
+                        transformed.store(value, at + (column * side + row) * plan.input_line)
 
-    def _change_columns(self, block: Any, strip: _Strip, columns: _Space) -> None:
+    def _transform_columns(self, block: Any, strip: _Strip, columns: _Space) -> None:
         """Transform the columns of a strip; those outside the image become zero."""
         data, (top, left, *_) = self._layer.data, self._layer.padding
         first = T.Bind(strip.column * self._tile - left)
@@ -279,24 +276,24 @@ class _Writer:
     # --- products ----------------------------------------------------------------------------------------------
 
     def _group(  # noqa: PLR0913, PLR0917 - it needs that much room
-        self, batch: Any, group: Any, changed: _Space, base: Any, halves: _Space, column_of: _Space
+        self, chunk: Any, group: Any, transformed: _Space, base: Any, halves: _Space, products: _Space
     ) -> None:
-        """Multiply the inputs of a batch with the weights of a group of output blocks, and write the results."""
+        """Multiply the inputs of a chunk with the weights of a group of output blocks, and write the results."""
         plan, side = self._plan, self._plan.side
         with T.serial(0, side) as column:
             with T.serial(0, side) as row, T.serial(0, plan.config.passes) as part:
-                self._products(T.Bind(column * side + row), row, part, group, changed, base, column_of)
-            with T.serial(0, plan.config.blocks * plan.batch) as number:
+                self._products(T.Bind(column * side + row), row, part, group, transformed, base, products)
+            with T.serial(0, plan.config.blocks * plan.chunk) as number:
                 at = T.Bind(number * self._lanes)
-                vectors = [column_of.vector(at + row * plan.output_line) for row in range(side)]
+                vectors = [products.vector(at + row * plan.output_line) for row in range(side)]
                 for row, value in enumerate(algebra.outputs(vectors, self._lanes)):
                     halves.store(value, at + (row * side + column) * plan.output_line)
-        self._restore(batch, group, halves)
+        self._transform_outputs(chunk, group, halves)
 
     def _products(  # noqa: PLR0913, PLR0917 - a product has that many coordinates
-        self, component: Any, row: Any, part: Any, group: Any, changed: _Space, base: Any, column_of: _Space
+        self, component: Any, row: Any, part: Any, group: Any, transformed: _Space, base: Any, products: _Space
     ) -> None:
-        """Multiply one component: `tiles` tiles of a batch with a group of output blocks."""
+        """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
         plan, config, lanes, data = self._plan, self._plan.config, self._lanes, self._layer.data
         places = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
         sums = _registers(len(places), lanes)
@@ -305,24 +302,24 @@ class _Writer:
         step = config.blocks * lanes
         panel = T.Bind((group * plan.components + component) * plan.inputs * step)
         with T.serial(0, data.blocks) as block:
-            tiles = T.Bind(base + component * plan.input_line + (block * plan.batch + part * config.tiles) * lanes)
+            tiles = T.Bind(base + component * plan.input_line + (block * plan.chunk + part * config.tiles) * lanes)
             if plan.by_element:
                 self._fetch_ahead(panel, part, block, lanes * step)
-                self._add_elements(sums, changed, tiles, T.Bind(panel + block * lanes * step))
+                self._add_elements(sums, transformed, tiles, T.Bind(panel + block * lanes * step))
             else:
                 full = plan.inputs % lanes == 0
                 with T.serial(0, lanes if full else T.Bind(tirx.min(plan.inputs - block * lanes, lanes))) as channel:
                     self._fetch_ahead(panel, part, block * lanes + channel, step)
-                    numbers = [changed.number(tiles + channel + t * lanes) for t in range(config.tiles)]
+                    numbers = [transformed.number(tiles + channel + t * lanes) for t in range(config.tiles)]
                     self._add(sums, numbers, T.Bind(panel + (block * lanes + channel) * step))
         for number, (block, tile) in enumerate(places):
-            at = row * plan.output_line + (block * plan.batch + part * config.tiles + tile) * lanes
-            column_of.store(sums[number], at)
+            at = row * plan.output_line + (block * plan.chunk + part * config.tiles + tile) * lanes
+            products.store(sums[number], at)
 
-    def _add_elements(self, sums: Any, changed: _Space, tiles: Any, weights: Any) -> None:
+    def _add_elements(self, sums: Any, transformed: _Space, tiles: Any, weights: Any) -> None:
         """Add the products of one block of input channels, with multiplications by one element of a vector."""
         lanes, step = self._lanes, self._plan.config.blocks * self._lanes
-        vectors = [changed.vector(tiles + t * lanes) for t in range(self._plan.config.tiles)]
+        vectors = [transformed.vector(tiles + t * lanes) for t in range(self._plan.config.tiles)]
         for channel in range(lanes):
             numbers = [emit.splat(tirx.Shuffle([vector], [channel]), lanes) for vector in vectors]
             self._add(sums, numbers, weights + channel * step)
@@ -358,18 +355,18 @@ class _Writer:
 
     # --- results -----------------------------------------------------------------------------------------------
 
-    def _restore(self, batch: Any, group: Any, halves: _Space) -> None:
+    def _transform_outputs(self, chunk: Any, group: Any, halves: _Space) -> None:
         """Transform products whose columns are done to results, and store them."""
         plan, out, tile = self._plan, self._layer.out, self._tile
         complete = out.height % tile == 0
-        with T.serial(0, plan.config.blocks) as number, self._strips(batch) as strip:
+        with T.serial(0, plan.config.blocks) as number, self._strips(chunk) as strip:
             block = T.Bind(group * plan.config.blocks + number)
             rows = tile if complete else T.Bind(tirx.min(tile, out.height - strip.row * tile))
             with T.serial(0, rows) as row, T.serial(0, strip.count) as offset:
-                at = (row * plan.side) * plan.output_line + (number * plan.batch + strip.place + offset) * self._lanes
-                self._restore_row(halves, T.Bind(at), block, strip, T.Bind(strip.column + offset), row)
+                at = (row * plan.side) * plan.output_line + (number * plan.chunk + strip.place + offset) * self._lanes
+                self._store_row(halves, T.Bind(at), block, strip, T.Bind(strip.column + offset), row)
 
-    def _restore_row(  # noqa: PLR0913, PLR0917 - a row has that many coordinates
+    def _store_row(  # noqa: PLR0913, PLR0917 - a row has that many coordinates
         self, halves: _Space, at: Any, block: Any, strip: _Strip, across: Any, row: Any
     ) -> None:
         """Store one row of a tile's results."""

@@ -1,0 +1,177 @@
+"""How many instructions networks take on Arm, counted under QEMU: our build against what TVM makes without schedules.
+
+The program is the runner that goes to a board. It runs a network once, and in a second process twice; the difference
+is what one inference executes, without loading and starting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tests import bundles
+from toolchain import bundle, compiler, cross, deploy, device_runtime, inputs, model, tensors
+from toolchain.backends import BACKENDS
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.pipeline import Model, Pipeline
+
+_SOURCE = Path(__file__).with_name("qemu_count.c")
+_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """QEMU's user mode for one kind of machine.
+
+    Attributes:
+        program: Name of the program.
+        multiply_add: Mask and value of the encodings of multiply-adds on vectors of four floats.
+        multiply: Those of products alone.
+    """
+
+    program: str
+    multiply_add: tuple[tuple[int, int], ...]
+    multiply: tuple[tuple[int, int], ...]
+
+
+# Arm Architecture Reference Manual: A-profile (DDI 0487) C7.2, FMLA and FMUL, and F6.1, VMLA, VFMA and VMUL; vector by
+# vector, and by element.
+EMULATORS = {
+    "aarch64": Emulator(
+        "qemu-aarch64",
+        multiply_add=((0xFFE0FC00, 0x4E20CC00), (0xFFC0F400, 0x4F801000)),
+        multiply=((0xFFE0FC00, 0x6E20DC00), (0xFFC0F400, 0x4F809000)),
+    ),
+    "armv7l": Emulator(
+        "qemu-arm",
+        multiply_add=((0xFFB00F50, 0xF2000D50), (0xFFB00F50, 0xF2000C50), (0xFFB00F50, 0xF3A00140)),
+        multiply=((0xFFB00F50, 0xF3000D50), (0xFFB00F50, 0xF3A00940)),
+    ),
+}
+"""By what `uname -m` says."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one inference executes.
+
+    Attributes:
+        board: Board type.
+        network: What was run.
+        build: `ours`, or `TVM` for the same network without any schedule.
+        instructions: All instructions.
+        multiply_adds: Those that add a product to a sum, on vectors of four floats.
+        multiplies: Products of vectors of four floats that another instruction has to add.
+        difference: Largest difference from ONNX Runtime's outputs, over the largest of these.
+    """
+
+    board: str
+    network: str
+    build: str
+    instructions: int
+    multiply_adds: int
+    multiplies: int
+    difference: float
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {"method": "emulated", **asdict(self)}
+
+
+def find(machine: str, folder: Path | None) -> Path:
+    """Return the emulator of a machine; Debian's package qemu-user has it, qemu-user-static has no plugins."""
+    name = EMULATORS[machine].program
+    found = folder / name if folder else shutil.which(name)
+    if found is None or not Path(found).is_file():
+        raise SystemExit(
+            f"{name} is missing: apt-get install --no-install-recommends qemu-user, or name its folder: --qemu"
+        )
+    return Path(found)
+
+
+def counts(kind: Board, name: str, emulator: Path) -> Iterator[Count]:
+    """Build a network in both ways and count what an inference executes."""
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+        work = Path(scratch)
+        plugin = _plugin(work)
+        ours = Pipeline(kind, lambda _line: None, toolchain="host", tuned=False).build(
+            Model(name, {}, inputs.Source()), work / "ours"
+        )
+        for build, made in (("ours", ours), ("TVM", _unscheduled(kind, name, ours, work / "plain"))):
+            (first, _), (both, difference) = (_run(made, kind, emulator, plugin, timed) for timed in (0, 1))
+            found = {key: both[key] - first[key] for key in first}
+            yield Count(kind.name, name, build, found["all"], found["multiply_add"], found["multiply"], difference)
+
+
+def _plugin(folder: Path) -> Path:
+    path = folder / "count.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, _SOURCE], check=True)
+    return path
+
+
+def _unscheduled(kind: Board, name: str, ours: Bundle, folder: Path) -> Bundle:
+    """Build a network as TVM does by itself, but with weights as arguments, as in our bundle."""
+    transform, target = relax.transform, BACKENDS[kind.backend].target(kind)
+    steps = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings(), transform.FoldConstant()]
+    with target:
+        module = tvm.transform.Sequential([*steps, relax.get_pipeline("zero")])(
+            model.import_model(model.load(name)).module
+        )
+    compiled = compiler.lift_constants(module)
+    linker = cross.choose(kind, "host")
+
+    def link(output: str, objects: Sequence[str], **_: Any) -> None:
+        linker.link(Path(output), [Path(item) for item in objects])
+
+    library = folder.with_suffix(".so")
+    tvm.compile(compiled.module, target=target).export_library(str(library), fcompile=link)
+    contents = {bundle.LIBRARY: library.read_bytes(), bundle.PARAMS: tensors.encode(compiled.params)}
+    return bundles.variant(ours, folder, contents, params_order=tuple(compiled.params))
+
+
+def _run(made: Bundle, kind: Board, emulator: Path, plugin: Path, timed: int) -> tuple[dict[str, int], float]:
+    """Run a network once and `timed` times more; return the counts, and how far its outputs are off."""
+    own, samples = EMULATORS[kind.machine], deploy.samples_of(made)
+    runner = device_runtime.build(kind.triple, kind.machine).runner.path
+    kinds = [_option(word, getattr(own, word)) for word in ("multiply_add", "multiply")]
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+        work = Path(scratch)
+        tensors.save(work / "inputs", samples.inputs)
+        argv: list[Any] = [emulator, "-L", f"/usr/{kind.triple}", "-plugin", ",".join([str(plugin), *kinds])]
+        argv += [runner, "--release", made.folder, "--inputs", work / "inputs", "--outputs", work / "outputs"]
+        argv += ["--report", work / "report", "--threads", "1", "--warmup-runs", "0", "--budget-ms", "0"]
+        argv += ["--max-runs", str(timed), "--min-runs", str(max(timed, 1))]
+        environment = {**os.environ, "TVM_NUM_THREADS": "1"}
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{kind.name}: the runner ended with code {done.returncode}\n{done.stderr}")
+        found = {word: int(number) for word, number in re.findall(r"^(\w+) (\d+)$", done.stderr, re.MULTILINE)}
+        outputs = tensors.compare(tensors.load(work / "outputs"), samples.expected)
+    return found, outputs.max_rel
+
+
+def _option(word: str, patterns: Sequence[tuple[int, int]]) -> str:
+    return f"{word}=" + "+".join(f"{mask:x}:{value:x}" for mask, value in patterns)
+
+
+def table(found: Sequence[Count]) -> list[tuple[str, ...]]:
+    """Return the figures as rows of words, with heads."""
+    lines = [("board", "network", "build", "million", "FMA share", "TVM's/ours", "difference")]
+    base = {(one.board, one.network): one.instructions for one in found if one.build == "ours"}
+    for one in found:
+        share, ratio = one.multiply_adds / one.instructions, one.instructions / base[one.board, one.network]
+        millions = f"{one.instructions / 1e6:.1f}"
+        words = (f"{share:.0%}", f"{ratio:.1f}x" if one.build != "ours" else "", f"{one.difference:.1e}")
+        lines.append((one.board, one.network, one.build, millions, *words))
+    return lines
