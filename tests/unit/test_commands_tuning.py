@@ -29,8 +29,8 @@ def test_tasks_are_listed():
     seen = toolchain("tasks", "mlp")
     lines = seen.out.splitlines()
     assert lines[0].split() == ["ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs"]
-    assert [line.split()[2] for line in lines[1:6]] == ["reshape", "matmul", "matmul", "matmul", "softmax"]
-    assert "1x784, 784x128, 128 -> 1x128" in lines[2]
+    assert [line.split()[2] for line in lines[1:6]] == ["reshape", "dense", "dense", "dense", "softmax"]
+    assert "1x784, 128x784, 128 -> 1x128" in lines[2]
     assert lines[-1].startswith("5 tasks, ")
 
 
@@ -40,12 +40,12 @@ def test_tasks_as_json():
     assert [one["id"] for one in found] == list(range(5))
     first = found[1]
     assert set(first) == {"id", "name", "operator", "shape", "weight", "gflop", "workload", "args"}
-    assert (first["operator"], first["weight"], len(first["workload"])) == ("matmul", 1, 16)
+    assert (first["operator"], first["weight"], len(first["workload"])) == ("dense", 1, 16)
     assert first["args"][0] == {"dtype": "float32", "shape": [1, 784]}
     assert first["gflop"] == pytest.approx(2 * 784 * 128 / 1e9, rel=0.01)
 
 
-QUICK = ("tune", "mlp", "--op", "matmul", "--trials", 1)
+QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ QUICK = ("tune", "mlp", "--op", "matmul", "--trials", 1)
     [
         (("tasks", "mpl"), "mpl", "mlp"),
         (("tune", "mpl"), "mpl", "mlp"),
-        (("tune", "mlp", "--op", "matmull"), "no task is called 'matmull'", "matmul"),
+        (("tune", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
         (("tune", "mlp", "--op", "99"), "no task is called '99'", "toolchain tasks"),
         (("tune", "mlp", "--tuner", "annealing"), "annealing", "evolutionary-xgb"),
         (("tune", "mlp", "--trials", "0"), "--trials", "x>=1"),

@@ -72,6 +72,6 @@ def _narrowed_arm(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
 
     whole = [_call(f"int32x{lanes}", "aarch64.neon.fcvtns", value) for value in values]
     words = [_call(f"int16x{lanes}", "aarch64.neon.sqxtn", one) for one in whole]
-    pairs = [_with_zero(joined(*words[first : first + 2], lanes), zero, 2 * lanes) for first in (0, 2)]
+    pairs = [_with_zero(joined(words[first], words[first + 1], lanes), zero, 2 * lanes) for first in (0, 2)]
     halves = [_call(f"int8x{2 * lanes}", "aarch64.neon.sqxtn", one) for one in pairs]
-    return joined(*halves, 2 * lanes)
+    return joined(halves[0], halves[1], 2 * lanes)

@@ -53,7 +53,8 @@ def filters(weights: NDArray[Any], tile: int) -> NDArray[Any]:
     matrix = np.array(_FILTERS[tile])
     outputs, inputs, _, _ = weights.shape
     changed = np.einsum("rk,oikl,cl->croi", matrix, weights.astype(np.float64), matrix, optimize=True)
-    return changed.reshape(-1, outputs, inputs)
+    components: NDArray[np.float64] = changed.reshape(-1, outputs, inputs)
+    return components
 
 
 def inputs(d: Sequence[Any], lanes: int) -> list[Any]:

@@ -206,7 +206,7 @@ def cost(plan: Plan, machine: Machine) -> float:
     if fused:
         turns = -(-plan.chunks // machine.cores)
         work = turns * (blocks * transform + plan.groups * group)
-        again = (turns - 1) * (weights if weights + inputs > machine.l2_bytes else 0)
+        again = float((turns - 1) * (weights if weights + inputs > machine.l2_bytes else 0))
     else:
         rounds = -(-plan.chunks * plan.groups // machine.cores)
         work = -(-plan.chunks * blocks // machine.cores) * transform + rounds * group
