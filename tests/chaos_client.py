@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 
 from toolchain import board, cross, inputs
+from toolchain.backends import BACKENDS
 from toolchain.pipeline import Model
 from toolchain.tuning import session
 from toolchain.tuning.builder import Builder
@@ -87,6 +88,7 @@ def main() -> None:
         boards=Wanted(kind, devices=board.load_devices(), purpose="chaos"),
         plan=Plan(tuner="evolutionary-random", trials=trials, options=options),
         operators=("matmul",),
+        without=BACKENDS["cpu"].TEMPLATES,
         records=records,
         toolchain="host",
     )

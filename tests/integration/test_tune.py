@@ -29,7 +29,7 @@ from toolchain.tuning.trials import Options
 
 TRIALS = 24
 OPTIONS = ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
-QUICK = ("mlp", "--op", "matmul", *OPTIONS, "--tuner", "evolutionary-random")
+QUICK = ("mlp", "--without", "all", "--op", "matmul", *OPTIONS, "--tuner", "evolutionary-random")
 TASKS = 3  # what `--op matmul` finds in mlp
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from toolchain.backends import Choice, Templates
 from toolchain.tuning import schedules
 from toolchain.tuning._tvm import meta_schedule, target_table
 from toolchain.tuning.records import Key, Record, Records, best_bytes
-from toolchain.tuning.tasks import Task, extract, workload_hash
+from toolchain.tuning.tasks import Task, extract, layer_of, workload_hash
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,13 @@ def _rewritten(
     for task, record, trace in traces:
         workload = database.commit_workload(task.module)
         database.commit_tuning_record(stock.TuningRecord(trace, workload, list(record.samples_s), target))
-    passes = relax.transform
+    passes, functions = relax.transform, dict(module.functions_items())
+    # The kernels that templates compute have no body yet, which the pass would trip over.
+    fused = {name: one for name, one in functions.items() if isinstance(one, tirx.PrimFunc) and not layer_of(one)}
     with target, database:
-        done: tvm.IRModule = tvm.transform.Sequential(
-            [passes.MetaScheduleApplyDatabase(), passes.SplitLayoutRewritePreproc(), passes.FoldConstant()]
-        )(module)
+        scheduled = passes.MetaScheduleApplyDatabase()(tvm.IRModule(fused))
+        whole = tvm.IRModule({**functions, **dict(scheduled.functions_items())}, module.attrs, module.global_infos)
+        done: tvm.IRModule = tvm.transform.Sequential([passes.SplitLayoutRewritePreproc(), passes.FoldConstant()])(
+            whole
+        )
     return done
