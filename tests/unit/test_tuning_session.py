@@ -39,7 +39,7 @@ def boards_of(*names: str, emulated: bool = True) -> Boards:
 
 def test_what_there_is_to_tune():
     found = session.extract(MLP, RPI4)
-    assert [task.operator for task in found.tasks] == ["reshape", "matmul", "matmul", "matmul", "softmax"]
+    assert [task.operator for task in found.tasks] == ["reshape", "dense", "dense", "dense", "softmax"]
     assert found.imported.source.name == "mlp"
     assert found.target.attrs["num-cores"] == RPI4.cores
 

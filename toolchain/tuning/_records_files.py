@@ -28,10 +28,13 @@ def merged(several: Sequence[Records]) -> Records:
     """Put records together without duplicates, in an order that does not depend on that of the files."""
     workloads = [one for records in several for one in records.workloads.values()]
     trials = sorted((trial for records in several for trial in records.trials), key=_order)
+    first: dict[tuple[object, ...], Record] = {}  # of equal trials the earliest stays, where it is in the order
+    for trial in trials:
+        first.setdefault(_identity(trial), trial)
     return Records(
         # The same module may have been compressed by another version of zlib.
         {one.workload: one for one in sorted(workloads, key=lambda one: (one.workload, one.name, one.module))},
-        tuple({_identity(trial): trial for trial in trials}.values()),
+        tuple(first.values()),
     )
 
 
