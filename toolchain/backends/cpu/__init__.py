@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from toolchain.backends.cpu import _graph, _int8_graph, _rest, _templates
+from toolchain.backends.cpu import _graph, _graph_fold, _int8_graph, _rest, _templates
 from toolchain.backends.cpu._layers import Layer, task_of, to_json
 from toolchain.backends.cpu._machine import Machine, machine
 from toolchain.backends.cpu._offers import Offers
@@ -44,7 +44,7 @@ def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -
         )
         # Folding turns the bytes of a quantized network's weights into floats.
         quantized = _int8_graph.quantized(module, machine(own), frozenset(without))
-        blocked = _graph.blocked(transform.FoldConstant()(quantized), machine(own), frozenset(without))
+        blocked = _graph.blocked(_graph_fold.folded(quantized), machine(own), frozenset(without))
         rewritten: tvm.IRModule = tvm.transform.Sequential(
             [relax.get_pipeline("zero"), transform.AttachAttrLayoutFreeBuffers()]
         )(blocked)

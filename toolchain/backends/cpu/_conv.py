@@ -21,6 +21,7 @@ from toolchain.backends.cpu._conv_writer import Writer
 from toolchain.backends.cpu._emit import Argument
 from toolchain.backends.cpu._layers import Conv, Layer
 from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._multiply_add import with_definitions
 
 __all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
 
@@ -70,6 +71,6 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     arguments += [*emit.arguments_of(layer.steps, layer.out), Argument("out", layer.out.shape)]
 
     def body(*buffers: Any) -> None:
-        Writer(plan, machine.registers, buffers).write()
+        Writer(plan, machine, buffers).write()
 
-    return emit.kernel(arguments, body, {})
+    return with_definitions(emit.kernel(arguments, body, {}), machine)

@@ -13,27 +13,10 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu import _emit as emit
 from toolchain.backends.cpu._conv_plan import Plan, Tiles, is_by_element
+from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._multiply_add import multiply_add
 
 _LINE = 16  # floats of a cache line
-_LONG = {"sigmoid", "silu", "tanh"}  # steps of so many instructions that they are written once, in a loop
-
-
-class _Sums:
-    """Vectors that LLVM keeps in registers.
-
-    Each is a buffer of its own: TVM puts less than 1 KiB of global scope on the stack, where LLVM finds it, and
-    anything else into a workspace. It is used through a view, since a pass of TVM looks at each use of an allocated
-    buffer for long.
-    """
-
-    def __init__(self, count: int, lanes: int) -> None:
-        self._buffers = [emit.flat(T.alloc_buffer((1,), f"float32x{lanes}")) for _ in range(count)]
-
-    def __getitem__(self, number: int) -> Any:
-        return self._buffers[number][0]
-
-    def __setitem__(self, number: int, value: Any) -> None:
-        T.buffer_store(self._buffers[number], value, [0])
 
 
 @dataclass(frozen=True)
@@ -79,7 +62,7 @@ class _Tile:
     row: Any
     start: Any
     number: Any
-    sums: _Sums
+    sums: emit.Registers
 
 
 _Place = tuple[Any, Any, Any, Any]
@@ -89,9 +72,9 @@ _Step = Callable[[_Tile, Sequence[int]], None]
 class Writer:
     """Writes one kernel."""
 
-    def __init__(self, plan: Plan, registers: int, buffers: Sequence[Any]) -> None:
-        """Take the number of vector registers, and the flat buffers of the arguments in order."""
-        self._registers = registers
+    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+        """Take the processor, and the flat buffers of the arguments in order."""
+        self._machine = machine
         self._plan, self._layer, self._lanes = plan, plan.layer, plan.layer.out.lanes
         self._data, self._weights, *rest, self._out = buffers
         self._bias = rest.pop(0) if plan.layer.bias else None
@@ -126,7 +109,7 @@ class Writer:
                 start = tirx.max(first, tiles.number)
                 with T.serial(start, tirx.min(end, tiles.number + tiles.count)) as number:
                     column = T.Bind(tiles.start + (number - tiles.number) * tiles.columns)
-                    sums = _Sums(self._plan.config.blocks * tiles.columns, self._lanes)
+                    sums = emit.Registers(self._plan.config.blocks * tiles.columns, self._lanes)
                     tile = _Tile(band, tiles, row, column, before + number - band.first, sums)
                     self._begin(tile)
                     self._sum_up(tile)
@@ -197,7 +180,7 @@ class Writer:
             T.buffer_store(self._out, tile.sums[number], [self._vector(place)])
 
     def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
-        if not any(step.kind in _LONG for step in self._layer.steps):
+        if not emit.is_long(self._layer.steps):
             for number, place in self._places(tile, blocks):
                 self._store(tile.sums[number], place)
             return
@@ -234,7 +217,7 @@ class Writer:
         """Add what one row of the filter gives on one block of input channels."""
         plan, layer, data = self._plan, self._layer, self._layer.data
         packed = T.Bind(((tile.band.unit * plan.sources + source) * layer.kernel[0] + tap) * layer.kernel[1])
-        if plan.is_by_pixel(self._registers):
+        if plan.is_by_pixel(self._machine.registers):
             across = tile.start * layer.strides[1] - layer.padding[1]
             self._pixels(tile, T.Bind(emit.offset(data, tile.band.image, block, row, across)), packed)
             return
@@ -307,14 +290,12 @@ class Writer:
             line = (packed * data.lanes + channel) * (blocks * lanes)
             weights = [T.Bind(self._weights[emit.ramp(line + block * lanes, lanes)]) for block in range(blocks)]
             for t, vector in zip(columns, vectors, strict=True):
-                element = tirx.Shuffle([vector], [tirx.const(channel, "int32")])
-                self._multiply(tile, t, emit.splat(element, lanes), weights)
+                self._multiply(tile, t, vector, weights, channel)
 
-    @staticmethod
-    def _multiply(tile: _Tile, t: int, number: Any, weights: Sequence[Any]) -> None:
+    def _multiply(self, tile: _Tile, t: int, numbers: Any, weights: Sequence[Any], element: int | None = None) -> None:
         for block, weight in enumerate(weights):
             place = block * tile.tiles.columns + t
-            tile.sums[place] = tile.sums[place] + number * weight
+            tile.sums[place] = multiply_add(self._machine, tile.sums[place], weight, numbers, element)
 
 
 def _alike(taps: Sequence[Sequence[bool]]) -> Iterator[tuple[int, int, Sequence[bool]]]:

@@ -21,6 +21,7 @@ from toolchain.backends.cpu import _emit as emit
 from toolchain.backends.cpu._emit import Argument
 from toolchain.backends.cpu._layers import Dense, Layer
 from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._multiply_add import multiply_add, with_definitions
 
 NAME = "dense"
 
@@ -107,7 +108,7 @@ def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
     def body(*buffers: Any) -> None:
         _Writer(layer, machine, config, buffers).write()
 
-    return emit.kernel(arguments, body, {})
+    return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
 def _blocks(layer: Dense, machine: Machine) -> int:
@@ -174,9 +175,9 @@ class _Writer:
         """Write the products of a tile; return its sums, row by row."""
         layer, blocks, step = self._layer, self._config.blocks, self._config.inputs
         count = rows * blocks
-        held = T.alloc_buffer((count * step,), f"float32x{self._lanes}", scope="local")
+        held = emit.Registers(count * step, self._lanes)
         for place in range(count * step):
-            T.buffer_store(held, emit.splat(0.0, self._lanes), [place])
+            held[place] = emit.splat(0.0, self._lanes)
 
         def add(first: Expr, inputs: int) -> None:
             for number in range(inputs):
@@ -189,7 +190,7 @@ class _Writer:
                     factor = T.Bind(emit.splat(self._data[at], self._lanes))
                     for block, weight in enumerate(weights):
                         place = (number * rows + one) * blocks + block
-                        T.buffer_store(held, held[place] + factor * weight, [place])
+                        held[place] = multiply_add(self._machine, held[place], weight, factor)
 
         with T.serial(0, layer.inputs // step) as steps:
             add(T.Bind(steps * step), step)
@@ -220,7 +221,7 @@ class _Writer:
                 self._line(sums[one * blocks : (one + 1) * blocks], group, row + one, outputs)
             return
         # A loop, since many copies of such code take seconds to compile.
-        held = T.alloc_buffer((rows * blocks,), f"float32x{lanes}", scope="local")
+        held = emit.on_stack(rows * blocks, lanes)
         for place, total in enumerate(sums):
             T.buffer_store(held, total, [place])
         with T.serial(0, rows) as one:
@@ -234,7 +235,7 @@ class _Writer:
             if (block + 1) * lanes <= outputs:
                 self._store(totals[block], row, output, lanes)
                 continue
-            held = T.alloc_buffer((lanes,), "float32", scope="local")
+            held = emit.on_stack(lanes, 1)
             T.buffer_store(held, totals[block], [emit.ramp(0, lanes)])
             with T.serial(0, outputs % lanes) as lane:
                 self._store(held[lane], row, output + lane, 1)

@@ -14,6 +14,7 @@ from toolchain.backends.cpu import _window as window
 from toolchain.backends.cpu._emit import Argument
 from toolchain.backends.cpu._layers import Conv, Layer
 from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._multiply_add import multiply_add, with_definitions
 from toolchain.backends.cpu._window import Tap, Tile
 
 NAME = "depthwise"
@@ -56,16 +57,16 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     def body(data: Any, weights: Any, *rest: Any) -> None:
         *others, result = rest
         bias = others.pop(0) if layer.bias else None
-        window.Writer(layer, machine, config, _Products(layer, weights, bias)).write(data, others, result)
+        window.Writer(layer, machine, config, _Products(layer, machine, weights, bias)).write(data, others, result)
 
-    return emit.kernel(arguments, body, {})
+    return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
 class _Products:
     """Sums of products with weights. Weights of small kernels stay in registers: LLVM moves their loads up."""
 
-    def __init__(self, layer: Conv, weights: Any, bias: Any) -> None:
-        self._layer, self._weights, self._bias = layer, weights, bias
+    def __init__(self, layer: Conv, machine: Machine, weights: Any, bias: Any) -> None:
+        self._layer, self._machine, self._weights, self._bias = layer, machine, weights, bias
 
     def initial(self, block: Any) -> Any:
         lanes = self._layer.out.lanes
@@ -78,7 +79,8 @@ class _Products:
     def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._layer.out.lanes
         place = (block * height + tap.row) * width + tap.column
-        return total + pixel * T.Bind(self._weights[emit.ramp(place * lanes, lanes)])
+        weight = T.Bind(self._weights[emit.ramp(place * lanes, lanes)])
+        return multiply_add(self._machine, total, weight, pixel)
 
     @staticmethod
     def finished(total: Any, tile: Tile, number: int) -> Any:  # noqa: ARG004 - some reductions need the place

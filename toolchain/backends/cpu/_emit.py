@@ -107,6 +107,32 @@ def parts(groups: int, most: int, cores: int) -> int:
     return next((count for count in range(1, most + 1) if fairness(count) >= _FAIR), most)
 
 
+class Registers:
+    """Vectors that LLVM keeps in registers; each is named by a number that is known here.
+
+    Each is a buffer of its own: TVM puts less than 1 KiB of global scope on the stack, where LLVM finds it, and
+    anything else into a workspace on the heap. It is used through a view, since a pass of TVM looks at each use of an
+    allocated buffer for long.
+    """
+
+    def __init__(self, count: int, lanes: int, dtype: str = "float32") -> None:
+        self._buffers = [flat(T.alloc_buffer((1,), _wide(dtype, lanes))) for _ in range(count)]
+
+    def __getitem__(self, number: int) -> Expr:
+        return self._buffers[number][0]
+
+    def __setitem__(self, number: int, value: Expr) -> None:
+        T.buffer_store(self._buffers[number], value, [0])
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+
+def on_stack(count: int, lanes: int) -> Buffer:
+    """Return a small buffer of vectors, which may be indexed by variables; up to 1 KiB of it is on the stack."""
+    return flat(T.alloc_buffer((count,), _wide("float32", lanes)))
+
+
 def ramp(base: Expr, lanes: int) -> Expr:
     """Return the indices of a vector that lies together."""
     return tirx.Ramp(base, 1, lanes) if lanes > 1 else base
@@ -206,7 +232,7 @@ def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
             pixel(value, number)
         return
     # A loop, since many copies of such code take seconds to compile; it is long enough to hide the memory between.
-    held = T.alloc_buffer((len(values),), _wide("float32", place.lanes), scope="local")
+    held = on_stack(len(values), place.lanes)
     for number, value in enumerate(values):
         T.buffer_store(held, value, [number])
     with T.serial(0, len(values)) as number:

@@ -211,11 +211,11 @@ class _Writer:
     def _tile(self, rows: int, columns: int, place: tuple[Any, Any, Any, Any]) -> None:
         lanes, blocks, count = self._machine.lanes, self._config.blocks, rows * columns
         image, group, row, column = place
-        sums = T.alloc_buffer((blocks * count,), f"int32x{lanes}", scope="local")
+        sums = emit.Registers(blocks * count, lanes, "int32")
         for block in range(blocks):
             start = T.Bind(self._sums[emit.ramp((group * blocks + block) * lanes, lanes)])
             for number in range(count):
-                T.buffer_store(sums, start, [block * count + number])
+                sums[block * count + number] = start
         self._reduce(sums, (rows, columns), place)
         for block in range(blocks):
             scale = T.Bind(self._scales[emit.ramp((group * blocks + block) * lanes, lanes)])
@@ -233,7 +233,7 @@ class _Writer:
         for number in range(fours, len(line)):
             self._finish.store(line[number], (image, block, row, column + number), self._machine.lanes)
 
-    def _reduce(self, sums: Any, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> None:
+    def _reduce(self, sums: emit.Registers, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
         layer, blocks, data = self._layer, self._config.blocks, self._layer.data
         (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, place
@@ -245,14 +245,14 @@ class _Writer:
             for four in range(fours):
                 self._products(sums, size, pixel + four * GROUP, line + four * blocks)
 
-    def _products(self, sums: Any, size: tuple[int, int], pixel: Any, line: Any) -> None:
+    def _products(self, sums: emit.Registers, size: tuple[int, int], pixel: Any, line: Any) -> None:
         """Add the products of four channels."""
         wide, blocks, count = self._machine.lanes * GROUP, self._config.blocks, size[0] * size[1]
         weights = [T.Bind(self._weights[emit.ramp((line + block) * wide, wide)]) for block in range(blocks)]
         for number, four in enumerate(self._fours(size, pixel)):
             for block, weight in enumerate(weights):
                 at = block * count + number
-                T.buffer_store(sums, int8.dot(self._machine, sums[at], four, weight), [at])
+                sums[at] = int8.dot(self._machine, sums[at], four, weight)
 
     def _fours(self, size: tuple[int, int], pixel: Any) -> Iterator[Any]:
         """Yield four channels of each pixel of a tile, in each lane."""

@@ -101,11 +101,11 @@ class _Writer:
         layer, whole, (image, block, row, column) = self._layer, int8.vector("int32", self._lanes), place
         rows, counted_rows = self._span(0, row, inside=not any(layer.padding))
         columns, counted_columns = self._span(1, column, inside=inside)
-        total = T.alloc_buffer((1,), whole, scope="local")
-        T.buffer_store(total, emit.splat(0, self._lanes, "int32"), [0])
+        total = emit.Registers(1, self._lanes, "int32")
+        total[0] = emit.splat(0, self._lanes, "int32")
         with T.serial(*rows) as source, T.serial(*columns) as side:
             at = emit.offset(layer.data, image, block, source, side)
-            T.buffer_store(total, total[0] + tirx.Cast(whole, self._data[emit.ramp(at, self._lanes)]), [0])
+            total[0] = total[0] + tirx.Cast(whole, self._data[emit.ramp(at, self._lanes)])
         counted = (rows[1] - rows[0]) * (columns[1] - columns[0])
         divisor = counted_rows * counted_columns if layer.counts_padding else counted
         finish.store(finish.mean(total[0], counted, divisor, self._lanes), place, self._lanes)

@@ -24,6 +24,7 @@ class Machine:
         cores: Cores that share the work.
         l1_bytes: Data cache of one core, first level.
         l2_bytes: Cache of one core, second level.
+        vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `_multiply_add`.
     """
 
     lanes: int
@@ -32,6 +33,7 @@ class Machine:
     cores: int = 1
     l1_bytes: int = 32 * _KIB
     l2_bytes: int = 512 * _KIB
+    vmla: bool = False
 
 
 def machine(target: tvm.target.Target) -> Machine:
@@ -40,7 +42,7 @@ def machine(target: tvm.target.Target) -> Machine:
     cores = int(target.attrs.get("num-cores", 1))
     if _is_arm(target):
         wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
-        return Machine(4, 32 if wide else 16, "sdot" if "dotprod" in features else "", cores)
+        return Machine(4, 32 if wide else 16, "sdot" if "dotprod" in features else "", cores, vmla=not wide)
     dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)

@@ -296,7 +296,7 @@ class _Transposed(_Writer):
                     self._out, self._stepped(self._load(image, block, pixel), image, block, pixel), [together]
                 )
             return
-        held = T.alloc_buffer((lanes,), "float32", scope="local")
+        held = emit.on_stack(lanes, 1)
         if is_gather:
             T.buffer_store(held, emit.splat(0.0, lanes), [emit.ramp(0, lanes)])
             for channel in range(channels):

@@ -75,14 +75,14 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
     with emit.shared(place.batch * place.blocks, window.operations(layer)) as work:
         image, block = T.Bind(work // place.blocks), T.Bind(work % place.blocks)
         base = T.Bind(emit.offset(place, image, block, 0, 0))
-        held = T.alloc_buffer((sums,), f"float32x{lanes}", scope="local")
+        held = emit.Registers(sums, lanes)
         for number in range(sums):
-            T.buffer_store(held, data[emit.ramp(base + number * lanes, lanes)], [number])
+            held[number] = data[emit.ramp(base + number * lanes, lanes)]
 
         def add(first: Any, count: int) -> None:
             for number in range(count):
                 pixel = T.Bind(data[emit.ramp(base + (first + number) * lanes, lanes)])
-                T.buffer_store(held, reduced.pair(held[number], pixel), [number])
+                held[number] = reduced.pair(held[number], pixel)
 
         with T.serial(1, pixels // sums) as step:
             add(step * sums, sums)

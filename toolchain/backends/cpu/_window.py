@@ -307,14 +307,14 @@ class Writer:
     def _looped(self, tile: Tile, data: Any) -> list[Expr]:
         """Reduce all windows of a tile with a loop over the taps down."""
         count = self._config.blocks * tile.across.size
-        held = T.alloc_buffer((count,), f"float32x{self._layer.out.lanes}", scope="local")
+        held = emit.Registers(count, self._layer.out.lanes)
         for place in range(count):
-            T.buffer_store(held, self._initial(tile, place), [place])
+            held[place] = self._initial(tile, place)
         with T.serial(*tile.taps) as row:
             totals: list[Expr | None] = [held[place] for place in range(count)]
             self._add(tile, totals, data, row)
             for place, total in enumerate(totals):
-                T.buffer_store(held, total, [place])
+                held[place] = total
         return [held[place] for place in range(count)]
 
     def _initial(self, tile: Tile, place: int) -> Expr:

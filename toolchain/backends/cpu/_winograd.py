@@ -31,6 +31,7 @@ from toolchain.backends.cpu import _winograd_plan
 from toolchain.backends.cpu._emit import Argument
 from toolchain.backends.cpu._layers import Conv, Layer
 from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._multiply_add import multiply_add, with_definitions
 from toolchain.backends.cpu._winograd_plan import LINE, STRIP, Config, Plan
 
 NAME = "winograd"
@@ -82,7 +83,7 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     def body(*buffers: Any) -> None:
         _Writer(plan, machine, buffers).write()
 
-    return emit.kernel(arguments, body, {})
+    return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,6 @@ def _spaces(lanes: int, *sizes: int) -> list[_Space]:
     return [_Space(whole, start, lanes) for start in starts[:-1]]
 
 
-def _registers(count: int, lanes: int) -> Any:
-    # Other buffers are kept on the heap, where LLVM must expect a prefetch to look at them: it stores them before each.
-    space = tirx.op.tvm_stack_alloca("shape", -(-count * lanes // 2))
-    return T.decl_buffer((count,), f"float32x{lanes}", data=space, scope="local")
-
-
 def _fetch(element: Any) -> None:
     """Bring a line of the cache near that will be read soon."""
     read, keep, data = (tirx.const(number, "int32") for number in (0, 3, 1))
@@ -166,7 +161,7 @@ class _Writer:
 
     def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
         self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
-        self._cores = machine.cores
+        self._machine, self._cores = machine, machine.cores
         self._cost = _winograd_plan.cost(plan, machine) * machine.cores
         self._data, self._weights, *rest, self._out = buffers
         self._bias = rest.pop(0) if plan.layer.bias else None
@@ -296,9 +291,9 @@ class _Writer:
         """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
         plan, config, lanes, data = self._plan, self._plan.config, self._lanes, self._layer.data
         places = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
-        sums = _registers(len(places), lanes)
+        sums = emit.Registers(len(places), lanes)
         for number in range(len(places)):
-            T.buffer_store(sums, emit.splat(0.0, lanes), [number])
+            sums[number] = emit.splat(0.0, lanes)
         step = config.blocks * lanes
         panel = T.Bind((group * plan.components + component) * plan.inputs * step)
         with T.serial(0, data.blocks) as block:
@@ -321,10 +316,9 @@ class _Writer:
         lanes, step = self._lanes, self._plan.config.blocks * self._lanes
         vectors = [transformed.vector(tiles + t * lanes) for t in range(self._plan.config.tiles)]
         for channel in range(lanes):
-            numbers = [emit.splat(tirx.Shuffle([vector], [channel]), lanes) for vector in vectors]
-            self._add(sums, numbers, weights + channel * step)
+            self._add(sums, vectors, weights + channel * step, channel)
 
-    def _add(self, sums: Any, numbers: Sequence[Any], line: Any) -> None:
+    def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
         """Add the products of one input channel to all sums."""
         blocks = self._plan.config.blocks
         weights = [T.Bind(self._weights[self._ramp(line + block * self._lanes)]) for block in range(blocks)]
@@ -332,7 +326,7 @@ class _Writer:
             value = T.Bind(number)
             for block, weight in enumerate(weights):
                 place = block * len(numbers) + tile
-                T.buffer_store(sums, sums[place] + value * weight, [place])
+                sums[place] = multiply_add(self._machine, sums[place], weight, value, element)
 
     def _fetch_ahead(self, panel: Any, part: Any, number: Any, elements: int) -> None:
         """Fetch weights while others are used; each pass through a panel fetches its share of the next one.
