@@ -9,9 +9,9 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from toolchain.backends.cpu import _emit as emit
-from toolchain.backends.cpu._emit import Argument
 from toolchain.backends.cpu._layers import Conv, Dense, Map, Pool
+from toolchain.backends.cpu._templates import emit
+from toolchain.backends.cpu._templates.emit import Argument
 
 NAME = "naive"
 

@@ -14,7 +14,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tests import nets
 from toolchain.backends.attributes import EXACT
-from toolchain.backends.cpu import _graph_fold
+from toolchain.backends.cpu._graph import fold
 from toolchain.backends.cpu._layers import from_json
 from toolchain.backends.cpu._machine import Machine, machine
 
@@ -28,7 +28,7 @@ def processor(lanes: int) -> Machine:
 def prepared(proto: onnx.ModelProto) -> tvm.IRModule:
     passes = relax.transform
     module = from_onnx(proto)
-    return _graph_fold.folded(
+    return fold.folded(
         tvm.transform.Sequential([passes.DecomposeOpsForInference(), passes.CanonicalizeBindings()])(module)
     )
 

@@ -19,10 +19,10 @@ from tvm.target import codegen
 
 from tests.parts import require
 from tests.unit.cpu_kernels import NATIVE, run, stepped, unblocked
-from toolchain.backends.cpu import _int8_grids as grids
-from toolchain.backends.cpu._int8_grids import Grid
 from toolchain.backends.cpu._layers import Activation, QuantizedConv, QuantizedMap, QuantizedPool
 from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._templates import int8_grids as grids
+from toolchain.backends.cpu._templates.int8_grids import Grid
 
 WIDE, MIDDLE, NARROW = (
     Machine(16, 32, "vpdpbusd", 2),
@@ -111,7 +111,7 @@ class Inputs:
         data: NCHW: bytes, or numbers.
         data_grid: Grid of the data.
         others: Bytes of the steps `add`.
-        grids: As `_int8_grids.parameters` takes them.
+        grids: As `int8_grids.parameters` takes them.
         weights: int8 OIHW.
         weight_scales: One for each output channel.
         bias: In the unit of the products.

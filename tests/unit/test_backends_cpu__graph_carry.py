@@ -5,7 +5,8 @@ import pytest
 
 from tests import naive_template, nets, relax_nets
 from tests.relax_nets import counts, net, normal, prepared, processor
-from toolchain.backends.cpu import _graph, _graph_carry, _graph_values, _templates
+from toolchain.backends.cpu import _graph, _templates
+from toolchain.backends.cpu._graph import carry, values
 
 LANES = 4
 
@@ -78,8 +79,8 @@ def test_kernels_of_the_importer_are_not_carried():
     module = prepared(
         between([("Max", "a n", "b")], n=np.float32([[[1]], [[2]], [[3]], [[4]], [[5]], [[6]], [[7]], [[8]]]))
     )
-    block = _graph_values.read(module["main"].body.blocks[0], module)
+    block = values.read(module["main"].body.blocks[0], module)
     clip = prepared(between([("Clip", "a n", "b")], n=np.float32(1)))
-    [limit] = [one for one in _graph_values.read(clip["main"].body.blocks[0], clip).operations if one.name == "maximum"]
-    assert not _graph_carry.is_carried(limit, LANES)
-    assert not any(_graph_carry.is_carried(one, LANES) for one in block.operations if one.name == "max")
+    [limit] = [one for one in values.read(clip["main"].body.blocks[0], clip).operations if one.name == "maximum"]
+    assert not carry.is_carried(limit, LANES)
+    assert not any(carry.is_carried(one, LANES) for one in block.operations if one.name == "max")

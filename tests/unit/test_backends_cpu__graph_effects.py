@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 
 from tests.relax_nets import net, prepared
-from toolchain.backends.cpu import _graph_effects, _graph_patterns, _graph_values
-from toolchain.backends.cpu._graph_effects import Affine, Function, Operand
+from toolchain.backends.cpu._graph import effects, patterns, values
+from toolchain.backends.cpu._graph.effects import Affine, Function, Operand
 
 SHAPE = (1, 3, 2, 2)
 NUMBERS = np.array([2.0, 3.0, 4.0], np.float32)
 GREATEST = float(np.finfo(np.float32).max)
 
 
-def effects(nodes, weights=None, axis=1, shape=SHAPE):
+def effects_of(nodes, weights=None, axis=1, shape=SHAPE):
     """Return what the last operation does to what it reads first, or to the result before it."""
     module = prepared(net(nodes, shape, weights))
     [block] = module["main"].body.blocks
-    values = _graph_values.read(block, module)
-    _graph_patterns.found(values)
-    last = values.operations[-1]
+    found = values.read(block, module)
+    patterns.found(found)
+    last = found.operations[-1]
     main = next(value for value in last.inputs if value.constant is None)
-    return _graph_effects.effects(last, main, axis)
+    return effects.effects(last, main, axis)
 
 
 def affine(scale, shift):
@@ -40,14 +40,14 @@ def affine(scale, shift):
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1)])
 def test_arithmetic_with_a_number_for_each_channel(operator, scale, shift, shape):
     kind, *read = operator.split()
-    [effect] = effects([(kind, " ".join(read), "y")], {"w": NUMBERS.reshape(shape)})
+    [effect] = effects_of([(kind, " ".join(read), "y")], {"w": NUMBERS.reshape(shape)})
     np.testing.assert_array_equal(effect.scale, scale)
     np.testing.assert_array_equal(effect.shift, shift)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1)])
 def test_arithmetic_with_one_number_for_all(shape):
-    [effect] = effects([("Mul", "x w", "y")], {"w": np.full(shape, 2.5, np.float32)})
+    [effect] = effects_of([("Mul", "x w", "y")], {"w": np.full(shape, 2.5, np.float32)})
     assert effect.scale == 2.5
 
 
@@ -62,11 +62,11 @@ def test_arithmetic_with_one_number_for_all(shape):
 )
 def test_what_no_step_can_express(operator, weights):
     kind, *read = operator.split()
-    assert effects([(kind, " ".join(read), "y")], {"w": weights}) is None
+    assert effects_of([(kind, " ".join(read), "y")], {"w": weights}) is None
 
 
 def test_an_operation_with_a_larger_result_is_no_step():
-    assert effects([("Add", "x w", "y")], {"w": np.ones((2, 3, 1, 1), np.float32)}) is None
+    assert effects_of([("Add", "x w", "y")], {"w": np.ones((2, 3, 1, 1), np.float32)}) is None
 
 
 @pytest.mark.parametrize(
@@ -79,38 +79,38 @@ def test_an_operation_with_a_larger_result_is_no_step():
     ],
 )
 def test_functions(node, expected):
-    assert effects([node]) == [expected]
+    assert effects_of([node]) == [expected]
 
 
 def test_one_slope_for_all_channels():
-    assert effects([("PRelu", "x w", "y")], {"w": np.full((1, 1, 1), 0.25, np.float32)}) == [
+    assert effects_of([("PRelu", "x w", "y")], {"w": np.full((1, 1, 1), 0.25, np.float32)}) == [
         Function("leaky_relu", (0.25,))
     ]
-    assert effects([("PRelu", "x w", "y")], {"w": NUMBERS.reshape(3, 1, 1)}) is None
+    assert effects_of([("PRelu", "x w", "y")], {"w": NUMBERS.reshape(3, 1, 1)}) is None
 
 
 def test_hard_swish_may_have_a_factor():
     weights = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)}
-    function, factor = effects([("Add", "x three", "a"), ("Clip", "a zero six", "b"), ("Mul", "b x", "y")], weights)
+    function, factor = effects_of([("Add", "x three", "a"), ("Clip", "a zero six", "b"), ("Mul", "b x", "y")], weights)
     assert function == Function("hard_swish")
     assert factor.scale == pytest.approx(6)
 
 
 def test_tensors_of_the_same_shape_and_single_pixels():
-    [first, second] = effects([("Relu", "x", "a"), ("Relu", "a", "b"), ("Sum", "x a b", "y")])
+    [first, second] = effects_of([("Relu", "x", "a"), ("Relu", "a", "b"), ("Sum", "x a b", "y")])
     assert isinstance(first, Operand)
     assert (first.kind, second.kind) == ("add", "add")
-    [gate] = effects([("GlobalMaxPool", "x", "a"), ("Relu", "a", "b"), ("Mul", "x b", "y")])
+    [gate] = effects_of([("GlobalMaxPool", "x", "a"), ("Relu", "a", "b"), ("Mul", "x b", "y")])
     assert (gate.kind, gate.value.shape) == ("mul", (1, 3, 1, 1))
 
 
 def test_the_last_axis_of_rows_holds_the_channels():
-    [effect] = effects([("Add", "x w", "y")], {"w": NUMBERS}, axis=1, shape=(5, 3))
+    [effect] = effects_of([("Add", "x w", "y")], {"w": NUMBERS}, axis=1, shape=(5, 3))
     np.testing.assert_array_equal(effect.shift, NUMBERS)
 
 
 def test_lines_become_one():
-    [line] = _graph_effects.merged([affine(2, NUMBERS), affine(NUMBERS, 1), affine(1, 0.5)])
+    [line] = effects.merged([affine(2, NUMBERS), affine(NUMBERS, 1), affine(1, 0.5)])
     x = np.array([0.3, -7.0, 11.0])
     np.testing.assert_allclose(x * line.scale + line.shift, (x * 2 + NUMBERS) * NUMBERS + 1.5, rtol=1e-15)
 
@@ -118,20 +118,20 @@ def test_lines_become_one():
 @pytest.mark.parametrize("first", [(0.0, GREATEST), (-1.0, 2.0), (3.0, 4.0)])
 @pytest.mark.parametrize("second", [(-GREATEST, 6.0), (0.5, 1.0), (5.0, 9.0)])
 def test_limits_become_one(first, second):
-    [limits] = _graph_effects.merged([Function("clip", first), Function("clip", second)])
+    [limits] = effects.merged([Function("clip", first), Function("clip", second)])
     x = np.linspace(-10, 10, 201)
     np.testing.assert_array_equal(np.clip(x, *limits.values), np.clip(np.clip(x, *first), *second))
 
 
 def test_what_does_nothing_is_left_out():
     idle = [affine(2, 0), affine(0.5, 0), Function("clip", (-GREATEST, GREATEST))]
-    assert _graph_effects.merged(idle) == []
+    assert effects.merged(idle) == []
 
 
 def test_steps():
-    value = _graph_values.Value(shape=SHAPE, dtype="float32")
+    value = values.Value(shape=SHAPE, dtype="float32")
     made = [affine(NUMBERS, 1), Function("clip", (0.0, GREATEST)), Operand("add", value), affine(1, NUMBERS)]
-    done = _graph_effects.steps(made, 3)
+    done = effects.steps(made, 3)
     assert [one.step.kind for one in done] == ["scale", "shift", "relu", "add", "shift"]
     np.testing.assert_array_equal(done[1].numbers, [1, 1, 1])
     np.testing.assert_array_equal(done[4].numbers, NUMBERS)
@@ -139,5 +139,5 @@ def test_steps():
 
 
 def test_limits_other_than_those_of_relu_stay():
-    [done] = _graph_effects.steps([Function("clip", (0.0, 6.0))], 3)
+    [done] = effects.steps([Function("clip", (0.0, 6.0))], 3)
     assert (done.step.kind, done.step.values) == ("clip", (0.0, 6.0))

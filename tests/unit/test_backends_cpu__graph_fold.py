@@ -8,7 +8,7 @@ from tvm import relax
 
 from tests import nets, relax_nets
 from tests.relax_nets import net, normal
-from toolchain.backends.cpu import _graph_fold
+from toolchain.backends.cpu._graph import fold
 
 
 def imported(proto):
@@ -24,7 +24,7 @@ def names(module):
 def same(proto):
     """Fold a model; what it computes must not change."""
     module = imported(proto)
-    folded = _graph_fold.folded(module)
+    folded = fold.folded(module)
     relax.analysis.well_formed(folded)
     feeds = relax_nets.feeds(proto)
     for own, its in zip(relax_nets.computed(folded, feeds), nets.run(proto, feeds), strict=True):
@@ -82,13 +82,13 @@ def test_a_constant_result_stays_a_result():
 def test_what_depends_on_the_input_is_left_alone():
     proto = net([("Neg", "x", "a"), ("Sqrt", "a", "y")], (2, 3))
     module = imported(proto)
-    tvm.ir.assert_structural_equal(_graph_fold.folded(module), module)
+    tvm.ir.assert_structural_equal(fold.folded(module), module)
 
 
 def test_open_shapes_are_no_obstacle():
     node = helper.make_node("Mul", ["x", "w"], ["y"])
     proto = nets.model([node], [nets.value("x", ("n", 3))], [nets.value("y", ("n", 3))], {"w": normal(3)})
-    assert names(_graph_fold.folded(imported(proto))) == ["multiply"]
+    assert names(fold.folded(imported(proto))) == ["multiply"]
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (40, 50), (2, 3, 4)])
@@ -96,7 +96,7 @@ def test_open_shapes_are_no_obstacle():
 def test_contiguous(shape, turned):
     array = np.random.default_rng(0).random(shape)
     array = array.T if turned else array
-    copied = _graph_fold.contiguous(array)
+    copied = fold.contiguous(array)
     np.testing.assert_array_equal(copied, array)
     assert copied.shape == array.shape
     assert copied.flags.c_contiguous

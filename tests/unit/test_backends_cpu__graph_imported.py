@@ -7,7 +7,7 @@ from tvm import relax
 
 from tests import nets
 from tests.relax_nets import bindings, net, prepared
-from toolchain.backends.cpu._graph_imported import meaning
+from toolchain.backends.cpu._graph.imported import meaning
 
 
 def meanings(proto):

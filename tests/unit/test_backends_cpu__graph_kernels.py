@@ -6,10 +6,10 @@ import tvm
 from tvm import relax, s_tir
 
 from toolchain.backends.attributes import EXACT, LAYER
-from toolchain.backends.cpu import _emit as emit
-from toolchain.backends.cpu._emit import Argument
-from toolchain.backends.cpu._graph_kernels import StandIns, called, name
+from toolchain.backends.cpu._graph.kernels import StandIns, called, name
 from toolchain.backends.cpu._layers import Activation, Conv, Dense, Map, Pool, from_json, task_of
+from toolchain.backends.cpu._templates import emit
+from toolchain.backends.cpu._templates.emit import Argument
 
 PLACE, PART, PLAIN = Activation(1, 16, 4, 4, 8), Activation(1, 16, 4, 4, 8, 1, 4), Activation(1, 16, 4, 4, 1)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.relax_nets import net, normal, prepared
-from toolchain.backends.cpu import _graph_patterns, _graph_values
+from toolchain.backends.cpu._graph import patterns, values
 
 SHAPE = (1, 4, 3, 5)
 
@@ -14,9 +14,9 @@ SHAPE = (1, 4, 3, 5)
 def found(proto):
     module = prepared(proto)
     [block] = module["main"].body.blocks
-    values = _graph_values.read(block, module)
-    _graph_patterns.found(values)
-    return values.operations
+    found = values.read(block, module)
+    patterns.found(found)
+    return found.operations
 
 
 def only(nodes, weights=None, shape=SHAPE):
@@ -160,10 +160,10 @@ def test_local_response_normalization():
 def test_limits(nodes, expected):
     operation = only(nodes, scalars(one=1))
     greatest = float(np.finfo(np.float32).max)
-    assert _graph_patterns.limits(operation) == tuple(np.clip(expected, -greatest, greatest))
+    assert patterns.limits(operation) == tuple(np.clip(expected, -greatest, greatest))
 
 
 def test_limits_that_differ_between_channels_are_none():
-    numbers = _graph_values.Value(shape=(4, 1, 1), dtype="float32", constant=object())
-    operation = _graph_values.Operation("maximum", (_graph_values.Value(shape=SHAPE), numbers), ())
-    assert _graph_patterns.limits(operation) is None
+    numbers = values.Value(shape=(4, 1, 1), dtype="float32", constant=object())
+    operation = values.Operation("maximum", (values.Value(shape=SHAPE), numbers), ())
+    assert patterns.limits(operation) is None

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolchain.backends.cpu._graph_effects import Affine, Function, Operand
-from toolchain.backends.cpu._graph_plans import Carried, Flat, ImagePlan, Join, Plain, RowPlan, Slice, homes, whole
-from toolchain.backends.cpu._graph_values import Operation, Value
+from toolchain.backends.cpu._graph.effects import Affine, Function, Operand
+from toolchain.backends.cpu._graph.plans import Carried, Flat, ImagePlan, Join, Plain, RowPlan, Slice, homes, whole
+from toolchain.backends.cpu._graph.values import Operation, Value
 from toolchain.backends.cpu._layers import Activation, Conv, Dense, Map
 
 LANES = 8

@@ -5,13 +5,13 @@ from onnx import helper
 
 from tests import nets
 from tests.relax_nets import net, normal, prepared
-from toolchain.backends.cpu import _graph_values
+from toolchain.backends.cpu._graph import values
 
 
 def read(proto):
     module = prepared(proto)
     [block] = module["main"].body.blocks
-    return _graph_values.read(block, module)
+    return values.read(block, module)
 
 
 def names(block):

@@ -8,7 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from toolchain.backends.cpu import _graph, _graph_fold, _int8_graph, _rest, _templates
+from toolchain.backends.cpu import _fallback, _graph, _templates
+from toolchain.backends.cpu._graph import fold, int8
 from toolchain.backends.cpu._layers import Layer, task_of, to_json
 from toolchain.backends.cpu._machine import Machine, machine
 from toolchain.backends.cpu._offers import Offers
@@ -43,8 +44,8 @@ def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -
             module
         )
         # Folding turns the bytes of a quantized network's weights into floats.
-        quantized = _int8_graph.quantized(module, machine(own), frozenset(without))
-        blocked = _graph.blocked(_graph_fold.folded(quantized), machine(own), frozenset(without))
+        quantized = int8.quantized(module, machine(own), frozenset(without))
+        blocked = _graph.blocked(fold.folded(quantized), machine(own), frozenset(without))
         rewritten: tvm.IRModule = tvm.transform.Sequential(
             [relax.get_pipeline("zero"), transform.AttachAttrLayoutFreeBuffers()]
         )(blocked)
@@ -71,7 +72,7 @@ def finished(
     def choose(layer: Layer) -> _templates.Choice:
         return _chosen(layer, processor, choices, left_out)
 
-    return _rest.schedule(_graph.realized(module, processor, choose), own, processor.lanes)
+    return _fallback.schedule(_graph.realized(module, processor, choose), own, processor.lanes)
 
 
 def _chosen(

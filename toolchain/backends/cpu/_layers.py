@@ -244,7 +244,7 @@ class QuantizedConv:
     A step `quantize` rounds to what bytes of the data's type can say; one `add` may take bytes.
 
     Arguments of the kernel: data; packed weights (int8); `sums`, int32 [blocks of `out`, lanes], and `scales`, float32
-    of the same shape; `parameters`; one for each step `add`; and the result last. `_int8_grids` makes them.
+    of the same shape; `parameters`; one for each step `add`; and the result last. `int8_grids` makes them.
 
     Attributes:
         data: Input in bytes, blocked; blocks of 4 channels are allowed whatever the machine has.

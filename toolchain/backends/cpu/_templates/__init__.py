@@ -1,0 +1,141 @@
+"""The templates in one place: which can compute a layer, with what settings, and which is likely the fastest.
+
+A template is a module with these members:
+
+    NAME: str                                       what records call it
+    Config                                          frozen dataclass of integers: how the work is cut
+    covers(layer) -> bool                           whether it can compute a layer
+    configs(layer, machine) -> [(Config, cost)]     candidates, cheapest first; cost: see `Candidate`
+    kernel(layer, machine, config) -> PrimFunc      the code
+    pack(layer, machine, config, weights) -> array  weights as the kernel reads them; if the layer has weights
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from numpy.typing import NDArray
+from tvm import tirx
+
+from toolchain.backends.attributes import LAYER
+from toolchain.backends.cpu._layers import Conv, Dense, Layer, QuantizedConv, task_of, to_json
+from toolchain.backends.cpu._machine import Machine
+from toolchain.backends.cpu._templates import (
+    conv,
+    dense,
+    depthwise,
+    elementwise,
+    int8,
+    int8_depthwise,
+    int8_elementwise,
+    int8_pool,
+    pool,
+    winograd,
+)
+from toolchain.errors import BuildError
+
+_TEMPLATES: dict[str, ModuleType] = {
+    module.NAME: module
+    for module in (
+        *(conv, depthwise, winograd, dense, pool, elementwise),
+        *(int8, int8_depthwise, int8_pool, int8_elementwise),
+    )
+}
+
+NAMES = tuple(_TEMPLATES)
+"""Names of all templates."""
+
+_MOST = 12  # candidates of one template: more do not find faster ones, and each costs a build
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A template with its settings.
+
+    Attributes:
+        template: Name of the template.
+        config: Its `Config`.
+    """
+
+    template: str
+    config: Any
+
+    def document(self) -> dict[str, Any]:
+        """Return it as records hold it."""
+        return {"template": self.template, **dataclasses.asdict(self.config)}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice and what it is estimated to cost.
+
+    Attributes:
+        choice: The choice.
+        cost: Time of the busiest core, in the time that one vector multiply-add takes there at best.
+    """
+
+    choice: Choice
+    cost: float
+
+
+def covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
+    """Whether some template can compute a layer, but for those that must not be used."""
+    return any(template.covers(layer) for name, template in _TEMPLATES.items() if name not in without)
+
+
+def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> list[Candidate]:
+    """List the choices for a layer, the one with the least estimated cost first.
+
+    Args:
+        layer: The layer.
+        machine: The processor.
+        without: Names of templates that must not be used.
+    """
+    layer = task_of(layer)
+    found = []
+    for name, template in _TEMPLATES.items():
+        if name not in without and template.covers(layer):
+            best = template.configs(layer, machine)[:_MOST]
+            found += [Candidate(Choice(name, config), cost) for config, cost in best]
+    return sorted(found, key=lambda one: one.cost)
+
+
+def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:
+    """Return the choice that is likely the fastest.
+
+    Raises:
+        BuildError: No template covers the layer.
+    """
+    found = candidates(layer, machine, without=without)
+    if not found:
+        raise BuildError("no template computes this layer", details=to_json(layer))
+    return found[0].choice
+
+
+def choice(document: dict[str, Any]) -> Choice | None:
+    """Return the choice of a record; None if there is no such template or setting any more."""
+    settings = dict(document)
+    template = _TEMPLATES.get(str(settings.pop("template", "")))
+    if template is None or set(settings) != {field.name for field in dataclasses.fields(template.Config)}:
+        return None
+    return Choice(template.NAME, template.Config(**settings))
+
+
+def fits(layer: Layer, chosen: Choice) -> bool:
+    """Whether a choice that was made elsewhere can compute a layer."""
+    return bool(_TEMPLATES[chosen.template].covers(layer))
+
+
+def kernel(layer: Layer, machine: Machine, chosen: Choice) -> tirx.PrimFunc:
+    """Write the kernel of a layer; its attribute `LAYER` tells what is computed."""
+    function: tirx.PrimFunc = _TEMPLATES[chosen.template].kernel(layer, machine, chosen.config)
+    return function.with_attr(LAYER, to_json(task_of(layer)))
+
+
+def pack(layer: Conv | Dense | QuantizedConv, machine: Machine, chosen: Choice, weights: NDArray[Any]) -> NDArray[Any]:
+    """Return a layer's weights as its kernel reads them."""
+    packed: NDArray[Any] = _TEMPLATES[chosen.template].pack(layer, machine, chosen.config, weights)
+    return packed
