@@ -54,8 +54,8 @@ def test_the_result_of_a_dense_layer_is_rows():
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        (Conv(PLACE, PLACE, (3, 1)), "conv_3x1"),
-        (Conv(PLACE, PLACE, (3, 3), groups=16), "depthwise_3x3"),
+        (Conv(PLACE, PLACE, (3, 1)), "conv_3x1_kernel"),
+        (Conv(PLACE, PLACE, (3, 3), groups=16), "depthwise_3x3_kernel"),
         (Pool(PLACE, PLACE, "max", (2, 2)), "max_pool"),
         (Pool(PLACE, PLACE, "mean", (2, 2)), "mean_pool"),
         (Map(PLAIN, PLACE), "to_blocks"),

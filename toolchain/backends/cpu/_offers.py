@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 from toolchain.backends.cpu import _templates
-from toolchain.backends.cpu._layers import Conv, Layer, Pool, from_json
+from toolchain.backends.cpu._layers import Conv, Layer, Pool, QuantizedConv, QuantizedLayer, QuantizedPool, from_json
 from toolchain.backends.cpu._machine import Machine
 
 
@@ -58,10 +58,11 @@ class Offers:
 
 
 def _operator(layer: Layer) -> str:
-    if isinstance(layer, Conv):
+    on = "int8_" if isinstance(layer, QuantizedLayer) else ""
+    if isinstance(layer, (Conv, QuantizedConv)):
         if layer.is_depthwise:
-            return "depthwise_conv2d"
-        return "conv2d" if layer.groups == 1 else "group_conv2d"
-    if isinstance(layer, Pool):
-        return f"{'avg' if layer.reduce == 'mean' else 'max'}_pool2d"
-    return type(layer).__name__.lower()
+            return f"{on}depthwise_conv2d"
+        return f"{on}conv2d" if layer.groups == 1 else f"{on}group_conv2d"
+    if isinstance(layer, (Pool, QuantizedPool)):
+        return f"{on}{'avg' if layer.reduce == 'mean' else 'max'}_pool2d"
+    return f"{on}{type(layer).__name__.removeprefix('Quantized').lower()}"

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.attributes import EXACT, LAYER
 from toolchain.backends.cpu._graph.values import shape_of
-from toolchain.backends.cpu._layers import Conv, Dense, Layer, Map, Pool, task_of, to_json
+from toolchain.backends.cpu._layers import Conv, Dense, Layer, Map, Pool, QuantizedConv, task_of, to_json
 from toolchain.backends.cpu._templates import emit
 from toolchain.backends.cpu._templates.emit import Argument
 
@@ -65,10 +65,11 @@ def called(function: tirx.PrimFunc, attributes: Mapping[str, str]) -> tirx.PrimF
 
 
 def name(layer: Layer) -> str:
-    """Name the function of a layer."""
-    if isinstance(layer, Conv):
+    """Name the function of a layer; no name ends in a digit, since TVM appends a number to those of the same name."""
+    if isinstance(layer, (Conv, QuantizedConv)):
         size = "x".join(str(extent) for extent in layer.kernel)
-        return f"depthwise_{size}" if layer.is_depthwise else f"conv_{size}"
+        prefix = "" if isinstance(layer, Conv) else "int8_"
+        return f"{prefix}{'depthwise' if layer.is_depthwise else 'conv'}_{size}_kernel"
     if isinstance(layer, Pool):
         return f"{layer.reduce}_pool"
     if isinstance(layer, Map):
