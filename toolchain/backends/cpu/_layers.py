@@ -98,7 +98,36 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Conv:
+class _Filter:
+    """What convolutions of numbers and of bytes have in common; their attributes are explained there."""
+
+    data: Activation
+    out: Activation
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is convolved alone, into one channel."""
+        return self.groups == self.data.channels == self.out.channels and self.groups > 1
+
+    @property
+    def weights_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the weights before packing: OIHW."""
+        return (self.out.channels, self.data.channels // self.groups, *self.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Operations, a multiply-add as two; without bias and steps."""
+        made = self.out.batch * self.out.channels * self.out.height * self.out.width
+        return 2 * made * (self.data.channels // self.groups) * self.kernel[0] * self.kernel[1]
+
+
+@dataclass(frozen=True)
+class Conv(_Filter):
     """A two-dimensional convolution with what follows it.
 
     Arguments of the kernel: data, packed weights, bias if there is one ([blocks of `out`, lanes], zeros behind the last
@@ -116,31 +145,8 @@ class Conv:
         steps: What follows, in order.
     """
 
-    data: Activation
-    out: Activation
-    kernel: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
-    dilation: tuple[int, int] = (1, 1)
-    groups: int = 1
     bias: bool = False
     steps: tuple[Step, ...] = ()
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each channel is convolved alone, into one channel."""
-        return self.groups == self.data.channels == self.out.channels and self.groups > 1
-
-    @property
-    def weights_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the weights before packing: OIHW."""
-        return (self.out.channels, self.data.channels // self.groups, *self.kernel)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, a multiply-add as two; without bias and steps."""
-        made = self.out.batch * self.out.channels * self.out.height * self.out.width
-        return 2 * made * (self.data.channels // self.groups) * self.kernel[0] * self.kernel[1]
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class QuantizedConv:
+class QuantizedConv(_Filter):
     """A two-dimensional convolution of bytes with what follows it.
 
     A step `quantize` rounds to what bytes of the data's type can say; one `add` may take bytes.
@@ -257,30 +263,7 @@ class QuantizedConv:
         steps: What follows, in order.
     """
 
-    data: Activation
-    out: Activation
-    kernel: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
-    dilation: tuple[int, int] = (1, 1)
-    groups: int = 1
     steps: tuple[Step, ...] = ()
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each channel is convolved alone, into one channel."""
-        return self.groups == self.data.channels == self.out.channels and self.groups > 1
-
-    @property
-    def weights_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the weights before packing: OIHW."""
-        return (self.out.channels, self.data.channels // self.groups, *self.kernel)
-
-    @property
-    def flops(self) -> int:
-        """Operations on bytes, a multiply-add as two; without steps."""
-        made = self.out.batch * self.out.channels * self.out.height * self.out.width
-        return 2 * made * (self.data.channels // self.groups) * self.kernel[0] * self.kernel[1]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from toolchain.backends.cpu import _templates
 from toolchain.backends.cpu._graph import effects
 from toolchain.backends.cpu._graph import int8_constants as constants
 from toolchain.backends.cpu._graph.int8_constants import Weights
-from toolchain.backends.cpu._graph.values import Block, Operation, Value
+from toolchain.backends.cpu._graph.values import Block, Operation, Value, four, pair
 from toolchain.backends.cpu._layers import (
     Activation,
     QuantizedConv,
@@ -298,9 +298,9 @@ class Matcher:
             self.place(source.data),
             self._numbers(operation.out, self._lanes),
             (known.numbers.shape[2], known.numbers.shape[3]),
-            _pair(attributes.strides),
-            _four(attributes.padding),
-            _pair(attributes.dilation),
+            pair(attributes.strides),
+            four(attributes.padding),
+            pair(attributes.dilation),
             int(attributes.groups),
         )
         return Region(bare, source.data, source.grid, operation.out, weights=known)
@@ -326,9 +326,9 @@ class Matcher:
             self.place(source.data),
             replace(self.place(source.data), height=_image(operation.out)[2], width=_image(operation.out)[3]),
             "mean" if mean else "max",
-            _pair(attributes.pool_size),
-            _pair(attributes.strides),
-            _four(attributes.padding),
+            pair(attributes.pool_size),
+            pair(attributes.strides),
+            four(attributes.padding),
             mean and bool(attributes.count_include_pad),
         )
         return Region(bare, source.data, source.grid, operation.out)
@@ -410,16 +410,6 @@ class Matcher:
         "squeeze": _reshape,
         "add": _add,
     }
-
-
-def _pair(numbers: Any) -> tuple[int, int]:
-    first, second = (int(number) for number in numbers)
-    return first, second
-
-
-def _four(numbers: Any) -> tuple[int, int, int, int]:
-    top, left, bottom, right = (int(number) for number in numbers)
-    return top, left, bottom, right
 
 
 def _has_rank(value: Value, rank: int) -> bool:

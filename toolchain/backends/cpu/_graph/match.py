@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from toolchain.backends.cpu import _templates
 from toolchain.backends.cpu._graph import carry, effects
 from toolchain.backends.cpu._graph.plans import Carried, Flat, ImagePlan, Item, Join, Plain, RowPlan, Slice, whole
-from toolchain.backends.cpu._graph.values import Block, Operation, Value
+from toolchain.backends.cpu._graph.values import Block, Operation, Value, four, pair
 from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer, Map, Pool
 
 _FEW = 4  # channels of an image that a convolution reads as it is
@@ -66,7 +66,7 @@ class Matcher:
             return False
         if not data.is_image or not operation.out.is_image:
             return False
-        padding = _sum(_four(attributes.padding), _four(operation.values or (0, 0, 0, 0)))
+        padding = _sum(four(attributes.padding), four(operation.values or (0, 0, 0, 0)))
         groups, few = int(attributes.groups), data not in self._blocked and data.image[1] <= _FEW
         for taken in (groups, 1) if groups <= _MOST_GROUPS else (groups,):
             for lanes in (1, self._lanes) if few else (self._lanes,):
@@ -74,9 +74,9 @@ class Matcher:
                     whole(data, lanes),
                     self._whole(operation.out),
                     (weights.image[2], weights.image[3]),
-                    _pair(attributes.strides),
+                    pair(attributes.strides),
                     padding,
-                    _pair(attributes.dilation),
+                    pair(attributes.dilation),
                     taken,
                 )
                 if self._planned(ImagePlan(data, operation.out, at, weights, bare=bare, groups=groups)):
@@ -102,10 +102,10 @@ class Matcher:
             self._whole(data),
             self._whole(operation.out),
             "mean" if mean else "max",
-            _pair(attributes.pool_size),
-            _pair(attributes.strides),
-            _four(attributes.padding),
-            _pair(attributes.dilation),
+            pair(attributes.pool_size),
+            pair(attributes.strides),
+            four(attributes.padding),
+            pair(attributes.dilation),
             mean and bool(attributes.count_include_pad),
         )
         return self._planned(ImagePlan(data, operation.out, at, bare=bare))
@@ -276,16 +276,6 @@ class Matcher:
         "strided_slice": _slice,
         **dict.fromkeys(_RESHAPES, _reshape),
     }
-
-
-def _pair(numbers: Any) -> tuple[int, int]:
-    first, second = (int(number) for number in numbers)
-    return first, second
-
-
-def _four(numbers: Any) -> tuple[int, int, int, int]:
-    top, left, bottom, right = (int(number) for number in numbers)
-    return top, left, bottom, right
 
 
 def _sum(first: tuple[int, int, int, int], second: tuple[int, int, int, int]) -> tuple[int, int, int, int]:

@@ -129,6 +129,18 @@ class Block:
         self.operations = kept[::-1]
 
 
+def pair(numbers: Any) -> tuple[int, int]:
+    """Return an attribute that is a pair: down and right."""
+    first, second = (int(number) for number in numbers)
+    return first, second
+
+
+def four(numbers: Any) -> tuple[int, int, int, int]:
+    """Return an attribute that has a number for each edge: top, left, bottom and right."""
+    top, left, bottom, right = (int(number) for number in numbers)
+    return top, left, bottom, right
+
+
 def shape_of(kind: Any) -> tuple[int, ...] | None:
     """Return the sizes of a tensor type; None if they are not all known."""
     if not isinstance(kind, relax.TensorType) or not isinstance(kind.shape, relax.ShapeExpr):
