@@ -1,6 +1,6 @@
 """Make the tuning records that come with the toolchain: for each network, the best template of each layer.
 
-    python benchmarks/ship.py boards/records/x86-64-v4.jsonl [--board local] [--trials 600] [NETWORK ...]
+    python benchmarks/ship.py boards/records/x86-64-v4.jsonl [--board local] [--trials 2000] [NETWORK ...]
 
 Run it on a quiet machine. Layers that the file has already are kept unless a faster record is found here. A file holds
 one trial for each layer and nothing else: no kernels of MetaSchedule's, which depend on the very target.
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("networks", nargs="*", default=DEFAULT)
     parser.add_argument("--board", default="local")
-    parser.add_argument("--trials", type=int, default=600)
+    parser.add_argument("--trials", type=int, default=2000)
     options = parser.parse_args()
     earlier = [RecordFile(options.output).read()] if options.output.exists() else []
     with tempfile.TemporaryDirectory() as name:

@@ -51,3 +51,39 @@ def test_a_record_of_another_kind_makes_nothing(offers, task, trace):
 
 def test_the_hash_of_settings_does_not_depend_on_their_order():
     assert choice_hash({"a": 1, "b": 2}) == choice_hash({"b": 2, "a": 1}) != choice_hash({"a": 1, "b": 3})
+
+
+# --- the finals -------------------------------------------------------------------------------------------------
+
+
+def all_tried(search, task, slow=()):
+    """Try every candidate; each takes a second, but for those in `slow`, and for the fifth and those behind it."""
+    found = search.propose(task, 99)
+    search.learn(task, found, [[9.0] if place in slow or place > 3 else [1.0 + place] for place in range(len(found))])
+    assert search.propose(task, 99) == []
+    return found
+
+
+def test_finals_measure_the_fastest_again_and_those_that_the_estimate_favours(offers, task):
+    search = TemplateSearch(offers)
+    found = all_tried(search, task, slow={0})
+    search.begin_finals()
+    finalists = search.propose(task, 99)
+    assert [one.key for one in finalists] == [found[place].key for place in (1, 2, 3, 0)]
+    assert search.propose(task, 99) == []
+
+
+def test_there_is_one_final(offers, task):
+    search = TemplateSearch(offers)
+    found = all_tried(search, task)
+    search.learn(task, found[:2], [[1.0], [1.0]])
+    search.begin_finals()
+    assert search.propose(task, 99) == []
+
+
+def test_no_final_without_a_choice(offers, task):
+    search = TemplateSearch(offers)
+    found = search.propose(task, 99)
+    search.learn(task, found, [[1.0], *([] for _ in found[1:])])
+    search.begin_finals()
+    assert search.propose(task, 99) == []

@@ -111,6 +111,10 @@ class Search:
                 break
         return found
 
+    def begin_finals(self) -> None:
+        """From now on, propose the best of the templates' kernels once more, when all of a layer have been tried."""
+        self._templates.begin_finals()
+
     def _found(self, task: Task, number: int, count: int) -> list[Candidate]:
         """Search in two halves at a time, each on one thread, and take turns in picking of what they found."""
         self.known(task), self._space_of(task)  # made here, since the halves share them
@@ -187,7 +191,7 @@ class Search:
             samples: The seconds of each one's samples; empty for one that failed.
         """
         if task.layer:
-            self.exclude(task, (one.key for one in candidates))
+            self._templates.learn(task, candidates, samples)
             return
         known = self.known(task)
         for candidate, seconds in zip(candidates, samples, strict=True):

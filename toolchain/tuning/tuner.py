@@ -232,7 +232,7 @@ class Tuning:
         self._take_up()
         for number in itertools.count():
             self._learn_until(self.plan.lag)
-            planned = self._planned(number)
+            planned = self._planned(number) or self._final(number)
             if planned is None:
                 break
             self._start(planned)
@@ -294,6 +294,14 @@ class Tuning:
                 return self._round(number, state, found, min(left, of_task))
             state.exhausted = True
         return None
+
+    def _final(self, number: int) -> _Round | None:
+        """Once everything has been tried, decide which candidates are measured again, to be sure of the choice."""
+        self._learn_until(0)
+        self._search.begin_finals()
+        for state in self.states:
+            state.exhausted = state.exhausted and not state.task.layer
+        return self._planned(number)
 
     def _recorded(self, number: int) -> _Round | None:
         """Return a round that the records have whole."""
