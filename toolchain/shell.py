@@ -8,6 +8,7 @@ import os
 import re
 import select
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ CLOSE_GRACE = 4.0
 """Seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL."""
 _PORTS = range(1, 1 << 16)
 _STDERR_KEPT = 1 << 14
+_LAST_WORDS = 1.0  # seconds to wait for what a process wrote before it ended
 _NAME = re.compile(r"[\w.][\w.-]*")
 
 # The relay passes standard input on and outlives it: when the input ends, because `close` was called or because
@@ -287,34 +289,36 @@ class LocalProcess:
         self._stdin, self._stdout, self._stderr = (
             cast("IO[str]", stream) for stream in (self._process.stdin, self._process.stdout, self._process.stderr)
         )
-        self._open = [self._stdout, self._stderr]
         self._lines = LineBuffer()
+        self._ended = False
         self._words = b""
+        # It is read all the time: a process that writes more than fits into the pipe would stop.
+        self._listener = threading.Thread(target=self._listen, name="stderr of a local process", daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        with self._stderr:
+            while data := os.read(self._stderr.fileno(), CHUNK):
+                self._words = (self._words + data)[-_STDERR_KEPT:]
 
     @property
     def stderr(self) -> str:
         """The end of what it wrote to standard error so far."""
+        if self._ended:  # and so its last words are on their way, unless what it has started keeps standard error open
+            self._listener.join(_LAST_WORDS)
         return self._words.decode(errors="replace")
 
     def readline(self, timeout: float) -> str:
         """See `RemoteProcess.readline`."""
         deadline = time.monotonic() + timeout
         while (line := self._lines.take()) is None:
-            ready, _, _ = select.select(self._open, [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise DeviceError(f"a process on local wrote no line within {timeout:g} s", details=self.stderr)
-            for stream in ready:
-                self._read(stream)
-        return line
-
-    def _read(self, stream: IO[str]) -> None:
-        data = os.read(stream.fileno(), CHUNK)
-        if stream is self._stdout:
+            data = os.read(self._stdout.fileno(), CHUNK)
+            self._ended = self._ended or not data
             self._lines.feed(data)
-        else:
-            self._words = (self._words + data)[-_STDERR_KEPT:]
-        if not data:
-            self._open.remove(stream)
+        return line
 
     def write(self, text: str) -> None:
         """See `RemoteProcess.write`."""
@@ -333,7 +337,7 @@ class LocalProcess:
             time.sleep(0.01)
         process.kill_group(self._process)
         self._stdout.close()
-        self._stderr.close()
+        self._listener.join(_LAST_WORDS)  # which closes standard error
         code = self._process.returncode
         return code if code is not None and code >= 0 else None
 

@@ -190,19 +190,35 @@ def until(condition, seconds: float = 5.0) -> float:
 
 
 @contextlib.contextmanager
-def running(program: Path, folder: Path, *options: str, emulator=(), work: Path | None = None):
+def full_pipe():
+    """Yield the writing end of a pipe that holds as much as it can, and that nobody reads."""
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, bytes(4096))
+        os.set_blocking(writer, True)
+        yield writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@contextlib.contextmanager
+def running(program: Path, folder: Path, *options: str, emulator=(), work: Path | None = None, log: int | None = None):
     work = work or folder / "work"
     work.mkdir(parents=True, exist_ok=True)
-    log = folder / f"server-{len(list(folder.iterdir()))}.log"
+    log_file = folder / f"server-{len(list(folder.iterdir()))}.log"
     argv = [*emulator, str(program), "--port", "0", "--work-dir", str(work), *options]
 
-    with log.open("w") as stream:
-        stdin = subprocess.PIPE if "--control" in options else None
-        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stream, text=True)
+    with log_file.open("w") as stream:
+        stdin, stderr = subprocess.PIPE if "--control" in options else None, stream if log is None else log
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         line = process.stdout.readline()
-        assert line.startswith(f"listening on {LOOPBACK}:"), log.read_text()
-        yield Server(process, int(line.rpartition(":")[2]), log, work)
+        assert line.startswith(f"listening on {LOOPBACK}:"), log_file.read_text()
+        yield Server(process, int(line.rpartition(":")[2]), log_file, work)
     finally:
         sessions = descendants(process.pid)
         process.kill()
@@ -317,6 +333,12 @@ def library(libraries):
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_nobody_reads_stops_nothing(program, library, tmp_path):
+    with full_pipe() as log, running(program, tmp_path, log=log) as server:
+        for _ in range(3):
+            assert_serves(server, library)
 
 
 @pytest.mark.parametrize("machine", KINDS)

@@ -151,6 +151,17 @@ def test_local_process_end_of_output(local):
     assert held.close() == 0
 
 
+def test_local_process_may_say_more_than_anybody_reads(local):
+    """As a server does that logs: whoever started it waits for its answers alone."""
+    talker = local.start(
+        "i=0; while [ $i -lt 3000 ]; do echo a rather long line about number $i >&2; i=$((i+1)); done; echo done"
+    )
+    assert talker.readline(20) == "done\n"
+    assert talker.readline(5) == ""
+    assert talker.stderr.endswith("number 2999\n")
+    assert talker.close() == 0
+
+
 def test_local_process_leaves_nothing_behind(local, tmp_path):
     held = local.start(f"sleep 300 & echo $! > {tmp_path}/pid; echo ready; exec sleep 300")
     assert held.readline(5) == "ready\n"

@@ -16,15 +16,21 @@ RULES = "llvm"
 
 
 def know_rule(module: tvm.IRModule) -> None:
-    """Register the schedule rule that a kernel asks for by name and TVM does not bring, as doing nothing.
+    """Register the schedule rules that a kernel asks for by name and TVM does not bring, as doing nothing.
 
     That is what MetaSchedule does with a rule that it does not know, with a warning on stderr for every design space.
     """
-    anchor = tvm.s_tir.analysis.find_anchor_sblock(module)
-    rule = anchor.annotations.get("schedule_rule") if anchor is not None else None
-    name = f"s_tir.meta_schedule.cpu.{rule}"
-    if rule is not None and tvm_ffi.get_global_func(name, allow_missing=True) is None:
-        tvm_ffi.register_global_func(name, lambda schedule, _block: [schedule])
+    found: set[str] = set()
+
+    def visit(part: Any) -> None:
+        if isinstance(part, tvm.s_tir.SBlock) and "schedule_rule" in part.annotations:
+            found.add(f"s_tir.meta_schedule.cpu.{part.annotations['schedule_rule']}")
+
+    for function in module.functions.values():
+        tvm.tirx.stmt_functor.post_order_visit(function.body, visit)
+    for name in found:
+        if tvm_ffi.get_global_func(name, allow_missing=True) is None:
+            tvm_ffi.register_global_func(name, lambda schedule, _block: [schedule])
 
 
 def space_generator() -> Any:

@@ -1,6 +1,7 @@
 // See log.h.
 #include "log.h"
 
+#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +27,10 @@ std::string TimeStamp() {
 }  // namespace
 
 void Log(const std::string& text) {
+  // Whoever reads stderr may not keep up, or not read at all: a server that waits for that serves
+  // nobody. A pipe that can be written to takes a whole line.
+  pollfd room = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&room, 1, 0) != 1) return;
   // One call, so that lines of the server and of a session do not mix. Nothing is left to do when
   // stderr is gone.
   const std::string line = TimeStamp() + " " + text + "\n";
