@@ -20,15 +20,10 @@ def know_rule(module: tvm.IRModule) -> None:
 
     That is what MetaSchedule does with a rule that it does not know, with a warning on stderr for every design space.
     """
-    found: set[str] = set()
-
-    def visit(part: Any) -> None:
-        if isinstance(part, tvm.s_tir.SBlock) and "schedule_rule" in part.annotations:
-            found.add(f"s_tir.meta_schedule.cpu.{part.annotations['schedule_rule']}")
-
-    for function in module.functions.values():
-        tvm.tirx.stmt_functor.post_order_visit(function.body, visit)
-    for name in found:
+    schedule = tvm.s_tir.Schedule(module)
+    blocks = [schedule.get(one) for one in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    rules = {str(one.annotations["schedule_rule"]) for one in blocks if "schedule_rule" in one.annotations}
+    for name in (f"s_tir.meta_schedule.cpu.{rule}" for rule in rules):
         if tvm_ffi.get_global_func(name, allow_missing=True) is None:
             tvm_ffi.register_global_func(name, lambda schedule, _block: [schedule])
 
