@@ -74,15 +74,15 @@ LAYERS: dict[str, Layer] = {
 def rows(kind: Board) -> Iterator[Row]:
     """Compile each layer with each template that covers it, as it is where nothing was tuned, and count."""
     backend = BACKENDS[kind.backend]
-    target, templates = backend.target(kind), backend.templates(kind)
+    target = backend.target(kind)
     for name, layer in LAYERS.items():
-        text, seen = to_json(layer), set()
-        for choice in templates.candidates(text):
-            template = choice["template"]
-            if template in seen:
+        text = to_json(layer)
+        for template in backend.TEMPLATES:
+            templates = backend.templates(kind, set(backend.TEMPLATES) - {template})
+            choice = next(iter(templates.candidates(text)), None)
+            module = templates.module(text, choice) if choice else None
+            if choice is None or module is None:
                 continue
-            seen.add(template)
-            module = templates.module(text, choice)
             assembly = tvm.compile(module, target=target).mod.inspect_source("asm")
             loops = _arm_code.product_loops(assembly)
             settings = {key: value for key, value in choice.items() if key != "template"}

@@ -31,6 +31,7 @@ from toolchain.tuning.apply import Applied, apply
 from toolchain.tuning.records import SHIPPED, Key, RecordFile, Records
 from toolchain.tuning.tasks import layer_of
 
+_MOST_CORES = 2  # times those that shipped records were measured with
 _ENTRY = "main"
 
 
@@ -143,10 +144,17 @@ class Known:
 
 
 def shipped_records(board: Board) -> Records | None:
-    """Return the records that come with the toolchain and suit a board; None if there are none."""
+    """Return the records that come with the toolchain and suit a board, its resolved cores too; None if there are none.
+
+    They also say how the work is cut, and what was best for two cores leaves most of sixteen idle.
+    """
     name = BACKENDS[board.backend].shipped(board)
     path = boards_folder() / "records" / f"{name}.jsonl"
-    return RecordFile(path).read() if name and path.is_file() else None
+    if not name or not path.is_file():
+        return None
+    known = RecordFile(path).read()
+    fitting = [one for one in known.trials if board.cores <= _MOST_CORES * one.target.get("num-cores", 1)]
+    return Records(known.workloads, tuple(fitting)) if fitting else None
 
 
 def _tell_of(applied: Applied, known: Known, board: Board, tell: Callable[[str], None]) -> None:

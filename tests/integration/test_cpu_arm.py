@@ -26,7 +26,7 @@ from toolchain.backends import BACKENDS
 from toolchain.backends.attributes import LAYER
 from toolchain.backends.cpu import _templates
 from toolchain.backends.cpu._layers import Conv, Step
-from toolchain.backends.cpu._machine import machine
+from toolchain.backends.cpu._machine import Machine, machine
 
 BOARDS = ("rpi4", "pynq")
 LANES = 4
@@ -63,11 +63,15 @@ LAYERS = {
 
 def choices(layer: Conv, kind: board.Board) -> Iterator[_templates.Choice]:
     """Yield the cheapest way of each template, and the costliest, which has other tiles."""
-    by_template: dict[str, list[_templates.Choice]] = {}
-    for one in _templates.candidates(layer, machine(target(kind))):
-        by_template.setdefault(one.choice.template, []).append(one.choice)
-    for found in by_template.values():
-        yield from dict.fromkeys((found[0], found[-1]))
+    for template in _templates.NAMES:
+        if found := only(template, layer, machine(target(kind))):
+            yield from dict.fromkeys((found[0], found[-1]))
+
+
+def only(template: str, layer: Conv, processor: Machine) -> list[_templates.Choice]:
+    """List the choices of one template."""
+    others = frozenset(_templates.NAMES) - {template}
+    return [one.choice for one in _templates.candidates(layer, processor, without=others)]
 
 
 @pytest.fixture(scope="module")
@@ -243,8 +247,7 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_inner_loops_are_products_by_element_without_spills(name):
     layer, template, least = LOOPS[name]
-    found = _templates.candidates(layer, machine(kernels.AARCH64))
-    choice = next(one.choice for one in found if one.choice.template == template)
+    choice = only(template, layer, machine(kernels.AARCH64))[0]
     function = _templates.kernel(layer, machine(kernels.AARCH64), choice)
     loop, *_ = _arm_code.product_loops(kernels.assembly(function, kernels.AARCH64))
     assert loop.share >= least

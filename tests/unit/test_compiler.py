@@ -12,10 +12,11 @@ import onnx
 import pytest
 
 from tests import nets, tunings
-from toolchain import bundle, compiler, cross, files, model, tensors
+from toolchain import board, bundle, compiler, cross, files, model, tensors
 from toolchain.backends import cpu
 from toolchain.board import Target
 from toolchain.errors import BuildError, InputError
+from toolchain.tuning import tasks
 from toolchain.tuning.records import RecordFile, Records
 
 CONVOLUTION = """
@@ -187,3 +188,42 @@ def test_a_record_that_does_not_fit_is_told(native, tmp_path):
 def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
     build(convolution(), native, tmp_path, records=records_of(convolution(), native, tmp_path))
     assert build(convolution(), native, tmp_path).records is None
+
+
+# --- the records that come with the toolchain -------------------------------------------------------------------
+
+
+def like(native, mcpu, cores):
+    return dataclasses.replace(native, target=dataclasses.replace(native.target, mcpu=mcpu), cores=cores)
+
+
+def test_shipped_records_are_for_cpus_of_the_same_vectors_and_about_as_many_cores(native):
+    found = compiler.shipped_records(like(native, "x86-64-v4", 2))
+    assert found is not None
+    assert len(found.trials) > 400
+    assert compiler.shipped_records(like(native, "znver4", 4)) is not None
+    assert compiler.shipped_records(like(native, "x86-64-v4", 16)) is None
+    assert compiler.shipped_records(like(native, "x86-64", 2)) is None
+    assert compiler.shipped_records(board.load("rpi4").resolved()) is None
+
+
+@pytest.mark.parametrize("network", ["mobilenet_v2", "squeezenet_v1.1", "resnet-18"])
+def test_shipped_records_are_for_layers_as_they_are_described_today(native, network):
+    kind = like(native, "x86-64-v4", 2)
+    lowered = cpu.lowered(model.import_model(model.load(network)).module, kind)
+    applied = compiler.Known(None, compiler.shipped_records(kind), emulated=False).applied(lowered, kind, ())
+    layers = [task for task in tasks.extract(lowered, cpu.target(kind), cpu.templates(kind)) if task.layer]
+    assert applied.shipped == len(layers) > 10
+    assert set(applied.choices) == {task.layer for task in layers}
+
+
+def test_the_users_records_win_over_shipped_ones(native, tmp_path):
+    records, told = records_of(convolution(), native, tmp_path), []
+    worst = [dataclasses.replace(one, samples_s=(1e-9,), target={"kind": "llvm"}) for one in records.trials]
+    shipped = Records({}, tuple(worst))
+    made = build(convolution(), native, tmp_path, records=records, shipped=shipped, tell=told.append)
+    assert (made.manifest.records.tuned, made.manifest.records.shipped) == (len(records.workloads), 0)
+    made = build(convolution(), native, tmp_path, shipped=shipped, tell=told.append)
+    assert (made.manifest.records.tuned, made.manifest.records.shipped) == (0, len(records.workloads))
+    assert made.manifest.command == "toolchain build net.onnx --records shipped"
+    assert "the toolchain's own records" in told[-1]

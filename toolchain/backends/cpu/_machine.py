@@ -24,6 +24,7 @@ class Machine:
         cores: Cores that share the work.
         l1_bytes: Data cache of one core, first level.
         l2_bytes: Cache of one core, second level.
+        loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `_multiply_add`.
     """
 
@@ -33,6 +34,7 @@ class Machine:
     cores: int = 1
     l1_bytes: int = 32 * _KIB
     l2_bytes: int = 512 * _KIB
+    loads_apart: bool = False
     vmla: bool = False
 
 
@@ -42,8 +44,9 @@ def machine(target: tvm.target.Target) -> Machine:
     cores = int(target.attrs.get("num-cores", 1))
     if _is_arm(target):
         wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
-        return Machine(4, 32 if wide else 16, "sdot" if "dotprod" in features else "", cores, vmla=not wide)
-    dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
+        dot: Dot = "sdot" if "dotprod" in features else ""
+        return Machine(4, 32 if wide else 16, dot, cores, loads_apart=True, vmla=not wide)
+    dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
     return Machine(8 if "avx" in features else 4, 16, dot, cores)

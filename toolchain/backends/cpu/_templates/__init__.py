@@ -48,7 +48,11 @@ _TEMPLATES: dict[str, ModuleType] = {
 NAMES = tuple(_TEMPLATES)
 """Names of all templates."""
 
-_MOST = 12  # candidates of one template: more do not find faster ones, and each costs a build
+# For 390 layers with up to 24 candidates each, these find kernels that take 0.1 % longer than the best of all, by three
+# quarters of the builds.
+_MOST = 10
+_LEAST = 4
+_PROMISING = 1.3  # times the least cost
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,12 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     found = []
     for name, template in _TEMPLATES.items():
         if name not in without and template.covers(layer):
-            best = template.configs(layer, machine)[:_MOST]
-            found += [Candidate(Choice(name, config), cost) for config, cost in best]
-    return sorted(found, key=lambda one: one.cost)
+            found += [Candidate(Choice(name, config), cost) for config, cost in template.configs(layer, machine)]
+    found.sort(key=lambda one: one.cost)
+    if not found:
+        return []
+    promising = [one for one in found if one.cost <= _PROMISING * found[0].cost]
+    return max(promising, found[:_LEAST], key=len)[:_MOST]
 
 
 def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:

@@ -22,6 +22,7 @@ from toolchain.backends.cpu._templates import emit
 _MOST_UNROLLED = 9  # taps: with more, straight-line code for each kind of edge takes seconds to compile
 _LONGEST = 160  # operations of a row of taps: more are too much code
 _HELD_WEIGHTS = 5  # weights of a row of taps that are worth a register each
+_LOADED_AT_ONCE = 5  # registers for each column of a tile, where LLVM loads all of its pixels and weights first
 _MOVED = 3  # times longer than a product takes to move a vector between the caches
 _MOST_PARTS = 8
 
@@ -183,6 +184,8 @@ def configs(layer: Conv | Pool, machine: Machine) -> list[tuple[Config, float]]:
     found = []
     for columns, blocks in itertools.product(sorted({min(columns, width) for columns in widths}), multiples):
         held = columns * blocks + min(layer.kernel[1], _HELD_WEIGHTS) + 2
+        if machine.loads_apart:
+            held = max(held, columns * blocks * _LOADED_AT_ONCE)
         long = columns * blocks * layer.kernel[1] > _LONGEST
         if layer.out.blocks % blocks or held > machine.registers or (long and columns * blocks > 1):
             continue
