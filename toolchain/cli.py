@@ -265,6 +265,8 @@ def build(source: str, board_name: str, output: Path | None, *, as_json: bool, *
 def _pipeline(kind: Board, options: dict[str, Any], *, tuned: bool = True, emulated: bool = False) -> Pipeline:
     from toolchain.pipeline import Pipeline
 
+    if options["records"] and options["no_records"]:
+        raise InputError("--records names what --no-records leaves out", hint="leave one of them out")
     tuned, emulated = tuned and not options["no_records"], emulated or kind.emulated or options["emulated"]
     records = options["records"] if tuned else None
     without = _commands_tuning.without(kind, options)

@@ -129,7 +129,7 @@ class Pipeline:
                 command=command,
                 reference=expected,
                 records=found,
-                shipped=compiler.shipped_records(self.board) if self.tuned else None,
+                shipped=self._shipped(),
                 emulated=self.emulated,
                 without=self.without,
                 tell=self.tell,
@@ -150,6 +150,15 @@ class Pipeline:
                 ),
                 hint="`toolchain tune MODEL --board BOARD` makes some; --no-records builds without",
             )
+        return found
+
+    def _shipped(self) -> Records | None:
+        """Read the toolchain's own records; a user who asked for them alone is told where there are none."""
+        from toolchain import compiler  # noqa: PLC0415 - as above
+
+        found = compiler.shipped_records(self.board) if self.tuned else None
+        if found is None and str(self.records) == SHIPPED:
+            self.tell(f"the toolchain has no records of its own that suit {self.board.name}")
         return found
 
     def _reproducer(self, origin: str, wanted: Model) -> str:

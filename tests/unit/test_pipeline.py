@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import onnx
 import pytest
@@ -67,6 +68,13 @@ def test_no_records_leaves_them_out(dense, native, folder, lines):
     RecordFile(default_path(native.name)).append(lines)
     made, _ = build(dense, native, folder, tuned=False)
     assert made.digest == plain.digest
+
+
+def test_whoever_asks_for_shipped_records_alone_is_told_that_none_suit_the_board(dense, native, folder, lines):
+    RecordFile(default_path(native.name)).append(lines)
+    made, told = build(dense, dataclasses.replace(native, cores=999), folder, records=Path("shipped"))
+    assert f"the toolchain has no records of its own that suit {native.name}" in told
+    assert made.manifest.records == bundle.Tuned()
 
 
 def test_the_named_records_of_a_bundle_make_it_again(dense, native, folder, lines):
