@@ -252,3 +252,23 @@ def test_inner_loops_are_products_by_element_without_spills(name):
     loop, *_ = _arm_code.product_loops(kernels.assembly(function, kernels.AARCH64))
     assert loop.share >= least
     assert (loop.by_element, loop.spills) == (loop.multiply_adds, 0)
+
+
+CORES = pytest.mark.parametrize("core", [kernels.AARCH64, kernels.ARMV7], ids=["64 bits", "32 bits"])
+LONG = {
+    "pointwise": (layer_of((1, 512, 14, 14), 512, (1, 1), LANES, steps=(Step("relu"),)), "direct"),
+    "depthwise": (
+        layer_of((1, 256, 28, 28), 256, (3, 3), LANES, padding=(1, 1, 1, 1), groups=256, steps=(Step("relu"),)),
+        "depthwise",
+    ),
+}
+
+
+@CORES
+@pytest.mark.parametrize("name", LONG)
+def test_inner_loops_multiply_and_add_in_one_instruction_and_keep_to_the_registers(name, core):
+    layer, template = LONG[name]
+    choice = only(template, layer, machine(core))[0]
+    found = _arm_code.product_loops(kernels.assembly(_templates.kernel(layer, machine(core), choice), core))
+    assert found
+    assert all((loop.multiplies, loop.spills) == (0, 0) and loop.multiply_adds for loop in found)
