@@ -202,14 +202,16 @@ def test_shipped_records_are_for_cpus_of_the_same_vectors_and_about_as_many_core
     assert found is not None
     assert len(found.trials) > 400
     assert compiler.shipped_records(like(native, "znver4", 4)) is not None
+    assert len(compiler.shipped_records(like(native, "haswell", 2)).trials) > 100
     assert compiler.shipped_records(like(native, "x86-64-v4", 16)) is None
     assert compiler.shipped_records(like(native, "x86-64", 2)) is None
     assert compiler.shipped_records(board.load("rpi4").resolved()) is None
 
 
+@pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("network", ["mobilenet_v2", "squeezenet_v1.1", "resnet-18"])
-def test_shipped_records_are_for_layers_as_they_are_described_today(native, network):
-    kind = like(native, "x86-64-v4", 2)
+def test_shipped_records_are_for_layers_as_they_are_described_today(native, network, mcpu):
+    kind = like(native, mcpu, 2)
     lowered = cpu.lowered(model.import_model(model.load(network)).module, kind)
     applied = compiler.Known(None, compiler.shipped_records(kind), emulated=False).applied(lowered, kind, ())
     layers = [task for task in tasks.extract(lowered, cpu.target(kind), cpu.templates(kind)) if task.layer]
