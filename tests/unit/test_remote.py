@@ -251,9 +251,11 @@ def opened(rpc=None, address=("127.0.0.1", 9)):
 
 def test_a_session_is_cut_from_any_thread():
     with opened() as (session, waiting):
-        threading.Timer(0.1, session.cut).start()
+        cutter = threading.Timer(0.1, session.cut)
+        cutter.start()
         waiting.settimeout(10)
         assert waiting.recv(1) == b""
+        cutter.join()  # it holds the session, whose descriptor the next test would see go
 
 
 def test_a_session_is_closed_once_for_all():
