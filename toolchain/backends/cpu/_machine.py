@@ -25,7 +25,7 @@ class Machine:
         l1_bytes: Data cache of one core, first level.
         l2_bytes: Cache of one core, second level.
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
-        vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `_multiply_add`.
+        vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `multiply_add`.
     """
 
     lanes: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
@@ -16,7 +17,7 @@ from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer, Map, 
 
 
 @dataclass(eq=False)
-class Plan:
+class Plan(ABC):
     """A layer.
 
     Attributes:
@@ -39,17 +40,17 @@ class Plan:
         return (self.out.shape or ())[self.axis]
 
     @property
+    @abstractmethod
     def axis(self) -> int:
         """Axis of the channels in the result as Relax has it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layer(self, place: Callable[[Value], Activation]) -> Layer:
         """Return the layer.
 
         Args:
             place: Tells where a blocked tensor lies.
         """
-        raise NotImplementedError
 
     def parts(self) -> tuple[Affine | None, list[Done]]:
         """Return what goes into weights and bias, and the steps."""

@@ -7,6 +7,7 @@ its halves, then the halves of those, and so on (Eklundh, "A fast computer metho
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,7 +137,7 @@ def _transposed(rows: Sequence[Expr]) -> list[Expr]:
     return rows
 
 
-class _Writer:
+class _Writer(ABC):
     """What all kinds of kernels share: the loops around them, and the steps."""
 
     def __init__(self, layer: Map, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
@@ -145,9 +146,9 @@ class _Writer:
         self._inner, self._pixels = _inner(layer), layer.out.width
         self._lanes, self._blocks = self._inner.lanes, self._inner.blocks
 
+    @abstractmethod
     def write(self) -> None:
         """Write the statements of the kernel."""
-        raise NotImplementedError
 
     def _shares(self, groups: int, tiles: int) -> Iterator[_Share]:
         """Open the loop that the cores share, and yield what one iteration of it works on."""

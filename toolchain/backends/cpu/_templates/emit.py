@@ -124,9 +124,6 @@ class Registers:
     def __setitem__(self, number: int, value: Expr) -> None:
         T.buffer_store(self._buffers[number], value, [0])
 
-    def __len__(self) -> int:
-        return len(self._buffers)
-
 
 def on_stack(count: int, lanes: int) -> Buffer:
     """Return a small buffer of vectors, which may be indexed by variables; up to 1 KiB of it is on the stack."""
