@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests import nets
-from toolchain.backends.attributes import EXACT
+from toolchain.backends._attributes import EXACT
 from toolchain.backends.cpu._graph import fold
 from toolchain.backends.cpu._layers import from_json
 from toolchain.backends.cpu._machine import Machine, machine

@@ -63,7 +63,7 @@ def _first_schedule(task: Any, target: Any) -> tuple[Any, Any]:
     from toolchain.tuning._tvm import meta_schedule
 
     context = meta_schedule().TuneContext(
-        mod=task.module, target=target, space_generator=schedules.space_generator(), num_threads=1, rand_state=1
+        mod=task.module, target=target, space_generator=schedules.space_generator(target), num_threads=1, rand_state=1
     )
     rebuilder = schedules.Rebuilder(task.module, target)
     traces = [schedules.as_json(one) for one in context.generate_design_space()]

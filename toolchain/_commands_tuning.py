@@ -190,6 +190,7 @@ def _plan(kind: Board, options: dict[str, Any]) -> Plan:
             timeout_s=options["timeout"],
             build_timeout_s=options["build_timeout"],
             threads=options.get("threads") or kind.threads,
+            device=kind.target.kind,
         ),
     )
 
@@ -217,5 +218,21 @@ def hardware_command(console: Console, /, *, as_json: bool, **options: Any) -> R
     return Result("\n".join(lines), rows, as_json)
 
 
-COMMANDS = (tasks_command, tune_command, hardware_command)
+@click.command("python-runtime")
+@_options.board_option
+@_options.json_flag
+@click.pass_obj
+def python_runtime_command(console: Console, /, *, board_name: str, as_json: bool) -> Result:
+    """Build what TVM lacks to use a board's kind of accelerator in Python here.
+
+    Every later `import tvm` loads it: `tvm.device(KIND).exist` then tells whether this machine has such a device.
+    """
+    from toolchain.backends import BACKENDS  # noqa: PLC0415 - as above
+
+    kind = _board(board_name)
+    path = BACKENDS[kind.backend].python_runtime(console.say)
+    return Result(f"{path}: loaded with every import of tvm", {"library": str(path)}, as_json)
+
+
+COMMANDS = (tasks_command, tune_command, hardware_command, python_runtime_command)
 """What cli.py adds to the command line."""

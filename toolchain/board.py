@@ -35,16 +35,24 @@ class Target:
 
     Attributes:
         kind: TVM target kind.
+        device: TVM's name of the accelerator, for a kind that has several.
         mcpu: LLVM CPU name, or `native` on a board that is this machine.
         mattr: LLVM features to switch on or off, such as `+neon`.
+        max_threads_per_block: Most work-items of a work-group; 0 means TVM's default, here and below.
+        max_shared_memory_per_block: Bytes of local memory of a work-group.
+        thread_warp_size: Work-items that run in step.
     """
 
-    kind: Literal["llvm"] = "llvm"
+    kind: Annotated[_Word, Field(description="TVM target kind")] = "llvm"
+    device: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="TVM's name of the accelerator")] = ""
     mcpu: Annotated[_Word, Field(description="LLVM CPU name; `native` means this machine's")] = "generic"
     mattr: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[+-][A-Za-z0-9_.-]+$")], ...],
         Field(description="LLVM features, each with + or - before it"),
     ] = ()
+    max_threads_per_block: Annotated[int, Field(ge=0, le=4096, description="most work-items of a work-group")] = 0
+    max_shared_memory_per_block: Annotated[int, Field(ge=0, le=2**20, description="bytes of local memory")] = 0
+    thread_warp_size: Annotated[int, Field(ge=0, le=128, description="work-items that run in step")] = 0
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)
@@ -76,7 +84,7 @@ class Board:
     machine: Annotated[_Word, Field(description="what `uname -m` says there; `native` on this machine")]
     triple: Annotated[_Word, Field(description="GNU triple of its libraries; `native` on this machine")]
     target: Annotated[Target, Field(description="TVM code-generation target")]
-    backend: Annotated[Literal["cpu"], Field(description="compiler backend")] = "cpu"
+    backend: Annotated[_Word, Field(description="compiler backend")] = "cpu"
     toolchain: Annotated[
         Literal["container", "host"], Field(description="where its libraries are linked by default")
     ] = "host"
@@ -180,18 +188,31 @@ def check(path: Path) -> tuple[Board | None, list[Fault]]:
     if "name" in table:
         return None, [Fault("name", "is not set in the file", "remove it: the file's name is the board's name")]
     board, faults = _validated(Board, {"name": path.stem, **table})
-    return (None, faults) if board is None else _checked_native(board)
+    return (None, faults) if board is None else _checked_values(board)
 
 
-def _checked_native(board: Board) -> tuple[Board | None, list[Fault]]:
+def backends() -> list[str]:
+    """List the compiler backends there are: the modules of their folder."""
+    folder = Path(__file__).parent / "backends"
+    return sorted(path.stem for path in folder.iterdir() if not path.name.startswith("_"))
+
+
+def _checked_values(board: Board) -> tuple[Board | None, list[Fault]]:
+    faults = _faults_of_native(board)
+    if board.backend not in backends():
+        suggestion = did_you_mean(board.backend, backends()) or "known backends: " + ", ".join(backends())
+        faults.append(Fault("backend", f"{board.backend!r} is no compiler backend", suggestion))
+    return (None, faults) if faults else (board, [])
+
+
+def _faults_of_native(board: Board) -> list[Fault]:
     """A bundle for another machine cannot be built for whatever this machine happens to be."""
     values = {"machine": board.machine, "triple": board.triple, "target.mcpu": board.target.mcpu}
-    faults = [
+    return [
         Fault(key, "`native` stands for this machine, and the connection is ssh", "name the board's own value")
         for key, value in values.items()
         if value == NATIVE and board.connection == "ssh"
     ]
-    return (None, faults) if faults else (board, [])
 
 
 def schema() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tests.unit import cpu_kernels as kernels
 from tests.unit.cpu_kernels import layer_of
 from toolchain import board
 from toolchain.backends import BACKENDS
-from toolchain.backends.attributes import LAYER
+from toolchain.backends._attributes import LAYER
 from toolchain.backends.cpu import _templates
 from toolchain.backends.cpu._layers import Conv, Step
 from toolchain.backends.cpu._machine import Machine, machine

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from tests import nets
 from tests.nets import node
 from toolchain import model
-from toolchain.backends.attributes import LAYER
+from toolchain.backends._attributes import LAYER
 from toolchain.backends.cpu import _fallback
 from toolchain.backends.cpu._fallback import loops
 from toolchain.backends.cpu._machine import Machine

@@ -9,7 +9,7 @@ from tvm import relax
 
 from tests import naive_template, nets, random_graphs, relax_nets
 from tests.relax_nets import counts, layers, net, normal, prepared, processor
-from toolchain.backends.attributes import EXACT, LAYER
+from toolchain.backends._attributes import EXACT, LAYER
 from toolchain.backends.cpu import _graph, _templates
 from toolchain.backends.cpu._layers import from_json, task_of, to_json
 

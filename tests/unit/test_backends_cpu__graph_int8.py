@@ -16,7 +16,7 @@ from tests.nets import node, value
 from tests.unit.cpu_bytes import NARROW, WIDE, require_dot
 from tests.unit.cpu_kernels import NATIVE
 from tests.unit.qdq_nets import floating, imported, quantized, random, residual, weights
-from toolchain.backends.attributes import EXACT
+from toolchain.backends._attributes import EXACT
 from toolchain.backends.cpu import _graph, _templates
 from toolchain.backends.cpu._graph import int8
 from toolchain.backends.cpu._layers import QuantizedConv, QuantizedMap, QuantizedPool, from_json

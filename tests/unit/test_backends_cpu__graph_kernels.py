@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import relax, s_tir
 
-from toolchain.backends.attributes import EXACT, LAYER
+from toolchain.backends._attributes import EXACT, LAYER
 from toolchain.backends.cpu._graph.kernels import StandIns, called, name
 from toolchain.backends.cpu._layers import Activation, Conv, Dense, Map, Pool, from_json, task_of
 from toolchain.backends.cpu._templates import emit

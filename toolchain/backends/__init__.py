@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolchain.backends import cpu
+from toolchain.backends import cpu, mali
 
 if TYPE_CHECKING:
     import tvm
@@ -53,7 +54,7 @@ class Backend(Protocol):
     def lowered(self, module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
 
-        Kernels that a template computes have the attribute `attributes.LAYER` and no body yet; the others are fused
+        Kernels that a template computes have the attribute `_attributes.LAYER` and no body yet; the others are fused
         TIR without a schedule.
         """
 
@@ -76,6 +77,17 @@ class Backend(Protocol):
     def shipped(self, board: Board) -> str:
         """Name the tuning records that come with the toolchain and suit a board; empty if there are none."""
 
+    def python_runtime(self, tell: Callable[[str], None]) -> Path:
+        """Build what TVM lacks to use this backend's devices in this machine's Python; returns the library.
 
-BACKENDS: dict[str, Backend] = {"cpu": cpu}
-"""CPUs through LLVM: x86-64 and Arm."""
+        Args:
+            tell: Called with one line before it takes a while.
+
+        Raises:
+            InputError: TVM lacks nothing.
+            BuildError: It cannot be built.
+        """
+
+
+BACKENDS: dict[str, Backend] = {"cpu": cpu, "mali": mali}
+"""CPUs through LLVM, x86-64 and Arm; Mali GPUs through OpenCL."""

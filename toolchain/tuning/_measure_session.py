@@ -16,7 +16,7 @@ from toolchain import board_server, process
 from toolchain.errors import InputError
 from toolchain.remote import Session
 from toolchain.tuning.health import Pulse
-from toolchain.tuning.trials import Cause, Options, Trial
+from toolchain.tuning.trials import Cause, Options, TensorArg, Trial
 
 _ENTRY = "main"
 _FLUSH = "cache_flush_cpu_non_first_arg"
@@ -121,13 +121,19 @@ def measured(visit: Visit, trial: Trial, options: Options, spread: float, budget
     rpc.upload(bytearray(trial.library.read_bytes()), name)
     module = visit.keep(rpc.load_module(name))
     _use_threads(visit, options.threads)
-    device = rpc.cpu(0)
-    arguments = [visit.keep(tvm.runtime.empty(arg.shape, arg.dtype, device)) for arg in trial.args]
-    fill = visit.function(_FILL)
-    for argument in arguments if fill else []:
-        fill(argument)
+    device = rpc.device(options.device, 0)
+    arguments = [_argument(visit, arg, device) for arg in trial.args]
     evaluate = visit.keep(module.time_evaluator(_ENTRY, device, **_sampling(visit, trial, options)))
     return _sampled(lambda: tuple(float(value) for value in evaluate(*arguments).results), spread, budget_s)
+
+
+def _argument(visit: Visit, arg: TensorArg, device: Any) -> Any:
+    """Return a tensor on a device of the board, with numbers in it where the server knows how to make some."""
+    argument = visit.keep(tvm.runtime.empty(arg.shape, arg.dtype, device))
+    fill = visit.function(_FILL)
+    if fill:
+        fill(argument)
+    return argument
 
 
 def _sampling(visit: Visit, trial: Trial, options: Options) -> dict[str, Any]:

@@ -5,20 +5,54 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+import tvm
 from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import remote
 from toolchain.board import Board
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.tuning._measure_session import visiting
+from toolchain.tuning._measure_session import Visit, visiting, words
 from toolchain.tuning.measure import Place
 
 _FUNCTION = "edge_toolchain.hardware"
+_CPU = "llvm"
+_SENSIBLE = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 65536}
 _OPEN_S, _ANSWER_S = 30.0, 15.0
 _PATIENCE_S, _AGAIN_S = 20.0, 0.5
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What a board's accelerator says of itself.
+
+    Attributes:
+        name: Its name.
+        units: Compute units.
+        max_threads_per_block: Work-items of a work-group at most.
+        max_shared_memory_per_block: Bytes of local memory of a work-group.
+        driver: Version of its driver.
+    """
+
+    name: str
+    units: int
+    max_threads_per_block: int
+    max_shared_memory_per_block: int
+    driver: str = ""
+
+    def sensible(self) -> dict[str, int]:
+        """Return the limits to schedule for.
+
+        Devices that run work-items one after the other allow thousands of them, and local memory in ordinary memory;
+        more than usual of either only makes kernels worse.
+        """
+        return {name: min(getattr(self, name), most) for name, most in _SENSIBLE.items()}
+
+    def __str__(self) -> str:
+        limits = f"{self.max_threads_per_block} threads and {self.max_shared_memory_per_block // 1024} KiB per block"
+        return f"{self.name}, {self.units} units, {limits}"
 
 
 @dataclass(frozen=True)
@@ -32,6 +66,7 @@ class Hardware:
         features: Flags of /proc/cpuinfo.
         cache_kib: KiB of the first CPU's caches, by level: `l1d`, `l2`, `l3`.
         memory_kib: KiB of memory.
+        accelerator: What computes, if that is not the CPU.
     """
 
     machine: str
@@ -40,17 +75,23 @@ class Hardware:
     features: tuple[str, ...] = ()
     cache_kib: Mapping[str, int] = field(default_factory=dict)
     memory_kib: int = 0
+    accelerator: Accelerator | None = None
 
     def __str__(self) -> str:
         caches = ", ".join(f"{name} {size} KiB" for name, size in self.cache_kib.items())
-        return ", ".join(part for part in (f"{self.cpus} CPUs", self.cpu, caches) if part)
+        accelerator = str(self.accelerator or "")
+        return ", ".join(part for part in (f"{self.cpus} CPUs", self.cpu, caches, accelerator) if part)
 
 
 _READER: TypeAdapter[Hardware] = TypeAdapter(Hardware)
 
 
-def read(place: Place) -> Hardware | None:
+def read(place: Place, kind: str = _CPU) -> Hardware | None:
     """Ask a board what it is.
+
+    Args:
+        place: The board.
+        kind: TVM's name of what computes there.
 
     Returns:
         None if its server is TVM's own, which does not know.
@@ -63,12 +104,31 @@ def read(place: Place) -> Hardware | None:
     with remote.deadline(session, _ANSWER_S), visiting(session) as visit:
         function = visit.function(_FUNCTION)
         text = str(function()) if function is not None else ""
+        accelerator = None if kind == _CPU else _accelerator(visit, place.name, kind)
     if not text:
         return None
     try:
-        return _READER.validate_json(text)
+        return replace(_READER.validate_json(text), accelerator=accelerator)
     except ValidationError as fault:
         raise VerificationError(f"{place.name} says of its hardware what nobody understands", details=text) from fault
+
+
+def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
+    device = visit.session.rpc.device(kind, 0)
+    try:
+        return Accelerator(
+            name=str(device.device_name),
+            units=int(device.multi_processor_count),
+            max_threads_per_block=int(device.max_threads_per_block),
+            max_shared_memory_per_block=int(device.max_shared_memory_per_block),
+            driver=str(device.driver_version or ""),
+        )
+    except tvm.error.RPCError as fault:
+        raise VerificationError(
+            f"{name} has no {kind} device that can be used",
+            details=words(fault),
+            hint="install its vendor's driver, or choose the board type of its CPU",
+        ) from fault
 
 
 def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[str, ...]:
@@ -98,9 +158,33 @@ def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[
             details=f"it is a {found.cpu or found.machine}",
             hint=f"correct cpu_features and target in boards/{board.name}.toml",
         )
+    notes = _notes_on_accelerator(board, found.accelerator) if found.accelerator else []
     if board.cores and board.cores != found.cpus:
-        return (f"{name} has {found.cpus} CPUs, and kernels are scheduled for {board.cores}, as its board file says",)
-    return ()
+        notes.append(
+            f"{name} has {found.cpus} CPUs, and kernels are scheduled for {board.cores}, as its board file says"
+        )
+    return tuple(notes)
+
+
+def _notes_on_accelerator(board: Board, found: Accelerator) -> list[str]:
+    """Hold the limits of a board file's target against the device's.
+
+    Raises:
+        VerificationError: Kernels would ask for more than the device has.
+    """
+    asked = {name: getattr(board.target, name) for name in _SENSIBLE}
+    beyond = [f"{name} = {found.sensible()[name]}" for name, value in asked.items() if value > getattr(found, name)]
+    if beyond:
+        raise VerificationError(
+            f"boards/{board.name}.toml asks for more than {found.name} has",
+            details=str(found),
+            hint=f"in [target], write {' and '.join(beyond)}",
+        )
+    return [
+        f"{found.name} has {name} = {found.sensible()[name]}, and kernels are scheduled for {value}"
+        for name, value in asked.items()
+        if 0 < value < found.sensible()[name]
+    ]
 
 
 def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tuple[Hardware | None, tuple[str, ...]]:
@@ -118,7 +202,7 @@ def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tupl
     end = time.monotonic() + patience_s
     while True:
         try:
-            found = read(place)
+            found = read(place, board.target.kind)
             break
         except DeviceError:
             if time.monotonic() >= end:

@@ -11,26 +11,31 @@ from tvm.s_tir.schedule import Trace, _ffi_api
 
 from toolchain.tuning._tvm import meta_schedule
 
-RULES = "llvm"
-"""MetaSchedule's name of the schedule rules, postprocessing and mutations for CPUs."""
+_CPU_RULES, _GPU_RULES = "llvm", "cuda"
 
 
-def know_rule(module: tvm.IRModule) -> None:
+def rules(target: tvm.target.Target) -> str:
+    """Return MetaSchedule's name of the schedule rules, postprocessing and mutations for a target."""
+    return _CPU_RULES if target.kind.name == _CPU_RULES else _GPU_RULES
+
+
+def know_rule(module: tvm.IRModule, target: tvm.target.Target) -> None:
     """Register the schedule rules that a kernel asks for by name and TVM does not bring, as doing nothing.
 
     That is what MetaSchedule does with a rule that it does not know, with a warning on stderr for every design space.
     """
     schedule = tvm.s_tir.Schedule(module)
     blocks = [schedule.get(one) for one in schedule.get_child_blocks(schedule.get_sblock("root"))]
-    rules = {str(one.annotations["schedule_rule"]) for one in blocks if "schedule_rule" in one.annotations}
-    for name in (f"s_tir.meta_schedule.cpu.{rule}" for rule in rules):
+    found = {str(one.annotations["schedule_rule"]) for one in blocks if "schedule_rule" in one.annotations}
+    for name in (f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys for rule in found):
         if tvm_ffi.get_global_func(name, allow_missing=True) is None:
             tvm_ffi.register_global_func(name, lambda schedule, _block: [schedule])
 
 
-def space_generator() -> Any:
+def space_generator(target: tvm.target.Target) -> Any:
     """Return what makes the design spaces of a kernel. Named rules, since those of the target import intrinsics."""
-    return meta_schedule().space_generator.PostOrderApply(sch_rules=RULES, postprocs=RULES, mutator_probs=RULES)
+    name = rules(target)
+    return meta_schedule().space_generator.PostOrderApply(sch_rules=name, postprocs=name, mutator_probs=name)
 
 
 def as_json(schedule: Any) -> list[Any]:
@@ -62,7 +67,7 @@ class Rebuilder:
         self._module = module
         # The postprocessing asks the context that it was made for.
         self._context = meta_schedule().TuneContext(
-            mod=module, target=target, space_generator=space_generator(), num_threads=1, rand_state=1
+            mod=module, target=target, space_generator=space_generator(target), num_threads=1, rand_state=1
         )
 
     def from_json(self, trace: Any) -> Any:

@@ -148,7 +148,7 @@ class Search:
         return meta_schedule().TuneContext(
             mod=task.module,
             target=self._target,
-            space_generator=schedules.space_generator(),
+            space_generator=schedules.space_generator(self._target),
             search_strategy=strategy,
             task_name=task.name,
             rand_state=state,
@@ -165,7 +165,7 @@ class Search:
 
     def _space_of(self, task: Task) -> Sequence[Any]:
         if task.workload not in self._spaces:
-            schedules.know_rule(task.module)
+            schedules.know_rule(task.module, self._target)
             context = self._context(task, None, self._state(task, -1))
             self._spaces[task.workload] = context.generate_design_space()
         return self._spaces[task.workload]

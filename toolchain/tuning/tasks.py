@@ -12,7 +12,7 @@ import tvm_ffi
 
 from toolchain import files
 from toolchain.backends import Templates
-from toolchain.backends.attributes import EXACT, LAYER
+from toolchain.backends._attributes import EXACT, LAYER
 from toolchain.errors import InputError, did_you_mean
 from toolchain.tuning._tvm import meta_schedule
 from toolchain.tuning.trials import TensorArg

@@ -32,6 +32,7 @@ class Options:
         timeout_s: Seconds that running a candidate may take.
         build_timeout_s: Seconds that compiling it may take.
         threads: Threads that a kernel runs on; 0 means every CPU of the board.
+        device: What a kernel runs on, as TVM calls it: the kind of its target.
     """
 
     number: int = 3
@@ -42,6 +43,7 @@ class Options:
     timeout_s: float = 10.0
     build_timeout_s: float = 30.0
     threads: int = 0
+    device: str = "llvm"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -15,8 +16,9 @@ from toolchain.backends.cpu._machine import Machine, machine
 from toolchain.backends.cpu._offers import Offers
 from toolchain.backends.cpu._target import cpu_features, target
 from toolchain.board import Board
+from toolchain.errors import InputError
 
-__all__ = ["TEMPLATES", "cpu_features", "finished", "lowered", "shipped", "target", "templates"]
+__all__ = ["TEMPLATES", "cpu_features", "finished", "lowered", "python_runtime", "shipped", "target", "templates"]
 
 TEMPLATES = _templates.NAMES
 """Names of the templates."""
@@ -83,6 +85,15 @@ def _chosen(
     if known is not None and known.template not in without and _templates.fits(layer, known):
         return known
     return _templates.default(layer, processor, without=without)
+
+
+def python_runtime(tell: Callable[[str], None]) -> Path:  # noqa: ARG001 - the protocol's
+    """Refuse: TVM's wheel runs kernels for CPUs.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError("TVM runs kernels for CPUs as it is", hint="name a board with an accelerator")
 
 
 def shipped(board: Board) -> str:

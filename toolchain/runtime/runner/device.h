@@ -15,8 +15,9 @@ void CheckCpuFeatures(const std::vector<std::string>& needed, const std::string&
 // first. Refuses (kExitUsage) more threads than CPUs.
 std::vector<int> ChooseCpus(int64_t threads);
 
-// Gives TVM's thread pool as many threads as there are CPUs here, all but the first tied to one of them
-// or, if they are not pinned, free to use all of them; returns how many threads the pool has. Must be called on the thread that runs the model. The pool's threads spin from here on.
+// Gives TVM's thread pool as many threads as there are CPUs here, all but the first tied to one of
+// them or, if they are not pinned, free to use all of them; returns how many threads the pool has.
+// Must be called on the thread that runs the model. The pool's threads spin from here on.
 int ConfigureThreads(const std::vector<int>& cpus, bool pinned);
 
 // The most memory this process has used, in KiB.

@@ -28,6 +28,14 @@ std::vector<TensorSpec> ReadSpecs(const JsonNode& root, const std::string& key) 
   return specs;
 }
 
+// The library's code-generation target says what computes.
+DLDeviceType ReadDevice(const JsonNode& target) {
+  const JsonNode kind = target.Get("kind");
+  if (kind.Text() == "llvm") return kDLCPU;
+  if (kind.Text() == "opencl") return kDLOpenCL;
+  kind.Fail("is \"" + kind.Text() + "\", which this runner does not know");
+}
+
 }  // namespace
 
 Manifest ReadManifest(const std::string& release) {
@@ -43,6 +51,7 @@ Manifest ReadManifest(const std::string& release) {
   root.Get("params_order");  // required, so that a forgotten list is not taken for an empty one
   manifest.params_order = root.TextList("params_order");
   manifest.cpu_features = root.TextList("cpu_features");
+  manifest.device = ReadDevice(root.Get("target"));
   return manifest;
 }
 

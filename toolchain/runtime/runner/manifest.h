@@ -2,6 +2,8 @@
 #ifndef RUNNER_MANIFEST_H_
 #define RUNNER_MANIFEST_H_
 
+#include <dlpack/dlpack.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +27,7 @@ struct Manifest {
   std::vector<TensorSpec> outputs;
   std::vector<std::string> params_order;
   std::vector<std::string> cpu_features;
+  DLDeviceType device;  // what computes
 };
 
 // Reads DIR/manifest.json; keys it does not know are left alone. Faults are kExitInput.

@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 #include <tvm/ffi/container/array.h>
+#include <tvm/runtime/device_api.h>
+#include <tvm/runtime/tensor.h>
 
 #include <algorithm>
 #include <utility>
@@ -67,13 +69,32 @@ Module LoadLibrary(const std::string& path) {
   return Module::LoadFromFile(path);
 }
 
-Module StartMachine(const Module& library, const std::string& path) {
+// A device that is not there is said plainly here, before anything needs it.
+DLDevice Usable(DLDeviceType type) {
+  const DLDevice device{type, 0};
+  tvm::ffi::Any known;
+  tvm::runtime::DeviceAPI::Get(device)->GetAttr(device, tvm::runtime::kDeviceName, &known);
+  return device;
+}
+
+Module StartMachine(const Module& library, DLDevice device, const std::string& path) {
   constexpr int kPooledAllocator = 2;
   const Module machine = Find(library, "vm_load_executable", path)().cast<Module>();
-  // The device that computes, then the one for shape computations; here the CPU is both.
-  Find(machine, "vm_initialization", path)(static_cast<int>(kDLCPU), 0, kPooledAllocator,
-                                           static_cast<int>(kDLCPU), 0, kPooledAllocator);
+  const auto start = Find(machine, "vm_initialization", path);
+  const int type = device.device_type;
+  // The device that computes, then the CPU, for shapes; the machine wants each of them once.
+  if (type == kDLCPU) {
+    start(type, device.device_id, kPooledAllocator);
+  } else {
+    start(type, device.device_id, kPooledAllocator, static_cast<int>(kDLCPU), 0, kPooledAllocator);
+  }
   return machine;
+}
+
+Tensor Copied(const Tensor& tensor, DLDevice device) {
+  auto copy = tvm::runtime::Tensor::Empty(tensor.shape(), tensor.dtype(), device);
+  copy.CopyFrom(tensor);
+  return copy;
 }
 
 std::vector<Tensor> Flatten(const Any& result) {
@@ -104,8 +125,8 @@ void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string
                     ", the manifest says " + Describe(*spec.dtype, spec.shape),
                 manifest);
   }
-  if (tensor.device().device_type != kDLCPU || !tensor.IsContiguous()) {
-    throw Fault(kExitRunFailed, "output \"" + spec.name + "\" is not contiguous CPU memory");
+  if (!tensor.IsContiguous()) {
+    throw Fault(kExitRunFailed, "output \"" + spec.name + "\" is not contiguous");
   }
 }
 
@@ -128,19 +149,26 @@ std::vector<Tensor> LoadParams(const Manifest& manifest) {
 }
 
 Model::Model(const Manifest& manifest)
-    : library_(LoadLibrary(manifest.library)),
-      machine_(StartMachine(library_, manifest.library)),
+    : device_(Usable(manifest.device)),
+      library_(LoadLibrary(manifest.library)),
+      machine_(StartMachine(library_, device_, manifest.library)),
       entry_(Find(machine_, manifest.entry, manifest.library)) {}
 
 void Model::Bind(std::vector<Tensor> inputs, const std::vector<Tensor>& params) {
-  held_ = std::move(inputs);
-  held_.insert(held_.end(), params.begin(), params.end());
+  held_.clear();
+  for (Tensor& input : inputs) held_.push_back(OnDevice(input));
+  for (const Tensor& param : params) held_.push_back(OnDevice(param));
   arguments_.assign(held_.begin(), held_.end());
+}
+
+Tensor Model::OnDevice(const Tensor& tensor) const {
+  return device_.device_type == kDLCPU ? tensor : Copied(tensor, device_);
 }
 
 Any Model::Run() const {
   Any result;
   entry_.CallPacked(arguments_.data(), static_cast<int32_t>(arguments_.size()), &result);
+  tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
   return result;
 }
 
@@ -155,7 +183,9 @@ NamedTensors NameOutputs(const Manifest& manifest, const Any& result) {
   NamedTensors named;
   for (size_t i = 0; i < tensors.size(); ++i) {
     CheckOutput(manifest.outputs[i], tensors[i], manifest.path);
-    named.emplace_back(manifest.outputs[i].name, tensors[i]);
+    const bool is_here = tensors[i].device().device_type == kDLCPU;
+    named.emplace_back(manifest.outputs[i].name,
+                       is_here ? tensors[i] : Copied(tensors[i], DLDevice{kDLCPU, 0}));
   }
   return named;
 }

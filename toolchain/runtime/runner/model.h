@@ -25,15 +25,20 @@ std::vector<tvm::ffi::Tensor> LoadParams(const Manifest& manifest);
 
 class Model {
  public:
-  // Loads the library and starts its virtual machine on the CPU. Faults are kExitLoad.
+  // Loads the library and starts its virtual machine on the manifest's device. Faults are kExitLoad.
   explicit Model(const Manifest& manifest);
 
-  // The arguments of every later call: the inputs, then the parameters.
+  // The arguments of every later call: the inputs, then the parameters; both are moved to the
+  // device, if that is not the CPU.
   void Bind(std::vector<tvm::ffi::Tensor> inputs, const std::vector<tvm::ffi::Tensor>& params);
 
+  // Returns when the device is done.
   tvm::ffi::Any Run() const;
 
  private:
+  tvm::ffi::Tensor OnDevice(const tvm::ffi::Tensor& tensor) const;
+
+  DLDevice device_;
   tvm::ffi::Module library_;
   tvm::ffi::Module machine_;
   tvm::ffi::Function entry_;
@@ -41,7 +46,7 @@ class Model {
   std::vector<tvm::ffi::AnyView> arguments_;
 };
 
-// The result of a run under the manifest's names, checked against it.
+// The result of a run under the manifest's names, in the CPU's memory, checked against it.
 NamedTensors NameOutputs(const Manifest& manifest, const tvm::ffi::Any& result);
 
 }  // namespace runner

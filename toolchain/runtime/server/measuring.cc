@@ -4,6 +4,7 @@
 #include <time.h>
 #include <tvm/ffi/error.h>
 #include <tvm/runtime/c_backend_api.h>
+#include <tvm/runtime/tensor.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -113,7 +114,9 @@ double MonotonicSeconds() {
 
 }  // namespace
 
-void FillForMeasure(DLTensor* tensor) {
+namespace {
+
+void FillHere(DLTensor* tensor) {
   if (!tvm::ffi::IsContiguous(*tensor)) {
     TVM_FFI_THROW(ValueError) << "only a tensor without gaps can be filled";
   }
@@ -127,6 +130,21 @@ void FillForMeasure(DLTensor* tensor) {
     data += size;
     left -= size;
   }
+}
+
+}  // namespace
+
+void FillForMeasure(DLTensor* tensor) {
+  if (tensor->device.device_type == kDLCPU) {
+    FillHere(tensor);
+    return;
+  }
+  using tvm::runtime::Tensor;
+  const tvm::ffi::Shape shape(tensor->shape, tensor->shape + tensor->ndim);
+  Tensor numbers = Tensor::Empty(shape, tensor->dtype, DLDevice{kDLCPU, 0});
+  DLTensor* here = const_cast<DLTensor*>(numbers.operator->());
+  FillHere(here);
+  Tensor::CopyFromTo(here, tensor);
 }
 
 double Canary(int64_t milliseconds) {

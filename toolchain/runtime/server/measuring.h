@@ -9,7 +9,7 @@
 
 namespace board_server {
 
-// Fills a tensor in the CPU's memory with the same numbers every time: 1/128 to 1 for floats, which
+// Fills a tensor, in the CPU's memory or on another device, with the same numbers every time: 1/128 to 1 for floats, which
 // every type holds exactly and of which no two have a denormal product; 1 to 3 for integers; both
 // truth values for bool. TVM's own is slow, and makes huge numbers of wide integers. Throws
 // ValueError for other types.

@@ -14,7 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.relax.analysis import has_reshape_pattern
 
-from toolchain.backends.attributes import LAYER
+from toolchain.backends._attributes import LAYER
 from toolchain.backends.cpu._fallback.blocks import by_blocks
 from toolchain.backends.cpu._fallback.expr import UnsupportedError, constant
 from toolchain.backends.cpu._fallback.fill import filled

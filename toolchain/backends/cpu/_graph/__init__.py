@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from toolchain.backends.attributes import EXACT
+from toolchain.backends._attributes import EXACT
 from toolchain.backends.cpu import _templates
 from toolchain.backends.cpu._graph import patterns
 from toolchain.backends.cpu._graph.kernels import StandIns, called, name

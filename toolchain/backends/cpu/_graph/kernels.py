@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax, s_tir, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.attributes import EXACT, LAYER
+from toolchain.backends._attributes import EXACT, LAYER
 from toolchain.backends.cpu._graph.values import shape_of
 from toolchain.backends.cpu._layers import Conv, Dense, Layer, Map, Pool, QuantizedConv, task_of, to_json
 from toolchain.backends.cpu._templates import emit

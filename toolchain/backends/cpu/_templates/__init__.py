@@ -20,7 +20,7 @@ from typing import Any
 from numpy.typing import NDArray
 from tvm import tirx
 
-from toolchain.backends.attributes import LAYER
+from toolchain.backends._attributes import LAYER
 from toolchain.backends.cpu._layers import Conv, Dense, Layer, QuantizedConv, task_of, to_json
 from toolchain.backends.cpu._machine import Machine
 from toolchain.backends.cpu._templates import (

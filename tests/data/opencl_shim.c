@@ -1,0 +1,131 @@
+/* An OpenCL library between a program and the real one: counts what is created and not released, and can lose the
+ * device. Build: cc -shared -fPIC -o libshim.so opencl_shim.c -ldl
+ *
+ * SHIM_LIBRARY     the real library, libOpenCL.so.1 by default
+ * SHIM_COUNTS      file of eight 64-bit numbers, which are counted up: buffers created and released, programs created and
+ *                  released, kernels created and released, programs made from source, launches
+ * SHIM_LOSE_AFTER  launches after which every call says that the device is gone
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { LOST = -5 /* CL_OUT_OF_RESOURCES, as drivers say it */ };
+
+static void *real(const char *name) {
+  static void *library;
+  if (!library) {
+    const char *path = getenv("SHIM_LIBRARY");
+    library = dlopen(path ? path : "libOpenCL.so.1", RTLD_NOW);
+    if (!library) abort();
+  }
+  void *found = dlsym(library, name);
+  if (!found) abort();
+  return found;
+}
+
+enum { BUFFERS, BUFFERS_FREED, PROGRAMS, PROGRAMS_FREED, KERNELS, KERNELS_FREED, SOURCES, LAUNCHES, NUMBERS };
+
+static int64_t unseen[NUMBERS], *numbers = unseen;
+
+/* Mapped, so that it is right however the process ends. */
+__attribute__((constructor)) static void open_counts(void) {
+  const char *path = getenv("SHIM_COUNTS");
+  const int file = path ? open(path, O_RDWR | O_CREAT, 0644) : -1;
+  if (file < 0) return;
+  if (ftruncate(file, sizeof(unseen)) == 0) {
+    void *mapped = mmap(NULL, sizeof(unseen), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped != MAP_FAILED) numbers = mapped;
+  }
+  close(file);
+}
+
+static void add(int number) { __atomic_add_fetch(&numbers[number], 1, __ATOMIC_SEQ_CST); }
+
+static int is_lost(void) {
+  const char *after = getenv("SHIM_LOSE_AFTER");
+  return after && numbers[LAUNCHES] >= atol(after);
+}
+
+/* Calls that are handed on as they are: all arguments fit into registers and stack slots of one word. */
+#define PASS(name)                                                                                                     \
+  intptr_t name(intptr_t a, intptr_t b, intptr_t c, intptr_t d, intptr_t e, intptr_t f, intptr_t g, intptr_t h,        \
+                intptr_t i) {                                                                                          \
+    typedef intptr_t (*Call)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t,           \
+                             intptr_t);                                                                                \
+    return ((Call)real(#name))(a, b, c, d, e, f, g, h, i);                                                             \
+  }
+PASS(clGetPlatformIDs)
+PASS(clGetPlatformInfo)
+PASS(clGetDeviceIDs)
+PASS(clGetDeviceInfo)
+PASS(clCreateContext)
+PASS(clCreateCommandQueue)
+PASS(clEnqueueReadBuffer)
+PASS(clEnqueueWriteBuffer)
+PASS(clEnqueueCopyBuffer)
+PASS(clBuildProgram)
+PASS(clGetProgramInfo)
+PASS(clGetProgramBuildInfo)
+PASS(clSetKernelArg)
+PASS(clGetKernelWorkGroupInfo)
+
+void *clCreateBuffer(void *context, uint64_t flags, size_t size, void *host, int32_t *status) {
+  void *made = ((void *(*)(void *, uint64_t, size_t, void *, int32_t *))real("clCreateBuffer"))(context, flags, size,
+                                                                                                   host, status);
+  if (made) add(BUFFERS);
+  return made;
+}
+
+void *clCreateProgramWithSource(void *context, uint32_t count, const char **texts, const size_t *sizes,
+                                int32_t *status) {
+  add(SOURCES);
+  add(PROGRAMS);
+  return ((void *(*)(void *, uint32_t, const char **, const size_t *, int32_t *))real("clCreateProgramWithSource"))(
+      context, count, texts, sizes, status);
+}
+
+void *clCreateProgramWithBinary(void *context, uint32_t count, void **devices, const size_t *sizes,
+                                const unsigned char **binaries, int32_t *each, int32_t *status) {
+  void *made =
+      ((void *(*)(void *, uint32_t, void **, const size_t *, const unsigned char **, int32_t *, int32_t *))real(
+          "clCreateProgramWithBinary"))(context, count, devices, sizes, binaries, each, status);
+  if (made) add(PROGRAMS);
+  return made;
+}
+
+void *clCreateKernel(void *program, const char *name, int32_t *status) {
+  void *made = ((void *(*)(void *, const char *, int32_t *))real("clCreateKernel"))(program, name, status);
+  if (made) add(KERNELS);
+  return made;
+}
+
+int32_t clReleaseMemObject(void *object) {
+  add(BUFFERS_FREED);
+  return ((int32_t(*)(void *))real("clReleaseMemObject"))(object);
+}
+
+int32_t clReleaseProgram(void *object) {
+  add(PROGRAMS_FREED);
+  return ((int32_t(*)(void *))real("clReleaseProgram"))(object);
+}
+
+int32_t clReleaseKernel(void *object) {
+  add(KERNELS_FREED);
+  return ((int32_t(*)(void *))real("clReleaseKernel"))(object);
+}
+
+int32_t clEnqueueNDRangeKernel(void *queue, void *kernel, uint32_t dimensions, const size_t *offset,
+                               const size_t *global, const size_t *local, uint32_t count, void **events, void **event) {
+  if (is_lost()) return LOST;
+  add(LAUNCHES);
+  return ((int32_t(*)(void *, void *, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, void **,
+                      void **))real("clEnqueueNDRangeKernel"))(queue, kernel, dimensions, offset, global, local, count,
+                                                               events, event);
+}
+
+int32_t clFinish(void *queue) { return is_lost() ? LOST : ((int32_t(*)(void *))real("clFinish"))(queue); }

@@ -1,0 +1,309 @@
+"""The OpenCL runtime of the board server and the runner: on PoCL, over TVM's RPC, with everything that can fail."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from tests import opencl
+from tests.commands import toolchain
+from tests.integration.test_board_server import KINDS, built, close, load
+from tests.integration.test_board_server import running as serving
+
+SIZE = 1024
+X = np.linspace(-1, 1, SIZE, dtype=np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    opencl.require_opencl()
+
+
+@pytest.fixture
+def shim(tmp_path):
+    return opencl.Shim(tmp_path / "shim")
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch, shim):
+    """Return a function that starts a server with variables of its environment."""
+    stack = []
+
+    def start(**env: str):
+        for name, value in {"EDGE_OPENCL_CACHE": str(tmp_path / "cache"), **env}.items():
+            monkeypatch.setenv(name, value)
+        context = serving(built(KINDS[platform.machine()]), tmp_path)
+        stack.append(context)
+        return context.__enter__()
+
+    yield start
+    for context in stack:
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels")
+    return {
+        "doubled": opencl.export(opencl.doubled(SIZE), folder / "doubled.so"),
+        "unknown": opencl.export(opencl.unknown_function(), folder / "unknown.so"),
+        "local": opencl.export(opencl.much_local_memory(1 << 24), folder / "local.so"),
+    }
+
+
+def on(session, array):
+    return tvm.runtime.tensor(array, session.device("opencl", 0))
+
+
+def run(session, library: Path, array=X):
+    kernel = load(session, library)["main"]
+    out = on(session, np.zeros_like(array))
+    kernel(on(session, array), out)
+    return out.numpy()
+
+
+# --- what works ------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_runs_and_is_timed(server, libraries):
+    session = server().connect()
+    np.testing.assert_array_equal(run(session, libraries["doubled"]), 2 * X)
+    module, device = load(session, libraries["doubled"]), session.device("opencl", 0)
+    timed = module.time_evaluator("main", device, number=5, repeat=3)(on(session, X), on(session, X))
+    assert all(0 < one < 0.1 for one in timed.results)
+    close(session)
+
+
+def test_a_device_tells_its_limits(server):
+    session = server().connect()
+    device = session.device("opencl", 0)
+    assert device.exist
+    assert "pthread" in device.device_name or "cpu" in device.device_name
+    assert device.max_threads_per_block >= 256
+    assert device.max_shared_memory_per_block >= opencl.LOCAL_LIMIT
+    assert len(device.max_thread_dimensions) == 3
+    assert device.multi_processor_count >= 1
+    assert not session.device("opencl", 7).exist
+    close(session)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "float64", "bool"])
+def test_bytes_go_there_and_back(server, dtype):
+    session = server().connect()
+    array = (np.arange(77) % 2).astype(dtype)
+    there = on(session, array)
+    other = tvm.runtime.empty(array.shape, dtype, session.device("opencl", 0))
+    there.copyto(other)
+    np.testing.assert_array_equal(other.numpy(), array)
+    empty = on(session, np.zeros((0, 3), np.float32))
+    assert empty.numpy().shape == (0, 3)
+    close(session)
+
+
+def test_many_launches_leave_nothing_behind(server, libraries, shim):
+    """Ten thousand launches, ten thousand buffers: as much memory as before, and all that was made was released."""
+    running = server(**shim.env())
+    session = running.connect()
+    kernel = load(session, libraries["doubled"])["main"]
+    x, y = on(session, X), on(session, X)
+    for _ in range(1000):
+        kernel(x, y)
+    y.numpy()
+    before = children_kib(running)
+    for number in range(10_000):
+        kernel(x, y)
+        if number % 10 == 0:
+            on(session, X)
+    y.numpy()
+    grown = children_kib(running) - before
+    counts = shim.counts()
+    assert counts.launches == 11_000
+    assert counts.buffers - counts.buffers_freed <= 4
+    assert (counts.programs, counts.programs_freed, counts.kernels) == (1, 1, 1)
+    assert grown < 2048
+    close(session)
+
+
+def children_kib(running) -> int:
+    """Return the memory of a server's sessions."""
+    from tests.sshd import descendants
+
+    found = 0
+    for pid in descendants(running.pid):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found += next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return found
+
+
+THREADS = """
+import sys, threading
+import numpy as np, tvm
+device = tvm.device("opencl", 0)
+assert device.exist
+kernel = tvm.runtime.load_module(sys.argv[1])["main"]
+wrong = []
+
+def work(number):
+    x = np.full(1024, number, np.float32)
+    source, out = tvm.runtime.tensor(x, device), tvm.runtime.tensor(np.zeros_like(x), device)
+    for _ in range(500):
+        kernel(source, out)
+        if not np.array_equal(out.numpy(), 2 * x):
+            wrong.append(number)
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+[one.start() for one in threads], [one.join() for one in threads]
+print("wrong", wrong)
+"""
+
+
+def test_python_has_the_device_too_and_its_threads_launch_at_the_same_time(libraries, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
+    seen = toolchain("python-runtime", "--board", "opencl-local", "--json")
+    assert seen.code == 0, seen.err
+    argv = [sys.executable, "-c", THREADS, str(libraries["doubled"])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout == "wrong []\n", done.stderr
+
+
+# --- the binaries that are kept --------------------------------------------------------------------------------------
+
+
+def sources_of(server, libraries, shim, **env: str) -> int:
+    session = server(**shim.env(), **env).connect()
+    np.testing.assert_array_equal(run(session, libraries["doubled"]), 2 * X)
+    close(session)
+    return shim.counts().sources
+
+
+def test_the_second_start_compiles_nothing(server, libraries, shim):
+    assert sources_of(server, libraries, shim) == 1
+    assert sources_of(server, libraries, shim) == 0
+
+
+def test_a_damaged_binary_is_made_again(server, libraries, shim, tmp_path):
+    assert sources_of(server, libraries, shim) == 1
+    (kept,) = (tmp_path / "cache").iterdir()
+    whole = kept.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", whole[:-9] + b"\xff" + whole[-8:]):
+        kept.write_bytes(damaged)
+        assert sources_of(server, libraries, shim) == 1
+        assert kept.read_bytes() == whole or len(kept.read_bytes()) > len(whole) // 2
+    assert sources_of(server, libraries, shim) == 0
+
+
+def test_without_a_place_to_keep_them_all_is_compiled(server, libraries, shim):
+    for _ in range(2):
+        assert sources_of(server, libraries, shim, EDGE_OPENCL_CACHE="") == 1
+    assert sources_of(server, libraries, shim, EDGE_OPENCL_CACHE="/proc/nowhere") == 1
+
+
+# --- what fails ------------------------------------------------------------------------------------------------------
+
+
+def refused(running, call, *words: str) -> None:
+    """Expect an error that says some words, in a session of a server that then serves the next one."""
+    session = running.connect()
+    with pytest.raises(RuntimeError) as fault:
+        call(session)
+    for word in words:
+        assert word in str(fault.value)
+    close(session)
+    session = running.connect()
+    assert session.get_function("edge_toolchain.hardware")()
+    close(session)
+
+
+def test_no_library(server):
+    running = server(EDGE_OPENCL_LIBRARY="/nowhere/libOpenCL.so")
+    refused(running, lambda session: on(session, X), "no OpenCL library", "/nowhere/libOpenCL.so", "vendor")
+    session = running.connect()
+    assert not session.device("opencl", 0).exist
+    close(session)
+
+
+def test_a_library_that_is_none(server):
+    running = server(EDGE_OPENCL_LIBRARY="libm.so.6")
+    refused(running, lambda session: on(session, X), "libm.so.6: no OpenCL, as it has no clGetPlatformIDs")
+
+
+def test_no_device(server, tmp_path):
+    running = server(OCL_ICD_VENDORS=str(tmp_path))
+    refused(running, lambda session: on(session, X), "there is no OpenCL device 0", "knows 0 of them")
+
+
+def test_no_device_of_that_name(server):
+    running = server(EDGE_OPENCL_DEVICE="Mali-T860")
+    refused(running, lambda session: on(session, X), '"Mali-T860"', "EDGE_OPENCL_DEVICE", "Portable Computing Language")
+
+
+def test_a_device_is_lost_in_the_middle(server, libraries, shim):
+    running = server(**shim.env(lose_after=5))
+
+    def work(session):
+        for _ in range(9):
+            run(session, libraries["doubled"])
+
+    refused(running, work, "CL_OUT_OF_RESOURCES")
+
+
+def test_a_kernel_that_does_not_compile(server, libraries):
+    small = X[:64]
+    words = ("kernel main_kernel does not compile", "CL_BUILD_PROGRAM_FAILURE", "no_such_function")
+    refused(server(), lambda session: run(session, libraries["unknown"], small), *words)
+
+
+def test_more_local_memory_than_there_is(server, libraries):
+    large = np.zeros((1 << 22,), np.float32)
+    refused(server(), lambda session: run(session, libraries["local"], large), "main_kernel", "local memory")
+
+
+def test_out_of_memory(server):
+    def ask(session):
+        tvm.runtime.empty((1 << 40,), "float32", session.device("opencl", 0))
+
+    refused(server(), ask, "no memory for a buffer of 4194304 MiB")
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", ["mlp", "squeezenet_v1.1"])
+def test_a_network_is_deployed_and_right(network, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    seen = toolchain("deploy", network, *words)
+    assert seen.code == 0, seen.err
+    report = json.loads(seen.out)
+    assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
+    assert report["outputs"]["max_rel_diff"] <= 1e-3
+    assert list((tmp_path / "cache").iterdir())
+
+
+def test_a_runner_without_opencl_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGE_OPENCL_LIBRARY", "/nowhere/libOpenCL.so")
+    seen = toolchain("deploy", "mlp", "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0)
+    assert seen.code == 4
+    assert "no OpenCL library on this device" in seen.err
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_are_tuned(tmp_path):
+    records = tmp_path / "records.jsonl"
+    words = ["--board", "opencl-local", "--records", records, "--trials", 24, "--json"]
+    seen = toolchain("tune", "mlp", *words)
+    assert seen.code == 0, seen.err
+    report = json.loads(seen.out)
+    assert report["trials"]["ok"] >= 12
+    seen = toolchain("build", "mlp", "--board", "opencl-local", "--records", records, "-o", tmp_path / "bundle")
+    assert seen.code == 0, seen.err
+    assert "applied tuning records for" in seen.err

@@ -1,0 +1,113 @@
+"""Mali GPUs through OpenCL: kernels as OpenCL C, which the driver compiles on the board, and host code through LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight
+
+from toolchain.backends import cpu
+from toolchain.backends.mali._plugin import build as python_runtime
+from toolchain.board import Board
+from toolchain.errors import BuildError
+
+__all__ = ["TEMPLATES", "cpu_features", "finished", "lowered", "python_runtime", "shipped", "target", "templates"]
+
+TEMPLATES: tuple[str, ...] = ()
+"""There are none: all kernels are TVM's, as MetaSchedule or DLight schedules them."""
+
+_LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
+
+
+class NoTemplates:
+    """Knows no layer at all."""
+
+    def candidates(self, layer: str) -> list[Mapping[str, Any]]:  # noqa: ARG002 - the protocol's
+        """There are none."""
+        return []
+
+    def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:  # noqa: ARG002
+        """There is none."""
+        return None
+
+    def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Nothing does."""
+        return False
+
+    def operator(self, layer: str) -> str:
+        """Refuse: no layer is one of ours.
+
+        Raises:
+            BuildError: Always.
+        """
+        raise BuildError("no template computes this layer", details=layer)
+
+    def gflop(self, layer: str) -> float:
+        """Refuse: no layer is one of ours.
+
+        Raises:
+            BuildError: Always.
+        """
+        raise BuildError("no template computes this layer", details=layer)
+
+
+def target(board: Board) -> tvm.target.Target:
+    """Return the OpenCL target of a board, whose host is the board's CPU.
+
+    Raises:
+        InputError: LLVM does not know the CPU.
+    """
+    own = board.target
+    limits = {name: value for name in _LIMITS if (value := getattr(own, name))}
+    described = {"kind": own.kind, "device": own.device, **limits}
+    if own.max_threads_per_block:  # two words for the same thing: passes ask for either
+        described["max_num_threads"] = own.max_threads_per_block
+    return tvm.target.Target(described, host=cpu.target(board))
+
+
+def cpu_features(board: Board) -> tuple[str, ...]:
+    """Return the /proc/cpuinfo flags without which the code of the host must not be run."""
+    return cpu.cpu_features(board)
+
+
+def templates(board: Board, without: Collection[str] = ()) -> NoTemplates:  # noqa: ARG001 - the protocol's
+    """Return the kernels that are written here: none."""
+    return NoTemplates()
+
+
+def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:  # noqa: ARG001
+    """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one."""
+    transform = relax.transform
+    with target(board):
+        steps = [
+            transform.DecomposeOpsForInference(),
+            transform.CanonicalizeBindings(),
+            transform.FoldConstant(),
+            relax.get_pipeline("zero"),
+        ]
+        rewritten: tvm.IRModule = tvm.transform.Sequential(steps)(module)
+    return rewritten
+
+
+def finished(
+    module: tvm.IRModule,
+    board: Board,
+    choices: Mapping[str, Mapping[str, Any]],  # noqa: ARG001 - of templates, and there are none
+    without: Collection[str] = (),  # noqa: ARG001
+) -> tvm.IRModule:
+    """Schedule the kernels that were not tuned by DLight's rules for GPUs."""
+    rules = dlight.gpu
+    with target(board):
+        schedule = dlight.ApplyDefaultSchedule(
+            rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
+        )
+        scheduled: tvm.IRModule = schedule(module)
+    return scheduled
+
+
+def shipped(board: Board) -> str:  # noqa: ARG001 - the protocol's
+    """Return nothing: no records for GPUs come with the toolchain."""
+    return ""

@@ -1,0 +1,205 @@
+// TVM's view of an OpenCL device: memory, copies and attributes. A tensor's data is its cl_mem.
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/runtime/device_api.h>
+#include <tvm/runtime/timer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "devices.h"
+#include "status.h"
+
+namespace opencl {
+namespace {
+
+using tvm::runtime::DeviceAPI;
+using tvm::runtime::DeviceAttrKind;
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+std::string InMiB(uint64_t bytes) {
+  return std::to_string(static_cast<uint64_t>(static_cast<double>(bytes) / kMiB + 0.5)) + " MiB";
+}
+
+cl_mem AsBuffer(const void* data) { return static_cast<cl_mem>(const_cast<void*>(data)); }
+
+class OpenClApi final : public DeviceAPI {
+ public:
+  using DeviceAPI::AllocDataSpace;
+  using DeviceAPI::CopyDataFromTo;
+
+  void SetDevice(DLDevice device) final { SetCurrentDevice(device.device_id); }
+
+  void GetAttr(DLDevice device, DeviceAttrKind kind, tvm::ffi::Any* result) final {
+    if (kind == tvm::runtime::kExist) {
+      *result = static_cast<int>(DeviceExists(device.device_id));
+      return;
+    }
+    Describe(TheDevice(device.device_id).limits, kind, result);
+  }
+
+  void GetTargetProperty(DLDevice device, const std::string& property,
+                         tvm::ffi::Any* result) final {
+    if (property == "supports_float16") *result = TheDevice(device.device_id).limits.has_fp16;
+  }
+
+  void* AllocDataSpace(DLDevice dl_device, size_t bytes, size_t, DLDataType) final {
+    Device& device = TheDevice(dl_device.device_id);
+    cl_int status = CL_SUCCESS;
+    const size_t size = std::max<size_t>(bytes, 1);  // OpenCL has no empty buffers
+    const cl_mem made =
+        device.cl.CreateBuffer(device.context, CL_MEM_READ_WRITE, size, nullptr, &status);
+    if (status != CL_SUCCESS) FailAllocating(device, size, status);
+    return made;
+  }
+
+  void FreeDataSpace(DLDevice device, void* data) final {
+    // The driver keeps the buffer until commands that use it have ended.
+    const Library& cl = TheDevice(device.device_id).cl;
+    Check(cl.ReleaseMemObject(AsBuffer(data)), "freeing a buffer");
+  }
+
+  void StreamSync(DLDevice dl_device, TVMStreamHandle) final {
+    Device& device = TheDevice(dl_device.device_id);
+    Check(device.cl.Finish(device.queue), "waiting for the device");
+  }
+
+ protected:
+  void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset,
+                      size_t bytes, DLDevice source, DLDevice target, DLDataType,
+                      TVMStreamHandle) final {
+    if (bytes == 0) return;
+    if (source.device_type == kDLOpenCL && target.device_type == kDLOpenCL) {
+      Device& device = OnlyOne(source, target);
+      Check(device.cl.EnqueueCopyBuffer(device.queue, AsBuffer(from), AsBuffer(to), from_offset,
+                                        to_offset, bytes, 0, nullptr, nullptr),
+            "copying on the device");
+    } else if (source.device_type == kDLOpenCL) {
+      Device& device = TheDevice(source.device_id);
+      Check(device.cl.EnqueueReadBuffer(device.queue, AsBuffer(from), CL_TRUE, from_offset, bytes,
+                                        static_cast<char*>(to) + to_offset, 0, nullptr, nullptr),
+            "copying from the device");
+    } else {
+      Device& device = TheDevice(target.device_id);
+      Check(device.cl.EnqueueWriteBuffer(device.queue, AsBuffer(to), CL_TRUE, to_offset, bytes,
+                                         static_cast<const char*>(from) + from_offset, 0, nullptr,
+                                         nullptr),
+            "copying to the device");
+    }
+  }
+
+ private:
+  static Device& OnlyOne(DLDevice source, DLDevice target) {
+    if (source.device_id != target.device_id) {
+      TVM_FFI_THROW(RuntimeError) << "OpenCL: devices " << source.device_id << " and "
+                                  << target.device_id << " have no memory in common";
+    }
+    return TheDevice(source.device_id);
+  }
+
+  [[noreturn]] static void FailAllocating(const Device& device, size_t bytes, cl_int status) {
+    const Limits& limits = device.limits;
+    TVM_FFI_THROW(RuntimeError) << "OpenCL: no memory for a buffer of " << InMiB(bytes) << " on "
+                                << limits.name << ", whose largest is "
+                                << InMiB(limits.largest_buffer) << " of "
+                                << InMiB(limits.global_memory) << ": " << StatusName(status);
+    TVM_FFI_UNREACHABLE();
+  }
+
+  static void Describe(const Limits& limits, DeviceAttrKind kind, tvm::ffi::Any* result) {
+    switch (kind) {
+      case tvm::runtime::kMaxThreadsPerBlock:
+        *result = static_cast<int64_t>(limits.work_group);
+        break;
+      case tvm::runtime::kWarpSize:
+        *result = int64_t{1};  // OpenCL 1.2 promises nothing of work-items that run together
+        break;
+      case tvm::runtime::kMaxSharedMemoryPerBlock:
+        *result = static_cast<int64_t>(limits.local_memory);
+        break;
+      case tvm::runtime::kDeviceName:
+        *result = limits.name;
+        break;
+      case tvm::runtime::kMaxClockRate:
+        *result = static_cast<int64_t>(limits.clock_mhz) * 1000;  // kHz, as for all devices
+        break;
+      case tvm::runtime::kMultiProcessorCount:
+        *result = static_cast<int64_t>(limits.compute_units);
+        break;
+      case tvm::runtime::kMaxThreadDimensions:
+        *result = Dimensions(limits);
+        break;
+      case tvm::runtime::kApiVersion:
+        *result = limits.version;
+        break;
+      case tvm::runtime::kDriverVersion:
+        *result = limits.driver;
+        break;
+      case tvm::runtime::kTotalGlobalMemory:
+        *result = static_cast<int64_t>(limits.global_memory);
+        break;
+      default:  // what OpenCL does not tell stays None
+        break;
+    }
+  }
+
+  static std::string Dimensions(const Limits& limits) {
+    std::string text = "[";
+    for (const uint64_t size : limits.work_items) {
+      text += (text.size() == 1 ? "" : ", ") + std::to_string(size);
+    }
+    return text + "]";
+  }
+};
+
+// Times from when the device has nothing left to do until it has nothing left to do again.
+class OpenClTimer : public tvm::runtime::TimerNode {
+ public:
+  explicit OpenClTimer(DLDevice device) : device_(device) {}
+
+  void Start() final {
+    Wait();
+    start_ = Clock::now();
+  }
+  void Stop() final {
+    Wait();
+    elapsed_ = Clock::now() - start_;
+  }
+  int64_t SyncAndGetElapsedNanos() final {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed_).count();
+  }
+
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("runtime.opencl.Timer", OpenClTimer, tvm::runtime::TimerNode);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Wait() const {
+    Device& device = TheDevice(device_.device_id);
+    Check(device.cl.Finish(device.queue), "waiting for the device");
+  }
+
+  DLDevice device_;
+  Clock::time_point start_;
+  Clock::duration elapsed_{};
+};
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  namespace refl = tvm::ffi::reflection;
+  refl::GlobalDef()
+      .def_packed("device_api.opencl",
+                  [](tvm::ffi::PackedArgs, tvm::ffi::Any* result) {
+                    static auto* api = new OpenClApi();  // like TVM's own, never destroyed
+                    *result = static_cast<void*>(static_cast<DeviceAPI*>(api));
+                  })
+      .def("runtime.timer.opencl", [](DLDevice device) {
+        return tvm::runtime::Timer(tvm::ffi::make_object<OpenClTimer>(device));
+      });
+}
+
+}  // namespace opencl

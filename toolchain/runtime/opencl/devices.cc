@@ -1,0 +1,218 @@
+// See devices.h.
+#include "devices.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "status.h"
+
+namespace opencl {
+namespace {
+
+// Reads texts; the terminating zero is left out.
+template <typename Get>
+std::string TextOf(Get get) {
+  size_t size = 0;
+  if (get(0, nullptr, &size) != CL_SUCCESS || size == 0) return "";
+  std::string text(size, '\0');
+  if (get(size, text.data(), nullptr) != CL_SUCCESS) return "";
+  text.resize(std::min(text.find('\0'), text.size()));
+  return text;
+}
+
+class Reader {
+ public:
+  Reader(const Library& cl, cl_device_id id) : cl_(cl), id_(id) {}
+
+  std::string Text(cl_uint what) const {
+    return TextOf([&](size_t size, void* value, size_t* needed) {
+      return cl_.GetDeviceInfo(id_, what, size, value, needed);
+    });
+  }
+
+  // A value of T's very size; zero where the device does not know.
+  template <typename T>
+  T Number(cl_uint what) const {
+    T value = 0;
+    return cl_.GetDeviceInfo(id_, what, sizeof(T), &value, nullptr) == CL_SUCCESS ? value : T{0};
+  }
+
+  std::vector<uint64_t> Sizes(cl_uint what) const {
+    size_t sizes[8] = {};  // as many dimensions as any device has, and more
+    size_t needed = 0;
+    if (cl_.GetDeviceInfo(id_, what, sizeof(sizes), sizes, &needed) != CL_SUCCESS) return {};
+    return {sizes, sizes + needed / sizeof(size_t)};
+  }
+
+ private:
+  const Library& cl_;
+  cl_device_id id_;
+};
+
+Limits Described(const Library& cl, cl_device_id id, const std::string& platform) {
+  const Reader device(cl, id);
+  Limits limits;
+  limits.platform = platform;
+  limits.name = device.Text(CL_DEVICE_NAME);
+  limits.version = device.Text(CL_DEVICE_VERSION);
+  limits.driver = device.Text(CL_DRIVER_VERSION);
+  limits.is_gpu = (device.Number<cl_bitfield>(CL_DEVICE_TYPE) & CL_DEVICE_TYPE_GPU) != 0;
+  limits.has_fp16 = device.Text(CL_DEVICE_EXTENSIONS).find("cl_khr_fp16") != std::string::npos;
+  limits.work_group = device.Number<size_t>(CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  limits.work_items = device.Sizes(CL_DEVICE_MAX_WORK_ITEM_SIZES);
+  limits.local_memory = device.Number<cl_ulong>(CL_DEVICE_LOCAL_MEM_SIZE);
+  limits.global_memory = device.Number<cl_ulong>(CL_DEVICE_GLOBAL_MEM_SIZE);
+  limits.largest_buffer = device.Number<cl_ulong>(CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  limits.compute_units = device.Number<cl_uint>(CL_DEVICE_MAX_COMPUTE_UNITS);
+  limits.clock_mhz = device.Number<cl_uint>(CL_DEVICE_MAX_CLOCK_FREQUENCY);
+  return limits;
+}
+
+struct Found {
+  cl_device_id id;
+  Limits limits;
+
+  std::string Title() const { return limits.platform + " / " + limits.name; }
+};
+
+std::vector<cl_platform_id> Platforms(const Library& cl) {
+  cl_uint count = 0;
+  const cl_int status = cl.GetPlatformIDs(0, nullptr, &count);
+  if (status == CL_PLATFORM_NOT_FOUND_KHR) return {};
+  Check(status, "listing platforms");
+  std::vector<cl_platform_id> platforms(count);
+  Check(cl.GetPlatformIDs(count, platforms.data(), nullptr), "listing platforms");
+  return platforms;
+}
+
+std::vector<cl_device_id> DevicesOf(const Library& cl, cl_platform_id platform) {
+  cl_uint count = 0;
+  const cl_int status = cl.GetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count);
+  if (status == CL_DEVICE_NOT_FOUND || count == 0) return {};
+  Check(status, "listing devices");
+  std::vector<cl_device_id> devices(count);
+  Check(cl.GetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr),
+        "listing devices");
+  return devices;
+}
+
+bool IsUsable(const Library& cl, cl_device_id id) {
+  const Reader device(cl, id);
+  return device.Number<cl_bool>(CL_DEVICE_AVAILABLE) &&
+         device.Number<cl_bool>(CL_DEVICE_COMPILER_AVAILABLE);
+}
+
+std::vector<Found> AllDevices(const Library& cl) {
+  std::vector<Found> found;
+  for (const cl_platform_id platform : Platforms(cl)) {
+    const std::string name = TextOf([&](size_t size, void* value, size_t* needed) {
+      return cl.GetPlatformInfo(platform, CL_PLATFORM_NAME, size, value, needed);
+    });
+    for (const cl_device_id id : DevicesOf(cl, platform)) {
+      if (IsUsable(cl, id)) found.push_back({id, Described(cl, id, name)});
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Found& one, const Found& other) {
+    return one.limits.is_gpu && !other.limits.is_gpu;
+  });
+  return found;
+}
+
+std::vector<Found> ChosenDevices(const Library& cl) {
+  std::vector<Found> all = AllDevices(cl);
+  const char* wanted = std::getenv("EDGE_OPENCL_DEVICE");
+  if (wanted == nullptr || *wanted == '\0') return all;
+  std::vector<Found> chosen;
+  std::string others;
+  for (Found& one : all) {
+    others += (others.empty() ? "" : ", ") + one.Title();
+    if (one.Title().find(wanted) != std::string::npos) chosen.push_back(std::move(one));
+  }
+  if (chosen.empty()) {
+    TVM_FFI_THROW(RuntimeError) << "no OpenCL device has \"" << wanted
+                                << "\" in its name, which EDGE_OPENCL_DEVICE asks for; there are: "
+                                << (others.empty() ? "none" : others);
+  }
+  return chosen;
+}
+
+cl_context NewContext(const Library& cl, cl_device_id id) {
+  cl_int status = CL_SUCCESS;
+  const cl_context made = cl.CreateContext(nullptr, 1, &id, nullptr, nullptr, &status);
+  Check(status, "making a context");
+  return made;
+}
+
+cl_command_queue NewQueue(const Library& cl, cl_context context, cl_device_id id) {
+  cl_int status = CL_SUCCESS;
+  const cl_command_queue made = cl.CreateCommandQueue(context, id, 0, &status);
+  Check(status, "making a queue");
+  return made;
+}
+
+// All devices, each opened when it is first used.
+class Opened {
+ public:
+  Device& Get(int number) {
+    const std::lock_guard<std::mutex> lock(opening_);
+    if (found_.empty()) found_ = ChosenDevices(TheLibrary());
+    opened_.resize(found_.size());
+    if (number < 0 || static_cast<size_t>(number) >= found_.size()) FailWithout(number);
+    Device*& device = opened_[static_cast<size_t>(number)];
+    if (device == nullptr) {
+      const Found& one = found_[static_cast<size_t>(number)];
+      device = new Device(TheLibrary(), one.id, one.limits);
+    }
+    return *device;
+  }
+
+ private:
+  [[noreturn]] void FailWithout(int number) const {
+    std::string all;
+    for (const Found& one : found_) all += (all.empty() ? "" : ", ") + one.Title();
+    TVM_FFI_THROW(RuntimeError) << "there is no OpenCL device " << number << ": " << TheLibrary().path
+                                << " knows " << found_.size() << " of them"
+                                << (all.empty() ? "" : ", counted from 0: ") << all;
+    TVM_FFI_UNREACHABLE();
+  }
+
+  std::mutex opening_;
+  std::vector<Found> found_;
+  std::vector<Device*> opened_;
+};
+
+thread_local int current = 0;
+
+Opened& All() {
+  static auto* all = new Opened();  // never destroyed: threads may use it until the process ends
+  return *all;
+}
+
+}  // namespace
+
+Device::Device(const Library& calls, cl_device_id handle, Limits about)
+    : cl(calls),
+      id(handle),
+      limits(std::move(about)),
+      context(NewContext(calls, handle)),
+      queue(NewQueue(calls, context, handle)) {}
+
+Device& TheDevice(int number) { return All().Get(number); }
+
+int CurrentDevice() { return current; }
+
+void SetCurrentDevice(int number) { current = number; }
+
+bool DeviceExists(int number) {
+  try {
+    TheDevice(number);
+    return true;
+  } catch (const tvm::ffi::Error&) {  // no library, no device: the reason is told when it is used
+    return false;
+  }
+}
+
+}  // namespace opencl

@@ -1,0 +1,180 @@
+// See kernel.h.
+#include "kernel.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "binary_cache.h"
+#include "status.h"
+
+namespace opencl {
+namespace {
+
+constexpr cl_uint kDimensions = 3;
+constexpr size_t kMostLog = 4000;
+
+// A program, released at the end of its scope; kernels keep what they need of it.
+class Program {
+ public:
+  Program(const Library& cl, cl_program handle) : cl_(cl), handle_(handle) {}
+  ~Program() {
+    if (handle_ != nullptr) cl_.ReleaseProgram(handle_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  cl_program get() const { return handle_; }
+
+ private:
+  const Library& cl_;
+  cl_program handle_;
+};
+
+// Everything that a binary depends on.
+std::string CacheKey(const Limits& limits, const std::string& source) {
+  return limits.platform + "\n" + limits.name + "\n" + limits.version + "\n" + limits.driver +
+         "\n" + source;
+}
+
+std::string BuildLog(const Device& device, cl_program program) {
+  size_t size = 0;
+  device.cl.GetProgramBuildInfo(program, device.id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size);
+  std::string log(size, '\0');
+  device.cl.GetProgramBuildInfo(program, device.id, CL_PROGRAM_BUILD_LOG, size, log.data(),
+                                nullptr);
+  log.resize(std::min({log.find('\0'), log.size(), kMostLog}));
+  return log;
+}
+
+std::optional<std::string> BinaryOf(const Device& device, cl_program program) {
+  size_t size = 0;
+  const Library& cl = device.cl;
+  if (cl.GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(size), &size, nullptr) !=
+          CL_SUCCESS ||
+      size == 0) {
+    return std::nullopt;
+  }
+  std::string binary(size, '\0');
+  char* start = binary.data();
+  if (cl.GetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof(start), &start, nullptr) !=
+      CL_SUCCESS) {
+    return std::nullopt;
+  }
+  return binary;
+}
+
+cl_kernel KernelOf(const Device& device, cl_program program, const std::string& name,
+                   cl_int* status) {
+  return device.cl.CreateKernel(program, name.c_str(), status);
+}
+
+// Returns null where the driver does not take the binary (any more).
+cl_kernel FromBinary(const Device& device, const std::string& binary, const std::string& name) {
+  const auto* start = reinterpret_cast<const unsigned char*>(binary.data());
+  const size_t size = binary.size();
+  cl_int status = CL_SUCCESS;
+  const Program program(
+      device.cl, device.cl.CreateProgramWithBinary(device.context, 1, &device.id, &size, &start,
+                                                   nullptr, &status));
+  if (status != CL_SUCCESS) return nullptr;
+  status = device.cl.BuildProgram(program.get(), 1, &device.id, "", nullptr, nullptr);
+  if (status != CL_SUCCESS) return nullptr;
+  const cl_kernel made = KernelOf(device, program.get(), name, &status);
+  return status == CL_SUCCESS ? made : nullptr;
+}
+
+cl_kernel FromSource(const Device& device, const std::string& source, const std::string& name,
+                     const BinaryCache& cache) {
+  const char* start = source.data();
+  const size_t size = source.size();
+  cl_int status = CL_SUCCESS;
+  const Program program(device.cl, device.cl.CreateProgramWithSource(device.context, 1, &start,
+                                                                     &size, &status));
+  if (status != CL_SUCCESS) Fail(status, "handing over the source of kernel " + name);
+  status = device.cl.BuildProgram(program.get(), 1, &device.id, "", nullptr, nullptr);
+  if (status != CL_SUCCESS) {
+    TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name << " does not compile on "
+                                << device.limits.name << ": " << StatusName(status) << "\n"
+                                << BuildLog(device, program.get());
+  }
+  const cl_kernel made = KernelOf(device, program.get(), name, &status);
+  if (status != CL_SUCCESS) Fail(status, "finding kernel " + name + " in its program");
+  const auto binary = BinaryOf(device, program.get());
+  if (binary) cache.Keep(CacheKey(device.limits, source), *binary);
+  return made;
+}
+
+uint64_t Asked(const Device& device, cl_kernel kernel, cl_uint what) {
+  uint64_t value = 0;  // size_t or cl_ulong: both fill the low bytes, on the little-endian boards
+  const size_t size = what == CL_KERNEL_LOCAL_MEM_SIZE ? sizeof(cl_ulong) : sizeof(size_t);
+  device.cl.GetKernelWorkGroupInfo(kernel, device.id, what, size, &value, nullptr);
+  return value;
+}
+
+std::string Product(const size_t (&sizes)[3]) {
+  return std::to_string(sizes[0]) + " x " + std::to_string(sizes[1]) + " x " +
+         std::to_string(sizes[2]);
+}
+
+}  // namespace
+
+Kernel::~Kernel() {
+  for (const auto& [device, kernel] : compiled_) device->cl.ReleaseKernel(kernel);
+}
+
+void Kernel::Launch(Device& device, const Extent& extent, void* const* arguments) {
+  const cl_kernel kernel = CompiledFor(device);
+  const std::lock_guard<std::mutex> lock(device.launching);
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    const cl_int status =
+        device.cl.SetKernelArg(kernel, static_cast<cl_uint>(i), sizes_[i], arguments[i]);
+    if (status != CL_SUCCESS) {
+      Fail(status, "setting argument " + std::to_string(i) + " of kernel " + name_);
+    }
+  }
+  const cl_int status =
+      device.cl.EnqueueNDRangeKernel(device.queue, kernel, kDimensions, nullptr, extent.global,
+                                     extent.local, 0, nullptr, nullptr);
+  if (status != CL_SUCCESS) FailLaunching(device, kernel, extent, status);
+}
+
+cl_kernel Kernel::CompiledFor(Device& device) {
+  const std::lock_guard<std::mutex> lock(compiling_);
+  cl_kernel& kernel = compiled_[&device];
+  if (kernel == nullptr) kernel = Compile(device);
+  return kernel;
+}
+
+cl_kernel Kernel::Compile(Device& device) const {
+  const BinaryCache cache = BinaryCache::Default();
+  const auto binary = cache.Find(CacheKey(device.limits, source_));
+  cl_kernel made = binary ? FromBinary(device, *binary, name_) : nullptr;
+  if (made == nullptr) made = FromSource(device, source_, name_, cache);
+  CheckLocalMemory(device, made);
+  return made;
+}
+
+void Kernel::CheckLocalMemory(Device& device, cl_kernel kernel) const {
+  const uint64_t wanted = Asked(device, kernel, CL_KERNEL_LOCAL_MEM_SIZE);
+  if (wanted <= device.limits.local_memory) return;
+  device.cl.ReleaseKernel(kernel);
+  TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " wants " << wanted
+                              << " bytes of local memory, " << device.limits.name << " has "
+                              << device.limits.local_memory;
+}
+
+void Kernel::FailLaunching(Device& device, cl_kernel kernel, const Extent& extent,
+                           cl_int status) const {
+  TVM_FFI_THROW(RuntimeError) << "OpenCL: launching kernel " << name_ << " in work-groups of "
+                              << Product(extent.local) << ", of " << Product(extent.global)
+                              << " work-items, failed on " << device.limits.name
+                              << ", which runs up to "
+                              << Asked(device, kernel, CL_KERNEL_WORK_GROUP_SIZE)
+                              << " of this kernel together: " << StatusName(status);
+  TVM_FFI_UNREACHABLE();
+}
+
+}  // namespace opencl

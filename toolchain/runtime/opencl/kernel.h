@@ -1,0 +1,50 @@
+// One kernel of a module: compiled when it is first launched.
+#ifndef OPENCL_KERNEL_H_
+#define OPENCL_KERNEL_H_
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "devices.h"
+
+namespace opencl {
+
+// Work-items of a launch along x, y and z: all of them, and those of one work-group.
+struct Extent {
+  size_t global[3];
+  size_t local[3];
+};
+
+class Kernel {
+ public:
+  // `source` is OpenCL C that defines the kernel; `sizes` are the bytes of its arguments.
+  Kernel(std::string name, std::string source, std::vector<size_t> sizes)
+      : name_(std::move(name)), source_(std::move(source)), sizes_(std::move(sizes)) {}
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  // Puts a launch into a device's queue; `arguments` are the addresses of the arguments' values.
+  // Threads may launch at the same time. Throws tvm::ffi::Error.
+  void Launch(Device& device, const Extent& extent, void* const* arguments);
+
+ private:
+  cl_kernel CompiledFor(Device& device);
+  cl_kernel Compile(Device& device) const;
+  void CheckLocalMemory(Device& device, cl_kernel kernel) const;
+  [[noreturn]] void FailLaunching(Device& device, cl_kernel kernel, const Extent& extent,
+                                  cl_int status) const;
+
+  const std::string name_;
+  const std::string source_;
+  const std::vector<size_t> sizes_;
+  std::mutex compiling_;
+  std::map<Device*, cl_kernel> compiled_;
+};
+
+}  // namespace opencl
+
+#endif  // OPENCL_KERNEL_H_
