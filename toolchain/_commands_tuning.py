@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 @_options.board_option
 @_options.shape_option
 @_options.seed_option
-@_options.template_options
+@_options.kernel_options
 @_options.json_flag
-def tasks_command(
-    source: str, board_name: str, shapes: tuple[str, ...], seed: int, *, as_json: bool, **options: Any
-) -> Result:
+def tasks_command(source: str, shapes: tuple[str, ...], seed: int, *, as_json: bool, **options: Any) -> Result:
     """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
     from toolchain import report  # noqa: PLC0415 - the help needs none of this
     from toolchain.tuning import session  # noqa: PLC0415 - as above
 
-    kind = _board(board_name)
+    kind = _options.chosen_board(options)
     found = session.extract(_model(source, shapes, seed), kind, without(kind, options)).tasks
     rows = [
         (str(task.id), task.name, task.operator, task.shape, str(task.weight), f"{task.gflop:.4f}") for task in found
@@ -50,12 +48,6 @@ def tasks_command(
 def _row(task: Task) -> dict[str, Any]:
     kept = ("id", "name", "operator", "shape", "weight", "gflop", "workload")
     return {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
-
-
-def _board(name: str) -> Board:
-    from toolchain import board  # noqa: PLC0415 - as above
-
-    return board.load(name).resolved()
 
 
 def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
@@ -72,7 +64,7 @@ def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
 @_options.shape_option
 @_options.seed_option
 @_options.tuning_options
-@_options.template_options
+@_options.kernel_options
 @_options.threads_option
 @click.option("--op", "operators", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID.")
 @click.option("--records", type=_options.PATH, help="File of records; records/BOARD.jsonl by default.")
@@ -118,7 +110,7 @@ def tuned(console: Console, source: str, options: dict[str, Any]) -> Any:
 def _request(source: str, options: dict[str, Any]) -> Request:
     from toolchain.tuning import session  # noqa: PLC0415 - as above
 
-    kind = _board(options["board_name"])
+    kind = _options.chosen_board(options)
     return session.Request(
         model=_model(source, options["shapes"], options["seed"]),
         boards=_wanted(kind, source, options),
@@ -208,7 +200,7 @@ def hardware_command(console: Console, /, *, as_json: bool, **options: Any) -> R
     """Show what boards say of their hardware over RPC, held against the board file."""
     from toolchain.tuning import hardware, places  # noqa: PLC0415 - as above
 
-    kind = _board(options["board_name"])
+    kind = _options.chosen_board(options)
     rows, lines = [], []
     with places.opened(_wanted(kind, "hardware", options), console.say) as held:
         for place in held.places:
@@ -222,14 +214,14 @@ def hardware_command(console: Console, /, *, as_json: bool, **options: Any) -> R
 @_options.board_option
 @_options.json_flag
 @click.pass_obj
-def python_runtime_command(console: Console, /, *, board_name: str, as_json: bool) -> Result:
+def python_runtime_command(console: Console, /, *, as_json: bool, **options: Any) -> Result:
     """Build what TVM lacks to use a board's kind of accelerator in Python here.
 
     Every later `import tvm` loads it: `tvm.device(KIND).exist` then tells whether this machine has such a device.
     """
     from toolchain.backends import BACKENDS  # noqa: PLC0415 - as above
 
-    kind = _board(board_name)
+    kind = _options.chosen_board(options)
     path = BACKENDS[kind.backend].python_runtime(console.say)
     return Result(f"{path}: loaded with every import of tvm", {"library": str(path)}, as_json)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from toolchain.errors import InputError
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -78,9 +81,10 @@ bench_options = all_of(
     ),
     click.option("--junit", "junit_path", type=PATH, help="Write JUnit XML for CI."),
 )
-template_options = all_of(
+kernel_options = all_of(
     click.option("--without", multiple=True, metavar="TEMPLATE", help="Do not use a template; `all`: none of them."),
     click.option("--no-winograd", is_flag=True, help="The same as --without winograd."),
+    click.option("--float16", is_flag=True, help="Compute in half precision, on devices that do."),
 )
 records_options = all_of(
     click.option(
@@ -129,6 +133,14 @@ tuning_options = all_of(
         help="Seconds that compiling a candidate may take.",
     ),
 )
+
+
+def chosen_board(options: Mapping[str, Any]) -> Board:
+    """Load the board type that a command's options name, as they want it."""
+    from toolchain import board  # noqa: PLC0415 - the help needs none of this
+
+    kind = board.load(options["board_name"]).resolved()
+    return kind.in_float16() if options.get("float16") else kind
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

@@ -41,6 +41,7 @@ class Target:
         max_threads_per_block: Most work-items of a work-group; 0 means TVM's default, here and below.
         max_shared_memory_per_block: Bytes of local memory of a work-group.
         thread_warp_size: Work-items that run in step.
+        float16: Whether layers compute in half precision; inputs and outputs keep their types.
     """
 
     kind: Annotated[_Word, Field(description="TVM target kind")] = "llvm"
@@ -53,6 +54,7 @@ class Target:
     max_threads_per_block: Annotated[int, Field(ge=0, le=4096, description="most work-items of a work-group")] = 0
     max_shared_memory_per_block: Annotated[int, Field(ge=0, le=2**20, description="bytes of local memory")] = 0
     thread_warp_size: Annotated[int, Field(ge=0, le=128, description="work-items that run in step")] = 0
+    float16: Annotated[bool, Field(description="layers compute in half precision")] = False
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)
@@ -105,6 +107,10 @@ class Board:
         triple = f"{machine}-linux-gnu" if self.triple == NATIVE else self.triple
         cores = self.cores or (os.cpu_count() or 0 if self.connection == "local" else 0)
         return dataclasses.replace(self, machine=machine, triple=triple, cores=cores)
+
+    def in_float16(self) -> Board:
+        """Return the board with layers that compute in half precision."""
+        return dataclasses.replace(self, target=dataclasses.replace(self.target, float16=True))
 
 
 @checked_dataclass(frozen=True, config=_CONFIG)

@@ -248,13 +248,11 @@ def _inspection_text(found: model.Inspection) -> str:
 @_options.seed_option
 @_options.input_options
 @_options.records_options
-@_options.template_options
+@_options.kernel_options
 @_options.json_flag
-def build(source: str, board_name: str, output: Path | None, *, as_json: bool, **options: Any) -> None:
+def build(source: str, output: Path | None, *, as_json: bool, **options: Any) -> None:
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
-    from toolchain import board
-
-    kind = board.load(board_name).resolved()
+    kind = _options.chosen_board(options)
     made = _pipeline(kind, options).build(_model_of(source, options), output)
     if as_json:
         _print_json({"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest})
@@ -308,7 +306,7 @@ def _found(options: dict[str, Any]) -> tuple[Board, Device]:
     """Decide which device the options name; nothing is asked of it yet."""
     from toolchain import board
 
-    kind = board.load(options["board_name"]).resolved()
+    kind = _options.chosen_board(options)
     devices = {} if kind.connection == "local" else board.load_devices(options["devices"])
     return kind, board.find_device(kind, options["host"], devices)
 
@@ -342,7 +340,7 @@ def _opened(options: dict[str, Any]) -> Iterator[Lab]:
 @_options.input_options
 @_options.bench_options
 @_options.records_options
-@_options.template_options
+@_options.kernel_options
 @_options.tolerance_option
 @click.option("--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`.")
 @click.option("-o", "--output", type=_options.PATH, help="Keep the bundle in this folder.")
@@ -445,7 +443,7 @@ def _junit_on_failure(path: Path | None, name: str) -> Iterator[None]:
 @_options.seed_option
 @_options.input_options
 @_options.records_options
-@_options.template_options
+@_options.kernel_options
 @_options.compare_options
 @_options.tolerance_option
 @_options.json_flag

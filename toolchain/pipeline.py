@@ -116,7 +116,9 @@ class Pipeline:
         with self.stages.timed("reference"):
             self.tell(f"running it with {reference.NAME}")
             outputs = reference.run(loaded, fed)
-            expected = bundle.Reference(reference.NAME, fed, outputs, reference.tolerance(loaded))
+            expected = bundle.Reference(
+                reference.NAME, fed, outputs, reference.tolerance(loaded, float16=self.board.target.float16)
+            )
         with self.stages.timed("compile"):
             self.tell(f"compiling for {self.board.name}")
             target = folder or Path("build") / f"{loaded.name}-{self.board.name}"
@@ -168,6 +170,7 @@ class Pipeline:
             words += ["--toolchain", self.toolchain]
         for name, shape in sorted(wanted.shapes.items()):
             words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
+        words += ["--float16"] if self.board.target.float16 else []
         return " ".join([*words, "--seed", str(wanted.given.seed)])
 
     def obtain(self, wanted: Model, folder: Path) -> tuple[Bundle, inputs.Source | None]:

@@ -21,10 +21,20 @@ _QUANTIZED = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv"
 _QUANTIZED_TOLERANCE = 2e-2
 
 
-def tolerance(source: SourceModel) -> float | None:
-    """Return the limit for a model's relative difference where it does not follow from its output's dtype."""
-    quantized = any(node.op_type in _QUANTIZED for node in source.proto.graph.node)
-    return _QUANTIZED_TOLERANCE if quantized else None
+# Half precision has 11 bits: 5e-4 at each rounding, of which a deep network has many.
+_FLOAT16_TOLERANCE = 2e-2
+
+
+def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
+    """Return the limit for a model's relative difference where it does not follow from its output's dtype.
+
+    Args:
+        source: The model.
+        float16: Whether the device computes in half precision.
+    """
+    if any(node.op_type in _QUANTIZED for node in source.proto.graph.node):
+        return _QUANTIZED_TOLERANCE
+    return _FLOAT16_TOLERANCE if float16 else None
 
 
 def run(source: SourceModel, inputs: Tensors) -> dict[str, NDArray[Any]]:

@@ -18,6 +18,7 @@ from toolchain.tuning._measure_session import Visit, visiting, words
 from toolchain.tuning.measure import Place
 
 _FUNCTION = "edge_toolchain.hardware"
+_FLOAT16 = "edge_toolchain.{}.float16"
 _CPU = "llvm"
 _SENSIBLE = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 65536}
 _OPEN_S, _ANSWER_S = 30.0, 15.0
@@ -34,6 +35,7 @@ class Accelerator:
         max_threads_per_block: Work-items of a work-group at most.
         max_shared_memory_per_block: Bytes of local memory of a work-group.
         driver: Version of its driver.
+        float16: Whether it computes in half precision.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Accelerator:
     max_threads_per_block: int
     max_shared_memory_per_block: int
     driver: str = ""
+    float16: bool = False
 
     def sensible(self) -> dict[str, int]:
         """Return the limits to schedule for.
@@ -52,7 +55,7 @@ class Accelerator:
 
     def __str__(self) -> str:
         limits = f"{self.max_threads_per_block} threads and {self.max_shared_memory_per_block // 1024} KiB per block"
-        return f"{self.name}, {self.units} units, {limits}"
+        return f"{self.name}, {self.units} units, {limits}" + (", float16" if self.float16 else "")
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def read(place: Place, kind: str = _CPU) -> Hardware | None:
 
 def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
     device = visit.session.rpc.device(kind, 0)
+    float16 = visit.function(_FLOAT16.format(kind))
     try:
         return Accelerator(
             name=str(device.device_name),
@@ -122,6 +126,7 @@ def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
             max_threads_per_block=int(device.max_threads_per_block),
             max_shared_memory_per_block=int(device.max_shared_memory_per_block),
             driver=str(device.driver_version or ""),
+            float16=float16 is not None and bool(float16(0)),
         )
     except tvm.error.RPCError as fault:
         raise VerificationError(
@@ -172,6 +177,10 @@ def _notes_on_accelerator(board: Board, found: Accelerator) -> list[str]:
     Raises:
         VerificationError: Kernels would ask for more than the device has.
     """
+    if board.target.float16 and not found.float16:
+        raise VerificationError(
+            f"{found.name} does not compute in half precision", details=str(found), hint="leave --float16 out"
+        )
     asked = {name: getattr(board.target, name) for name in _SENSIBLE}
     beyond = [f"{name} = {found.sensible()[name]}" for name, value in asked.items() if value > getattr(found, name)]
     if beyond:

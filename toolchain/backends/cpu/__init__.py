@@ -38,7 +38,15 @@ def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -
     Layers that a template computes become kernels without a body; the rest becomes fused TIR. Weights stay constants,
     and each fused kernel says which of its arguments they are, so that a schedule may choose their layout. Templates
     that are named in `without` count as not there.
+
+    Raises:
+        InputError: Half precision is asked for.
     """
+    if board.target.float16:
+        raise InputError(
+            f"board {board.name} computes with its CPU, and kernels for CPUs do so in float32 or int8",
+            hint="leave --float16 out; a network that is quantized in its file runs in int8",
+        )
     transform = relax.transform
     own = target(board)
     with own:

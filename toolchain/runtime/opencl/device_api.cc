@@ -41,11 +41,6 @@ class OpenClApi final : public DeviceAPI {
     Describe(TheDevice(device.device_id).limits, kind, result);
   }
 
-  void GetTargetProperty(DLDevice device, const std::string& property,
-                         tvm::ffi::Any* result) final {
-    if (property == "supports_float16") *result = TheDevice(device.device_id).limits.has_fp16;
-  }
-
   void* AllocDataSpace(DLDevice dl_device, size_t bytes, size_t, DLDataType) final {
     Device& device = TheDevice(dl_device.device_id);
     cl_int status = CL_SUCCESS;
@@ -197,6 +192,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                     static auto* api = new OpenClApi();  // like TVM's own, never destroyed
                     *result = static_cast<void*>(static_cast<DeviceAPI*>(api));
                   })
+      .def("edge_toolchain.opencl.float16",
+           [](int device) { return TheDevice(device).limits.has_fp16; })
       .def("runtime.timer.opencl", [](DLDevice device) {
         return tvm::runtime::Timer(tvm::ffi::make_object<OpenClTimer>(device));
       });

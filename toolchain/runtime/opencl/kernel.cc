@@ -151,10 +151,17 @@ cl_kernel Kernel::CompiledFor(Device& device) {
 cl_kernel Kernel::Compile(Device& device) const {
   const BinaryCache cache = BinaryCache::Default();
   const auto binary = cache.Find(CacheKey(device.limits, source_));
+  CheckFloat16(device);
   cl_kernel made = binary ? FromBinary(device, *binary, name_) : nullptr;
   if (made == nullptr) made = FromSource(device, source_, name_, cache);
   CheckLocalMemory(device, made);
   return made;
+}
+
+void Kernel::CheckFloat16(const Device& device) const {
+  if (device.limits.has_fp16 || source_.find("cl_khr_fp16") == std::string::npos) return;
+  TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " computes in half precision, which "
+                              << device.limits.name << " does not (it has no cl_khr_fp16)";
 }
 
 void Kernel::CheckLocalMemory(Device& device, cl_kernel kernel) const {

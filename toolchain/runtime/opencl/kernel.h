@@ -34,6 +34,7 @@ class Kernel {
  private:
   cl_kernel CompiledFor(Device& device);
   cl_kernel Compile(Device& device) const;
+  void CheckFloat16(const Device& device) const;
   void CheckLocalMemory(Device& device, cl_kernel kernel) const;
   [[noreturn]] void FailLaunching(Device& device, cl_kernel kernel, const Extent& extent,
                                   cl_int status) const;
