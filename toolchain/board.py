@@ -197,18 +197,31 @@ def check(path: Path) -> tuple[Board | None, list[Fault]]:
     return (None, faults) if board is None else _checked_values(board)
 
 
-def backends() -> list[str]:
-    """List the compiler backends there are: the modules of their folder."""
-    folder = Path(__file__).parent / "backends"
-    return sorted(path.stem for path in folder.iterdir() if not path.name.startswith("_"))
+def backends() -> dict[str, str]:
+    """Return the compiler backends, each with the TVM target kind that it compiles for."""
+    return tomllib.loads((Path(__file__).parent / "backends" / "backends.toml").read_text(encoding="utf-8"))
 
 
 def _checked_values(board: Board) -> tuple[Board | None, list[Fault]]:
-    faults = _faults_of_native(board)
-    if board.backend not in backends():
-        suggestion = did_you_mean(board.backend, backends()) or "known backends: " + ", ".join(backends())
-        faults.append(Fault("backend", f"{board.backend!r} is no compiler backend", suggestion))
+    faults = [*_faults_of_native(board), *_faults_of_backend(board)]
     return (None, faults) if faults else (board, [])
+
+
+def _faults_of_backend(board: Board) -> list[Fault]:
+    known = backends()
+    if board.backend not in known:
+        suggestion = did_you_mean(board.backend, known) or "known backends: " + ", ".join(known)
+        return [Fault("backend", f"{board.backend!r} is no compiler backend", suggestion)]
+    kind = known[board.backend]
+    if board.target.kind != kind:
+        return [
+            Fault(
+                "target.kind",
+                f"{board.target.kind!r} is not what backend {board.backend} compiles for",
+                f"write {kind!r}",
+            )
+        ]
+    return []
 
 
 def _faults_of_native(board: Board) -> list[Fault]:
@@ -226,6 +239,8 @@ def schema() -> dict[str, Any]:
     document = TypeAdapter(Board).json_schema()
     document["properties"].pop("name")
     document["required"].remove("name")
+    document["properties"]["backend"]["enum"] = list(backends())
+    document["$defs"]["Target"]["properties"]["kind"]["enum"] = list(backends().values())
     document["title"] = "Board file"
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return document

@@ -15,7 +15,7 @@ from toolchain.errors import InputError
 
 DATA = Path(__file__).parents[1] / "data" / "boards"
 VALID = sorted((DATA / "valid").glob("*.toml"))
-SHIPPED = sorted((Path(__file__).parents[2] / "boards").glob("*.toml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "boards").glob("*.toml"), key=lambda path: path.stem)
 
 MISSING = "is missing (every board file sets it)"
 NATIVE = "`native` stands for this machine, and the connection is ssh (name the board's own value)"
@@ -46,6 +46,7 @@ FAULTS = {
     "root-with-command": [f"root: '/opt/$(reboot)' {ROOT}"],
     "root-with-line-end": [f"root: '/opt/models\\n' {ROOT}"],
     "root-with-space": [f"root: '/opt/my models' {ROOT}"],
+    "opencl-without-backend": ["target.kind: 'opencl' is not what backend cpu compiles for (write 'llvm')"],
     "several-faults": [
         f"description: {MISSING}",
         f"connection: {MISSING}",
@@ -62,13 +63,15 @@ FAULTS = {
     "unknown-key-without-likeness": ["colour: unknown key (known keys: description, connection, machine,"],
     "unknown-table": ["network: unknown key (known keys: description"],
     "wrong-choice": ["connection: 'shh' should be 'local' or 'ssh' (did you mean ssh?)"],
-    "wrong-choice-without-likeness": ["backend: 'abacus' should be 'cpu'"],
-    "wrong-kind": ["target.kind: 'llvmm' should be 'llvm'"],
+    "wrong-choice-without-likeness": ["backend: 'abacus' is no compiler backend (known backends: cpu, mali"],
+    "warp-too-wide": ["target.thread_warp_size: 256 should be less than or equal to 128"],
+    "wrong-backend": ["backend: 'malli' is no compiler backend (did you mean mali?)"],
+    "wrong-kind": ["target.kind: 'llvmm' is not what backend cpu compiles for (write 'llvm')"],
 }
 
 # What a JSON Schema sees nothing of: the file's own name, and rules that join several keys. The last one is this
 # validator's: in Python's patterns, unlike in those of JSON Schema, $ also matches before a line end.
-BEYOND_SCHEMA = {"name with spaces", "native-machine", "native-mcpu", "root-with-line-end"}
+BEYOND_SCHEMA = {"name with spaces", "native-machine", "native-mcpu", "opencl-without-backend", "root-with-line-end"}
 NOT_TOML = {"key-twice", "not-toml", "not-utf8"}
 SCHEMA_FAULTS = sorted(FAULTS.keys() - BEYOND_SCHEMA - NOT_TOML)
 
@@ -134,8 +137,17 @@ def test_what_a_file_may_say():
         connection="ssh",
         machine="aarch64",
         triple="aarch64-linux-gnu",
-        target=Target(kind="llvm", mcpu="cortex-a76", mattr=("+neon", "+dotprod", "-sve")),
-        backend="cpu",
+        target=Target(
+            kind="opencl",
+            device="mali",
+            mcpu="cortex-a76",
+            mattr=("+neon", "+dotprod", "-sve"),
+            max_threads_per_block=512,
+            max_shared_memory_per_block=32768,
+            thread_warp_size=16,
+            float16=True,
+        ),
+        backend="mali",
         toolchain="container",
         image="arm",
         compiler="aarch64-linux-gnu-g++-12",

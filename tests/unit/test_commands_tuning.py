@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.commands import toolchain
-from toolchain import _commands_tuning
+from toolchain import _commands_tuning, _options
 from toolchain.tuning.trials import Options
 from toolchain.tuning.tuner import Plan
 
@@ -102,7 +102,7 @@ def test_a_report_that_cannot_be_written_is_told_before_the_first_trial(folder, 
 def test_what_deploy_tunes_with():
     """The same as `tune` without an option."""
     found = _commands_tuning.defaults()
-    kind = _commands_tuning._board("rpi4")
+    kind = _options.chosen_board({"board_name": "rpi4"})
     assert _commands_tuning._plan(kind, found) == Plan(options=Options(threads=kind.threads))
     assert (found["operators"], found["tracker"], found["key"], found["records"]) == ((), None, None, None)
 
@@ -118,3 +118,11 @@ def test_help_waits_for_nothing_heavy(command):
     assert f"Usage: -c {command}" in done.stdout
     assert "exit 0" in done.stdout
     assert not [name for name in ("numpy", "onnx", "tvm", "tvm_ffi", "paramiko") if f"'{name}'" in done.stdout]
+
+
+@pytest.mark.parametrize("command", ["build", "tasks"])
+def test_half_precision_is_not_for_cpus(command, folder):
+    output = ("-o", folder / "bundle") if command == "build" else ()
+    seen = toolchain(command, "mlp", "--board", "x86_64", "--float16", *output)
+    assert seen.code == 2
+    assert "float32 or int8" in seen.err

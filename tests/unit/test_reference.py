@@ -76,3 +76,8 @@ def test_the_name_says_which_version():
 @pytest.mark.parametrize(("name", "limit"), [("quantized", 2e-2), ("float16", None)])
 def test_a_quantized_model_has_a_tolerance_of_its_own(name, limit):
     assert reference.tolerance(model.load(str(DATA / f"{name}.onnx"))) == limit
+
+
+def test_half_precision_has_a_tolerance_of_its_own(layer):
+    source, _ = layer
+    assert (reference.tolerance(source), reference.tolerance(source, float16=True)) == (None, 2e-2)

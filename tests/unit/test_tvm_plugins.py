@@ -1,0 +1,81 @@
+"""Plug-ins that TVM's import loads: which, from where, and what a broken one does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points, version
+
+import pytest
+
+from toolchain import tvm_plugins
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
+    monkeypatch.delenv(tvm_plugins.VARIABLE, raising=False)
+
+
+def library(path):
+    """Make a library that leaves a file beside itself where it is loaded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = path.with_suffix(".c")
+    source.write_text(
+        "#include <stdio.h>\n__attribute__((constructor)) static void loaded(void)\n"
+        f'{{ FILE *f = fopen("{path}.loaded", "w"); if (f) fclose(f); }}\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(source)], check=True)
+    return path
+
+
+def was_loaded(path):
+    return path.with_name(f"{path.name}.loaded").exists()
+
+
+def import_tvm(**env):
+    """Import TVM in a process of its own, as everybody does."""
+    argv = [sys.executable, "-W", "always", "-c", "import tvm; print(tvm.__version__)"]
+    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_tvm_knows_of_them():
+    (found,) = [one for one in entry_points(group="tvm.backends") if one.name == "edge_toolchain"]
+    assert found.load() is tvm_plugins.load
+
+
+def test_each_version_of_tvm_has_its_own():
+    assert tvm_plugins.folder().name == f"{version('apache-tvm')}-{version('apache-tvm-ffi')}"
+
+
+def test_nothing_is_loaded_where_nothing_was_built():
+    tvm_plugins.load()
+
+
+def test_an_import_of_tvm_loads_what_was_built():
+    built = library(tvm_plugins.folder() / "libone.so")
+    import_tvm()
+    assert was_loaded(built)
+
+
+def test_a_library_of_the_users_own_is_loaded_instead(tmp_path):
+    built, own = library(tvm_plugins.folder() / "libone.so"), library(tmp_path / "own" / "libtheirs.so")
+    import_tvm(**{tvm_plugins.VARIABLE: str(own)})
+    assert was_loaded(own)
+    assert not was_loaded(built)
+
+
+def test_one_that_cannot_be_loaded_is_named_and_tvm_works_without(tmp_path):
+    done = import_tvm(**{tvm_plugins.VARIABLE: str(tmp_path / "missing.so")})
+    assert "missing.so" in done.stderr
+    with pytest.raises(OSError, match=r"missing\.so"):
+        load_named(tmp_path / "missing.so")
+
+
+def load_named(path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(tvm_plugins.VARIABLE, str(path))
+        tvm_plugins.load()
