@@ -52,11 +52,11 @@ class Shim:
         argv = ["cc", "-shared", "-fPIC", "-O1", "-o", str(self._library), str(SHIM), "-ldl"]
         subprocess.run(argv, check=True)
 
-    def env(self, *, lose_after: int | None = None) -> dict[str, str]:
-        """Return the environment of a program that is to use it, with a fresh count."""
+    def env(self, **faults: int) -> dict[str, str]:
+        """Return the environment of a program that is to use it, with a fresh count, and what is to fail."""
         self._counts.unlink(missing_ok=True)
         found = {"EDGE_OPENCL_LIBRARY": str(self._library), "SHIM_COUNTS": str(self._counts)}
-        return found if lose_after is None else {**found, "SHIM_LOSE_AFTER": str(lose_after)}
+        return found | {f"SHIM_{name.upper()}": str(value) for name, value in faults.items()}
 
     def counts(self) -> Counts:
         """Return what has been counted so far."""

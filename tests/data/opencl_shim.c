@@ -5,6 +5,8 @@
  * SHIM_COUNTS      file of eight 64-bit numbers, which are counted up: buffers created and released, programs created and
  *                  released, kernels created and released, programs made from source, launches
  * SHIM_LOSE_AFTER  launches after which every call says that the device is gone
+ * SHIM_MEMORY      bytes of the largest buffer that there is memory for
+ * SHIM_NO_BUILD    set where no program compiles
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LOST = -5 /* CL_OUT_OF_RESOURCES, as drivers say it */ };
+enum { LOST = -5 /* CL_OUT_OF_RESOURCES, as drivers say it */, NO_MEMORY = -4, NOT_BUILT = -11 };
 
 static void *real(const char *name) {
   static void *library;
@@ -65,16 +67,19 @@ PASS(clGetDeviceIDs)
 PASS(clGetDeviceInfo)
 PASS(clCreateContext)
 PASS(clCreateCommandQueue)
-PASS(clEnqueueReadBuffer)
 PASS(clEnqueueWriteBuffer)
 PASS(clEnqueueCopyBuffer)
-PASS(clBuildProgram)
 PASS(clGetProgramInfo)
 PASS(clGetProgramBuildInfo)
 PASS(clSetKernelArg)
 PASS(clGetKernelWorkGroupInfo)
 
 void *clCreateBuffer(void *context, uint64_t flags, size_t size, void *host, int32_t *status) {
+  const char *memory = getenv("SHIM_MEMORY");
+  if (memory && size > strtoull(memory, NULL, 10)) {
+    *status = NO_MEMORY;
+    return NULL;
+  }
   void *made = ((void *(*)(void *, uint64_t, size_t, void *, int32_t *))real("clCreateBuffer"))(context, flags, size,
                                                                                                    host, status);
   if (made) add(BUFFERS);
@@ -126,6 +131,19 @@ int32_t clEnqueueNDRangeKernel(void *queue, void *kernel, uint32_t dimensions, c
   return ((int32_t(*)(void *, void *, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, void **,
                       void **))real("clEnqueueNDRangeKernel"))(queue, kernel, dimensions, offset, global, local, count,
                                                                events, event);
+}
+
+int32_t clBuildProgram(void *program, uint32_t count, void **devices, const char *options, void *done, void *own) {
+  if (getenv("SHIM_NO_BUILD")) return NOT_BUILT;
+  return ((int32_t(*)(void *, uint32_t, void **, const char *, void *, void *))real("clBuildProgram"))(
+      program, count, devices, options, done, own);
+}
+
+int32_t clEnqueueReadBuffer(void *queue, void *buffer, uint32_t wait, size_t offset, size_t size, void *to,
+                            uint32_t count, void **events, void **event) {
+  if (is_lost()) return LOST;
+  return ((int32_t(*)(void *, void *, uint32_t, size_t, size_t, void *, uint32_t, void **, void **))real(
+      "clEnqueueReadBuffer"))(queue, buffer, wait, offset, size, to, count, events, event);
 }
 
 int32_t clFinish(void *queue) { return is_lost() ? LOST : ((int32_t(*)(void *))real("clFinish"))(queue); }

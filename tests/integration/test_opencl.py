@@ -287,14 +287,68 @@ def test_a_network_is_deployed_and_right(network, tmp_path, monkeypatch):
     assert list((tmp_path / "cache").iterdir())
 
 
-def test_a_runner_without_opencl_says_so(tmp_path, monkeypatch):
-    monkeypatch.setenv("EDGE_OPENCL_LIBRARY", "/nowhere/libOpenCL.so")
-    seen = toolchain("deploy", "mlp", "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0)
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("opencl") / "mlp"
+    seen = toolchain("build", "mlp", "--board", "opencl-local", "-o", folder)
+    assert seen.code == 0, seen.err
+    return folder
+
+
+FAULTS = {
+    "no library": (None, {"EDGE_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}, "no OpenCL library on this device"),
+    "another library": (None, {"EDGE_OPENCL_LIBRARY": "libm.so.6"}, "no OpenCL, as it has no clGetPlatformIDs"),
+    "no device": (None, {"OCL_ICD_VENDORS": "/nowhere"}, "there is no OpenCL device 0"),
+    "no such device": (None, {"EDGE_OPENCL_DEVICE": "Mali-T860"}, 'no OpenCL device has "Mali-T860" in its name'),
+    "a lost device": ({"lose_after": 2}, {}, "CL_OUT_OF_RESOURCES"),
+    "a kernel that does not compile": ({"no_build": 1}, {}, "does not compile on"),
+    "too little memory": ({"memory": 1 << 16}, {}, "no memory for a buffer of"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_deploy_that_fails_says_why_and_leaves_the_release(name, bundle, shim, tmp_path, monkeypatch):
+    words = ["deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0]
+    faults, env, words_of_it = FAULTS[name]
+    monkeypatch.setenv("EDGE_OPENCL_CACHE", "")
+    with monkeypatch.context() as patch:
+        for variable, value in {**env, **(shim.env(**faults) if faults else {})}.items():
+            patch.setenv(variable, value)
+        seen = toolchain(*words)
+    assert seen.code == 4, seen.err
+    assert words_of_it in seen.err
+    assert "the device keeps the release that it had" in seen.err
+    assert toolchain(*words).code == 0
+
+
+def test_half_precision_where_there_is_none(tmp_path):
+    """PoCL has it on Arm alone; the driver is not even asked to compile it."""
+    words = ["deploy", "mlp", "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--float16"]
+    seen = toolchain(*words)
     assert seen.code == 4
-    assert "no OpenCL library on this device" in seen.err
+    assert "computes in half precision, which" in seen.err
+    assert "it has no cl_khr_fp16" in seen.err
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faults", "env", "code", "words"),
+    [
+        (None, {"EDGE_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}, 4, "no OpenCL library on this device"),
+        ({"lose_after": 20}, {}, 3, "CL_OUT_OF_RESOURCES"),
+        ({"no_build": 1}, {}, 3, "does not compile on"),
+    ],
+    ids=["no library", "a lost device", "no kernel compiles"],
+)
+def test_a_tuning_that_fails_says_why(faults, env, code, words, shim, tmp_path, monkeypatch):
+    for variable, value in {**env, **(shim.env(**faults) if faults else {}), "EDGE_OPENCL_CACHE": ""}.items():
+        monkeypatch.setenv(variable, value)
+    records = tmp_path / "records.jsonl"
+    seen = toolchain("tune", "mlp", "--board", "opencl-local", "--records", records, "--trials", 12)
+    assert seen.code == code, seen.err
+    assert words in seen.err
 
 
 def test_kernels_are_tuned(tmp_path):

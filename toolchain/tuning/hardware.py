@@ -100,7 +100,7 @@ def read(place: Place, kind: str = _CPU) -> Hardware | None:
         None if its server is TVM's own, which does not know.
 
     Raises:
-        DeviceError: The board does not answer.
+        DeviceError: The board does not answer, or it has nothing of that kind.
         VerificationError: Its server is of another version, or it says something else than hardware.
     """
     session = place.open(_OPEN_S, _OPEN_S, threading.Event())
@@ -116,6 +116,10 @@ def read(place: Place, kind: str = _CPU) -> Hardware | None:
         raise VerificationError(f"{place.name} says of its hardware what nobody understands", details=text) from fault
 
 
+class _NoAcceleratorError(DeviceError):
+    """The board answers, and what is to compute there does not: waiting helps nothing."""
+
+
 def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
     device = visit.session.rpc.device(kind, 0)
     float16 = visit.function(_FLOAT16.format(kind))
@@ -129,7 +133,7 @@ def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
             float16=float16 is not None and bool(float16(0)),
         )
     except tvm.error.RPCError as fault:
-        raise VerificationError(
+        raise _NoAcceleratorError(
             f"{name} has no {kind} device that can be used",
             details=words(fault),
             hint="install its vendor's driver, or choose the board type of its CPU",
@@ -163,7 +167,7 @@ def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[
             details=f"it is a {found.cpu or found.machine}",
             hint=f"correct cpu_features and target in boards/{board.name}.toml",
         )
-    notes = _notes_on_accelerator(board, found.accelerator) if found.accelerator else []
+    notes = _notes_on_accelerator(board, found.accelerator, emulated=emulated) if found.accelerator else []
     if board.cores and board.cores != found.cpus:
         notes.append(
             f"{name} has {found.cpus} CPUs, and kernels are scheduled for {board.cores}, as its board file says"
@@ -171,8 +175,8 @@ def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[
     return tuple(notes)
 
 
-def _notes_on_accelerator(board: Board, found: Accelerator) -> list[str]:
-    """Hold the limits of a board file's target against the device's.
+def _notes_on_accelerator(board: Board, found: Accelerator, *, emulated: bool) -> list[str]:
+    """Hold the limits of a board file's target against the device's; those of an emulator are not worth a note.
 
     Raises:
         VerificationError: Kernels would ask for more than the device has.
@@ -192,7 +196,7 @@ def _notes_on_accelerator(board: Board, found: Accelerator) -> list[str]:
     return [
         f"{found.name} has {name} = {found.sensible()[name]}, and kernels are scheduled for {value}"
         for name, value in asked.items()
-        if 0 < value < found.sensible()[name]
+        if 0 < value < found.sensible()[name] and not emulated
     ]
 
 
@@ -205,7 +209,7 @@ def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tupl
         patience_s: Seconds that it, or its tracker, may be away: both come back by themselves.
 
     Raises:
-        DeviceError: The board does not answer.
+        DeviceError: The board does not answer, or its accelerator cannot be used.
         VerificationError: It is not what its board file says.
     """
     end = time.monotonic() + patience_s
@@ -213,6 +217,8 @@ def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tupl
         try:
             found = read(place, board.target.kind)
             break
+        except _NoAcceleratorError:
+            raise
         except DeviceError:
             if time.monotonic() >= end:
                 raise

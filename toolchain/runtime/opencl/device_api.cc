@@ -18,10 +18,11 @@ namespace {
 using tvm::runtime::DeviceAPI;
 using tvm::runtime::DeviceAttrKind;
 
-constexpr double kMiB = 1024.0 * 1024.0;
-
-std::string InMiB(uint64_t bytes) {
-  return std::to_string(static_cast<uint64_t>(static_cast<double>(bytes) / kMiB + 0.5)) + " MiB";
+// In the largest unit of which there is one.
+std::string Size(uint64_t bytes) {
+  if (bytes >> 20 != 0) return std::to_string(bytes >> 20) + " MiB";
+  if (bytes >> 10 != 0) return std::to_string(bytes >> 10) + " KiB";
+  return std::to_string(bytes) + " bytes";
 }
 
 cl_mem AsBuffer(const void* data) { return static_cast<cl_mem>(const_cast<void*>(data)); }
@@ -97,10 +98,10 @@ class OpenClApi final : public DeviceAPI {
 
   [[noreturn]] static void FailAllocating(const Device& device, size_t bytes, cl_int status) {
     const Limits& limits = device.limits;
-    TVM_FFI_THROW(RuntimeError) << "OpenCL: no memory for a buffer of " << InMiB(bytes) << " on "
+    TVM_FFI_THROW(RuntimeError) << "OpenCL: no memory for a buffer of " << Size(bytes) << " on "
                                 << limits.name << ", whose largest is "
-                                << InMiB(limits.largest_buffer) << " of "
-                                << InMiB(limits.global_memory) << ": " << StatusName(status);
+                                << Size(limits.largest_buffer) << " of "
+                                << Size(limits.global_memory) << ": " << StatusName(status);
     TVM_FFI_UNREACHABLE();
   }
 
