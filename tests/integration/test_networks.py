@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests import light
-from toolchain import deploy, inputs, zoo
+from tests import light, opencl
+from toolchain import board, deploy, inputs, zoo
 from toolchain.pipeline import Model, Pipeline
 from toolchain.shell import LocalShell
 from toolchain.store import Store
@@ -19,28 +19,39 @@ DATA = Path(__file__).parents[1] / "data" / "models"
 pytestmark = pytest.mark.timeout(900)
 
 
-def deployed(source, native, program, folder):
+LIMIT = {"local": 1e-4, "opencl-local": 1e-3}
+"""Of the largest relative difference, by board: this machine's CPU, and the OpenCL device that it has."""
+
+
+@pytest.fixture(params=LIMIT)
+def kind(request):
+    if request.param == "opencl-local":
+        opencl.require_opencl()
+    return board.load(request.param).resolved()
+
+
+def deployed(source, kind, program, folder):
     """Build a model and deploy it to this machine, without the benchmark."""
-    made = Pipeline(native, lambda _line: None).build(Model(source, {}, inputs.Source()), folder / "bundle")
+    made = Pipeline(kind, lambda _line: None).build(Model(source, {}, inputs.Source()), folder / "bundle")
     with LocalShell() as shell:
         store = Store(shell, str(folder / "device"))
         return deploy.deploy(made, program, shell, store, keep=1, threads=0)
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
-def test_a_zoo_network_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
-    done = deployed(name, native, program, tmp_path)
+def test_a_zoo_network_matches_onnxruntime_on_the_device(name, kind, program, tmp_path):
+    done = deployed(name, kind, program, tmp_path)
     assert done.changed
-    assert done.difference.max_rel < 1e-4
+    assert done.difference.max_rel < LIMIT[kind.name]
 
 
 @pytest.mark.parametrize("name", light.NAMES)
-def test_a_light_network_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
+def test_a_light_network_matches_onnxruntime_on_the_device(name, kind, program, tmp_path):
     path = tmp_path / f"{name}.onnx"
     onnx.save(light.load(name), path)
-    done = deployed(str(path), native, program, tmp_path)
+    done = deployed(str(path), kind, program, tmp_path)
     assert done.changed
-    assert done.difference.max_rel < 1e-4
+    assert done.difference.max_rel < LIMIT[kind.name]
 
 
 @pytest.mark.parametrize("name", ["float16", "quantized"])
