@@ -1,0 +1,138 @@
+"""Starts and tuning on this machine's OpenCL device, of which CI has PoCL: its times say nothing about a GPU.
+
+    python benchmarks/opencl.py [NETWORK ...] [--rounds 3] [--trials 64] [--board opencl-local] [--json FILE]
+
+Starts: load, first run and second run of the runner, without and with the driver's compiled kernels kept on the
+device, in turns. Tuning, with --trials: the share of valid candidates, seconds for each, and what the tuned network
+gained, untuned and tuned in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from toolchain import bench, board, deploy, inputs
+from toolchain.bundle import Bundle
+from toolchain.device_runtime import Program
+from toolchain.pipeline import Model, Pipeline
+from toolchain.runner import Plan, Run
+from toolchain.shell import LocalShell
+from toolchain.store import Store
+
+NETWORKS = ("mlp", "squeezenet_v1.1", "mobilenet", "resnet-18")
+CACHE = "EDGE_OPENCL_CACHE"
+
+
+def run_once(made: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None) -> Run:
+    """Start the runner once, with kernels kept in a folder or nowhere."""
+    os.environ[CACHE] = str(cache or "")
+    measured = bench.measure(
+        bench.current(store, shell.name),
+        program,
+        shell,
+        store,
+        given=deploy.samples_of(made).inputs,
+        threads=0,
+        plan=Plan(budget_s=0.0, min_runs=1, max_runs=1),
+        emulated=True,
+    )
+    return measured.run
+
+
+def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[str, Any]:
+    """Start a network without and with kept kernels, in turns; medians in milliseconds."""
+    job = Pipeline(kind, lambda _line: None)
+    made, program = job.build(Model(network, {}, inputs.Source()), folder / "bundle"), job.runner()
+    runs: dict[str, list[Run]] = {"without": [], "with": []}
+    os.environ[CACHE] = str(folder / "kernels")
+    with LocalShell() as shell:
+        store = Store(shell, str(folder / "device"))
+        done = deploy.deploy(made, program, shell, store, keep=1, threads=0)
+        for _ in range(rounds):
+            runs["without"].append(run_once(made, program, store, shell, None))
+            runs["with"].append(run_once(made, program, store, shell, folder / "kernels"))
+    row: dict[str, Any] = {"network": network, "max_rel_diff": done.difference.max_rel if done.difference else None}
+    for name, found in runs.items():
+        row[f"{name}_load_ms"] = statistics.median(run.load_ms for run in found)
+        row[f"{name}_first_ms"] = statistics.median(run.warmup_ns[0] for run in found) / 1e6
+    row["run_ms"] = statistics.median(run.samples_ns[0] for run in runs["with"]) / 1e6
+    row["peak_mib"] = max(run.peak_rss_kib for run in runs["with"]) / 1024
+    row["peak_compiling_mib"] = max(run.peak_rss_kib for run in runs["without"]) / 1024
+    return row
+
+
+def tuning(network: str, board_name: str, trials: int, folder: Path) -> dict[str, Any]:
+    """Tune a network, then run it untuned and tuned in turns."""
+    program, records = Path(sys.executable).with_name("toolchain"), folder / "records.jsonl"
+    words = [program, "tune", network, "--board", board_name, "--trials", str(trials), "--records", records, "--json"]
+    start = time.monotonic()
+    tuned = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    seconds = time.monotonic() - start
+    words = [program, "compare", network, "--board", board_name, "--records", records, "--json"]
+    words += ["--root", folder / "root"]
+    found = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return {
+        "network": network,
+        "trials": tuned["trials"]["total"],
+        "valid": tuned["trials"]["ok"],
+        "seconds_per_trial": seconds / tuned["trials"]["total"],
+        "failed": tuned["trials"]["failed"],
+        "ratio": found["ratio"],
+    }
+
+
+def told_start(row: dict[str, Any]) -> str:
+    """Return the line of a start."""
+    compiling = f"{row['without_load_ms']:.0f} + {row['without_first_ms']:.0f} ms compiling"
+    kept = f"{row['with_load_ms']:.0f} + {row['with_first_ms']:.0f} ms with kept kernels"
+    peak = f"peak {row['peak_compiling_mib']:.0f} and {row['peak_mib']:.0f} MiB"
+    return (
+        f"{row['network']:16} emulated; error {row['max_rel_diff']:.1e}; load and first run {compiling}, {kept}; "
+        f"a run {row['run_ms']:.1f} ms; {peak}"
+    )
+
+
+def told_tuning(row: dict[str, Any]) -> str:
+    """Return the line of a tuning."""
+    low, high = row["ratio"]["ci95"]
+    return (
+        f"{row['network']:16} emulated; {row['valid']} of {row['trials']} trials valid, "
+        f"{row['seconds_per_trial']:.2f} s a trial; tuned {row['ratio']['value']:.2f} times as fast "
+        f"(95 %: {low:.2f} to {high:.2f})"
+    )
+
+
+def main() -> None:
+    """Print a line or two for each network."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", default=list(NETWORKS))
+    parser.add_argument("--board", default="opencl-local")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    kind = board.load(given.board).resolved()
+    rows = []
+    for network in given.networks:
+        with tempfile.TemporaryDirectory() as name:
+            rows.append(starts(network, kind, given.rounds, Path(name)))
+        print(told_start(rows[-1]), flush=True)
+        if given.trials:
+            with tempfile.TemporaryDirectory() as name:
+                rows.append(tuning(network, given.board, given.trials, Path(name)))
+            print(told_tuning(rows[-1]), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
