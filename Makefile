@@ -16,7 +16,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench status releases rollback boards containers farm serve doctor test stress chaos lint format lock clean
+.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test stress chaos lint format lock clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ compare: $(READY) ## Run MODEL untuned and tuned in turns, and tell how much fas
 
 bench: $(READY) ## Measure the release that the device runs
 	@$(TOOLCHAIN) bench $(DEVICE) $(ARGS)
+
+survey: $(READY) ## Try everything on one device, and write a report to send, without names and addresses
+	@$(TOOLCHAIN) survey $(DEVICE) $(TUNING) $(ARGS)
 
 status: $(READY) ## Show what the device is and what it runs
 	@$(TOOLCHAIN) status $(DEVICE) $(ARGS)

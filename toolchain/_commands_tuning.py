@@ -113,7 +113,7 @@ def _request(source: str, options: dict[str, Any]) -> Request:
     kind = _options.chosen_board(options)
     return session.Request(
         model=_model(source, options["shapes"], options["seed"]),
-        boards=_wanted(kind, source, options),
+        boards=wanted_boards(kind, source, options),
         plan=session.plan_for(kind, _plan(kind, options)),
         operators=options.get("operators", ()),
         records=options["records"],
@@ -139,7 +139,8 @@ def without(kind: Board, options: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(known if "all" in named else named))
 
 
-def _wanted(kind: Board, source: str, options: dict[str, Any]) -> Wanted:
+def wanted_boards(kind: Board, source: str, options: dict[str, Any]) -> Wanted:
+    """Say which boards a command's options name; nothing is asked of them yet."""
     from toolchain import board  # noqa: PLC0415 - as above
     from toolchain.shell import SshOptions  # noqa: PLC0415 - as above
     from toolchain.tuning.places import Wanted, parse_tracker  # noqa: PLC0415 - as above
@@ -202,7 +203,7 @@ def hardware_command(console: Console, /, *, as_json: bool, **options: Any) -> R
 
     kind = _options.chosen_board(options)
     rows, lines = [], []
-    with places.opened(_wanted(kind, "hardware", options), console.say) as held:
+    with places.opened(wanted_boards(kind, "hardware", options), console.say) as held:
         for place in held.places:
             found, notes = hardware.examine(kind, place)
             rows.append({"board": place.name, "hardware": found, "notes": notes})

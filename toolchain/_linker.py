@@ -22,7 +22,8 @@ _REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed")
 # A board may lack libgcc_s, from which 32-bit code takes its integer division.
 _SELF_CONTAINED = "-static-libgcc"
 # Android loads only libraries whose segments fit its pages, which new devices have in 16 KiB.
-_ANDROID_PAGES = ("-Wl,--hash-style=gnu", "-Wl,-z,max-page-size=16384", "-Wl,-z,relro,-z,now")
+ANDROID_PAGES = ("-Wl,--hash-style=gnu", "-Wl,-z,max-page-size=16384", "-Wl,-z,relro,-z,now")
+"""Options that everything for Android is linked with."""
 _ANDROID_LIBRARIES = ("m", "c", "dl")
 EMPTY = "empty.c"
 """Source, in the folder of the stubs, that each of them is made from."""
@@ -56,7 +57,7 @@ class Linker:
         argv: list[str | Path] = [self.compiler, "-shared", "-fPIC", "-o", output, *objects]
         argv += [*_REPRODUCIBLE, _SELF_CONTAINED]
         if is_android(self.triple):
-            argv += [*_ANDROID_PAGES, f"-Wl,-soname,{output.name}"]
+            argv += [*ANDROID_PAGES, f"-Wl,-soname,{output.name}"]
         if not self.needs_stubs:
             return [*argv, "-lm"]
         names = [f"-l{name}" for name in _ANDROID_LIBRARIES]

@@ -11,8 +11,8 @@ echo "root=$ROOT"
 echo "machine=$(uname -m)"
 echo "kernel=$(uname -sr)"
 echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)"
-echo "cpu=$(sed -n 's/^\\(model name\\|Hardware\\|Model\\)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
-echo "features=$(sed -n 's/^\\(flags\\|Features\\)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+echo "cpu=$(sed -nE 's/^(model name|Hardware|Model)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+echo "features=$(sed -nE 's/^(flags|Features)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
 echo "cpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
 echo "memory_kib=$(sed -n 's/^MemTotal: *\\([0-9]*\\).*/\\1/p' /proc/meminfo)"
 echo "df=$(df -Pk "$ROOT" | tail -n 1)"
@@ -21,7 +21,7 @@ echo "df=$(df -Pk "$ROOT" | tail -n 1)"
 # What a killed deploy may have left: never anything that a link points to.
 SWEEP = """
 mkdir -p blobs/sha256 blobs/partial releases runners servers inputs generations run
-rm -rf releases/.new-* runners/.new-* servers/.new-* inputs/.new-* .trash-* .current-* run/*
+rm -rf releases/.new-* runners/.new-* servers/.new-* inputs/.new-* .trash-* .current-* current_* run/*
 current=$(readlink current || true)
 number=${current#generations/}
 for link in generations/*; do
@@ -82,15 +82,18 @@ if [ -d {kind}/{digest} ]; then
   done
   rm -rf $new
 else
-  mv -T $new {kind}/{digest}
+  mv $new {kind}/{digest}
 fi
 touch {kind}/{digest}
 """
 
-# The one moment at which a device changes from one release to another.
+# The one moment at which a device changes from one release to another: a rename. With toybox, which Android has, `ln`
+# makes it, and `mv -T` follows the link that it should replace, or is missing.
 SWITCH = f"""
-ln -s generations/$number .current-new
-mv -T .current-new current
+case $(readlink -f "$(command -v ln)") in
+  *toybox*) ln -sfn generations/$number current ;;
+  *) ln -s generations/$number .current-new; mv -T .current-new current ;;
+esac
 {SYNC}
 """
 

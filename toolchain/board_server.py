@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from toolchain import deploy
 from toolchain.deploy import Progress, Shipment
@@ -126,7 +127,10 @@ def start(shell: Shell, path: str, options: Sequence[str] = ("--port", "0")) -> 
     Raises:
         DeviceError: It does not start; its own words are in the details.
     """
-    process = shell.start(f"exec {shlex.join([path, *options])}")
+    # Android has no /tmp. The store's root, three folders up, can be written by whoever put the program there.
+    elsewhere = shlex.quote(str(PurePosixPath(path).parent.parent.parent))
+    place = f'[ -w "${{TMPDIR:-/tmp}}" ] || export TMPDIR={elsewhere}'
+    process = shell.start(f"{place}; exec {shlex.join([path, *options])}")
     try:
         return _listening(process, shell.name)
     except BaseException:

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain import __version__, _commands_containers, _commands_farm, _commands_records, _commands_tuning, _options
+from toolchain import (
+    __version__,
+    _commands_containers,
+    _commands_farm,
+    _commands_records,
+    _commands_survey,
+    _commands_tuning,
+    _options,
+)
 from toolchain._commands import Console, Result
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, InputError, ToolchainError
 
@@ -553,7 +561,12 @@ def rollback(*, as_json: bool, **options: Any) -> None:
 # --- boards at work, and this machine ---------------------------------------------------------------------------
 
 cli.add_command(_commands_farm.farm)
-for _command in (*_commands_tuning.COMMANDS, _commands_records.records, _commands_containers.containers_group):
+for _command in (
+    *_commands_tuning.COMMANDS,
+    _commands_survey.survey_command,
+    _commands_records.records,
+    _commands_containers.containers_group,
+):
     cli.add_command(_command)
 
 

@@ -17,6 +17,8 @@ import cmake
 
 import toolchain
 from toolchain import elf, files, process
+from toolchain._linker import ANDROID_PAGES, is_android
+from toolchain.cross import NDK_VARIABLE, HostCross
 from toolchain.errors import BuildError
 
 Tell = Callable[[str], None]
@@ -29,23 +31,29 @@ _RECORD = "programs.json"
 _SOURCES = Path(__file__).parent / "runtime"
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 _BUILD_TIMEOUT_S = 3600.0
-_ANDROID = "-linux-android"
 # Older than every C library in use on boards; the programs run on this one and all later ones.
 _GLIBC = "2.28"
 
 
+_TARGETS = {"x86_64-linux-gnu": "baseline", "aarch64-linux-gnu": "generic", "arm-linux-gnueabihf": "generic+v7a"}
+"""Of each triple that zig compiles for, the CPUs that a program may count on."""
+
+
 @dataclass(frozen=True)
-class _Target:
-    """What the compiler is told about a triple: the CPUs that it may count on."""
+class _Compiler:
+    """What compiles for a triple.
 
-    cpu: str
+    Attributes:
+        command: The compiler driver, and what always follows it.
+        flags: Its options.
+        link_flags: More of them where it links.
+        identity: What else decides what it makes.
+    """
 
-
-_TARGETS = {
-    "x86_64-linux-gnu": _Target("baseline"),
-    "aarch64-linux-gnu": _Target("generic"),
-    "arm-linux-gnueabihf": _Target("generic+v7a"),
-}
+    command: tuple[str, ...]
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    identity: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -86,19 +94,20 @@ def build(triple: str, machine: str, tell: Tell | None = None) -> DeviceRuntime:
     Raises:
         BuildError: They cannot be built for this triple, or the compiler refuses the sources.
     """
-    target = _target(triple)
-    folder = files.cache_root() / "device" / f"{triple}-{_cache_key(target)[:16]}"
+    compiler = _compiler(triple)
+    folder = files.cache_root() / "device" / f"{triple}-{_cache_key(compiler)[:16]}"
     found = _load(folder, machine)
     if found is None:
         with _only_builder(triple, tell):
-            found = _load(folder, machine) or _made(triple, machine, folder, tell)
+            if (found := _load(folder, machine)) is None:
+                if tell:
+                    tell(f"building the device programs for {triple} (once, about two minutes)")
+                found = _made(compiler, machine, folder)
     return found
 
 
-def _made(triple: str, machine: str, folder: Path, tell: Tell | None) -> DeviceRuntime:
-    if tell:
-        tell(f"building the device programs for {triple} (once, about two minutes)")
-    _build_into(triple, _target(triple), folder)
+def _made(compiler: _Compiler, machine: str, folder: Path) -> DeviceRuntime:
+    _build_into(compiler, folder)
     found = _load(folder, machine)
     if found is None:
         raise BuildError(
@@ -126,9 +135,9 @@ def check(triple: str) -> None:
     """Refuse a triple that there are no programs for.
 
     Raises:
-        BuildError: There are none.
+        BuildError: There are none, or the compiler for it is not here.
     """
-    _target(triple)
+    _compiler(triple)
 
 
 def versions() -> dict[str, str]:
@@ -140,27 +149,49 @@ def versions() -> dict[str, str]:
     }
 
 
-def _target(triple: str) -> _Target:
+def _compiler(triple: str) -> _Compiler:
+    """Choose what compiles for a triple: zig, which has a C library for each; for Android, its NDK."""
     if triple in _TARGETS:
-        return _TARGETS[triple]
-    if _ANDROID in triple:
-        raise BuildError(
-            f"the device programs for {triple} need Android's NDK, which is not part of this toolchain",
-            details="Android has a C library of its own, and only its NDK links with that",
-            hint="build the model with `toolchain build`, and load its library from an app that the NDK compiles",
-        )
+        packages = tuple(importlib.metadata.version(name) for name in _PACKAGES)
+        # zig checks for undefined behaviour unless told otherwise, which TVM's sources are not written for.
+        flags = ("-target", f"{triple}.{_GLIBC}", f"-mcpu={_TARGETS[triple]}", "-fno-sanitize=undefined")
+        return _Compiler((str(_package_folder("ziglang") / "zig"), "c++"), flags, (), packages)
+    if is_android(triple):
+        return _ndk(triple)
     raise BuildError(
         f"there are no device programs for {triple}",
-        details=f"supported: {', '.join(sorted(_TARGETS))}",
+        details=f"supported: {', '.join(sorted(_TARGETS))}, and Android's with its NDK",
         hint="name one of these as the board's `triple`",
     )
 
 
-def _cache_key(target: _Target) -> str:
+def _ndk(triple: str) -> _Compiler:
+    """Find the NDK's compiler.
+
+    Raises:
+        BuildError: None is named, it does not start, or it compiles for other machines.
+    """
+    driver = os.environ.get(NDK_VARIABLE)
+    wanted = f"{triple}-clang++, in toolchains/llvm/prebuilt/*/bin of an unpacked NDK"
+    if not driver:
+        raise BuildError(
+            f"the device programs for {triple} need Android's NDK, which is not part of this toolchain",
+            details="Android has a C library of its own, and only its NDK links with that",
+            hint=f"set {NDK_VARIABLE} to {wanted}: see docs/android.md",
+        )
+    version = HostCross(triple, driver).describe().compiler
+    target = process.run([driver, "-dumpmachine"], timeout=60.0).stdout.strip()
+    if target.partition("-")[0] != triple.partition("-")[0]:
+        raise BuildError(f"{driver} compiles for {target}, not for {triple}", hint=f"set {NDK_VARIABLE} to {wanted}")
+    packages = tuple(importlib.metadata.version(name) for name in _PACKAGES if name != "ziglang")
+    return _Compiler((driver,), (), ("-static-libstdc++", *ANDROID_PAGES), (*packages, version, target))
+
+
+def _cache_key(compiler: _Compiler) -> str:
     """Digest everything that decides the result: our sources, the packages they are built with, and the flags."""
     sources = {str(path.relative_to(_SOURCES)): files.sha256_file(path) for path in _source_files()}
-    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return files.sha256_bytes(files.canonical_json([sources, packages, target.cpu, _GLIBC, versions()]))
+    flags = [compiler.flags, compiler.link_flags, compiler.identity]
+    return files.sha256_bytes(files.canonical_json([sources, flags, versions()]))
 
 
 def _source_files() -> list[Path]:
@@ -182,12 +213,12 @@ def _program(path: Path, machine: str, made_of: Mapping[str, str]) -> Program:
     return Program(path, files.sha256_file(path), elf.minimum_glibc(path), machine, made_of)
 
 
-def _build_into(triple: str, target: _Target, folder: Path) -> None:
+def _build_into(compiler: _Compiler, folder: Path) -> None:
     """Build aside, then put the result in place by one rename: a second builder does no harm."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent) as work:
         staged = Path(work) / "staged"
-        _compile(triple, target, Path(work), staged)
+        _compile(compiler, Path(work), staged)
         digests = {name: files.sha256_file(staged / name) for name in _PROGRAMS}
         record = json.dumps({"sha256": digests, "versions": versions()}, sort_keys=True)
         (staged / _RECORD).write_text(record + "\n", encoding="utf-8")
@@ -205,26 +236,26 @@ def _put(staged: Path, folder: Path, work: Path) -> None:
                 staged.replace(folder)
 
 
-def _compile(triple: str, target: _Target, work: Path, staged: Path) -> None:
+def _compile(compiler: _Compiler, work: Path, staged: Path) -> None:
     program = Path(cmake.CMAKE_BIN_DIR) / "cmake"
     # zig keeps the C++ library of each triple, a third of the work, for the next build after a change.
     env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(work / "zig")}
     jobs = str(len(os.sched_getaffinity(0)))
     configure = ["-S", str(_SOURCES), "-B", str(work / "build"), "-G", "Unix Makefiles"]
     for arguments in (
-        configure + [f"-D{name}={value}" for name, value in _definitions(triple, target).items()],
+        configure + [f"-D{name}={value}" for name, value in _definitions(compiler).items()],
         ["--build", str(work / "build"), "--parallel", jobs],
         ["--install", str(work / "build"), "--prefix", str(staged)],
     ):
         process.run([program, *arguments], env=env, timeout=_BUILD_TIMEOUT_S)
 
 
-def _definitions(triple: str, target: _Target) -> dict[str, str]:
+def _definitions(compiler: _Compiler) -> dict[str, str]:
     made_of = versions()
     return {
-        "CMAKE_CXX_COMPILER": ";".join(_compiler()),
-        "CMAKE_CXX_FLAGS": " ".join(_flags(triple, target)),
-        "CMAKE_EXE_LINKER_FLAGS": "",  # and not the caller's LDFLAGS
+        "CMAKE_CXX_COMPILER": ";".join(compiler.command),
+        "CMAKE_CXX_FLAGS": " ".join(compiler.flags),
+        "CMAKE_EXE_LINKER_FLAGS": " ".join(compiler.link_flags),  # and not the caller's LDFLAGS
         # CMake would find these out by linking programs, and the first link is the longest step of all.
         "CMAKE_CXX_COMPILER_WORKS": "TRUE",
         "CMAKE_CXX_ABI_COMPILED": "TRUE",
@@ -234,15 +265,6 @@ def _definitions(triple: str, target: _Target) -> dict[str, str]:
         "TVM_FFI_ROOT": str(_package_folder("tvm_ffi")),
         "TVM_FFI_VERSION": made_of["tvm_ffi"],
     }
-
-
-def _compiler() -> list[str]:
-    return [str(_package_folder("ziglang") / "zig"), "c++"]
-
-
-def _flags(triple: str, target: _Target) -> list[str]:
-    # zig checks for undefined behaviour unless told otherwise, which TVM's sources are not written for.
-    return ["-target", f"{triple}.{_GLIBC}", f"-mcpu={target.cpu}", "-fno-sanitize=undefined"]
 
 
 def _package_folder(name: str) -> Path:

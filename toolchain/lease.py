@@ -21,13 +21,14 @@ _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes mi
 # flock frees the lock when its holder ends, however it ends. A client that vanished behind a dead network would keep
 # its holder alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder.
 # While a script runs the holder is well by definition. All changes are made by the holder itself: whoever lost the
-# lock has nobody left to make them.
+# lock has nobody left to make them. Korn shells, Android's among them, close descriptors above 2 before they start a
+# program, unless its own line redirects them, if only to themselves.
 _HOLDER = """
 note() { printf '%s %s %s\\n' "$1" $$ "$owner" >"$ROOT/lock"; }
 mkdir -p "$ROOT" || exit
 exec 9>>"$ROOT/lock" || exit
 tries=0
-until flock -n 9; do
+until flock -n 9 9>&9; do
   read -r state pid who <"$ROOT/lock" || true
   age=$(($(date +%s) - $(stat -c %Y "$ROOT/lock")))
   if [ "$state" != idle ] || [ "$age" -lt "$lease" ] || [ $tries -gt 50 ]; then echo "busy $age $who"; exit; fi

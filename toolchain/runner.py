@@ -62,7 +62,14 @@ SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
 
 
 def call(  # noqa: PLR0913 - one call has these independent parts
-    shell: Shell, root: str, places: Mapping[str, str], *, release: str, threads: int, plan: Plan
+    shell: Shell,
+    root: str,
+    places: Mapping[str, str],
+    *,
+    release: str,
+    threads: int,
+    plan: Plan,
+    environment: Mapping[str, str] | None = None,
 ) -> Run:
     """Run a release on a device.
 
@@ -73,6 +80,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         release: Folder of the release on the device.
         threads: Threads; 0 leaves it to the runner, which takes every CPU.
         plan: How often.
+        environment: Variables to set for it.
 
     Raises:
         DeviceError: The runner failed; its own words are in the details.
@@ -84,6 +92,8 @@ def call(  # noqa: PLR0913 - one call has these independent parts
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
     argv += ["--threads", str(threads)] if threads else []
     argv += [] if plan.pinned else ["--no-pin"]
+    if environment:
+        argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
     try:
         return _called(shell, argv, scratch, plan)
     finally:

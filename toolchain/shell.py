@@ -35,7 +35,7 @@ HELD = """
 exec 3<&0 4>&1
 code=$(
   { { cat <&3; exec >/dev/null; sleep 2; trap "" TERM; kill -TERM -$$; sleep 1; kill -KILL -$$
-    } 4>&- 2>/dev/null | { /bin/sh -c "$1" 3<&- >&4 4>&-; echo $?; } 3<&-
+    } 4>&- 2>/dev/null | { sh -c "$1" 3<&- >&4 4>&-; echo $?; } 3<&-
   } &
 )
 exec 2>/dev/null

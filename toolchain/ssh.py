@@ -50,22 +50,23 @@ _GUARDED = """
 exec 3<&0 </dev/null
 { trap "" TERM; read -r line <&3; kill -TERM -$$; sleep 1; kill -KILL -$$; } >/dev/null 2>&1 &
 guard=$!
-/bin/sh -c "$1" 3<&-
+sh -c "$1" 3<&-
 code=$?
 exec 2>/dev/null
 kill -KILL $guard
 exit $code
 """
-# OpenSSH gives each command a session of its own; dropbear does not, there setsid does.
+# OpenSSH gives each command a session of its own; dropbear does not, there setsid does. The shell is the one in the
+# login's PATH: an older Android has no /bin.
 _LEAD = """
-kill -0 -$$ 2>/dev/null || ! command -v setsid >/dev/null || exec setsid /bin/sh -c "$0" sh "$1"
-exec /bin/sh -c "$0" sh "$1"
+kill -0 -$$ 2>/dev/null || ! command -v setsid >/dev/null || exec setsid sh -c "$0" sh "$1"
+exec sh -c "$0" sh "$1"
 """
 
 
 def _command(wrapper: str, script: str) -> str:
     """Return the command line that runs a script under one of the wrappers, whatever the login shell is."""
-    return f"exec /bin/sh -c {shlex.join([_LEAD, wrapper, script])}"
+    return f"exec sh -c {shlex.join([_LEAD, wrapper, script])}"
 
 
 class SshShell:
@@ -141,7 +142,7 @@ class SshShell:
         left = check_source(source, offset) - offset
         script = f"exec cat >> {shlex.quote(target)}"
         stall = self._options.stall_timeout
-        with self._channel(f"exec /bin/sh -c {shlex.quote(script)}", stall) as channel:
+        with self._channel(f"exec sh -c {shlex.quote(script)}", stall) as channel:
             with reading(source) as stream:
                 stream.seek(offset)
                 left -= self._feed(channel, stream, progress)
@@ -180,7 +181,7 @@ class SshShell:
         stall = self._options.stall_timeout
         with (
             replacing(target) as sink,
-            self._channel(f"exec /bin/sh -c {shlex.quote(script)}", stall) as channel,
+            self._channel(f"exec sh -c {shlex.quote(script)}", stall) as channel,
         ):
             for data in self._received(channel):
                 sink.write(data)

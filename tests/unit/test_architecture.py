@@ -100,6 +100,9 @@ ORDER = [
     "toolchain.backends.cpu._fallback",
     "toolchain.backends.cpu",
     "toolchain.backends.mali._plugin",
+    "toolchain.backends.mali._layout",
+    "toolchain.backends.mali._half",
+    "toolchain.backends.mali._schedules",
     "toolchain.backends.mali",
     "toolchain.backends",
     "toolchain.bundle",
@@ -168,12 +171,15 @@ ORDER = [
     "toolchain.tuning.hardware",
     "toolchain.tuning.places",
     "toolchain.tuning.session",
+    "toolchain._survey_names",
+    "toolchain.survey",
     "toolchain._options",
     "toolchain._commands",
     "toolchain._commands_containers",
     "toolchain._commands_farm",
     "toolchain._commands_records",
     "toolchain._commands_tuning",
+    "toolchain._commands_survey",
     "toolchain.cli",
 ]
 # The one step back, taken when a shell is opened: local runs need not wait for paramiko.
@@ -207,6 +213,7 @@ WITHOUT_TVM = [
     "_commands_farm",
     "_commands_records",
     "_commands_tuning",
+    "_commands_survey",
     "cli",
 ]
 HEAVY = ["numpy", "onnx", "onnxruntime", "tvm", "tvm_ffi", "paramiko", "pydantic", "PIL"]

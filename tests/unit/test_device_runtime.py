@@ -21,8 +21,7 @@ import sys
 from pathlib import Path
 from toolchain import device_runtime
 device_runtime._SOURCES = Path(sys.argv[1])
-device_runtime._compiler = lambda: ["c++"]
-device_runtime._flags = lambda triple, target: []
+device_runtime._compiler = lambda triple: device_runtime._Compiler(("c++",), (), (), ())
 print(device_runtime.build("x86_64-linux-gnu", "x86_64").runner.sha256)
 """
 
@@ -43,15 +42,26 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def sources(tmp_path, monkeypatch):
+def tiny_sources(tmp_path, monkeypatch):
+    """The programs of one line, for the compiler that is chosen."""
     folder = tmp_path / "sources"
     folder.mkdir()
     (folder / "CMakeLists.txt").write_text(LISTS)
     (folder / "main.cc").write_text("int main() { return 0; }\n")
     monkeypatch.setattr(device_runtime, "_SOURCES", folder)
-    monkeypatch.setattr(device_runtime, "_compiler", lambda: ["c++"])
-    monkeypatch.setattr(device_runtime, "_flags", lambda _triple, _target: [])
     return folder
+
+
+@pytest.fixture
+def sources(tiny_sources, monkeypatch):
+    """The same, for this machine's compiler."""
+    compile_with(monkeypatch, "c++")
+    return tiny_sources
+
+
+def compile_with(monkeypatch, *command: str):
+    compiler = device_runtime._Compiler(command, (), (), ())
+    monkeypatch.setattr(device_runtime, "_compiler", lambda _triple: compiler)
 
 
 def make(tell=None):
@@ -94,16 +104,14 @@ def test_other_sources_are_other_programs(sources):
     assert second.runner.sha256 != first.runner.sha256
 
 
-@pytest.mark.usefixtures("sources")
 @pytest.mark.parametrize("package", ["apache-tvm", "apache-tvm-ffi", "ziglang"])
 def test_other_packages_are_other_programs(monkeypatch, package):
-    target = device_runtime._target(TRIPLE)
-    first = device_runtime._cache_key(target)
+    first = device_runtime._cache_key(device_runtime._compiler(TRIPLE))
     honest = device_runtime.importlib.metadata.version
     monkeypatch.setattr(
         device_runtime.importlib.metadata, "version", lambda name: "9.9" if name == package else honest(name)
     )
-    assert device_runtime._cache_key(target) != first
+    assert device_runtime._cache_key(device_runtime._compiler(TRIPLE)) != first
 
 
 @pytest.mark.usefixtures("cache", "sources")
@@ -142,7 +150,7 @@ def test_broken_compiler(cache, tmp_path, monkeypatch):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho it hurts >&2; exit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(device_runtime, "_compiler", lambda: [str(broken)])
+    compile_with(monkeypatch, str(broken))
     with pytest.raises(BuildError, match="cmake failed") as caught:
         make()
     assert "it hurts" in caught.value.details
@@ -163,11 +171,72 @@ def test_unsupported_triple():
         assert triple in caught.value.details
 
 
+ANDROID = "aarch64-linux-android24"
+
+
+@pytest.fixture
+def ndk(tmp_path, monkeypatch):
+    """Return a function that puts a compiler driver, which makes programs of this machine, in the NDK's place."""
+    driver = tmp_path / f"{ANDROID}-clang++"
+    said = tmp_path / "said"
+
+    def use(target: str = "aarch64-unknown-linux-android24", version: str = "Android clang version 18.0.1") -> Path:
+        lines = ["#!/bin/sh", f'echo "$@" >>{said}', f'case "$*" in --version) echo "{version}"; exit;;']
+        lines += [f"-dumpmachine) echo {target}; exit;; esac", 'exec c++ "$@"', ""]
+        driver.write_text("\n".join(lines))
+        driver.chmod(0o755)
+        monkeypatch.setenv("TVM_NDK_CC", str(driver))
+        return said
+
+    return use
+
+
 @pytest.mark.usefixtures("cache")
-def test_android_needs_its_own_compiler():
-    with pytest.raises(BuildError, match="NDK") as caught:
-        device_runtime.build("aarch64-linux-android28", "aarch64")
-    assert caught.value.hint
+def test_android_without_an_ndk(monkeypatch):
+    monkeypatch.delenv("TVM_NDK_CC", raising=False)
+    with pytest.raises(BuildError, match="need Android's NDK") as caught:
+        device_runtime.build(ANDROID, "aarch64")
+    assert f"set TVM_NDK_CC to {ANDROID}-clang++" in caught.value.hint
+    with pytest.raises(BuildError, match="need Android's NDK"):
+        device_runtime.check(ANDROID)
+
+
+@pytest.mark.usefixtures("tiny_sources")
+def test_android_with_an_ndk(cache, ndk, monkeypatch):
+    """Its compiler is called with what Android's loader asks for, and with nothing of zig's."""
+    said = ndk()
+    first = device_runtime.build(ANDROID, "aarch64")
+    links = [line.split() for line in said.read_text().splitlines() if " -o runner" in line]
+    assert len(links) == 1
+    assert {"-static-libstdc++", "-Wl,-z,max-page-size=16384", "-Wl,-z,relro,-z,now", "-Wl,--hash-style=gnu"} <= {
+        *links[0]
+    }
+    assert "-target" not in said.read_text()
+    assert [path.name.startswith(ANDROID) for path in cache.iterdir()] == [True]
+    ndk(version="Android clang version 19.0.0")
+    assert device_runtime.build(ANDROID, "aarch64").runner.path != first.runner.path
+    ndk(target="aarch64-unknown-linux-android30")
+    assert len({device_runtime.build(ANDROID, "aarch64").runner.path, *cache.iterdir()}) == 4
+    ndk()
+    no_build(monkeypatch)
+    assert device_runtime.build(ANDROID, "aarch64") == first
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("x86_64-unknown-linux-gnu", "compiles for x86_64-unknown-linux-gnu, not for"), ("", "compiles for , not for")],
+)
+def test_an_ndk_for_another_machine(ndk, target, message):
+    ndk(target=target)
+    with pytest.raises(BuildError, match=message) as caught:
+        device_runtime.check(ANDROID)
+    assert f"{ANDROID}-clang++" in caught.value.hint
+
+
+def test_an_ndk_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVM_NDK_CC", str(tmp_path / "clang++"))
+    with pytest.raises(BuildError, match=r"clang\+\+ is not installed here"):
+        device_runtime.check(ANDROID)
 
 
 def test_concurrent_builders(cache, sources):
@@ -210,7 +279,7 @@ def test_second_builder_waits(cache, monkeypatch):
 
 @pytest.mark.usefixtures("sources")
 def test_cache_that_cannot_be_filled(cache, monkeypatch):
-    def refuse(_path, _target):
+    def refuse(_path, _place):
         raise PermissionError
 
     monkeypatch.setattr(Path, "replace", refuse)

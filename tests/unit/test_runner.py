@@ -57,6 +57,16 @@ def test_failing_call_leaves_nothing(places, tmp_path):
     assert list((root / "run").iterdir()) == []
 
 
+def test_variables_are_set(places, tmp_path):
+    root, folders = places
+    (tmp_path / "runner").write_text('#!/bin/sh\necho "it is $ANY" >&2\nexit 3\n')
+    (tmp_path / "runner").chmod(0o755)
+    words = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
+    with pytest.raises(DeviceError) as caught:
+        runner.call(LocalShell(), str(root), {**folders, "runners": str(tmp_path)}, **words)
+    assert caught.value.details == "it is two words"
+
+
 def test_crash_is_told(places, tmp_path):
     root, _ = places
     crashing = tmp_path / "runner"

@@ -121,7 +121,8 @@ def measured(visit: Visit, trial: Trial, options: Options, spread: float, budget
     rpc.upload(bytearray(trial.library.read_bytes()), name)
     module = visit.keep(rpc.load_module(name))
     _use_threads(visit, options.threads)
-    device = rpc.device(options.device, 0)
+    # What TVM's target calls by its compiler is the device `cpu`.
+    device = rpc.device("cpu" if options.device == "llvm" else options.device, 0)
     arguments = [_argument(visit, arg, device) for arg in trial.args]
     evaluate = visit.keep(module.time_evaluator(_ENTRY, device, **_sampling(visit, trial, options)))
     return _sampled(lambda: tuple(float(value) for value in evaluate(*arguments).results), spread, budget_s)

@@ -2,7 +2,7 @@
 #include "tracker.h"
 
 #include <sys/poll.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/extra/json.h>
 #include <unistd.h>
@@ -30,7 +30,8 @@ constexpr int64_t kLongMs = 3600 * 1000;
 
 std::string RandomDigits() {
   uint64_t number = 0;
-  if (getrandom(&number, sizeof(number), 0) != sizeof(number)) {
+  // Not getrandom(), which Android's C library lacks before API level 28.
+  if (syscall(SYS_getrandom, &number, sizeof(number), 0) != sizeof(number)) {
     number = static_cast<uint64_t>(Now());
   }
   return "0." + std::to_string(number);

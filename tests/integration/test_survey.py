@@ -1,0 +1,76 @@
+"""Surveys of what this machine has: an OpenCL device without a GPU, the same without its library, a device over SSH."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import opencl, sshd
+from tests.commands import toolchain
+
+QUICK = ("--trials", 8, "--budget", 0.5)
+
+
+def steps(folder: Path) -> dict[str, dict]:
+    return {one["step"]: one for one in json.loads((folder / "report.json").read_text())["steps"]}
+
+
+def test_an_opencl_device(tmp_path):
+    opencl.require_opencl()
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "-o", tmp_path / "out"]
+    seen = toolchain("survey", "mlp", *words, *QUICK)
+    assert seen.code == 0, seen.err
+    found = {name: one["figures"] for name, one in steps(tmp_path / "out").items()}
+    assert list(found) == ["device", "hardware", "deploy", "float16", "start", "steadiness", "tune"]
+    assert found["hardware"]["max_threads_per_block"] >= 256
+    assert found["hardware"]["driver"]
+    assert found["deploy"]["max_rel_diff"] <= 1e-3
+    # The second one finds what the first one has compiled.
+    assert found["start"]["second_start_ms"] < found["start"]["first_start_ms"] / 2
+    assert 0 < found["steadiness"]["lowest_median_ms"] <= found["steadiness"]["highest_median_ms"]
+    assert (found["tune"]["trials"], found["tune"]["valid_%"] >= 50) == (8, True)
+    assert 1 <= found["tune"]["tasks_measured"] <= found["tune"]["tasks"]
+    assert found["tune"]["best_gflops"] > 0
+    assert list((tmp_path / "root" / "run").iterdir()) == []
+    assert "## Survey of opencl-local (emulated" in seen.out
+
+
+def test_an_opencl_device_without_its_library(tmp_path, monkeypatch):
+    """The code is that of the first step that fails; all others are tried, and say why."""
+    opencl.require_opencl()
+    monkeypatch.setenv("EDGE_OPENCL_LIBRARY", "/nowhere/libOpenCL.so")
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "-o", tmp_path / "out"]
+    seen = toolchain("survey", "mlp", *words, *QUICK)
+    assert seen.code == 4
+    found = steps(tmp_path / "out")
+    assert [one["ok"] for one in found.values()] == [True, False, False, True, False, False, False]
+    assert "does not compute in half precision" in found["float16"]["figures"]["left out"]
+    for name in ("hardware", "deploy", "start", "steadiness", "tune"):
+        assert "/nowhere/libOpenCL.so" in found[name]["fault"]["details"]
+
+
+@pytest.fixture
+def server(tmp_path):
+    sshd.require_sshd()
+    with sshd.running(tmp_path / "sshd") as running:
+        yield running
+
+
+def test_a_device_over_ssh_is_not_named(server, tmp_path):
+    words = ["--board", "x86_64", "--host", server.host, "-i", server.key_file, "--known-hosts", server.known_hosts]
+    seen = toolchain("survey", "mlp", *words, "--root", tmp_path / "root", "-o", tmp_path / "out", *QUICK)
+    assert seen.code == 0, seen.err
+    text = (tmp_path / "out" / "report.json").read_text() + (tmp_path / "out" / "report.md").read_text()
+    for word in (server.host, f":{server.port}", "127.0.0.1", f"{getpass.getuser()}@", str(tmp_path)):
+        assert word not in text
+    (tmp_path / "root" / "lock").unlink()
+    (tmp_path / "root" / "lock").mkdir()
+    seen = toolchain("survey", "mlp", *words, "--root", tmp_path / "root", "-o", tmp_path / "out", *QUICK)
+    assert seen.code == 4
+    text = (tmp_path / "out" / "report.json").read_text() + (tmp_path / "out" / "report.md").read_text()
+    assert "cannot be locked" in text
+    for word in (server.host, f":{server.port}", "127.0.0.1", f"{getpass.getuser()}@"):
+        assert word not in text
