@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import containers, files
+from toolchain._linker import is_android
 from toolchain.board import Board
-from toolchain.cross import HostCross
+from toolchain.cross import NDK_VARIABLE, HostCross
 from toolchain.errors import BuildError
 
 _PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
@@ -73,6 +74,9 @@ def _space() -> Check:
 def _for_board(board: Board) -> list[Check]:
     resolved = board.resolved()
     checks = [_image(resolved) if resolved.toolchain == "container" else _compiler(resolved)]
+    if is_android(resolved.triple):
+        named = os.environ.get(NDK_VARIABLE, "")
+        checks.append(Check(board.name, "an Android NDK", named, f"set {NDK_VARIABLE}: see docs/android.md"))
     if board.connection == "ssh":
         keys = Path.home() / ".ssh" / "known_hosts"
         found = str(keys) if keys.is_file() else ""

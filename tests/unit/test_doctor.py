@@ -75,3 +75,11 @@ def test_space_for_the_cache(tmp_path, monkeypatch):
     assert str(tmp_path) in checks()["2 GiB for the cache"].found
     monkeypatch.setattr(doctor, "_FREE_GIB", 1e9)
     assert not next(check for check in doctor.examine([]) if "for the cache" in check.what).ok
+
+
+def test_android_needs_its_ndk(monkeypatch):
+    monkeypatch.delenv("TVM_NDK_CC", raising=False)
+    assert checks("android-mali")["an Android NDK"].remedy == "set TVM_NDK_CC: see docs/android.md"
+    monkeypatch.setenv("TVM_NDK_CC", "/opt/ndk/aarch64-linux-android24-clang++")
+    assert checks("android-mali")["an Android NDK"].ok
+    assert "an Android NDK" not in checks("rk3399")
