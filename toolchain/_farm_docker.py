@@ -64,10 +64,9 @@ class DockerBoards:
 
     def prepare(self, wanted: Board, tell: Tell) -> None:
         """See `Kind.prepare`."""
-        architecture = boards.architecture(wanted)
-        emulation.ensure(architecture, tell)
+        emulation.ensure(boards.architecture(wanted), tell)
         with _spoken():
-            self._images[architecture] = _farm_image.ensure(self._engine, _farm_image.USER_LAND, architecture, tell).id
+            self._images[wanted.name] = _farm_image.ensure(self._engine, _farm_image.USER_LAND, wanted, tell).id
 
     def create(self, wanted: Board, login: Login, taken: Collection[str]) -> VirtualBoard:
         """See `Kind.create`."""
@@ -97,10 +96,9 @@ class DockerBoards:
         return container
 
     def _created(self, name: str, wanted: Board, login: Login) -> Any:
-        architecture = boards.architecture(wanted)
-        cpu_info = _farm_image.FOLDER / f"cpuinfo.{architecture}"
+        cpu_info = _farm_image.FOLDER / f"cpuinfo.{boards.architecture(wanted)}"
         return self._engine.containers.create(
-            self._images[architecture],
+            self._images[wanted.name],
             name=f"{_PREFIX}{name}",
             hostname=name,
             labels={LABEL: wanted.name, _FOLDER: str(self._folder), _CLIENT: login.fingerprint},

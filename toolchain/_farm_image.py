@@ -1,4 +1,4 @@
-"""The images of virtual boards: one Dockerfile each, built for each architecture."""
+"""The images of virtual boards: of containers and of machines, for each architecture and for what boards compute on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 from toolchain import _image_build, _image_recipe
 from toolchain._container_run import WORK_LABEL, discard, docker
-from toolchain._farm_boards import Tell
+from toolchain._farm_boards import Tell, architecture
 from toolchain._image_build import BuildOptions
 from toolchain._image_recipe import Recipe
+from toolchain.board import Board
 from toolchain.errors import BuildError
 
 FOLDER = _image_recipe.ROOT / "docker" / "board"
@@ -22,17 +23,17 @@ FOLDER = _image_recipe.ROOT / "docker" / "board"
 USER_LAND, MACHINE = Path("docker/board/Dockerfile"), Path("docker/board/kernel/Dockerfile")
 """A container's Dockerfile, and that of what a board with a kernel boots from."""
 
-_ARCHITECTURE = "ARCHITECTURE"
+_ARCHITECTURE, _PACKAGES = "ARCHITECTURE", "PACKAGES"
 
 
-def ensure(engine: Any, dockerfile: Path, architecture: str, tell: Tell) -> Any:
-    """Return an image of an architecture, built anew if it is missing or its sources have changed since.
+def ensure(engine: Any, dockerfile: Path, wanted: Board, tell: Tell) -> Any:
+    """Return the image for boards of a type, built anew if it is missing or its sources have changed since.
 
     Raises:
         BuildError: It cannot be built.
-        InputError: There is no checkout to build it from.
+        InputError: There is no checkout to build it from, or no virtual board of that type.
     """
-    recipe = _recipe(dockerfile, architecture)
+    recipe = recipe_for(dockerfile, wanted)
     tag = f"edge-toolchain/{recipe.name}:latest"
     try:
         found = engine.images.get(tag)
@@ -62,12 +63,24 @@ def copy_out(image: Any, path: str, target: Path) -> None:
         discard(container)
 
 
-def _recipe(dockerfile: Path, architecture: str) -> Recipe:
+def recipe_for(dockerfile: Path, wanted: Board) -> Recipe:
+    """Return what an image for boards of a type is made of.
+
+    A board that computes on something else than its CPU has an image of its own, with the packages that let the CPU
+    stand in for that: those of the file `packages.KIND`, where KIND is the board's kind of target.
+
+    Raises:
+        InputError: There are no virtual boards of that type.
+    """
     read = _image_recipe.read(_image_recipe.ROOT / dockerfile, _image_recipe.ROOT)
-    kind = "kernel" if dockerfile == MACHINE else "board"
-    return dataclasses.replace(
-        read,
-        name=f"{kind}-{architecture}",
-        arguments={**read.arguments, _ARCHITECTURE: architecture},
-        labels={**read.labels, "edge-toolchain.architecture": architecture},
-    )
+    name = f"{'kernel' if dockerfile == MACHINE else 'board'}-{architecture(wanted)}"
+    arguments = {**read.arguments, _ARCHITECTURE: architecture(wanted)}
+    labels = {**read.labels, "edge-toolchain.architecture": architecture(wanted)}
+    copied = read.copied
+    packages = FOLDER / f"packages.{wanted.target.kind}"
+    if packages.is_file():
+        name = f"{name}-{wanted.target.kind}"
+        below = packages.relative_to(_image_recipe.ROOT)
+        arguments[_PACKAGES] = below.as_posix()
+        copied = (*copied, below)
+    return dataclasses.replace(read, name=name, arguments=arguments, labels=labels, copied=copied)

@@ -83,11 +83,10 @@ class KernelBoards:
 
     def prepare(self, wanted: Board, tell: Tell) -> None:
         """See `Kind.prepare`."""
-        architecture = boards.architecture(wanted)
-        emulator = _EMULATORS[architecture][0]
+        emulator = _EMULATORS[boards.architecture(wanted)][0]
         if shutil.which(emulator) is None:
             raise DeviceError(f"{emulator} is not installed here", hint="apt-get install qemu-system-arm")
-        self._images[architecture] = _unpacked(architecture, tell)
+        self._images[wanted.name] = _unpacked(wanted, tell)
 
     def create(self, wanted: Board, login: Login, taken: Collection[str]) -> VirtualBoard:
         """See `Kind.create`."""
@@ -95,7 +94,7 @@ class KernelBoards:
         architecture = boards.architecture(wanted)
         default, known = _CPUS[architecture]
         cpu = wanted.target.mcpu if wanted.target.mcpu in known else default
-        image = self._images[architecture]
+        image = self._images[wanted.name]
         folder = self._machines / boards.next_name(wanted.name, taken)
         folder.mkdir(mode=0o700, parents=True)
         try:
@@ -156,15 +155,15 @@ def _cache(image: str) -> Path:
     return files.cache_root() / "machines" / image
 
 
-def _unpacked(architecture: str, tell: Tell) -> str:
+def _unpacked(wanted: Board, tell: Tell) -> str:
     """Take kernel, RAM disk and root file system out of the image; return the name under which the cache has them."""
-    image = _farm_image.ensure(connect(), _farm_image.MACHINE, architecture, tell)
+    image = _farm_image.ensure(connect(), _farm_image.MACHINE, wanted, tell)
     name = str(image.id).partition(":")[2][:16]
     target = _cache(name)
     target.mkdir(parents=True, exist_ok=True)
     missing = [part for part in _PARTS if not (target / part).is_file()]
     if missing:
-        tell(f"unpacking the machine for {architecture}")
+        tell(f"unpacking the machine for {wanted.name}")
         for part in missing:
             with files.atomic_path(target / part) as temporary:
                 _farm_image.copy_out(image, f"/{part}", temporary)

@@ -9,7 +9,7 @@ set -eu
 architecture=$1
 root=$2
 here=$(dirname "$(readlink -f "$0")")
-packages=$(sed 's/#.*//' "$here/packages" | xargs | tr ' ' ',')
+packages=$(sed 's/#.*//' "$here"/packages* | xargs | tr ' ' ',')
 
 # Of Debian's suites only the release itself: it changes at point releases only, so the content stays the same between.
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")

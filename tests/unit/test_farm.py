@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import stat
 
 import pytest
 
 from toolchain import _farm_boards as boards
 from toolchain import _farm_emulation as emulation
+from toolchain import _farm_image as images
 from toolchain import _farm_kernel as machines
 from toolchain import board, farm
 from toolchain._farm_boards import Login, VirtualBoard
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell import SshOptions, open_shell
 
+ROOT = images._image_recipe.ROOT
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE8E4eAv2pBnHfdh"
 
 
@@ -132,6 +135,45 @@ def test_cpu_that_qemu_does_not_know():
 def test_names():
     assert boards.next_name("rpi4", []) == "rpi4-1"
     assert boards.next_name("rpi4", ["rpi4-1", "rpi4-3", "rpi3b-2"]) == "rpi4-2"
+
+
+# --- images ---
+
+
+@pytest.mark.parametrize(("dockerfile", "what"), [(images.USER_LAND, "board"), (images.MACHINE, "kernel")])
+def test_boards_share_an_image_unless_they_compute_on_something_else(dockerfile, what):
+    names = ["rpi4", "rpi3b", "pynq", "rk3399", "rk3588", "rk3399-cpu"]
+    recipes = {name: images.recipe_for(dockerfile, board.load(name)) for name in names}
+    assert {name: recipe.name for name, recipe in recipes.items()} == {
+        "rpi4": f"{what}-arm64",
+        "rpi3b": f"{what}-arm64",
+        "pynq": f"{what}-armhf",
+        "rk3399": f"{what}-arm64-opencl",
+        "rk3588": f"{what}-arm64-opencl",
+        "rk3399-cpu": f"{what}-arm64",
+    }
+    plain, other = recipes["rpi4"], recipes["rk3399"]
+    assert plain.labels == other.labels
+    assert plain.arguments["PACKAGES"] == "docker/board/packages"
+    assert other.arguments == plain.arguments | {"PACKAGES": "docker/board/packages.opencl"}
+    assert set(other.copied) - set(plain.copied) == {images.FOLDER.relative_to(ROOT) / "packages.opencl"}
+
+
+def test_more_packages_change_the_images_that_have_them(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "docker", tmp_path / "docker")
+    monkeypatch.setattr(images._image_recipe, "ROOT", tmp_path)
+    monkeypatch.setattr(images, "FOLDER", tmp_path / "docker" / "board")
+
+    def digests():
+        recipes = [images.recipe_for(images.USER_LAND, board.load(name)) for name in ("rpi4", "rk3399")]
+        return [recipe.digest({}) for recipe in recipes]
+
+    before = digests()
+    with (tmp_path / "docker" / "board" / "packages.opencl").open("a") as packages:
+        packages.write("clinfo\n")
+    after = digests()
+    assert after[0] == before[0]
+    assert after[1] != before[1]
 
 
 # --- what is written ---
@@ -382,7 +424,7 @@ def test_what_a_killed_command_left_is_swept(machine, folder, monkeypatch):
     (machine / "machine.json").unlink()
     kind = machines.KernelBoards(folder)
     monkeypatch.setattr(machines, "_boot", lambda *_arguments: None)
-    kind._images["armhf"] = "image"
+    kind._images["pynq"] = "image"
     made = kind.create(board.load("pynq"), Login("ssh-ed25519 AAAA", "client"), [])
     assert made.name == "pynq-1"
     assert (machine / "machine.json").is_file()

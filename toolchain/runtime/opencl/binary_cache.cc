@@ -72,7 +72,7 @@ BinaryCache BinaryCache::Default() {
 }
 
 std::optional<std::string> BinaryCache::Find(const std::string& key) const {
-  if (folder_.empty()) return std::nullopt;
+  if (!Keeps()) return std::nullopt;
   const std::string path = PathOf(key);
   const std::string text = ReadFile(path);
   // The binary's size is not known beforehand: it is what is left behind the header.
@@ -88,7 +88,7 @@ std::optional<std::string> BinaryCache::Find(const std::string& key) const {
 }
 
 void BinaryCache::Keep(const std::string& key, const std::string& binary) const {
-  if (folder_.empty()) return;
+  if (!Keeps()) return;
   static std::atomic<int> count{0};
   std::error_code ignored;  // see the class: all of this may fail
   fs::create_directories(folder_, ignored);

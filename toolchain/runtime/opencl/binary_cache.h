@@ -15,11 +15,14 @@ namespace opencl {
 class BinaryCache {
  public:
   // The folder that EDGE_OPENCL_CACHE names, or edge-toolchain/opencl in the user's cache; without a
-  // home, and with an empty EDGE_OPENCL_CACHE, nothing is kept.
+  // home, and with an empty EDGE_OPENCL_CACHE, which is the board server's default, nothing is kept.
   static BinaryCache Default();
 
   // An empty `folder` keeps nothing.
   explicit BinaryCache(std::string folder) : folder_(std::move(folder)) {}
+
+  // Whether anything is kept at all.
+  bool Keeps() const { return !folder_.empty(); }
 
   // `key` is everything that the binary depends on.
   std::optional<std::string> Find(const std::string& key) const;

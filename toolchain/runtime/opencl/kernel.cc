@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "binary_cache.h"
@@ -27,6 +28,9 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   cl_program get() const { return handle_; }
+
+  // Returns the program, which somebody else releases from now on.
+  cl_program Take() { return std::exchange(handle_, nullptr); }
 
  private:
   const Library& cl_;
@@ -86,13 +90,14 @@ cl_kernel FromBinary(const Device& device, const std::string& binary, const std:
   return status == CL_SUCCESS ? made : nullptr;
 }
 
-cl_kernel FromSource(const Device& device, const std::string& source, const std::string& name,
-                     const BinaryCache& cache) {
+// Returns the kernel, and its program for its binary to be read.
+std::pair<cl_kernel, cl_program> FromSource(const Device& device, const std::string& source,
+                                            const std::string& name) {
   const char* start = source.data();
   const size_t size = source.size();
   cl_int status = CL_SUCCESS;
-  const Program program(device.cl, device.cl.CreateProgramWithSource(device.context, 1, &start,
-                                                                     &size, &status));
+  Program program(device.cl, device.cl.CreateProgramWithSource(device.context, 1, &start, &size,
+                                                               &status));
   if (status != CL_SUCCESS) Fail(status, "handing over the source of kernel " + name);
   status = device.cl.BuildProgram(program.get(), 1, &device.id, "", nullptr, nullptr);
   if (status != CL_SUCCESS) {
@@ -102,9 +107,7 @@ cl_kernel FromSource(const Device& device, const std::string& source, const std:
   }
   const cl_kernel made = KernelOf(device, program.get(), name, &status);
   if (status != CL_SUCCESS) Fail(status, "finding kernel " + name + " in its program");
-  const auto binary = BinaryOf(device, program.get());
-  if (binary) cache.Keep(CacheKey(device.limits, source), *binary);
-  return made;
+  return {made, program.Take()};
 }
 
 uint64_t Asked(const Device& device, cl_kernel kernel, cl_uint what) {
@@ -122,11 +125,22 @@ std::string Product(const size_t (&sizes)[3]) {
 }  // namespace
 
 Kernel::~Kernel() {
-  for (const auto& [device, kernel] : compiled_) device->cl.ReleaseKernel(kernel);
+  for (auto& [device, compiled] : compiled_) Release(*device, &compiled);
+}
+
+void Kernel::Release(const Device& device, Compiled* compiled) {
+  if (compiled->fresh != nullptr) device.cl.ReleaseProgram(compiled->fresh);
+  if (compiled->kernel != nullptr) device.cl.ReleaseKernel(compiled->kernel);
+  *compiled = {};
 }
 
 void Kernel::Launch(Device& device, const Extent& extent, void* const* arguments) {
-  const cl_kernel kernel = CompiledFor(device);
+  Enqueue(device, CompiledFor(device), extent, arguments);
+  KeepBinary(device);
+}
+
+void Kernel::Enqueue(Device& device, cl_kernel kernel, const Extent& extent,
+                     void* const* arguments) const {
   const std::lock_guard<std::mutex> lock(device.launching);
   for (size_t i = 0; i < sizes_.size(); ++i) {
     const cl_int status =
@@ -143,19 +157,32 @@ void Kernel::Launch(Device& device, const Extent& extent, void* const* arguments
 
 cl_kernel Kernel::CompiledFor(Device& device) {
   const std::lock_guard<std::mutex> lock(compiling_);
-  cl_kernel& kernel = compiled_[&device];
-  if (kernel == nullptr) kernel = Compile(device);
-  return kernel;
+  Compiled& compiled = compiled_[&device];
+  if (compiled.kernel == nullptr) Compile(device, &compiled);
+  return compiled.kernel;
 }
 
-cl_kernel Kernel::Compile(Device& device) const {
-  const BinaryCache cache = BinaryCache::Default();
-  const auto binary = cache.Find(CacheKey(device.limits, source_));
+void Kernel::Compile(const Device& device, Compiled* compiled) const {
+  const auto binary = BinaryCache::Default().Find(CacheKey(device.limits, source_));
   CheckFloat16(device);
-  cl_kernel made = binary ? FromBinary(device, *binary, name_) : nullptr;
-  if (made == nullptr) made = FromSource(device, source_, name_, cache);
-  CheckLocalMemory(device, made);
-  return made;
+  if (binary) compiled->kernel = FromBinary(device, *binary, name_);
+  if (compiled->kernel == nullptr) {
+    std::tie(compiled->kernel, compiled->fresh) = FromSource(device, source_, name_);
+  }
+  CheckLocalMemory(device, compiled);
+}
+
+void Kernel::KeepBinary(Device& device) {
+  const std::lock_guard<std::mutex> lock(compiling_);
+  cl_program& fresh = compiled_[&device].fresh;
+  if (fresh == nullptr) return;
+  const BinaryCache cache = BinaryCache::Default();
+  // A device that fails here says so again to whoever waits for its results.
+  if (cache.Keeps() && device.cl.Finish(device.queue) == CL_SUCCESS) {
+    const auto binary = BinaryOf(device, fresh);
+    if (binary) cache.Keep(CacheKey(device.limits, source_), *binary);
+  }
+  device.cl.ReleaseProgram(std::exchange(fresh, nullptr));
 }
 
 void Kernel::CheckFloat16(const Device& device) const {
@@ -164,10 +191,10 @@ void Kernel::CheckFloat16(const Device& device) const {
                               << device.limits.name << " does not (it has no cl_khr_fp16)";
 }
 
-void Kernel::CheckLocalMemory(Device& device, cl_kernel kernel) const {
-  const uint64_t wanted = Asked(device, kernel, CL_KERNEL_LOCAL_MEM_SIZE);
+void Kernel::CheckLocalMemory(const Device& device, Compiled* compiled) const {
+  const uint64_t wanted = Asked(device, compiled->kernel, CL_KERNEL_LOCAL_MEM_SIZE);
   if (wanted <= device.limits.local_memory) return;
-  device.cl.ReleaseKernel(kernel);
+  Release(device, compiled);
   TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " wants " << wanted
                               << " bytes of local memory, " << device.limits.name << " has "
                               << device.limits.local_memory;

@@ -32,10 +32,24 @@ class Kernel {
   void Launch(Device& device, const Extent& extent, void* const* arguments);
 
  private:
+  // What a device has of this kernel. `fresh` is its program if that was made from source and its
+  // binary is not kept yet.
+  struct Compiled {
+    cl_kernel kernel = nullptr;
+    cl_program fresh = nullptr;
+  };
+
+  static void Release(const Device& device, Compiled* compiled);
+
   cl_kernel CompiledFor(Device& device);
-  cl_kernel Compile(Device& device) const;
+  void Compile(const Device& device, Compiled* compiled) const;
   void CheckFloat16(const Device& device) const;
-  void CheckLocalMemory(Device& device, cl_kernel kernel) const;
+  void CheckLocalMemory(const Device& device, Compiled* compiled) const;
+  void Enqueue(Device& device, cl_kernel kernel, const Extent& extent,
+               void* const* arguments) const;
+  // Keeps the binary of a kernel after its first launch: some drivers only then compile what the
+  // work-groups' size decides, and put that into the binary too.
+  void KeepBinary(Device& device);
   [[noreturn]] void FailLaunching(Device& device, cl_kernel kernel, const Extent& extent,
                                   cl_int status) const;
 
@@ -43,7 +57,7 @@ class Kernel {
   const std::string source_;
   const std::vector<size_t> sizes_;
   std::mutex compiling_;
-  std::map<Device*, cl_kernel> compiled_;
+  std::map<Device*, Compiled> compiled_;
 };
 
 }  // namespace opencl

@@ -1,4 +1,5 @@
-// TVM's modules of OpenCL kernels: read from the bytes that the compiler puts into a library.
+// TVM's modules of OpenCL kernels: read from the bytes that the compiler puts into a library, or
+// made of what the compiler of the same process hands over.
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
@@ -31,6 +32,7 @@ using tvm::ffi::Optional;
 using tvm::ffi::PackedArgs;
 using tvm::ffi::String;
 using tvm::runtime::FunctionInfo;
+using Functions = tvm::ffi::Map<String, FunctionInfo>;
 
 // What the compiler writes before each kernel's definition.
 constexpr char kMark[] = "// Function: ";
@@ -71,18 +73,30 @@ std::map<std::string, std::string> Sources(const std::string& whole) {
 
 class OpenClModule final : public tvm::ffi::ModuleObj {
  public:
-  OpenClModule(Bytes bytes, std::map<std::string, FunctionInfo> functions, std::string source)
-      : bytes_(std::move(bytes)), functions_(std::move(functions)), source_(std::move(source)) {}
+  OpenClModule(std::string format, Functions functions, std::string source)
+      : format_(std::move(format)), functions_(std::move(functions)), source_(std::move(source)) {}
 
   const char* kind() const final { return "opencl"; }
   int GetPropertyMask() const final { return Module::kBinarySerializable | Module::kRunnable; }
-  Bytes SaveToBytes() const final { return bytes_; }
+  // The compiler's form: a word for the format, the functions by name, the source.
+  Bytes SaveToBytes() const final {
+    std::string bytes;
+    tvm::support::BytesOutStream stream(&bytes);
+    stream.Write(format_);
+    stream.Write(static_cast<uint64_t>(functions_.size()));
+    for (const auto& [name, info] : functions_) {
+      stream.Write(name);
+      stream.Write(info);
+    }
+    stream.Write(source_);
+    return Bytes(std::move(bytes));
+  }
   String InspectSource(const String&) const final { return source_; }
 
   Optional<Function> GetFunction(const String& name) final {
     const auto found = functions_.find(name);
     if (found == functions_.end()) return std::nullopt;
-    return Launcher(found->second);
+    return Launcher((*found).second);
   }
 
  private:
@@ -111,38 +125,46 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
     return found == sources_.end() ? source_ : found->second;
   }
 
-  const Bytes bytes_;
-  const std::map<std::string, FunctionInfo> functions_;
+  const std::string format_;
+  const Functions functions_;
   const std::string source_;
   std::map<std::string, std::string> sources_;
 };
 
-// The compiler's bytes: a word for the format, the functions by name, the source.
 Module Load(const Bytes& bytes) {
   tvm::support::BytesInStream stream(bytes);
   std::string format;
   uint64_t count = 0;
   bool whole = stream.Read(&format) && stream.Read(&count);
-  std::map<std::string, FunctionInfo> functions;
+  Functions functions;
   for (uint64_t i = 0; whole && i < count; ++i) {
-    std::string name;
+    String name;
     FunctionInfo info;
     whole = stream.Read(&name) && stream.Read(&info);
-    if (whole) functions.emplace(std::move(name), std::move(info));
+    if (whole) functions.Set(name, info);
   }
   std::string source;
   if (!whole || !stream.Read(&source)) {
     TVM_FFI_THROW(ValueError) << "the OpenCL kernels of this library are damaged, or another "
                                  "version of TVM wrote them";
   }
-  return Module(tvm::ffi::make_object<OpenClModule>(bytes, std::move(functions), std::move(source)));
+  return Module(tvm::ffi::make_object<OpenClModule>(std::move(format), std::move(functions),
+                                                    std::move(source)));
+}
+
+Module Create(const Bytes& code, const String& format, const Functions& functions,
+              const tvm::ffi::Map<String, String>&) {
+  return Module(tvm::ffi::make_object<OpenClModule>(std::string(format), functions,
+                                                    std::string(code.data(), code.size())));
 }
 
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;
-  refl::GlobalDef().def("ffi.Module.load_from_bytes.opencl", Load);
+  refl::GlobalDef()
+      .def("ffi.Module.load_from_bytes.opencl", Load)
+      .def("ffi.Module.create.opencl", Create);
 }
 
 }  // namespace opencl

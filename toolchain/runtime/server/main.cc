@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -23,6 +24,9 @@ void Main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   if (options.help) return Print(kUsage);
   if (options.version) return Print(VersionLine() + "\n");
+  // Most kernels of sessions are candidates that run once: kept, they would cost time, and push out
+  // those of the models that are deployed. Who starts the server may want it otherwise.
+  setenv("EDGE_OPENCL_CACHE", "", 0);
   Server server(options);
   Print("listening on " + server.address() + "\n");
   server.Run();

@@ -1,0 +1,215 @@
+"""A virtual board that computes with OpenCL: networks over SSH and over RPC, and the manual's Mali tutorial.
+
+The board is aarch64 under QEMU, and its OpenCL device is its CPU (PoCL): every kernel is compiled under emulation,
+which takes seconds, so most networks here are small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import boards, images, light, nets
+from tests.commands import toolchain
+from tests.relax_nets import net, normal
+from toolchain import board, bundle, tensors, zoo
+from toolchain.bundle import Bundle
+from toolchain.shell import SshOptions, open_shell
+from toolchain.tuning import places
+from toolchain.tuning._measure_session import visiting
+
+BOARD, PLAIN = "rk3399", "rpi4"
+LIMIT = 1e-3
+MANUAL = Path(__file__).parents[2] / "docs" / "mali.md"
+SMALL = {
+    "convolutions": lambda: net(
+        [
+            ("Conv", "x w1 b1", "a", {"pads": [1] * 4}),
+            ("Relu", "a", "b"),
+            ("MaxPool", "b", "c", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+            ("Conv", "c w2", "d", {"strides": [2, 2]}),
+            ("Sigmoid", "d", "y"),
+        ],
+        (1, 3, 17, 17),
+        {"w1": normal(8, 3, 3, 3), "b1": normal(8), "w2": normal(5, 8, 3, 3)},
+    ),
+    "separable": lambda: net(
+        [
+            ("Conv", "x w1", "a", {"pads": [1] * 4, "group": 8}),
+            ("Clip", "a low high", "b"),
+            ("Conv", "b w2", "c"),
+            ("Add", "c x", "d"),
+            ("GlobalAveragePool", "d", "y"),
+        ],
+        (1, 8, 9, 7),
+        {"w1": normal(8, 1, 3, 3), "w2": normal(8, 8, 1, 1), "low": np.float32(0), "high": np.float32(6)},
+    ),
+    "attention": lambda: net(
+        [
+            ("MatMul", "x w1", "q"),
+            ("Transpose", "x", "k", {"perm": [0, 2, 1]}),
+            ("MatMul", "q k", "s"),
+            ("Softmax", "s", "p"),
+            ("MatMul", "p x", "y"),
+        ],
+        (2, 11, 16),
+        {"w1": normal(16, 16)},
+    ),
+    "classifier": lambda: net(
+        [("Flatten", "x", "a"), ("Gemm", "a w1 b1", "b"), ("LeakyRelu", "b", "c"), ("Gemm", "c w2 b2", "y")],
+        (3, 4, 5),
+        {"w1": normal(20, 33), "b1": normal(33), "w2": normal(33, 7), "b2": normal(7)},
+    ),
+}
+# More of them, of the zoo and of the light networks, where somebody has an hour.
+NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory):
+    images.require(board.load(BOARD).image)
+    with boards.running(tmp_path_factory.mktemp("farm"), **{BOARD: 1, PLAIN: 1}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def network(request, tmp_path_factory) -> Bundle:
+    return built(request.param, BOARD, tmp_path_factory.mktemp("network"))
+
+
+def built(name: str, kind: str, folder: Path) -> Bundle:
+    seen = toolchain("build", source(name, folder), "--board", kind, "-o", folder / "bundle")
+    assert seen.code == 0, seen.err
+    return bundle.load(folder / "bundle")
+
+
+def source(name: str, folder: Path) -> str:
+    if name in zoo.NAMES:
+        return name
+    return nets.save(SMALL[name]() if name in SMALL else light.load(name), folder, f"{name}.onnx")
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_network_over_ssh(farm, network):
+    where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
+    seen = toolchain("deploy", network.folder, *where, "--budget", 0, "--json", "-")
+    assert seen.code == 0, seen.err
+    report = json.loads(seen.out)
+    assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
+    assert report["outputs"]["max_rel_diff"] <= LIMIT
+
+
+def test_a_network_over_rpc(place, network):
+    wanted = tensors.load(network.reference)
+    outputs = {name.removeprefix("output."): array for name, array in wanted.items() if name.startswith("output.")}
+    for name, found in over_rpc(place, network).items():
+        assert np.abs(found - outputs[name]).max() <= LIMIT * np.abs(outputs[name]).max()
+
+
+@pytest.fixture(scope="module")
+def place(farm):
+    """The board's server, as tuning reaches it: started over SSH, used through the same connection."""
+    wanted = places.Wanted(board.load(BOARD).resolved(), farm.name(BOARD), board.load_devices(farm.devices))
+    with places.opened(wanted, print) as held:
+        (found,) = held.places
+        yield found
+
+
+def over_rpc(place, made: Bundle) -> dict[str, np.ndarray]:
+    """Return the outputs of a bundle's network for its reference's inputs, computed in a session."""
+    import tvm
+    from tvm import relax
+
+    given, params = tensors.load(made.reference), tensors.load(made.folder / bundle.PARAMS)
+    arrays = [given[f"input.{spec.name}"] for spec in made.manifest.inputs]
+    arrays += [params[name] for name in made.manifest.params_order]
+    with visiting(place.open(60.0, 1200.0, threading.Event())) as visit:
+        rpc = visit.session.rpc
+        device = rpc.device(board.load(BOARD).target.kind, 0)
+        rpc.upload(str(made.folder / bundle.LIBRARY))
+        library = visit.keep(rpc.load_module(bundle.LIBRARY))
+        machine = visit.keep(relax.VirtualMachine(library, device))
+        arguments = [visit.keep(tvm.runtime.tensor(array, device)) for array in arrays]
+        result = visit.keep(visit.keep(machine["main"])(*arguments))
+        found = [result] if isinstance(result, tvm.runtime.Tensor) else [visit.keep(one) for one in result]
+        return {spec.name: one.numpy() for spec, one in zip(made.manifest.outputs, found, strict=True)}
+
+
+def test_the_second_start_compiles_nothing(farm, tmp_path):
+    """With the binaries that the runner keeps, and without those that PoCL keeps itself."""
+    where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
+    seen = toolchain("deploy", built("classifier", BOARD, tmp_path).folder, *where, "--budget", 0)
+    assert seen.code == 0, seen.err
+    taken = []
+    with open_shell(farm.name(BOARD), config=SshOptions(config_file=farm.config, agent=False)) as shell:
+        for forgotten in ("~/.cache", "~/.cache/pocl"):
+            shell.run(f"rm -rf {forgotten}")
+            start = time.monotonic()
+            seen = toolchain("bench", *where, "--budget", 0)
+            taken.append(time.monotonic() - start)
+            assert seen.code == 0, seen.err
+    first, second = taken
+    assert second < first / 2
+
+
+# --- the tutorial ----------------------------------------------------------------------------------------------------
+
+# The manual's own commands are for a real board: here, trials are few and may take long, and records an emulator's.
+ADDED = {"tune": ["--trials", "6", "--timeout", "60"], "build": ["--emulated"]}
+
+
+def tutorial() -> Iterator[list[str]]:
+    """Yield the commands that the manual tells, without the program's name."""
+    section = MANUAL.read_text(encoding="utf-8").partition("## The tutorial's steps")[2]
+    (block,) = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)
+        assert words[0] == "toolchain", line
+        yield words[1:]
+
+
+@pytest.mark.timeout(1200)  # under emulation, on a machine that others use too
+def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", str(farm.devices))
+    said = {}
+    for words in tutorial():
+        here = [farm.name(BOARD) if "@" in word else word for word in words]
+        seen = toolchain(*here, *ADDED.get(words[0], []))
+        assert seen.code == 0, f"{words}: {seen.err}"
+        said[words[0]] = seen
+    assert list(said) == ["hardware", "tasks", "tune", "build", "deploy"]
+    assert re.search(r"\d+ units, \d+ threads and \d+ KiB per block", said["hardware"].out)
+    assert "22 tasks" in said["tasks"].out
+    assert "emulated" in said["tune"].out
+    assert "applied tuning records for" in said["build"].err
+    deployed = said["deploy"].out
+    assert "outputs   match onnxruntime" in deployed
+    assert re.search(r"latency +[\d.]+ ms median \(emulated\)", deployed)
+
+
+# --- what fails ------------------------------------------------------------------------------------------------------
+
+
+def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
+    name, login = farm.name(PLAIN), ["--ssh-config", farm.config]
+    where = ["--board", PLAIN, "--host", name, *login]
+    seen = toolchain("deploy", built("mlp", PLAIN, tmp_path).folder, *where, "--budget", 0)
+    assert seen.code == 0, seen.err
+    before = toolchain("releases", *where).out
+    seen = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
+    assert seen.code == 4
+    assert "no OpenCL library on this device" in seen.err
+    assert "the device keeps the release that it had" in seen.err
+    assert toolchain("releases", *where).out == before

@@ -1,0 +1,68 @@
+"""Half precision: convolutions and dense layers read it, and accumulate in single."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+_ENTRY = "main"
+
+
+def mixed(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a Relax module whose layers compute in half precision where TVM deems that harmless.
+
+    Its inputs and outputs keep their types. Kernels that the importer wrote compute in single precision.
+
+    Args:
+        module: Operators of Relax, and calls of kernels.
+    """
+    transform = relax.transform
+    main = module[_ENTRY]
+    blocks = [part for block in main.body.blocks for part in _parts(block)]
+    body = relax.SeqExpr(blocks, main.body.body)
+    body = tvm_ffi.structural_map(body, (relax.DataflowVar, _shared(blocks)))
+    functions = dict(module.functions_items())
+    functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    steps = [transform.Normalize(), transform.ToMixedPrecision("float32")]
+    done: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return done
+
+
+def _parts(block: Any) -> list[Any]:
+    """Set apart what TVM's pass for mixed precision fails for: it leaves blocks alone that are no dataflow."""
+    if not isinstance(block, relax.DataflowBlock) or not any(map(_is_apart, block.bindings)):
+        return [block]
+    found: list[Any] = []
+    for binding in block.bindings:
+        kind = relax.BindingBlock if _is_apart(binding) else relax.DataflowBlock
+        if found and type(found[-1]) is kind:
+            found[-1] = kind([*found[-1].bindings, binding])
+        else:
+            found.append(kind([binding]))
+    return found
+
+
+def _is_apart(binding: Any) -> bool:
+    """Whether a binding calls what TVM has no policy for, such as a kernel, with anything else than tensors."""
+    call = binding.value
+    if not isinstance(call, relax.Call):
+        return False
+    known = isinstance(call.op, tvm.ir.Op) and call.op.get_attr("TMixedPrecisionPolicy") is not None
+    return not known and any(not isinstance(one.ty, (relax.TensorType, relax.TupleType)) for one in call.args)
+
+
+def _shared(blocks: list[Any]) -> Any:
+    """Return what replaces the variables that several blocks use by such as may be used in several."""
+    home = {binding.var: number for number, block in enumerate(blocks) for binding in block.bindings}
+    replaced: dict[Any, Any] = {}
+    for number, block in enumerate(blocks):
+        plain = not isinstance(block, relax.DataflowBlock)
+        for binding in block.bindings:
+            away = [one for one in relax.analysis.free_vars(binding.value) if home.get(one, number) != number]
+            for variable in [*away, *([binding.var] if plain else [])]:
+                if isinstance(variable, relax.DataflowVar) and variable not in replaced:
+                    replaced[variable] = relax.Var(str(variable.name), variable.ty)
+    return lambda variable: replaced.get(variable, variable)
