@@ -2,6 +2,7 @@ import pytest
 
 from tests.tuning_client import lowered, target, templates
 from toolchain.tuning import tasks
+from toolchain.tuning.schedules import DEFAULT
 from toolchain.tuning.search import TUNERS, Search, _tilings
 
 
@@ -56,9 +57,20 @@ def test_a_kernel_with_one_schedule_is_soon_exhausted():
     element_wise = tasks.extract(lowered("mlp"), target(), templates())[0]
     search = Search(target(), "evolutionary-xgb", 0, templates())
     found = search.propose(element_wise, 0, 8)
-    assert len(found) == 1
-    search.learn(element_wise, found, [[1e-6]])
+    assert len(found) == 2  # and the backend's own
+    search.learn(element_wise, found, [[1e-6]] * 2)
     assert search.propose(element_wise, 1, 8) == []
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_what_a_kernel_is_untuned_is_the_first_candidate(tuner, dense):
+    search = Search(target(), tuner, 0, templates())
+    first, *others = search.propose(dense, 0, 4)
+    assert (first.trace, first.schedule) == (DEFAULT, None)
+    assert tasks.workload_hash(templates().default(dense.module)) == first.key
+    assert all(one.trace != DEFAULT for one in others)
+    again = search.rebuilt(dense, DEFAULT)
+    assert (again.key, again.trace) == (first.key, DEFAULT)
 
 
 def test_failures_are_learned_from_and_not_tried_again(dense):

@@ -20,6 +20,9 @@ Choice = Mapping[str, Any]
 class Templates(Protocol):
     """The kernels that a backend writes itself, each of them in several ways."""
 
+    def default(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Schedule kernels that are none of these, as they are where nothing was tuned."""
+
     def candidates(self, layer: str) -> Sequence[Choice]:
         """List the ways to compute a layer, the one that is likely the fastest first."""
 
@@ -50,6 +53,13 @@ class Backend(Protocol):
 
     def templates(self, board: Board, without: Collection[str] = ()) -> Templates:
         """Return the kernels that the backend writes itself, but for those of some templates."""
+
+    def space(self, meta_schedule: Any) -> Any:
+        """Return the generator of design spaces for the kernels that no template computes.
+
+        Args:
+            meta_schedule: TVM's package of that name.
+        """
 
     def lowered(self, module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.

@@ -82,16 +82,20 @@ def apply(  # noqa: PLR0913 - what there is to apply has these independent parts
 
 @dataclass(frozen=True)
 class _Pick:
-    """A record of a task, and the trace or the choice that it says; neither if it does not fit any more."""
+    """A record of a task, and what it says: a trace, a choice, or the backend's own schedule.
+
+    None of them is there if the record does not fit any more.
+    """
 
     task: Task
     record: Record
     trace: tvm.s_tir.schedule.Trace | None = None
     choice: Choice | None = None
+    default: bool = False
 
     @property
     def fits(self) -> bool:
-        return self.trace is not None or self.choice is not None
+        return self.trace is not None or self.choice is not None or self.default
 
 
 def _applied(task: Task, record: Record, target: tvm.target.Target, templates: Templates) -> _Pick:
@@ -99,6 +103,8 @@ def _applied(task: Task, record: Record, target: tvm.target.Target, templates: T
         said = json.loads(record.trace)
     except ValueError:
         return _Pick(task, record)
+    if not task.layer and said == schedules.DEFAULT:
+        return _Pick(task, record, default=True)
     if not task.layer:
         return _Pick(task, record, trace=_scheduled(task, record, said, target))
     fits = isinstance(said, dict) and templates.fits(task.layer, said)

@@ -9,14 +9,12 @@ import tvm
 import tvm_ffi
 from tvm.s_tir.schedule import Trace, _ffi_api
 
+from toolchain import board
+from toolchain.backends import BACKENDS
 from toolchain.tuning._tvm import meta_schedule
 
-_CPU_RULES, _GPU_RULES = "llvm", "cuda"
-
-
-def rules(target: tvm.target.Target) -> str:
-    """Return MetaSchedule's name of the schedule rules, postprocessing and mutations for a target."""
-    return _CPU_RULES if target.kind.name == _CPU_RULES else _GPU_RULES
+DEFAULT = "default"
+"""In place of a trace: the backend's own schedule, which a kernel has where nothing was tuned."""
 
 
 def know_rule(module: tvm.IRModule, target: tvm.target.Target) -> None:
@@ -33,9 +31,9 @@ def know_rule(module: tvm.IRModule, target: tvm.target.Target) -> None:
 
 
 def space_generator(target: tvm.target.Target) -> Any:
-    """Return what makes the design spaces of a kernel. Named rules, since those of the target import intrinsics."""
-    name = rules(target)
-    return meta_schedule().space_generator.PostOrderApply(sch_rules=name, postprocs=name, mutator_probs=name)
+    """Return what makes the design spaces of a kernel: that of the backend which compiles for the target."""
+    (name,) = [name for name, kind in board.backends().items() if kind == target.kind.name]
+    return BACKENDS[name].space(meta_schedule())
 
 
 def as_json(schedule: Any) -> list[Any]:

@@ -47,12 +47,14 @@ class Known:
         workload: The task's entry in it.
         rebuilder: Makes its schedules again.
         tried: Keys of all candidates that were measured, that failed, or that are under way.
+        untuned: The backend's own schedule, once it was asked for.
     """
 
     database: Any
     workload: Any
     rebuilder: schedules.Rebuilder
     tried: set[str] = field(default_factory=set)
+    untuned: Candidate | None = None
 
 
 class Search:
@@ -69,6 +71,7 @@ class Search:
 
     def __init__(self, target: tvm.target.Target, tuner: Tuner, seed: int, templates: Templates) -> None:
         self._templates = TemplateSearch(templates)
+        self._default = templates.default
         self._target = target
         self._tuner = tuner
         self._seed = seed
@@ -100,16 +103,27 @@ class Search:
         """
         if task.layer:
             return self._templates.propose(task, count)
-        fresh = self._grid(task) if self._tuner == "grid" else self._found(task, number, count)
+        found = self._grid(task) if self._tuner == "grid" else self._found(task, number, count)
+        return self._fresh(task, itertools.chain([self._untuned(task)], found), count)
+
+    def _fresh(self, task: Task, proposed: Iterable[Candidate], count: int) -> list[Candidate]:
         tried = set(self.known(task).tried)
         found = []
-        for candidate in fresh:
+        for candidate in proposed:
             if candidate.key not in tried:
                 tried.add(candidate.key)
                 found.append(candidate)
             if len(found) == count:
                 break
         return found
+
+    def _untuned(self, task: Task) -> Candidate:
+        """Return what a kernel is where nothing was tuned: a record is to be faster than that, or it is of no use."""
+        known = self.known(task)
+        if known.untuned is None:
+            module = self._default(task.module)
+            known.untuned = Candidate(workload_hash(module), schedules.DEFAULT, module)
+        return known.untuned
 
     def begin_finals(self) -> None:
         """From now on, propose the best of the templates' kernels once more, when all of a layer have been tried."""
@@ -196,9 +210,12 @@ class Search:
         known = self.known(task)
         for candidate, seconds in zip(candidates, samples, strict=True):
             known.tried.add(candidate.key)
-            if seconds:
+            if seconds and candidate.schedule is not None:
                 known.database.commit_tuning_record(self._record(known, candidate, seconds))
-        self.learn_costs(task.module, [one.schedule for one in candidates], samples)
+        searched = [place for place, one in enumerate(candidates) if one.schedule is not None]
+        self.learn_costs(
+            task.module, [candidates[one].schedule for one in searched], [samples[one] for one in searched]
+        )
 
     def learn_costs(self, module: tvm.IRModule, tried: Sequence[Any], samples: Sequence[Sequence[float]]) -> None:
         """Teach the cost model alone, by schedules of any kernel: what it learns of one carries over to the others."""
@@ -218,6 +235,8 @@ class Search:
         """Make a candidate again from its trace; None if it does not fit the kernel any more."""
         if task.layer:
             return self._templates.rebuilt(task, trace)
+        if trace == schedules.DEFAULT:
+            return self._untuned(task)
         schedule = self.known(task).rebuilder.from_json(trace)
         return None if schedule is None else _candidate(schedule)
 

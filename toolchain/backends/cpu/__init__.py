@@ -18,7 +18,17 @@ from toolchain.backends.cpu._target import cpu_features, target
 from toolchain.board import Board
 from toolchain.errors import InputError
 
-__all__ = ["TEMPLATES", "cpu_features", "finished", "lowered", "python_runtime", "shipped", "target", "templates"]
+__all__ = [
+    "TEMPLATES",
+    "cpu_features",
+    "finished",
+    "lowered",
+    "python_runtime",
+    "shipped",
+    "space",
+    "target",
+    "templates",
+]
 
 TEMPLATES = _templates.NAMES
 """Names of the templates."""
@@ -29,7 +39,13 @@ _SHIPPED = {16: "x86-64-v4", 8: "x86-64-v3"}
 
 def templates(board: Board, without: Collection[str] = ()) -> Offers:
     """Return the kernels that are written here, but for those of some templates."""
-    return Offers(machine(target(board)), frozenset(without))
+    own = target(board)
+    return Offers(own, machine(own), frozenset(without))
+
+
+def space(meta_schedule: Any) -> Any:
+    """Return the generator of design spaces: TVM's own for CPUs, by name, as those of the target import intrinsics."""
+    return meta_schedule.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 
 
 def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm
 
-from toolchain.backends.cpu import _templates
+from toolchain.backends.cpu import _fallback, _templates
 from toolchain.backends.cpu._layers import Conv, Layer, Pool, QuantizedConv, QuantizedLayer, QuantizedPool, from_json
 from toolchain.backends.cpu._machine import Machine
 
@@ -18,12 +18,18 @@ class Offers:
     """The templates' kernels for one processor.
 
     Attributes:
+        target: The processor's target.
         machine: The processor.
         without: Names of templates that are left out.
     """
 
+    target: tvm.target.Target
     machine: Machine
     without: frozenset[str] = frozenset()
+
+    def default(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Schedule kernels that no template computes, as they are where nothing was tuned."""
+        return _fallback.schedule(module, self.target, self.machine.lanes)
 
     def candidates(self, layer: str) -> list[dict[str, Any]]:
         """List the ways to compute a layer, the one that is likely the fastest first."""

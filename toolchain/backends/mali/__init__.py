@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -10,20 +11,46 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from toolchain.backends import cpu
+from toolchain.backends.cpu._graph import fold
+from toolchain.backends.mali._half import mixed
+from toolchain.backends.mali._layout import channels_last, with_plain_names
 from toolchain.backends.mali._plugin import build as python_runtime
+from toolchain.backends.mali._schedules import Tiles, Vectors, without_single_steps
+from toolchain.backends.mali._space import space
 from toolchain.board import Board
 from toolchain.errors import BuildError
 
-__all__ = ["TEMPLATES", "cpu_features", "finished", "lowered", "python_runtime", "shipped", "target", "templates"]
+__all__ = [
+    "TEMPLATES",
+    "cpu_features",
+    "finished",
+    "lowered",
+    "python_runtime",
+    "shipped",
+    "space",
+    "target",
+    "templates",
+]
 
 TEMPLATES: tuple[str, ...] = ()
-"""There are none: all kernels are TVM's, as MetaSchedule or DLight schedules them."""
+"""There are none: all kernels are TVM's, with a schedule of MetaSchedule or of the rules here."""
 
 _LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
 
 
+@dataclass(frozen=True)
 class NoTemplates:
-    """Knows no layer at all."""
+    """Knows no layer at all.
+
+    Attributes:
+        target: Whose kernels are scheduled.
+    """
+
+    target: tvm.target.Target
+
+    def default(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Schedule kernels by rules for Mali, and by DLight's for GPUs what those do not know."""
+        return _scheduled(module, self.target)
 
     def candidates(self, layer: str) -> list[Mapping[str, Any]]:  # noqa: ARG002 - the protocol's
         """There are none."""
@@ -75,21 +102,23 @@ def cpu_features(board: Board) -> tuple[str, ...]:
 
 def templates(board: Board, without: Collection[str] = ()) -> NoTemplates:  # noqa: ARG001 - the protocol's
     """Return the kernels that are written here: none."""
-    return NoTemplates()
+    return NoTemplates(target(board))
 
 
 def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:  # noqa: ARG001
-    """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one."""
-    transform = relax.transform
+    """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
+
+    On a board that computes in half precision, convolutions and dense layers read it, and accumulate in single; the
+    inputs and outputs of the network stay as they are.
+    """
+    transform, half = relax.transform, board.target.float16
     with target(board):
-        steps = [
-            transform.DecomposeOpsForInference(),
-            transform.CanonicalizeBindings(),
-            transform.FoldConstant(),
-            relax.get_pipeline("zero"),
-        ]
-        rewritten: tvm.IRModule = tvm.transform.Sequential(steps)(module)
-    return rewritten
+        first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
+        folded = fold.folded(tvm.transform.Sequential(first)(with_plain_names(module)))
+        turned = channels_last(folded, half=half)
+        last = [transform.FoldConstant(), relax.get_pipeline("zero")]
+        fused = tvm.transform.Sequential(last)(mixed(turned) if half else turned)
+    return without_single_steps(fused)
 
 
 def finished(
@@ -98,11 +127,21 @@ def finished(
     choices: Mapping[str, Mapping[str, Any]],  # noqa: ARG001 - of templates, and there are none
     without: Collection[str] = (),  # noqa: ARG001
 ) -> tvm.IRModule:
-    """Schedule the kernels that were not tuned by DLight's rules for GPUs."""
+    """Schedule the kernels that were not tuned."""
+    return _scheduled(module, target(board))
+
+
+def _scheduled(module: tvm.IRModule, own: tvm.target.Target) -> tvm.IRModule:
     rules = dlight.gpu
-    with target(board):
+    with own:
         schedule = dlight.ApplyDefaultSchedule(
-            rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
+            Tiles(),
+            Vectors(),
+            rules.Matmul(),
+            rules.GEMV(),
+            rules.Reduction(),
+            rules.GeneralReduction(),
+            rules.Fallback(),
         )
         scheduled: tvm.IRModule = schedule(module)
     return scheduled
