@@ -29,12 +29,15 @@ from toolchain.shell import LocalShell
 from toolchain.store import Store
 
 NETWORKS = ("mlp", "squeezenet_v1.1", "mobilenet", "resnet-18")
-CACHE = "EDGE_OPENCL_CACHE"
+CACHE, POCL_CACHE = "EDGE_OPENCL_CACHE", "POCL_CACHE_DIR"
 
 
-def run_once(made: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None) -> Run:
-    """Start the runner once, with kernels kept in a folder or nowhere."""
+def run_once(  # noqa: PLR0913, PLR0917 - a run has these independent parts
+    made: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None, scratch: Path
+) -> Run:
+    """Start the runner once, with kernels kept in a folder or nowhere; PoCL's own cache is empty each time."""
     os.environ[CACHE] = str(cache or "")
+    os.environ[POCL_CACHE] = tempfile.mkdtemp(prefix="pocl-", dir=scratch)
     measured = bench.measure(
         bench.current(store, shell.name),
         program,
@@ -58,8 +61,8 @@ def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[s
         store = Store(shell, str(folder / "device"))
         done = deploy.deploy(made, program, shell, store, keep=1, threads=0)
         for _ in range(rounds):
-            runs["without"].append(run_once(made, program, store, shell, None))
-            runs["with"].append(run_once(made, program, store, shell, folder / "kernels"))
+            runs["without"].append(run_once(made, program, store, shell, None, folder))
+            runs["with"].append(run_once(made, program, store, shell, folder / "kernels", folder))
     row: dict[str, Any] = {"network": network, "max_rel_diff": done.difference.max_rel if done.difference else None}
     for name, found in runs.items():
         row[f"{name}_load_ms"] = statistics.median(run.load_ms for run in found)

@@ -7,8 +7,10 @@ import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import te
 
 from tests.parts import require
@@ -67,6 +69,18 @@ def export(module: tvm.IRModule, path: Path) -> Path:
     """Compile a module for OpenCL and link it for this machine."""
     tvm.compile(module, target=target()).export_library(str(path))
     return path
+
+
+def thread_extents(function: Any) -> list[tuple[str, int]]:
+    """List the thread axes that a kernel's loops are bound to, with the loops' extents."""
+    found: list[tuple[str, int]] = []
+
+    def visit(loop: Any) -> None:
+        if loop.thread_binding is not None:
+            found.append((str(loop.thread_binding.thread_tag), int(loop.extent)))
+
+    tvm_ffi.structural_walk(function.body, (tvm.tirx.For, visit))
+    return found
 
 
 def doubled(size: int = 1024) -> tvm.IRModule:

@@ -33,13 +33,16 @@ def shim(tmp_path):
 
 @pytest.fixture
 def server(tmp_path, monkeypatch, shim):
-    """Return a function that starts a server with variables of its environment."""
-    stack = []
+    """Return a function that starts a server with variables of its environment; None takes one out of it."""
+    stack, program = [], built(KINDS[platform.machine()])
 
-    def start(**env: str):
+    def start(**env: str | None):
         for name, value in {"EDGE_OPENCL_CACHE": str(tmp_path / "cache"), **env}.items():
-            monkeypatch.setenv(name, value)
-        context = serving(built(KINDS[platform.machine()]), tmp_path)
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+        context = serving(program, tmp_path)
         stack.append(context)
         return context.__enter__()
 
@@ -164,6 +167,22 @@ print("wrong", wrong)
 """
 
 
+IN_PLACE = """
+import sys
+from pathlib import Path
+import numpy as np, tvm
+from tests import opencl
+device = tvm.device("opencl", 0)
+made = tvm.compile(opencl.doubled(1024), target=opencl.target())
+x = np.linspace(-1, 1, 1024, dtype=np.float32)
+out = tvm.runtime.tensor(np.zeros_like(x), device)
+made["main"](tvm.runtime.tensor(x, device), out)
+assert np.array_equal(out.numpy(), 2 * x)
+opencl.export(opencl.doubled(1024), Path(sys.argv[1]))
+print("right")
+"""
+
+
 def test_python_has_the_device_too_and_its_threads_launch_at_the_same_time(libraries, tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
     seen = toolchain("python-runtime", "--board", "opencl-local", "--json")
@@ -171,6 +190,11 @@ def test_python_has_the_device_too_and_its_threads_launch_at_the_same_time(libra
     argv = [sys.executable, "-c", THREADS, str(libraries["doubled"])]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout == "wrong []\n", done.stderr
+    # What is compiled here runs here, too, and is exported as it is without a runtime.
+    argv = [sys.executable, "-c", IN_PLACE, str(tmp_path / "exported.so")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout == "right\n", done.stderr
+    assert (tmp_path / "exported.so").read_bytes() == libraries["doubled"].read_bytes()
 
 
 # --- the binaries that are kept --------------------------------------------------------------------------------------
@@ -186,6 +210,14 @@ def sources_of(server, libraries, shim, **env: str) -> int:
 def test_the_second_start_compiles_nothing(server, libraries, shim):
     assert sources_of(server, libraries, shim) == 1
     assert sources_of(server, libraries, shim) == 0
+
+
+def test_a_server_keeps_nothing_unless_it_is_told_to(server, libraries, tmp_path):
+    """What a session runs are candidates, most of which run once."""
+    session = server(EDGE_OPENCL_CACHE=None, XDG_CACHE_HOME=str(tmp_path / "home")).connect()
+    np.testing.assert_array_equal(run(session, libraries["doubled"]), 2 * X)
+    close(session)
+    assert not (tmp_path / "home" / "edge-toolchain").exists()
 
 
 def test_a_damaged_binary_is_made_again(server, libraries, shim, tmp_path):
