@@ -135,7 +135,8 @@ def without(kind: Board, options: dict[str, Any]) -> tuple[str, ...]:
     named = {*options["without"], *(["winograd"] if options["no_winograd"] else [])}
     for name in sorted(named - {"all", *known}):
         hint = did_you_mean(name, known) or "`all` leaves out every one of them"
-        raise InputError(f"no template is called {name!r}", details="templates: " + ", ".join(known), hint=hint)
+        there_are = "templates: " + ", ".join(known) if known else f"kernels for {kind.name} are made without templates"
+        raise InputError(f"no template is called {name!r}", details=there_are, hint=hint)
     return tuple(sorted(known if "all" in named else named))
 
 

@@ -212,16 +212,12 @@ def _faults_of_backend(board: Board) -> list[Fault]:
     if board.backend not in known:
         suggestion = did_you_mean(board.backend, known) or "known backends: " + ", ".join(known)
         return [Fault("backend", f"{board.backend!r} is no compiler backend", suggestion)]
-    kind = known[board.backend]
-    if board.target.kind != kind:
-        return [
-            Fault(
-                "target.kind",
-                f"{board.target.kind!r} is not what backend {board.backend} compiles for",
-                f"write {kind!r}",
-            )
-        ]
-    return []
+    kind = board.target.kind
+    if kind == known[board.backend]:
+        return []
+    others = [f" or backend = {name!r}" for name, one in known.items() if one == kind]
+    message = f"{kind!r} is not what backend {board.backend} compiles for"
+    return [Fault("target.kind", message, f"write {known[board.backend]!r}" + ",".join(others))]
 
 
 def _faults_of_native(board: Board) -> list[Fault]:

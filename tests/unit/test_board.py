@@ -46,7 +46,9 @@ FAULTS = {
     "root-with-command": [f"root: '/opt/$(reboot)' {ROOT}"],
     "root-with-line-end": [f"root: '/opt/models\\n' {ROOT}"],
     "root-with-space": [f"root: '/opt/my models' {ROOT}"],
-    "opencl-without-backend": ["target.kind: 'opencl' is not what backend cpu compiles for (write 'llvm')"],
+    "opencl-without-backend": [
+        "target.kind: 'opencl' is not what backend cpu compiles for (write 'llvm' or backend = 'mali')"
+    ],
     "several-faults": [
         f"description: {MISSING}",
         f"connection: {MISSING}",

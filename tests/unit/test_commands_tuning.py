@@ -126,3 +126,9 @@ def test_half_precision_is_not_for_cpus(command, folder):
     seen = toolchain(command, "mlp", "--board", "x86_64", "--float16", *output)
     assert seen.code == 2
     assert "float32 or int8" in seen.err
+
+
+def test_a_template_for_a_board_that_has_none():
+    seen = toolchain("tasks", "mlp", "--board", "rk3399", "--without", "winograd")
+    assert seen.code == 2
+    assert "kernels for rk3399 are made without templates" in seen.err

@@ -89,7 +89,7 @@ class _Block:
 
     Attributes:
         bindings: What has been written.
-        waiting: The bindings of the original block that have not been written, and might never be.
+        bound: The variables of those bindings.
         last: By variable, the one that holds the same with its channels last.
         same: By variable, another one with the same value.
         stretched: By variable, the one that it is a view of, with one more dimension before its channels.
