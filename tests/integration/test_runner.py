@@ -140,6 +140,7 @@ def release(runner, library, tmp_path):
         "inputs": specs({"x": X}),
         "outputs": specs({"y": X @ W}),
         "params_order": ["p0", "p1"],
+        "target": {"kind": "llvm"},
         "someone": {"else's": ["key"]},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -530,6 +531,11 @@ def test_library_without_a_model(release):
 def test_missing_entry(release):
     release.manifest(entry="nothing")
     release.fails(LOAD, 'no function "nothing"', "model.so")
+
+
+def test_a_kind_of_device_that_is_unknown(release):
+    release.manifest(target={"kind": "abacus"})
+    release.fails(INPUT, 'is "abacus", which this runner does not know', "manifest.json")
 
 
 def test_missing_cpu_features_are_named(release):
