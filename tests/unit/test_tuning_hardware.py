@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from toolchain import board
-from toolchain.errors import VerificationError
+from toolchain.errors import DeviceError, VerificationError
 from toolchain.tuning.hardware import Accelerator, Hardware, check
 
 RPI4 = board.load("rpi4").resolved()
@@ -91,3 +91,10 @@ def test_half_precision_needs_a_device_that_has_it():
 def test_an_accelerator_is_told_in_one_line():
     found = found_with(dataclasses.replace(T860, float16=True))
     assert str(found) == "6 CPUs, Mali-T860, 4 units, 256 threads and 32 KiB per block, float16"
+
+
+def test_a_board_whose_accelerator_cannot_be_used():
+    found = dataclasses.replace(found_with(None), fault="no OpenCL library on this device")
+    with pytest.raises(DeviceError, match="rk-1 has no opencl device that can be used") as caught:
+        check(RK3399, found, "rk-1", emulated=False)
+    assert caught.value.details == "no OpenCL library on this device"

@@ -70,6 +70,7 @@ class Hardware:
         cache_kib: KiB of the first CPU's caches, by level: `l1d`, `l2`, `l3`.
         memory_kib: KiB of memory.
         accelerator: What computes, if that is not the CPU.
+        fault: Why there is none that can be used.
     """
 
     machine: str
@@ -79,6 +80,7 @@ class Hardware:
     cache_kib: Mapping[str, int] = field(default_factory=dict)
     memory_kib: int = 0
     accelerator: Accelerator | None = None
+    fault: str = ""
 
     def __str__(self) -> str:
         caches = ", ".join(f"{name} {size} KiB" for name, size in self.cache_kib.items())
@@ -100,31 +102,28 @@ def read(place: Place, kind: str = _CPU) -> Hardware | None:
         None if its server is TVM's own, which does not know.
 
     Raises:
-        DeviceError: The board does not answer, or it has nothing of that kind.
+        DeviceError: The board does not answer.
         VerificationError: Its server is of another version, or it says something else than hardware.
     """
     session = place.open(_OPEN_S, _OPEN_S, threading.Event())
     with remote.deadline(session, _ANSWER_S), visiting(session) as visit:
         function = visit.function(_FUNCTION)
         text = str(function()) if function is not None else ""
-        accelerator = None if kind == _CPU else _accelerator(visit, place.name, kind)
+        accelerator, fault = (None, "") if kind == _CPU else _accelerator(visit, kind)
     if not text:
         return None
     try:
-        return replace(_READER.validate_json(text), accelerator=accelerator)
-    except ValidationError as fault:
-        raise VerificationError(f"{place.name} says of its hardware what nobody understands", details=text) from fault
+        return replace(_READER.validate_json(text), accelerator=accelerator, fault=fault)
+    except ValidationError as wrong:
+        raise VerificationError(f"{place.name} says of its hardware what nobody understands", details=text) from wrong
 
 
-class _NoAcceleratorError(DeviceError):
-    """The board answers, and what is to compute there does not: waiting helps nothing."""
-
-
-def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
+def _accelerator(visit: Visit, kind: str) -> tuple[Accelerator | None, str]:
+    """Return what computes; or else why nothing of that kind does."""
     device = visit.session.rpc.device(kind, 0)
     float16 = visit.function(_FLOAT16.format(kind))
     try:
-        return Accelerator(
+        found = Accelerator(
             name=str(device.device_name),
             units=int(device.multi_processor_count),
             max_threads_per_block=int(device.max_threads_per_block),
@@ -133,11 +132,8 @@ def _accelerator(visit: Visit, name: str, kind: str) -> Accelerator:
             float16=float16 is not None and bool(float16(0)),
         )
     except tvm.error.RPCError as fault:
-        raise _NoAcceleratorError(
-            f"{name} has no {kind} device that can be used",
-            details=words(fault),
-            hint="install its vendor's driver, or choose the board type of its CPU",
-        ) from fault
+        return None, words(fault)
+    return found, ""
 
 
 def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[str, ...]:
@@ -153,8 +149,15 @@ def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[
         What differs and does no harm.
 
     Raises:
+        DeviceError: It has no accelerator that can be used, and should.
         VerificationError: It is another machine, or its CPU lacks what kernels for this board type use.
     """
+    if found.fault:
+        raise DeviceError(
+            f"{name} has no {board.target.kind} device that can be used",
+            details=found.fault,
+            hint="install its vendor's driver, or choose the board type of its CPU",
+        )
     if found.machine != board.machine:
         raise VerificationError(
             f"{name} is {found.machine}, and board {board.name} is {board.machine}",
@@ -217,8 +220,6 @@ def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tupl
         try:
             found = read(place, board.target.kind)
             break
-        except _NoAcceleratorError:
-            raise
         except DeviceError:
             if time.monotonic() >= end:
                 raise
