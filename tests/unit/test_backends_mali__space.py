@@ -7,10 +7,11 @@ import tvm
 from tvm import te, topi
 
 from tests import opencl
-from toolchain import board
+from toolchain import board, model
 from toolchain.backends import mali
-from toolchain.tuning import schedules
+from toolchain.tuning import schedules, tasks
 from toolchain.tuning._tvm import meta_schedule
+from toolchain.tuning.search import Search
 
 TARGET = mali.target(board.load("rk3399").resolved())
 LOCAL = mali.target(board.load("opencl-local").resolved())
@@ -66,3 +67,18 @@ def test_the_cpus_space_is_tvms_own():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 4})
     rules = [str(one) for one in schedules.space_generator(target).sch_rules]
     assert rules == [str(one) for one in meta_schedule().schedule_rule.ScheduleRule.create("llvm")]
+
+
+def test_the_default_schedule_leaves_a_kernel_as_it_is():
+    """A search asks for it first, and then goes on with the kernel."""
+    kind = board.load("opencl-local").resolved()
+    module = mali.lowered(model.import_model(model.load("mlp")).module, kind)
+    templates = mali.templates(kind)
+    search = Search(LOCAL, "evolutionary-random", 0, templates)
+    task = next(one for one in tasks.extract(module, LOCAL, templates) if one.operator == "matmul")
+    before = tasks.workload_hash(task.module)
+    for number in range(2):
+        found = search.propose(task, number, 8)
+        assert len(found) == 8
+        search.learn(task, found, [[1e-4 + int(one.key[:6], 16) * 1e-12] for one in found])
+    assert tasks.workload_hash(task.module) == before

@@ -143,7 +143,7 @@ def _scheduled(module: tvm.IRModule, own: tvm.target.Target) -> tvm.IRModule:
             rules.GeneralReduction(),
             rules.Fallback(),
         )
-        scheduled: tvm.IRModule = schedule(module)
+        scheduled: tvm.IRModule = schedule(module.clone())  # DLight writes into what it is given
     return scheduled
 
 
