@@ -21,8 +21,10 @@ import click
 
 from toolchain import (
     __version__,
+    _commands_backends,
     _commands_containers,
     _commands_farm,
+    _commands_quantize,
     _commands_records,
     _commands_survey,
     _commands_tuning,
@@ -564,8 +566,10 @@ cli.add_command(_commands_farm.farm)
 for _command in (
     *_commands_tuning.COMMANDS,
     _commands_survey.survey_command,
+    _commands_quantize.quantize_command,
     _commands_records.records,
     _commands_containers.containers_group,
+    *_commands_backends.groups(),
 ):
     cli.add_command(_command)
 
