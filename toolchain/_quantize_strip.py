@@ -1,0 +1,159 @@
+"""Models that are quantized already: whether hardware with shifts can take them, and their way back to floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from toolchain.errors import InputError
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_INTEGER_OPERATORS = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm", "MatMulNBits"})
+_INTEGER_PREFIXES = ("QLinear", "DynamicQuantize")
+_SIGNED = (onnx.TensorProto.INT8, onnx.TensorProto.INT32)  # activations and weights, and biases
+# What a quantizer takes the ReLU away from, where the zero point at the lowest byte does its work.
+_UNBOUNDED = frozenset({"Conv", "Add", "Sum", "Gemm", "MatMul", "ConvTranspose", "BatchNormalization", "Mul"})
+
+
+def has_pairs(proto: onnx.ModelProto) -> bool:
+    """Whether a model has QuantizeLinear or DequantizeLinear nodes."""
+    return any(node.op_type in {_QUANTIZE, _DEQUANTIZE} for node in proto.graph.node)
+
+
+def is_shiftable(proto: onnx.ModelProto) -> bool:
+    """Whether all of a model's Q/DQ nodes are of int8, with zero point 0 and one power of two as their scale.
+
+    Args:
+        proto: A model whose constants are initializers.
+    """
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    pairs = [node for node in proto.graph.node if node.op_type in {_QUANTIZE, _DEQUANTIZE}]
+    return any(node.op_type == _QUANTIZE for node in pairs) and all(_is_shift(node, weights) for node in pairs)
+
+
+def _is_shift(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> bool:
+    scale = weights.get(node.input[1])
+    if scale is None or not _is_power_of_two(numpy_helper.to_array(scale)):
+        return False
+    if len(node.input) > 2 and node.input[2]:  # noqa: PLR2004 - the third input is the zero point
+        zero = weights.get(node.input[2])
+        return zero is not None and zero.data_type in _SIGNED and not numpy_helper.to_array(zero).any()
+    constant = weights.get(node.input[0])  # without a zero point, activations are unsigned
+    return node.op_type == _DEQUANTIZE and constant is not None and constant.data_type in _SIGNED
+
+
+def _is_power_of_two(scale: NDArray[Any]) -> bool:
+    return scale.size == 1 and scale.item() > 0 and np.frexp(scale.item())[0] == 0.5  # noqa: PLR2004
+
+
+def check_operators(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse a model whose nodes compute with integers themselves.
+
+    Raises:
+        InputError: There are such nodes; they are named.
+    """
+    found = [
+        f"{node.op_type} {node.name or node.output[0]!r}"
+        for node in proto.graph.node
+        if node.op_type in _INTEGER_OPERATORS or node.op_type.startswith(_INTEGER_PREFIXES)
+    ]
+    if found:
+        raise InputError(
+            f"{name} has {len(found)} node(s) that compute with integers: it is quantized in another way",
+            details="\n".join(found[:20]),
+            hint="give the float model that it was made from, or one in QDQ form",
+        )
+
+
+def strip(proto: onnx.ModelProto, name: str) -> bool:
+    """Turn a QDQ model back into one on floats, in place; say whether there was anything to do.
+
+    Raises:
+        InputError: Its nodes compute with integers, or an input or output is of integers.
+    """
+    check_operators(proto, name)
+    if not has_pairs(proto):
+        return False
+    _Stripper(proto.graph, name).run()
+    return True
+
+
+class _Stripper:
+    """Rewrites one graph. A `carried` tensor was of integers and is of the numbers that they stood for."""
+
+    def __init__(self, graph: onnx.GraphProto, name: str) -> None:
+        self._graph = graph
+        self._name = name
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        self._makers = {name: node.op_type for node in graph.node for name in node.output}
+        self._alias: dict[str, str] = {}
+        self._carried: set[str] = set()
+        self._nodes: list[onnx.NodeProto] = []
+
+    def run(self) -> None:
+        steps = {_QUANTIZE: self._drop_quantize, _DEQUANTIZE: self._drop_dequantize}
+        for node in list(self._graph.node):
+            steps.get(node.op_type, self._keep)(node)
+        for value in self._graph.output:
+            if value.name in self._carried:
+                raise self._refused(value.name, "a result")
+            if value.name in self._alias:
+                self._nodes.append(helper.make_node("Identity", [self._alias[value.name]], [value.name], value.name))
+        del self._graph.node[:]
+        self._graph.node.extend(self._nodes)
+        del self._graph.value_info[:]
+
+    def _refused(self, tensor: str, what: str) -> InputError:
+        return InputError(
+            f"{self._name} has {tensor!r}, {what} of integers, so its floats cannot be restored",
+            hint="give the float model that it was made from",
+        )
+
+    def _drop_quantize(self, node: onnx.NodeProto) -> None:
+        source, result = node.input[0], node.output[0]
+        origin = self._alias.get(source, source)
+        self._carried.add(result)
+        if self._makers.get(source) in _UNBOUNDED and self._starts_at_zero(node):
+            self._nodes.append(helper.make_node("Relu", [origin], [result], f"{result}.relu"))
+        else:
+            self._alias[result] = origin
+
+    def _starts_at_zero(self, node: onnx.NodeProto) -> bool:
+        zero = self._weights.get(node.input[2]) if len(node.input) > 2 else None  # noqa: PLR2004 - the zero point
+        if zero is None:
+            return True  # unsigned, from 0
+        value = np.asarray(numpy_helper.to_array(zero))
+        return value.dtype.kind in "iu" and value.size == 1 and value.item() == np.iinfo(value.dtype).min
+
+    def _drop_dequantize(self, node: onnx.NodeProto) -> None:
+        source, result = node.input[0], node.output[0]
+        if source in self._weights:
+            tensor = numpy_helper.from_array(self._dequantized(node), result)
+            self._graph.initializer.append(tensor)
+        elif source in self._carried:
+            self._alias[result] = self._alias.get(source, source)
+        else:
+            raise self._refused(source, "an input")
+
+    def _dequantized(self, node: onnx.NodeProto) -> NDArray[np.float32]:
+        values, scale, *zero = (np.asarray(numpy_helper.to_array(self._weights[name])) for name in node.input if name)
+        if scale.ndim > 1:
+            raise self._refused(node.input[0], "a weight in blocks")
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        shape = [1] * values.ndim
+        if scale.size > 1:
+            shape[axis] = scale.size
+        offset = zero[0].astype(np.float32).reshape(shape) if zero else np.float32(0)
+        floats: NDArray[np.float32] = (values.astype(np.float32) - offset) * scale.astype(np.float32).reshape(shape)
+        return floats
+
+    def _keep(self, node: onnx.NodeProto) -> None:
+        if any(name in self._carried for name in node.input):
+            self._carried.update(node.output)
+        for place, name in enumerate(node.input):
+            node.input[place] = self._alias.get(name, name)
+        self._nodes.append(node)
