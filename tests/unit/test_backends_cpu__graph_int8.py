@@ -16,6 +16,7 @@ from tests.nets import node, value
 from tests.unit.cpu_bytes import NARROW, WIDE, require_dot
 from tests.unit.cpu_kernels import NATIVE
 from tests.unit.qdq_nets import floating, imported, quantized, random, residual, weights
+from toolchain import model, quantize
 from toolchain.backends._attributes import EXACT
 from toolchain.backends.cpu import _graph, _templates
 from toolchain.backends.cpu._graph import int8
@@ -341,3 +342,25 @@ def test_sizes_of_layers_are_those_of_the_network(tmp_path):
     first, second = (layer for layer in layers(int8.quantized(imported(quantized(residual(36), tmp_path)), WIDE))[1:3])
     assert (first.out.channels, first.out.blocks, first.out.height) == (36, 3, 6)
     assert second.out == replace(first.out, height=6, width=6)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        node("GlobalAveragePool", ["r"], ["y"]),
+        node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("AveragePool", ["r"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ],
+    ids=lambda pool: pool.op_type,
+)
+def test_a_pool_of_bytes_whose_result_is_not_rounded(pool, tmp_path):
+    require_dot()
+    held = {"w1": weights(16, 16, 3, 3, seed=1), "w2": weights(16, 16, 3, 3, seed=2)}
+    nodes = [node("Conv", ["x", "w1"], ["c"]), node("Conv", ["c", "w2"], ["d"]), node("Relu", ["d"], ["r"]), pool]
+    onnx.save(onnx.shape_inference.infer_shapes(floating(nodes, (1, 16, 12, 12), held)), tmp_path / "net.onnx")
+    source = model.load(str(tmp_path / "net.onnx"))
+    made = quantize.quantized(source, [{"x": random((1, 16, 12, 12), seed)} for seed in range(3)]).source
+    module = int8.quantized(imported(made.proto), WIDE)
+    data = random((1, 16, 12, 12), 10)
+    reference = nets.run(made.proto, {"x": data})[0]
+    np.testing.assert_allclose(compiled(module, WIDE)(data), reference, atol=0.02 * np.abs(reference).max())

@@ -324,7 +324,7 @@ class Matcher:
         mean = operation.name == "nn.avg_pool2d"
         bare = QuantizedPool(
             self.place(source.data),
-            replace(self.place(source.data), height=_image(operation.out)[2], width=_image(operation.out)[3]),
+            self._numbers(operation.out, self.place(source.data).lanes),  # until they are rounded
             "mean" if mean else "max",
             pair(attributes.pool_size),
             pair(attributes.strides),
@@ -341,7 +341,7 @@ class Matcher:
         if source is None:
             return None
         place = self.place(source.data)
-        out = replace(place, height=1, width=1)
+        out = replace(place, height=1, width=1, dtype="float32")  # until it is rounded
         return Region(
             QuantizedPool(place, out, "mean", (place.height, place.width)), source.data, source.grid, operation.out
         )
