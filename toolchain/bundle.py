@@ -84,6 +84,42 @@ class Tuned:
 
 
 @dataclass(frozen=True)
+class Modelled:
+    """What a model of an accelerator says of its part of one run. Nothing of it was measured.
+
+    Attributes:
+        model: Name of the model.
+        clock_mhz: Clock of the accelerator.
+        kernels: Calls of its kernels.
+        cycles: Clock cycles of all of them.
+        macs: Multiply-adds that count.
+        macs_per_cycle: The most that the accelerator does in a cycle.
+    """
+
+    model: str
+    clock_mhz: Annotated[float, Field(gt=0)]
+    kernels: Annotated[int, Field(ge=1)]
+    cycles: Annotated[int, Field(ge=1)]
+    macs: Annotated[int, Field(ge=0)]
+    macs_per_cycle: Annotated[int, Field(ge=1)]
+
+    @property
+    def milliseconds(self) -> float:
+        """Time of the accelerator's part."""
+        return self.cycles / self.clock_mhz / 1e3
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the multiply-adds that it could have done."""
+        return self.macs / (self.cycles * self.macs_per_cycle)
+
+    @property
+    def gops(self) -> float:
+        """Billions of operations a second; a multiply-add counts as two."""
+        return 2 * self.macs / self.milliseconds / 1e6
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that someone has to know about a bundle before running it, and to make it again.
 
@@ -108,6 +144,7 @@ class Manifest:
         command: The command that makes this bundle again.
         files: Digest and size of each of the bundle's files.
         records: The tuning records that were applied; None in a manifest from before there were any.
+        modelled: What a model of the board's accelerator says; None where there is none.
     """
 
     schema: Literal[1]
@@ -130,12 +167,14 @@ class Manifest:
     command: str
     files: Mapping[str, FileRecord]
     records: Tuned | None = None
+    modelled: Modelled | None = None
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        if self.records is None:  # an older manifest keeps its bytes, and so its bundle its digest
-            del document["records"]
+        for name in ("records", "modelled"):  # an older manifest keeps its bytes, and so its bundle its digest
+            if document[name] is None:
+                del document[name]
         return files.canonical_json(document)
 
 

@@ -18,21 +18,23 @@ from numpy.typing import NDArray
 from tvm import relax
 
 import toolchain
-from toolchain import bundle, elf, files, tensors
+from toolchain import bundle, elf, files, inputs, quantize, tensors
 from toolchain.backends import BACKENDS, Backend
+from toolchain.backends._attributes import EXACT
 from toolchain.board import Board, boards_folder
-from toolchain.bundle import Bundle, Manifest, Reference, Tuned
+from toolchain.bundle import Bundle, Manifest, Modelled, Reference, Tuned
 from toolchain.cross import Cross
 from toolchain.errors import BuildError, InputError
-from toolchain.model import ImportedModel
+from toolchain.model import ImportedModel, SourceModel
 from toolchain.tensors import DTYPES
 from toolchain.tuning._tvm import target_table
 from toolchain.tuning.apply import Applied, apply
 from toolchain.tuning.records import SHIPPED, Key, RecordFile, Records
-from toolchain.tuning.tasks import layer_of
+from toolchain.tuning.tasks import called, layer_of
 
 _MOST_CORES = 2  # times those that shipped records were measured with
 _ENTRY = "main"
+_SAMPLES = 8  # to calibrate with, where a network is quantized on its way
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def build(  # noqa: PLR0913 - a build has these independent parts
     name = imported.source.name
     known = Known(records, shipped, emulated)
     lowered = _guarded(name, lambda: backend.lowered(imported.module, board, without))
+    for left in _guarded(name, lambda: backend.left_out(imported.module, board, without)):
+        tell(f"the CPU computes {left}")
     applied: Applied = _guarded(name, lambda: known.applied(lowered, board, without))
     _tell_of(applied, known, board, tell)
     finished = _guarded(name, lambda: backend.finished(applied.module, board, applied.choices, without))
@@ -98,9 +102,42 @@ def build(  # noqa: PLR0913 - a build has these independent parts
             files.write_atomic(staging / bundle.RECORDS, applied.records)
         again = " ".join([command, *known.options(applied), *(f"--without {one}" for one in sorted(without))])
         manifest = _manifest(imported, board, staging, (backend, cross), tuple(compiled.params), again)
-        manifest = dataclasses.replace(manifest, records=_tuned(applied))
+        manifest = dataclasses.replace(manifest, records=_tuned(applied), modelled=_modelled(lowered, applied, board))
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
     return bundle.load(folder)
+
+
+def computes_int8(board: Board, without: Collection[str] = ()) -> bool:
+    """Whether a board's accelerator, which computes int8 alone, is made use of."""
+    backend = BACKENDS[board.backend]
+    return backend.INT8 and backend.TEMPLATES[0] not in without
+
+
+def suited(
+    source: SourceModel,
+    board: Board,
+    given: inputs.Source,
+    without: Collection[str] = (),
+    tell: Callable[[str], None] = lambda _line: None,
+) -> SourceModel:
+    """Return a model as the board's accelerator can compute it: quantized, where that computes int8 alone.
+
+    A network of floats is calibrated with what it is to be run with, and with random numbers of the same seed; a user
+    who has data of the model's own quantizes it beforehand.
+
+    Args:
+        source: The model.
+        board: The board type.
+        given: What the model is run with.
+        without: Names of templates that must not be used.
+        tell: Told when a model is quantized.
+    """
+    if not computes_int8(board, without) or quantize.is_quantized(source):
+        return source
+    tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
+    random = [inputs.random(source.inputs, given.seed + number) for number in range(_SAMPLES)]
+    first = [inputs.make(given, source.inputs)] if given.npz or given.image else []
+    return quantize.quantized(source, [*first, *random][:_SAMPLES]).source
 
 
 def record_key(board: Board, *, emulated: bool = False) -> Key:
@@ -174,6 +211,20 @@ def _tuned(applied: Applied) -> Tuned:
         return Tuned()
     digest = files.sha256_bytes(applied.records) if applied.tuned else ""
     return Tuned(digest, applied.tasks, applied.tuned, applied.shipped)
+
+
+def _modelled(lowered: tvm.IRModule, applied: Applied, board: Board) -> Modelled | None:
+    """Add up what a model of the board's accelerator says of each of its kernels."""
+    model = BACKENDS[board.backend].machine_model(board)
+    if model is None:
+        return None
+    layers = [(layer, str(one.attrs.get(EXACT, layer))) for _, one in called(lowered) if (layer := layer_of(one))]
+    known = {exact: model.cycles(exact, applied.choices.get(layer)) for layer, exact in dict.fromkeys(layers)}
+    found = [one for _, exact in layers if (one := known[exact]) is not None]
+    if not found:
+        return None
+    cycles, macs = sum(one.cycles for one in found), sum(one.macs for one in found)
+    return Modelled(model.name, model.clock_mhz, len(found), cycles, macs, found[0].macs_per_cycle)
 
 
 def _without_bodies(module: tvm.IRModule) -> tvm.IRModule:

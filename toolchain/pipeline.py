@@ -112,12 +112,15 @@ class Pipeline:
             self.tell(f"importing {wanted.source}")
             loaded = model.load(wanted.source, wanted.shapes, wanted.given.seed)
             fed = inputs.make(wanted.given, loaded.inputs)
+            loaded = compiler.suited(loaded, self.board, wanted.given, self.without, self.tell)
             imported = model.import_model(loaded)
         with self.stages.timed("reference"):
-            self.tell(f"running it with {reference.NAME}")
-            outputs = reference.run(loaded, fed)
+            exact = compiler.computes_int8(self.board, self.without)
+            name = reference.name(to_the_letter=exact)
+            self.tell(f"running it with {name}")
+            outputs = reference.run(loaded, fed, to_the_letter=exact)
             expected = bundle.Reference(
-                reference.NAME, fed, outputs, reference.tolerance(loaded, float16=self.board.target.float16)
+                name, fed, outputs, reference.tolerance(loaded, float16=self.board.target.float16)
             )
         with self.stages.timed("compile"):
             self.tell(f"compiling for {self.board.name}")
@@ -230,6 +233,7 @@ class Pipeline:
             difference=done.difference,
             transfer=done.transfer,
             top=_top(labels, measured),
+            modelled=made.manifest.modelled,
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
@@ -249,6 +253,7 @@ class Pipeline:
             measurement=measured,
             transfer=measured.transfer,
             top=_top(labels, measured),
+            modelled=found.manifest.modelled,
         )
 
     def _measure(self, lab: Lab, program: Program, fed: Tensors, settings: Settings) -> Measurement:

@@ -37,10 +37,21 @@ def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
     return _FLOAT16_TOLERANCE if float16 else None
 
 
-def run(source: SourceModel, inputs: Tensors) -> dict[str, NDArray[Any]]:
+def name(*, to_the_letter: bool = False) -> str:
+    """Return what a report calls the reference; the argument is that of `run`."""
+    return f"{NAME} without optimisations" if to_the_letter else NAME
+
+
+def run(source: SourceModel, inputs: Tensors, *, to_the_letter: bool = False) -> dict[str, NDArray[Any]]:
     """Run a model once with ONNX Runtime on this machine's CPU.
 
     One thread: a reduction split over threads may add up in another order, and the reference is to be reproducible.
+
+    Args:
+        source: The model.
+        inputs: What it is run with.
+        to_the_letter: Whether each operator is computed as the file has it. Otherwise those around a quantized one are
+            merged with it, which rounds elsewhere.
 
     Returns:
         The outputs by name.
@@ -51,6 +62,8 @@ def run(source: SourceModel, inputs: Tensors) -> dict[str, NDArray[Any]]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = _FATAL_ONLY
+    if to_the_letter:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(
             source.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolchain.bench import Latency, Measurement
+from toolchain.bundle import Modelled
 from toolchain.deploy import Transfer
 from toolchain.inputs import Guess
 from toolchain.store import DeviceFacts
@@ -37,6 +38,7 @@ class Report:
         difference: How far the outputs are from it.
         warnings: What else makes the result doubtful.
         top: Top-5 table, where labels were given.
+        modelled: What a model of the accelerator says of its part of a run; None where there is none.
     """
 
     board: str
@@ -52,6 +54,7 @@ class Report:
     difference: Difference | None = None
     warnings: tuple[str, ...] = field(default=())
     top: tuple[Guess, ...] = ()
+    modelled: Modelled | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -66,6 +69,7 @@ class Report:
             "outputs": self._outputs(),
             "latency_ms": asdict(measured.latency),
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
+            "modelled": _modelled(self.modelled),
             "threads": measured.run.threads,
             "load_ms": measured.run.load_ms,
             "peak_rss_kib": measured.run.peak_rss_kib,
@@ -90,6 +94,13 @@ class Report:
         }
 
 
+def _modelled(found: Modelled | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    derived = {"ms": found.milliseconds, "gops": found.gops, "utilisation": found.utilisation}
+    return {**asdict(found), **{name: round(value, 4) for name, value in derived.items()}}
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -112,6 +123,7 @@ def table(report: Report) -> str:
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),
         ("", f"{_spread(latency)}{mark}"),
         ("runs", f"{_runs_text(report)}{mark}"),
+        ("modelled", _modelled_text(report.modelled)),
         ("transfer", _transfer_text(report.transfer)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
@@ -139,6 +151,15 @@ def _outputs_text(report: Report) -> str:
     return (
         f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
         f" (limit {report.difference.tolerance:.0e})"
+    )
+
+
+def _modelled_text(found: Modelled | None) -> str:
+    if found is None:
+        return ""
+    return (
+        f"{_ms(found.milliseconds)} at {found.clock_mhz:g} MHz in {found.kernels} kernels of the accelerator,"
+        f" {found.gops:.1f} GOPS, {found.utilisation:.0%} of its peak (model {found.model}, not measured)"
     )
 
 

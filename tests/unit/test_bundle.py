@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from tests import bundles as made
 from toolchain import bundle, files, tensors
+from toolchain.bundle import Modelled
 from toolchain.errors import InputError, VerificationError
 
 
@@ -312,3 +314,14 @@ def test_a_manifest_with_other_words_about_records_is_refused(tiny, value):
     document = json.loads(tiny.manifest.encoded()) | {"records": value}
     with pytest.raises(VerificationError, match="manifest of here is not valid"):
         bundle.read_manifest(files.canonical_json(document), "here")
+
+
+def test_what_a_model_says_is_part_of_the_manifest(tiny):
+    array = Modelled("ideal", 100.0, kernels=2, cycles=1000, macs=128_000, macs_per_cycle=256)
+    manifest = dataclasses.replace(tiny.manifest, modelled=array)
+    assert bundle.read_manifest(manifest.encoded(), "here") == manifest
+    assert (array.milliseconds, array.utilisation, array.gops) == pytest.approx((0.01, 0.5, 25.6))
+
+
+def test_a_manifest_without_a_model_says_nothing_of_it(tiny):
+    assert "modelled" not in json.loads(tiny.manifest.encoded())

@@ -12,6 +12,7 @@ import pytest
 
 from toolchain import bench, files, report
 from toolchain.bench import Conditions, Measurement
+from toolchain.bundle import Modelled
 from toolchain.deploy import Transfer
 from toolchain.inputs import Guess
 from toolchain.report import Report
@@ -189,3 +190,27 @@ def test_junit_with_what_xml_cannot_hold():
     data = report.junit_failure("x", "bell \x07", "\x1b[31mred\x1b[0m \x00 \ud800 \ufffe ümläut 🙂")
     failure = ET.fromstring(data).find("testcase/failure")  # noqa: S314
     assert (failure.get("message"), failure.text) == ("bell ", "[31mred[0m    ümläut 🙂")
+
+
+# --- what a model of an accelerator says ---
+
+ARRAY = Modelled("hls-pynq", 100.0, kernels=19, cycles=8_000_000, macs=1_600_000_000, macs_per_cycle=256)
+
+
+def test_modelled_numbers_are_derived_from_cycles():
+    found = parsed(made(modelled=ARRAY))["modelled"]
+    assert found == {
+        "model": "hls-pynq", "clock_mhz": 100.0, "kernels": 19, "cycles": 8_000_000, "macs": 1_600_000_000,
+        "macs_per_cycle": 256, "ms": 80.0, "gops": 40.0, "utilisation": 0.7812,
+    }  # fmt: skip
+
+
+def test_modelled_numbers_are_told_to_be_none_of_the_device():
+    line = next(line for line in report.table(made(modelled=ARRAY)).splitlines() if line.startswith("modelled"))
+    assert "80.00 ms at 100 MHz in 19 kernels" in line
+    assert line.endswith("(model hls-pynq, not measured)")
+
+
+def test_a_board_without_an_accelerator_has_no_modelled_numbers():
+    assert parsed(made())["modelled"] is None
+    assert "modelled" not in report.table(made())

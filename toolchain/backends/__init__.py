@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolchain.backends import cpu, mali
+from toolchain.backends import cpu, mali, vta
+from toolchain.backends._attributes import Cycles
 
 if TYPE_CHECKING:
     import tvm
@@ -39,11 +40,33 @@ class Templates(Protocol):
         """Return billions of floating-point operations of one call."""
 
 
+class MachineModel(Protocol):
+    """A model of an accelerator that tells how long a kernel takes without running it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for reports."""
+
+    @property
+    def clock_mhz(self) -> float:
+        """Clock of the accelerator."""
+
+    def cycles(self, layer: str, choice: Choice | None) -> Cycles | None:
+        """Return what a layer takes in a chosen way, or else in the likely fastest; None if others compute it.
+
+        Raises:
+            BuildError: It cannot be computed in that way.
+        """
+
+
 class Backend(Protocol):
     """What a backend module offers the compiler."""
 
     TEMPLATES: tuple[str, ...]
     """Names of the templates."""
+    INT8: bool
+    """Whether the accelerator computes int8 alone, so that a network of floats is quantized first. Its own template is
+    then the first one."""
 
     def target(self, board: Board) -> tvm.target.Target:
         """Return the TVM code-generation target of a board."""
@@ -68,6 +91,9 @@ class Backend(Protocol):
         TIR without a schedule.
         """
 
+    def left_out(self, module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> Sequence[str]:
+        """Name the layers of an imported module that the accelerator leaves to the CPU, each with the cause."""
+
     def finished(
         self,
         module: tvm.IRModule,
@@ -84,6 +110,9 @@ class Backend(Protocol):
             without: Names of templates that must not be used.
         """
 
+    def machine_model(self, board: Board) -> MachineModel | None:
+        """Return a model of the board's accelerator; None if there is none."""
+
     def shipped(self, board: Board) -> str:
         """Name the tuning records that come with the toolchain and suit a board; empty if there are none."""
 
@@ -99,5 +128,5 @@ class Backend(Protocol):
         """
 
 
-BACKENDS: dict[str, Backend] = {"cpu": cpu, "mali": mali}
-"""CPUs through LLVM, x86-64 and Arm; Mali GPUs through OpenCL."""
+BACKENDS: dict[str, Backend] = {"cpu": cpu, "mali": mali, "vta": vta}
+"""CPUs through LLVM, x86-64 and Arm; Mali GPUs through OpenCL; the VTA accelerator through instruction streams."""

@@ -67,15 +67,17 @@ class Boards:
     Attributes:
         places: One for each.
         lease: The farm's lease of them, if they are the farm's.
+        model: Name of the model of an accelerator that stands in for boards; empty where there are some.
     """
 
     places: tuple[Place, ...]
     lease: Lease | None = None
+    model: str = ""
 
     @property
     def emulated(self) -> bool:
-        """Whether any of their times mean nothing."""
-        return any(place.emulated for place in self.places)
+        """Whether any of their times are not a real board's."""
+        return bool(self.model) or any(place.emulated for place in self.places)
 
     def report(self, event: Event) -> None:
         """Let `toolchain farm status` know what happens on a board."""

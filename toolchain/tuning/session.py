@@ -14,7 +14,7 @@ from pathlib import Path
 import tvm
 
 from toolchain import compiler, cross, files, flops, model
-from toolchain.backends import BACKENDS, Templates
+from toolchain.backends import BACKENDS, MachineModel, Templates
 from toolchain.board import Board
 from toolchain.errors import DeviceError, InputError
 from toolchain.model import ImportedModel
@@ -22,11 +22,12 @@ from toolchain.pipeline import Model
 from toolchain.tuning import hardware, places, tasks, tune_report
 from toolchain.tuning.builder import Builder
 from toolchain.tuning.measure import Event, MeasurePool
+from toolchain.tuning.modelled import Modelled
 from toolchain.tuning.places import Boards, Tell, Wanted
 from toolchain.tuning.records import Key, RecordFile, default_path
 from toolchain.tuning.tasks import Task
 from toolchain.tuning.tune_report import BoardRow, Point, TaskRow, Totals, TuneReport
-from toolchain.tuning.tuner import Plan, TaskState, Tuning
+from toolchain.tuning.tuner import Builds, Measures, Plan, TaskState, Tuning
 
 _FLOAT_BYTES = 4
 _LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
@@ -70,13 +71,14 @@ class Extracted:
     tasks: tuple[Task, ...]
 
 
-def extract(wanted: Model, board: Board, without: Collection[str] = ()) -> Extracted:
+def extract(wanted: Model, board: Board, without: Collection[str] = (), tell: Tell = lambda _line: None) -> Extracted:
     """Import a model and list its tasks for a board type.
 
     Args:
         wanted: The model.
         board: The board type.
         without: Names of templates that are not to be used.
+        tell: Told where the model is quantized on its way.
 
     Raises:
         InputError: There is no such model, it cannot be imported, or the board file does not say the board's cores.
@@ -87,7 +89,8 @@ def extract(wanted: Model, board: Board, without: Collection[str] = ()) -> Extra
             hint=f"set `cores` in boards/{board.name}.toml",
         )
     backend = BACKENDS[board.backend]
-    imported = model.import_model(model.load(wanted.source, wanted.shapes, wanted.given.seed))
+    loaded = model.load(wanted.source, wanted.shapes, wanted.given.seed)
+    imported = model.import_model(compiler.suited(loaded, board, wanted.given, without, tell))
     target = backend.target(board)
     templates = backend.templates(board, without)
     lowered = backend.lowered(imported.module, board, without)
@@ -151,8 +154,11 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneRepor
     if file.path.exists():
         file.read()
     tell(f"importing {wanted.model.source}")
-    found = extract(wanted.model, wanted.board, wanted.without)
+    found = extract(wanted.model, wanted.board, wanted.without, tell)
     chosen = tasks.select(found.tasks, wanted.operators)
+    model = BACKENDS[wanted.board.backend].machine_model(wanted.board) if wanted.board.emulated else None
+    if model is not None:
+        return _by_model(wanted, found, chosen, file, model, tell, redraw)
     tell(f"{len(chosen)} tasks for {wanted.board.name}")
     with contextlib.ExitStack() as stack:
         folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
@@ -163,6 +169,34 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[str], None]) -> TuneRepor
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
         return _tuned(wanted, found, chosen, file, builder, pool, watch, redraw)
+
+
+def _by_model(  # noqa: PLR0913, PLR0917 - as `_tuned`
+    wanted: Request,
+    found: Extracted,
+    chosen: Sequence[Task],
+    file: RecordFile,
+    model: MachineModel,
+    tell: Tell,
+    redraw: Callable[[str], None],
+) -> TuneReport:
+    """Tune the accelerator's kernels by a model of it, where a board's times would be an emulator's.
+
+    Raises:
+        InputError: None of the tasks is the accelerator's.
+    """
+    own = [task for task in chosen if task.layer and model.cycles(task.layer, None) is not None]
+    if not own:
+        raise InputError(
+            f"the accelerator of {wanted.board.name} computes none of the {len(chosen)} chosen tasks",
+            details=f"its board's times are an emulator's, and the model {model.name} knows the accelerator alone",
+            hint=f"`toolchain tasks {wanted.model.source} --board {wanted.board.name}` lists them",
+        )
+    tell(f"{len(own)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
+    if len(own) < len(chosen):
+        tell(f"{len(chosen) - len(own)} tasks of the CPU are left as they are")
+    modelled = Modelled(model)
+    return _tuned(wanted, found, own, file, modelled, modelled, _Watch(tell, Boards((), model=model.name)), redraw)
 
 
 def _examine(board: Board, held: Boards, tell: Tell) -> None:
@@ -187,8 +221,8 @@ def _tuned(  # noqa: PLR0913, PLR0917 - all of a session comes together here
     found: Extracted,
     chosen: Sequence[Task],
     file: RecordFile,
-    builder: Builder,
-    pool: MeasurePool,
+    builder: Builds,
+    pool: Measures,
     watch: _Watch,
     redraw: Callable[[str], None],
 ) -> TuneReport:
@@ -259,6 +293,9 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         BoardRow(place.name, watch.trials[place.name], watch.failures[place.name], watch.quarantines[place.name])
         for place in watch.boards.places
     )
+    if watch.boards.model:
+        failed = sum(state.failed for state in job.states)
+        rows = (BoardRow(f"model {watch.boards.model}", job.trials, failed, 0),)
     return TuneReport(
         model=found.imported.source.name,
         board=wanted.board.name,

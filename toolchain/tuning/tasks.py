@@ -66,7 +66,7 @@ def extract(module: tvm.IRModule, target: tvm.target.Target, templates: Template
     """
     fused = {workload_hash(item.dispatched[0]): item for item in _extracted(module, target)}
     calls: dict[str, list[tuple[str, Any]]] = {}
-    for name, function in _called(module):
+    for name, function in called(module):
         calls.setdefault(_key(function), []).append((name, function))
     found: list[Task] = []
     for key, same in calls.items():
@@ -112,8 +112,8 @@ def workload_hash(module: tvm.IRModule) -> str:
     return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
 
 
-def _called(module: tvm.IRModule) -> Iterator[tuple[str, Any]]:
-    """Yield name and function of each call of a kernel."""
+def called(module: tvm.IRModule) -> Iterator[tuple[str, Any]]:
+    """Yield name and function of each call of a kernel of a lowered Relax module."""
     for block in module[_ENTRY].body.blocks:
         for binding in block.bindings:
             if getattr(getattr(binding.value, "op", None), "name", "") in _CALLS:

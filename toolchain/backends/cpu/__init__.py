@@ -19,10 +19,14 @@ from toolchain.board import Board
 from toolchain.errors import InputError
 
 __all__ = [
+    "INT8",
     "TEMPLATES",
     "cpu_features",
     "finished",
+    "left_out",
     "lowered",
+    "lowered_floats",
+    "machine_model",
     "python_runtime",
     "shipped",
     "space",
@@ -32,6 +36,9 @@ __all__ = [
 
 TEMPLATES = _templates.NAMES
 """Names of the templates."""
+
+INT8 = False
+"""It computes float32 too."""
 
 _ARM_TRIPLES = ("aarch64", "arm")
 _SHIPPED = {16: "x86-64-v4", 8: "x86-64-v3"}
@@ -63,19 +70,41 @@ def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -
             f"board {board.name} computes with its CPU, and kernels for CPUs do so in float32 or int8",
             hint="leave --float16 out; a network that is quantized in its file runs in int8",
         )
-    transform = relax.transform
+    own, left_out = target(board), frozenset(without)
+    # Before constants are folded, which turns the bytes of a quantized network's weights into floats.
+    return _in_kernels(int8.quantized(_prepared(module, own), machine(own), left_out), own, left_out)
+
+
+def lowered_floats(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tvm.IRModule:
+    """Rewrite a module as `lowered` does, but compute in floats what its file has quantized.
+
+    Floats hold the integers of a quantized network exactly: results are those of the file, to the bit.
+    """
     own = target(board)
+    return _in_kernels(_prepared(module, own), own, frozenset(without))
+
+
+def _prepared(module: tvm.IRModule, own: tvm.target.Target) -> tvm.IRModule:
+    transform = relax.transform
     with own:
-        module = tvm.transform.Sequential([transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()])(
-            module
-        )
-        # Folding turns the bytes of a quantized network's weights into floats.
-        quantized = int8.quantized(module, machine(own), frozenset(without))
-        blocked = _graph.blocked(fold.folded(quantized), machine(own), frozenset(without))
+        prepared: tvm.IRModule = tvm.transform.Sequential(
+            [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
+        )(module)
+    return prepared
+
+
+def _in_kernels(module: tvm.IRModule, own: tvm.target.Target, without: frozenset[str]) -> tvm.IRModule:
+    with own:
+        blocked = _graph.blocked(fold.folded(module), machine(own), without)
         rewritten: tvm.IRModule = tvm.transform.Sequential(
-            [relax.get_pipeline("zero"), transform.AttachAttrLayoutFreeBuffers()]
+            [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
         )(blocked)
     return rewritten
+
+
+def left_out(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tuple[str, ...]:  # noqa: ARG001
+    """Return nothing: the CPU computes everything."""
+    return ()
 
 
 def finished(
@@ -118,6 +147,10 @@ def python_runtime(tell: Callable[[str], None]) -> Path:  # noqa: ARG001 - the p
         InputError: Always.
     """
     raise InputError("TVM runs kernels for CPUs as it is", hint="name a board with an accelerator")
+
+
+def machine_model(board: Board) -> None:
+    """Return none: kernels for CPUs are measured."""
 
 
 def shipped(board: Board) -> str:

@@ -21,10 +21,13 @@ from toolchain.board import Board
 from toolchain.errors import BuildError
 
 __all__ = [
+    "INT8",
     "TEMPLATES",
     "cpu_features",
     "finished",
+    "left_out",
     "lowered",
+    "machine_model",
     "python_runtime",
     "shipped",
     "space",
@@ -34,6 +37,9 @@ __all__ = [
 
 TEMPLATES: tuple[str, ...] = ()
 """There are none: all kernels are TVM's, with a schedule of MetaSchedule or of the rules here."""
+
+INT8 = False
+"""It computes floats too."""
 
 _LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
 
@@ -121,6 +127,11 @@ def lowered(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -
     return without_single_steps(fused)
 
 
+def left_out(module: tvm.IRModule, board: Board, without: Collection[str] = ()) -> tuple[str, ...]:  # noqa: ARG001
+    """Return nothing: the GPU computes everything."""
+    return ()
+
+
 def finished(
     module: tvm.IRModule,
     board: Board,
@@ -145,6 +156,10 @@ def _scheduled(module: tvm.IRModule, own: tvm.target.Target) -> tvm.IRModule:
         )
         scheduled: tvm.IRModule = schedule(module.clone())  # DLight writes into what it is given
     return scheduled
+
+
+def machine_model(board: Board) -> None:
+    """Return none: kernels for GPUs are measured."""
 
 
 def shipped(board: Board) -> str:  # noqa: ARG001 - the protocol's

@@ -15,7 +15,6 @@ from toolchain.backends.vta.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
-_IDENTITY_SHIFT = 6  # of an identity matrix of int8
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Conv2d:
         block, batch = config.block, self.batch
         blocks_in, blocks_out = self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, 1, block), "int8")
-        found = [
+        found: list[tuple[tuple[int, ...], str]] = [
             ((batch, blocks_in, self.height, self.width, 1, block), "int8"),
             ((blocks_out, blocks_in, *self.kernel, block, block), "int8"),
         ]
@@ -89,14 +88,13 @@ class Conv2d:
         return (*found, y)
 
     def task(self) -> Conv2d:
-        """Return the layer as it is tuned: other values of its constants make the same instructions."""
-        residual = self.residual_shift
+        """Return the layer as it is tuned: other constants make the same instructions, and a residual few more."""
         return replace(
             self,
             shift=_MOST_SHIFT + 1 if self.shift > _MOST_SHIFT else min(self.shift, 1),
             low=0 if self.low >= 0 else -128,
             high=127,
-            residual_shift=None if residual is None else _IDENTITY_SHIFT + (residual > _IDENTITY_SHIFT),
+            residual_shift=None,
         )
 
     def to_json(self) -> str:
@@ -114,7 +112,8 @@ class Conv2d:
         table: dict[str, Any] = json.loads(text)
         if table.pop("kind", "") != _KIND:
             raise ValueError("this is no layer of VTA")
-        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in table.items()})
+        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
+        return cls(**values)
 
 
 def is_layer(text: str) -> bool:

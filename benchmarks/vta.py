@@ -1,0 +1,145 @@
+"""The ten convolutions of ResNet-18 on the VTA accelerator, tuned; in modelled cycles, which nobody measured.
+
+    python benchmarks/vta.py [--trials 48] [--json FILE]
+
+For each: cycles, billions of operations a second at 100 MHz and share of the peak with either profile of the model,
+beside what a Pynq reached after two hours of tuning in the tutorial that these tasks come from. Then the whole network,
+the seconds that tuning took, and how fast the simulator computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolchain.backends.vta import kernels
+from toolchain.backends.vta.config import DEFAULT
+from toolchain.backends.vta.isa import Revision
+from toolchain.backends.vta.kernels import Choice
+from toolchain.backends.vta.layers import Conv2d
+from toolchain.backends.vta.simulator import Profile, Simulator
+from toolchain.backends.vta.stream import Stream
+from toolchain.errors import BuildError
+
+CLOCK_HZ = 100e6
+PEAK_GOPS = 51.2
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A task of the tutorial: size, channels, window, stride, calls in the network, and what a Pynq reached."""
+
+    size: int
+    channels: int
+    filters: int
+    window: int
+    stride: int
+    calls: int
+    gops: float
+
+    def layer(self) -> Conv2d:
+        """Return its convolution: a shift by 8 and a clip to 0..127 follow."""
+        pad = self.window // 2
+        return Conv2d(
+            1, self.size, self.size, self.channels, self.filters, (self.window,) * 2, (self.stride,) * 2, (pad,) * 4,
+            shift=8, low=0, bias=False,
+        )  # fmt: skip
+
+
+SEEDS = (
+    Seed(56, 64, 64, 3, 1, 4, 23.24),
+    Seed(56, 64, 128, 1, 2, 1, 27.69),
+    Seed(56, 64, 128, 3, 2, 1, 22.97),
+    Seed(28, 128, 128, 3, 1, 3, 31.26),
+    Seed(28, 128, 256, 1, 2, 1, 15.15),
+    Seed(28, 128, 256, 3, 2, 1, 22.74),
+    Seed(14, 256, 256, 3, 1, 3, 15.27),
+    Seed(14, 256, 512, 1, 2, 1, 2.18),
+    Seed(14, 256, 512, 3, 2, 1, 3.99),
+    Seed(7, 512, 512, 3, 1, 3, 6.32),
+)
+"""In the order of their sizes; the tutorial gives its figures in an order of its own, which may be another one."""
+
+
+def streams(layer: Conv2d, trials: int) -> Iterator[tuple[Choice, Stream]]:
+    """Yield the likely best ways to compute a layer, each with its instructions."""
+    for choice in kernels.candidates(layer, DEFAULT)[:trials]:
+        try:
+            yield choice, kernels.stream(layer, choice, DEFAULT, Revision.V2020_12)
+        except BuildError:  # the filter of candidates is an estimate
+            continue
+
+
+def tuned(seed: Seed, trials: int) -> dict[str, Any]:
+    """Tune a task with either profile."""
+    simulator, start = Simulator(), time.monotonic()
+    found = [(choice, stream, {one: simulator.cycles(stream, one) for one in Profile}) for choice, stream in
+             streams(seed.layer(), trials)]  # fmt: skip
+    row: dict[str, Any] = {**asdict(seed), "candidates": len(found), "seconds": time.monotonic() - start}
+    for profile in Profile:
+        choice, _stream, statistics = min(found, key=lambda one: one[2][profile].cycles)
+        cycles = statistics[profile].cycles
+        row[profile.name.lower()] = {
+            "cycles": cycles,
+            "gops": 2 * seed.layer().macs / cycles * CLOCK_HZ / 1e9,
+            "utilisation": seed.layer().macs / (cycles * DEFAULT.block**2),
+            "choice": choice.document(),
+        }
+    return row
+
+
+def speed(layer: Conv2d) -> float:
+    """Return how many millions of multiply-adds a second the simulator computes, the values included."""
+    _choice, stream = next(streams(layer, 1))
+    random = np.random.default_rng(0)
+    arrays = [
+        random.integers(-8, 8, shape).astype(dtype) if number < len(stream.buffers) - 1 else np.zeros(shape, dtype)
+        for number, (shape, dtype) in enumerate(layer.arguments())
+    ]
+    simulator = Simulator()
+    simulator.run(stream, arrays)
+    start = time.monotonic()
+    simulator.run(stream, arrays)
+    return layer.macs / (time.monotonic() - start) / 1e6
+
+
+def told(row: dict[str, Any]) -> str:
+    """Return the line of a task."""
+    shape = f"{row['size']}x{row['size']} {row['channels']}->{row['filters']} {row['window']}x{row['window']}"
+    sides = [row[one.name.lower()] for one in Profile]
+    figures = "  ".join(f"{one['cycles']:>8} {one['gops']:6.2f} {one['utilisation']:5.2f}" for one in sides)
+    return f"{shape:22} s{row['stride']}  x{row['calls']}  {figures}  {row['gops']:6.2f}  {row['seconds']:5.1f} s"
+
+
+def main() -> None:
+    """Print a line for each task, then the sums."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=48)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    names = "  ".join(f"{one.name.lower() + ' cycles':>8}  GOPS  util" for one in Profile)
+    print(f"{'task':22} modelled: {names}  Pynq  tuning")
+    rows = []
+    for seed in SEEDS:
+        rows.append(tuned(seed, given.trials))
+        print(told(rows[-1]), flush=True)
+    total = {one.name.lower(): sum(row["calls"] * row[one.name.lower()]["cycles"] for row in rows) for one in Profile}
+    millis = ", ".join(f"{name} {cycles / CLOCK_HZ * 1e3:.1f} ms" for name, cycles in total.items())
+    seconds, fast = sum(row["seconds"] for row in rows), speed(SEEDS[0].layer())
+    print(f"ResNet-18's convolutions, modelled at 100 MHz: {millis}; peak {PEAK_GOPS} GOPS")
+    print(f"tuning took {seconds:.1f} s; the simulator computes {fast:.0f} million multiply-adds a second")
+    if given.json:
+        given.json.write_text(
+            json.dumps({"tasks": rows, "cycles": total, "seconds": seconds, "mmac_s": fast}, indent=2)
+        )
+
+
+if __name__ == "__main__":
+    main()
