@@ -109,8 +109,8 @@ def _head(data: bytes) -> tuple[VtaConfig, Revision, tuple[int, ...]]:
     magic, revision, *fields = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise _damaged(f"it starts with {magic!r}, not with {MAGIC!r}")
-    if data[21:24] != bytes(3):
-        raise _damaged("the unused bytes 21 to 23 are not zero")
+    if any(data[21:24]) or data[44:48] != _ZERO:
+        raise _damaged("the unused bytes 21 to 23 and 44 to 47 are not all zero")
     try:
         known = Revision(revision)
     except ValueError as fault:

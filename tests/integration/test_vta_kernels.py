@@ -1,0 +1,259 @@
+"""Kernels for VTA on the simulator: exact under every order of the stages, fast, and wrong without their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.vta_layers import RESNET, reference, task, tensors
+from toolchain.backends.vta import _native
+from toolchain.backends.vta.config import VtaConfig
+from toolchain.backends.vta.instructions import Gemm, Load, Memory, Store, Tokens
+from toolchain.backends.vta.isa import Revision
+from toolchain.backends.vta.kernels import Choice, candidates, stream
+from toolchain.backends.vta.layers import Conv2d
+from toolchain.backends.vta.simulator import Policy, Profile, Simulator
+from toolchain.backends.vta.stream import Stream
+from toolchain.backends.vta.verifier import verify
+from toolchain.errors import VerificationError
+
+ORDERS = [(Policy.TIMED, 0), (Policy.LOAD_FIRST, 0), (Policy.STORE_FIRST, 0), (Policy.RANDOM, 1), (Policy.RANDOM, 2)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _library():
+    _native.loaded()
+
+
+def ran(layer: Conv2d, made: Stream, order: tuple[Policy, int] = ORDERS[0], arguments=None) -> np.ndarray:
+    arguments = arguments or tensors(layer)
+    arguments[-1][:] = 77
+    Simulator(made.config, made.revision).run(made, arguments, policy=order[0], seed=order[1])
+    return arguments[-1]
+
+
+def assert_exact(layer: Conv2d, made: Stream, orders=tuple(ORDERS)) -> None:
+    arguments = tensors(layer)
+    expected = reference(layer, arguments)
+    for order in orders:
+        np.testing.assert_array_equal(ran(layer, made, order, arguments), expected)
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def smaller(shape: tuple[int, ...]) -> Conv2d:
+    """Return a task of ResNet-18 with a quarter of its channels and a half of its larger pictures."""
+    size, inputs, outputs, *rest = shape
+    return task(min(size, 28), inputs // 4, outputs // 4, *rest)
+
+
+@pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_small_layers_of_resnet(shape, slots):
+    layer = smaller(shape)
+    choice = candidates(layer)[0]
+    few = replace(choice, h_threads=min(slots, choice.h_threads), oc_threads=min(slots, choice.oc_threads))
+    assert_exact(layer, stream(layer, few))
+
+
+@pytest.mark.parametrize("shape", [RESNET[4][0], RESNET[7][0]])
+def test_layers_of_resnet(shape):
+    layer = replace(task(*shape), bias=True)
+    made = stream(layer, candidates(layer)[0])
+    verify(made.encoded())
+    assert_exact(layer, made, ORDERS[:1])
+
+
+@st.composite
+def layers(draw) -> Conv2d:
+    kernel = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
+    padding = draw(st.tuples(*4 * [st.integers(0, 4)]))
+    height, width = (
+        draw(st.integers(max(1, kernel[axis] - padding[axis] - padding[axis + 2]), 10)) for axis in range(2)
+    )
+    return Conv2d(
+        draw(st.integers(1, 2)),
+        height,
+        width,
+        16 * draw(st.integers(1, 4)),
+        16 * draw(st.integers(1, 4)),
+        kernel,
+        draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        padding,
+        draw(st.integers(0, 20)),
+        draw(st.sampled_from([-128, -7, 0])),
+        draw(st.sampled_from([127, 63])),
+        draw(st.booleans()),
+        draw(st.sampled_from([None, None, 0, 6, 7, 15])),
+    )
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(layers(), st.data())
+def test_any_layer(layer, data):
+    found = candidates(layer)
+    for slots in (1, 2):
+        fitting = [one for one in found if max(one.h_threads, one.oc_threads) == slots] or found
+        made = stream(layer, data.draw(st.sampled_from(fitting)))
+        verify(made.encoded())
+        assert_exact(layer, made)
+
+
+@pytest.mark.parametrize("revision", Revision)
+def test_another_machine(revision):
+    config = VtaConfig(log_uop_buff_size=9, log_inp_buff_size=11, log_wgt_buff_size=15, log_acc_buff_size=12)
+    layer = Conv2d(1, 9, 8, 48, 32, (3, 3), padding=(1, 1, 1, 1), shift=9, low=0, residual_shift=8)
+    for choice in candidates(layer, config)[::12]:
+        made = stream(layer, choice, config, revision)
+        verify(made.encoded())
+        assert_exact(layer, made)
+
+
+def test_sums_that_leave_32_bits():
+    layer = Conv2d(1, 3, 3, 16, 16, shift=3)
+    arguments = tensors(layer)
+    arguments[2][:] = np.int32(2**31 - 1)
+    made = stream(layer, candidates(layer)[0])
+    np.testing.assert_array_equal(ran(layer, made, ORDERS[0], arguments), reference(layer, arguments))
+
+
+def test_a_dense_layer():
+    layer = Conv2d(3, 1, 1, 512, 1008, shift=10)
+    made = stream(layer, candidates(layer)[0])
+    verify(made.encoded())
+    assert_exact(layer, made, ORDERS[:2])
+
+
+# --- speed ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def best(shape: tuple[int, ...], profile: Profile):
+    """Return the statistics of the fastest of the first candidates."""
+    simulator, layer = Simulator(), task(*shape)
+    runs = [simulator.cycles(stream(layer, choice), profile) for choice in candidates(layer)[:4]]
+    return min(runs, key=lambda one: one.cycles)
+
+
+@pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
+def test_the_array_is_busy(shape):
+    used = best(shape, Profile.IDEAL).utilisation
+    gemms = shape[1] // 16 * shape[3] ** 2
+    bound = gemms / (gemms + 1 + 3 * 2)  # a reset, and three ALU operations of two cycles
+    assert bound * 0.9 < used <= bound
+
+
+@pytest.mark.parametrize(("profile", "most"), [(Profile.IDEAL, 7.6e6), (Profile.HLS_PYNQ, 7.75e6)])
+def test_the_whole_network(profile, most):
+    assert sum(times * best(shape, profile).cycles for shape, times in RESNET) < most
+
+
+def test_two_slots_overlap():
+    layer, simulator = task(*RESNET[6][0]), Simulator()
+    choice = Choice(1, 7, 14, 2, 4, 2, 2)
+    cycles = [
+        simulator.cycles(stream(layer, replace(choice, h_threads=one, oc_threads=one)), Profile.IDEAL).cycles
+        for one in (1, 2)
+    ]
+    assert cycles[1] < 0.8 * cycles[0]
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+QUEUES = ["l2g", "g2l", "g2s", "s2g"]
+SENDERS = {"l2g": (0, "push_next"), "g2l": (1, "push_prev"), "g2s": (1, "push_next"), "s2g": (2, "push_prev")}
+TAKERS = {"l2g": (1, "pop_prev"), "g2l": (0, "pop_next"), "g2s": (2, "pop_prev"), "s2g": (1, "pop_next")}
+TANGLED = Conv2d(1, 12, 12, 64, 64, (3, 3), padding=(1, 1, 1, 1), shift=9)
+
+
+def stage(one) -> int:
+    if isinstance(one, Store):
+        return 2
+    return 0 if isinstance(one, Load) and one.memory in {Memory.INP, Memory.WGT} else 1
+
+
+def flagged(made: Stream, queue: str, ends=(SENDERS, TAKERS)) -> list[list[int]]:
+    """Return the instructions that send to a queue, and those that take from it."""
+    return [
+        [
+            index
+            for index, one in enumerate(made.instructions)
+            if stage(one) == end[queue][0] and getattr(one.tokens, end[queue][1])
+        ]
+        for end in ends
+    ]
+
+
+def without(made: Stream, queue: str, which: list[int]) -> Stream:
+    """Delete some tokens of a queue, on both of its ends."""
+    changed = list(made.instructions)
+    for end, indices in zip((SENDERS, TAKERS), flagged(made, queue), strict=True):
+        for index in (indices[n] for n in which):
+            tokens = replace(changed[index].tokens, **{end[queue][1]: False})
+            changed[index] = replace(changed[index], tokens=tokens)
+    return replace(made, instructions=tuple(changed))
+
+
+def caught(layer: Conv2d, made: Stream) -> bool:
+    """Whether a program is refused or computes something else under any order of the stages."""
+    expected = reference(layer, tensors(layer))
+    for order in ORDERS:
+        try:
+            if not np.array_equal(ran(layer, made, order), expected):
+                return True
+        except VerificationError:
+            return True
+    return False
+
+
+@cache
+def tangled(slots: int) -> Stream:
+    return stream(TANGLED, Choice(1, 4, 6, 2, 2, slots, slots))
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("queue", QUEUES)
+def test_no_queue_is_idle(queue, slots):
+    made = tangled(slots)
+    assert not caught(TANGLED, made)
+    sent, taken = flagged(made, queue)
+    assert len(sent) == len(taken) > 1
+    assert caught(TANGLED, without(made, queue, list(range(len(sent)))))
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("slots", [1, 2])
+def test_no_token_is_idle(queue, slots):
+    made = tangled(slots)
+    count = len(flagged(made, queue)[0])
+    chosen = sorted({0, count // 3, count // 2, count - 1})
+    missed = [which for which in chosen if not caught(TANGLED, without(made, queue, [which]))]
+    assert missed == []
+
+
+def test_a_token_too_few_on_one_side():
+    made = tangled(2)
+    index = flagged(made, "l2g")[0][-1]
+    changed = list(made.instructions)
+    changed[index] = replace(changed[index], tokens=Tokens())
+    with pytest.raises(VerificationError):
+        ran(TANGLED, replace(made, instructions=tuple(changed)))
+
+
+def test_gemm_needs_the_distance():
+    """The simulator refuses what the planner avoids: sums of one element in every step."""
+    layer = Conv2d(1, 1, 1, 64, 16, shift=8)
+    made = stream(layer, Choice(tile_ci=4))
+    (index,) = [at for at, one in enumerate(made.instructions) if isinstance(one, Gemm) and not one.reset]
+    gemm = made.instructions[index]
+    changed = list(made.instructions)
+    start = gemm.uop_bgn
+    changed[index] = replace(gemm, uop_end=start + 1, iter_out=4, src_factor_out=1, wgt_factor_out=1)
+    with pytest.raises(VerificationError):
+        ran(layer, replace(made, instructions=tuple(changed)))

@@ -1,0 +1,166 @@
+"""How a loop nest becomes one GEMM or ALU instruction: two loops of the machine around a sequence of micro-ops.
+
+Micro-ops cost their transfer, the machine's loops a refill of its pipeline for each pass: the cheapest mixture is
+taken. A sum can be added to again only after some steps, so a sequence runs over elements of ACC innermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+
+from toolchain.errors import BuildError
+
+DISTANCE = 4
+"""Steps after which an element of ACC may be written again."""
+
+_REFILL_CYCLES = 10
+_UOP_CYCLES = 0.5  # of its transfer
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop of a nest.
+
+    Attributes:
+        extent: Passes.
+        dst: Elements of ACC from one pass to the next.
+        src: Elements of the first operand's SRAM.
+        wgt: Elements of WGT.
+    """
+
+    extent: int
+    dst: int = 0
+    src: int = 0
+    wgt: int = 0
+
+    def holds(self, inner: Loop) -> bool:
+        """Whether this loop around the other is the same as one longer loop."""
+        steps = (inner.dst, inner.src, inner.wgt)
+        return (self.dst, self.src, self.wgt) == tuple(inner.extent * step for step in steps)
+
+
+UNIT = Loop(1)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """An instruction whose base addresses are not known yet.
+
+    Attributes:
+        outer: The outer of its loops.
+        inner: The inner one.
+        uops: dst, src and wgt of each micro-op, from the bases on.
+    """
+
+    outer: Loop
+    inner: Loop
+    uops: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Which loops of a nest are the machine's, and which ones micro-ops."""
+
+    outer: Loop
+    inner: Loop
+    sums: tuple[Loop, ...]
+    written: tuple[Loop, ...]
+
+    def group(self, least: int) -> int:
+        """Return the micro-ops of one pass over elements of ACC."""
+        return max(least, prod(loop.extent for loop in self.written))
+
+    def uops(self, least: int) -> int:
+        return prod(loop.extent for loop in self.sums) * self.group(least)
+
+    def keeps(self, distance: int) -> bool:
+        """Whether no element is written too early: the others between are real ones, or can be added."""
+        return self.group(1) >= distance or not (self.outer.dst or self.inner.dst)
+
+    def cost(self, least: int, fresh: float) -> float:
+        """Return an instruction's cycles beyond its steps, if a part of them needs fresh micro-ops."""
+        return self.outer.extent * self.inner.extent * _REFILL_CYCLES + self.uops(least) * _UOP_CYCLES * fresh
+
+
+def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int = 1) -> Nest:
+    """Return the cheapest instruction for a nest.
+
+    Sums of fewer elements than the distance get micro-ops that write behind them, up to the distance.
+
+    Args:
+        loops: The nest, the outermost loop first.
+        most_uops: Micro-ops that there is room for.
+        bases: With how many different bases it may be run; each needs micro-ops of its own, which fit best together.
+        runs: How often it is run.
+
+    Raises:
+        BuildError: It needs more micro-ops than there is room for.
+    """
+    loops = merged(loops)
+    least = DISTANCE if any(not loop.dst for loop in loops) else 1
+    divisions = [one for variant in _variants(loops) for one in _divisions(variant) if one.keeps(least)]
+    room, fresh = most_uops // bases, min(1.0, bases / runs)
+    fitting = [one for one in divisions if one.uops(least) <= most_uops]
+    if not fitting:
+        wanted = min(one.uops(least) for one in divisions)
+        raise BuildError(
+            "a loop nest does not fit in UOP",
+            details=f"{wanted} micro-ops are wanted, there is room for {most_uops}",
+        )
+    best = min(fitting, key=lambda one: (one.uops(least) > room, one.cost(least, fresh)))
+    return Nest(best.outer, best.inner, tuple(_sequence(best, least)))
+
+
+def merged(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """Return the nest with neighbouring loops made one where they can be, and without those of one pass."""
+    found: list[Loop] = []
+    for loop in loops:
+        if found and found[-1].holds(loop):
+            loop = Loop(found.pop().extent * loop.extent, loop.dst, loop.src, loop.wgt)  # noqa: PLW2901
+        if loop.extent > 1:
+            found.append(loop)
+    return tuple(found)
+
+
+def _variants(loops: tuple[Loop, ...]) -> Iterator[tuple[Loop, ...]]:
+    """Yield the nest itself, and with the last loop over ACC cut in two."""
+    yield loops
+    last = max((index for index, loop in enumerate(loops) if loop.dst), default=None)
+    if last is None or len(loops) > 2:  # noqa: PLR2004 - longer nests have enough loops to choose from
+        return
+    loop = loops[last]
+    for inside in range(2, loop.extent):
+        if loop.extent % inside == 0:
+            outside = Loop(loop.extent // inside, loop.dst * inside, loop.src * inside, loop.wgt * inside)
+            yield (*loops[:last], outside, Loop(inside, loop.dst, loop.src, loop.wgt), *loops[last + 1 :])
+
+
+def _divisions(loops: tuple[Loop, ...]) -> Iterator[_Division]:
+    """Yield each way to take at most two loops for the machine."""
+    for count in range(3):
+        for taken in combinations(range(len(loops)), count):
+            outer, inner = [*(loops[index] for index in taken), UNIT, UNIT][:2]
+            rest = [loop for index, loop in enumerate(loops) if index not in taken]
+            sums, written = (tuple(loop for loop in rest if bool(loop.dst) is kind) for kind in (False, True))
+            yield _Division(outer, inner, sums, written)
+
+
+def _sequence(division: _Division, least: int) -> Iterator[tuple[int, int, int]]:
+    for start in _offsets(division.sums, (0, 0, 0)):
+        group = list(_offsets(division.written, start))
+        yield from group
+        yield from ((behind, *start[1:]) for behind in range(len(group), least))
+
+
+def _offsets(loops: tuple[Loop, ...], start: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    if not loops:
+        yield start
+        return
+    loop, *inner = loops
+    for step in range(loop.extent):
+        steps = (loop.dst, loop.src, loop.wgt)
+        dst, src, wgt = (first + step * one for first, one in zip(start, steps, strict=True))
+        yield from _offsets(tuple(inner), (dst, src, wgt))
