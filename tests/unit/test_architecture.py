@@ -145,6 +145,7 @@ ORDER = [
     "toolchain.backends.vta._functions",
     "toolchain.backends.vta._offers",
     "toolchain.backends.vta",
+    "toolchain.backends.vta.listing",
     "toolchain.backends",
     "toolchain.bundle",
     "toolchain.tuning",

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from toolchain import _options
-from toolchain._commands import Result
-from toolchain.backends.vta import config, disasm
+from toolchain import _options, compiler, files, inputs, report
+from toolchain._commands import Console, Result
+from toolchain.backends import vta
+from toolchain.backends.vta import config, disasm, listing
 from toolchain.backends.vta._fields import Field
 from toolchain.backends.vta.isa import Isa, Revision
+from toolchain.backends.vta.layers import Conv2d, is_layer
+from toolchain.backends.vta.simulator import Profile
 from toolchain.backends.vta.stream import Stream
+from toolchain.board import Board
 from toolchain.errors import InputError
+from toolchain.pipeline import Model
+from toolchain.tuning import session
+from toolchain.tuning.records import RecordFile, default_path
 
 _REVISIONS = {one.date: one for one in Revision}
 _NEWEST = Revision.V2020_12
@@ -54,6 +62,58 @@ def show_isa(*, as_json: bool, **options: Any) -> Result:
     fields = {opcode: [_field_document(one) for one in found] for opcode, found in isa.fields().items()}
     document = {"config": isa.config.name, "revision": isa.revision.date, "instructions": fields}
     return Result(_isa_text(isa), document, as_json)
+
+
+@group.command("kernels")
+@click.argument("source", metavar="MODEL")
+@click.option("--board", "board_name", default="vta-sim", show_default=True, help="Board type, or its .toml.")
+@_options.shape_option
+@_options.seed_option
+@click.option("--records", type=_options.PATH, help="Tuning records to apply; records/BOARD.jsonl by default.")
+@click.option("-o", "--output", "folder", type=_options.PATH, help="Write each kernel's stream into this folder.")
+@_options.json_flag
+@click.pass_obj
+def kernels_command(console: Console, /, source: str, folder: Path | None, *, as_json: bool, **options: Any) -> Result:
+    """List the kernels of MODEL on the array: tiles, instructions, and modelled cycles."""
+    kind = _options.chosen_board(options)
+    found = _kernels(source, kind, options, console)
+    if folder:
+        _write(found, folder)
+    totals = {label: listing.total_ms(found, label) for label in map(listing.label, Profile)}
+    summary = ", ".join(f"{label} {value:.1f} ms" for label, value in totals.items())
+    text = report.columns(listing.table(found)) + f"\nall calls: {summary}; cycles are modelled, not measured"
+    return Result(text, {"kernels": [one.document() for one in found], "modelled_ms": totals}, as_json)
+
+
+def _write(kernels: Sequence[listing.Kernel], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise files.unwritable(folder, fault) from fault
+    for number, one in enumerate(kernels):
+        files.write_atomic(folder / f"{number:02}-{one.name}.vta", one.stream.encoded())
+
+
+def _kernels(source: str, kind: Board, options: Mapping[str, Any], console: Console) -> list[listing.Kernel]:
+    if kind.backend != "vta":
+        raise InputError(f"board {kind.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
+    model = Model(source, _options.parse_shapes(options["shapes"]), inputs.Source(seed=options["seed"]))
+    known = session.extract(model, kind, (), console.say)
+    best = _best(options["records"] or default_path(kind.name), kind)
+    offers = vta.templates(kind)
+    return [
+        listing.kernel(Conv2d.from_json(one.layer), one.weight, best.get(one.workload), offers)
+        for one in known.tasks
+        if is_layer(one.layer)
+    ]
+
+
+def _best(path: Path, kind: Board) -> dict[str, Any]:
+    """Return what the best tuning record says of each workload."""
+    if not path.exists():
+        return {}
+    found = RecordFile(path).read().best(compiler.record_key(kind, emulated=kind.emulated))
+    return {workload: json.loads(record.trace) for workload, record in found.items()}
 
 
 def _chosen(options: Mapping[str, Any]) -> tuple[config.VtaConfig | None, Revision | None]:

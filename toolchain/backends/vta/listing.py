@@ -1,0 +1,117 @@
+"""The kernels of a network, for people: how each is computed, and what the model of the array says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolchain.backends.vta._functions import stream_of
+from toolchain.backends.vta._offers import Offers
+from toolchain.backends.vta.kernels import Choice
+from toolchain.backends.vta.layers import Conv2d
+from toolchain.backends.vta.simulator import Profile, Simulator, Statistics
+from toolchain.backends.vta.stream import Stream
+
+_HEAD = ("KERNEL", "CALLS", "TILE h w ci co", "SLOTS", "INSTRUCTIONS", "BYTES")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel.
+
+    Attributes:
+        layer: What it computes.
+        calls: How many times one run of the network calls it.
+        choice: How.
+        tuned: Whether a tuning record says so.
+        stream: Its instructions.
+        statistics: What the simulator counts, by the name of the profile.
+        clock_mhz: Clock of the array.
+    """
+
+    layer: Conv2d
+    calls: int
+    choice: Choice
+    tuned: bool
+    stream: Stream
+    statistics: Mapping[str, Statistics]
+    clock_mhz: float
+
+    @property
+    def name(self) -> str:
+        """The layer in a word: window, stride, input, output channels."""
+        layer = self.layer
+        window = "x".join(map(str, layer.kernel))
+        shape = f"{layer.height}x{layer.width}x{layer.in_channels}"
+        return f"conv{window}s{layer.stride[0]}-{shape}-{layer.out_channels}"
+
+    def gops(self, profile: str) -> float:
+        """Return billions of operations a second; a multiply-add counts as two."""
+        return 2 * self.layer.macs / self.statistics[profile].cycles * self.clock_mhz / 1e3
+
+    def utilisation(self, profile: str) -> float:
+        """Return the share of the multiply-adds that the array could have done."""
+        found = self.statistics[profile]
+        return self.layer.macs / (found.cycles * found.macs_per_cycle)
+
+    def document(self) -> dict[str, Any]:
+        """Return all but the stream as JSON has it; cycles are modelled."""
+        modelled = {
+            name: {**asdict(one), "gops": round(self.gops(name), 3), "utilisation": round(self.utilisation(name), 4)}
+            for name, one in self.statistics.items()
+        }
+        known = {"name": self.name, "calls": self.calls, "layer": asdict(self.layer), "tuned": self.tuned}
+        sizes = {"instructions": len(self.stream.instructions), "bytes": len(self.stream.encoded())}
+        return {**known, "choice": self.choice.document(), **sizes, "clock_mhz": self.clock_mhz, "modelled": modelled}
+
+
+def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, offers: Offers) -> Kernel:
+    """Compile a layer and count its cycles.
+
+    Args:
+        layer: What to compute.
+        calls: How often.
+        chosen: What a tuning record says of it; None where there is none.
+        offers: The kernels for the board.
+
+    Raises:
+        BuildError: It cannot be computed.
+    """
+    text, device = layer.to_json(), offers.device
+    choice = offers.chosen(text, chosen)
+    stream = stream_of(layer, choice, device)
+    simulator = Simulator(device.config, device.revision)
+    statistics = {label(one): simulator.cycles(stream, one) for one in Profile}
+    tuned = bool(chosen) and offers.known(text, chosen or {}) is not None
+    return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
+
+
+def label(profile: Profile) -> str:
+    """Return a profile's name as reports have it."""
+    return profile.name.lower().replace("_", "-")
+
+
+def table(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
+    """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
+    labels = [label(one) for one in Profile]
+    heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
+    return [heading, *(_row(one, labels) for one in kernels)]
+
+
+def _row(one: Kernel, labels: Sequence[str]) -> tuple[str, ...]:
+    choice = one.choice
+    tile = f"{choice.tile_h} {choice.tile_w} {choice.tile_ci} {choice.tile_co}" + ("" if one.tuned else " (not tuned)")
+    made = (one.name, str(one.calls), tile, f"{choice.oc_threads}x{choice.h_threads}")
+    sizes = (str(len(one.stream.instructions)), str(len(one.stream.encoded())))
+    modelled = (
+        text
+        for name in labels
+        for text in (str(one.statistics[name].cycles), f"{one.gops(name):.2f}", f"{one.utilisation(name):.0%}")
+    )
+    return (*made, *sizes, *modelled)
+
+
+def total_ms(kernels: Sequence[Kernel], profile: str) -> float:
+    """Return the milliseconds of all calls."""
+    return sum(one.calls * one.statistics[profile].cycles / one.clock_mhz / 1e3 for one in kernels)
