@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import toolchain
+from tests.unit import int8_nets
 from toolchain.backends.vta import commands
 from toolchain.backends.vta.config import DEFAULT
 from toolchain.backends.vta.instructions import Alu, AluOp, Finish, Gemm, Load, Memory, Store, Tokens, Uop
@@ -149,3 +150,54 @@ def test_fields_as_json():
 
 def test_an_unknown_revision():
     assert "2021-01" in failed("isa", "--revision", "2021-01")
+
+
+# --- the kernels of a network ---
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("network") / "net.onnx"
+    path.write_bytes(int8_nets.residual(16, 8).SerializeToString())
+    return path
+
+
+def test_kernels_of_a_network(network, tmp_path):
+    found = json.loads(done("kernels", network, "-o", tmp_path / "streams", "--json"))
+    kernels = found["kernels"]
+    assert {one["name"] for one in kernels} >= {"conv3x3s1-2x2x16-16", "conv1x1s2-3x3x16-16"}
+    for number, one in enumerate(kernels):
+        path = tmp_path / "streams" / f"{number:02}-{one['name']}.vta"
+        assert path.stat().st_size == one["bytes"]
+        assert len(Stream.decode(path.read_bytes()).instructions) == one["instructions"]
+        assert 0 < one["modelled"]["ideal"]["utilisation"] <= one["modelled"]["ideal"]["gops"] / 51.2 + 1e-3 <= 1
+    calls = sum(one["calls"] * one["modelled"]["hls-pynq"]["cycles"] for one in kernels)
+    assert found["modelled_ms"]["hls-pynq"] == pytest.approx(calls / 100e3)
+
+
+def test_kernels_as_a_table_are_told_to_be_modelled(network, tmp_path):
+    written = tmp_path / "streams"
+    text = done("kernels", network, "-o", written)
+    assert text.splitlines()[0].startswith("KERNEL")
+    assert "(not tuned)" in text
+    assert text.rstrip().endswith("cycles are modelled, not measured")
+    assert "FINISH" in done("disasm", min(written.iterdir()))
+
+
+def test_kernels_of_a_record(network, tmp_path):
+    records = tmp_path / "records.jsonl"
+    tuned = toolchain("tune", network, "--board", "vta-sim", "--trials", "4", "--records", records, "--json")
+    assert tuned.code == 0, tuned.err
+    found = json.loads(done("kernels", network, "--records", records, "--json"))
+    assert any(one["tuned"] for one in found["kernels"])
+
+
+def test_kernels_for_a_board_without_vta(network):
+    seen = toolchain("vta", "kernels", network, "--board", "x86_64")
+    assert (seen.code, "board x86_64 has no VTA" in seen.err) == (2, True)
+
+
+def test_kernels_into_a_folder_that_cannot_be(network, tmp_path):
+    (tmp_path / "file").write_text("")
+    seen = toolchain("vta", "kernels", network, "-o", tmp_path / "file" / "streams")
+    assert (seen.code, "cannot write" in seen.err) == (2, True)
