@@ -1,56 +1,17 @@
-"""The OpenCL runtime for this machine's Python, built from the sources of the one that runs on boards."""
+"""The OpenCL runtime for this machine's Python."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from toolchain import files, process, tvm_plugins
-from toolchain.errors import BuildError
-
-_RUNTIME = Path(__file__).parents[2] / "runtime"
-_NAME = "libedge_opencl.so"
-_TIMEOUT_S = 600.0
-# The folders from which TVM's sources find each other: see runtime/CMakeLists.txt.
-_SHIMS = ("tvm/include", "tvm/include/tvm", "tvm/include/tvm/support/cuda", "")
+from toolchain.backends._plugin import build_plugin
 
 
 def build(tell: Callable[[str], None]) -> Path:
     """Build the plug-in and put it where every later `import tvm` loads it from.
 
-    It is compiled by g++, not by the compiler of the boards' programs: exceptions of TVM's wheel pass through it.
-
     Raises:
         BuildError: There is no compiler, or it refuses the sources.
     """
-    target = tvm_plugins.folder() / _NAME
-    target.parent.mkdir(parents=True, exist_ok=True)
-    tell(f"building {target.name}")
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as name:
-        whole = Path(name) / "plugin.cc"
-        sources = sorted((_RUNTIME / "opencl").glob("*.cc"))
-        whole.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
-        made = Path(name) / _NAME
-        process.run(_command(whole, made), timeout=_TIMEOUT_S)
-        files.write_atomic(target, made.read_bytes())
-    return target
-
-
-def _command(source: Path, library: Path) -> list[str]:
-    tvm, ffi = _package("tvm"), _package("tvm_ffi")
-    shims = [f"-I{_RUNTIME / 'shims' / one}" for one in _SHIMS]
-    includes = [f"-I{tvm / 'include'}", f"-I{ffi / 'include'}", f"-I{tvm / 'src' / 'runtime'}", *shims]
-    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", f"-I{_RUNTIME / 'opencl'}"]
-    libraries = [f"-L{tvm / 'lib'}", f"-L{ffi / 'lib'}", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-Wl,-z,defs"]
-    return [os.environ.get("CXX", "g++"), *flags, *includes, str(source), "-o", str(library), *libraries]
-
-
-def _package(name: str) -> Path:
-    """Find an installed package's folder."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        raise BuildError(f"the Python package {name} is not installed", hint="make setup")
-    return Path(spec.origin).parent
+    return build_plugin("opencl", tell)

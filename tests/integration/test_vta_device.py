@@ -1,0 +1,658 @@
+"""VTA on boards: the driver over a model of the FPGA's blocks, its ways into the kernel, and what TVM calls."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import fcntl
+import json
+import os
+import platform
+import struct
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from tests import vta_harness, vta_streams
+from tests.integration.test_board_server import KINDS, built
+from tests.integration.test_board_server import running as serving
+from tests.vta_harness import Board, HarnessError, call
+from toolchain.backends.vta import _plugin, kernels
+from toolchain.backends.vta.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.isa import Revision
+from toolchain.backends.vta.layers import Conv2d
+from toolchain.backends.vta.simulator import Simulator
+
+PYNQ = 0x43C00000
+OLD, NEW = Revision.V2020_07, Revision.V2020_12
+REVISIONS = [OLD, NEW]
+FAKE_CMA = Path(__file__).parents[1] / "data" / "fake_cma.c"
+SYNC = b"\xaa\x99\x55\x66"
+WORDS = b"\xff" * 32 + SYNC + bytes(range(64))
+SWAPPED = b"".join(WORDS[at : at + 4][::-1] for at in range(0, len(WORDS), 4))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return vta_harness.build(tmp_path_factory.mktemp("harness"))
+
+
+@pytest.fixture
+def board(library):
+    """Return a function that makes a board, which is closed in the end."""
+    made = []
+
+    def make(*arguments, **faults) -> Board:
+        made.append(Board(library, *arguments, **faults))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def ready(one: Board) -> Board:
+    """Program a board and forget what that did."""
+    one.init()
+    one.log()
+    return one
+
+
+# --- a stream on the FPGA --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
+def test_a_stream_runs(board, name, revision):
+    arrays = vta_streams.arrays()
+    ready(board(name, revision.value)).run(vta_streams.stream(revision=revision), arrays.all())
+    np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def test_registers_are_written_in_their_order(board):
+    one = ready(board())
+    one.run(vta_streams.stream(), vta_streams.arrays().all())
+    log = one.log()
+    memory = 0x18000000
+    assert [line for line in log if "=" in line] == [
+        f"0x43c00010 = {9:#x}",
+        f"0x43c00018 = {memory:#x}",
+        "0x43c01010 = 0x0",
+        "0x43c01018 = 0x0",
+        "0x43c02020 = 0x0",
+        "0x43c02028 = 0x0",
+        "0x43c03010 = 0x0",
+        "0x43c00000 = 0x1",
+        "0x43c01000 = 0x81",
+        "0x43c02000 = 0x81",
+        "0x43c03000 = 0x81",
+    ]
+    # Instructions, uops and four buffers, a page each; then the last of them comes back.
+    assert log[0] == f"flushed 0 {6 * 4096}"
+    assert log[-1] == f"invalidated {5 * 4096} 64"
+
+
+def test_the_ultra96_has_them_elsewhere(board):
+    one = ready(board("ultra96"))
+    one.run(vta_streams.stream(), vta_streams.arrays().all())
+    assert "0xa0003000 = 0x81" in one.log()
+
+
+def test_what_a_stream_does_not_write_stays(board):
+    arrays = vta_streams.arrays()
+    one = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
+    ready(board()).run(one, arrays.all())
+    np.testing.assert_array_equal(arrays.y[:2], arrays.expected()[:2])
+    assert (arrays.y[2:] == 77).all()
+
+
+def test_tensors_that_change_between_two_runs(board):
+    one, first = ready(board()), vta_streams.arrays(1)
+    one.run(vta_streams.stream(), first.all())
+    first.w[...] = 3
+    one.run(vta_streams.stream(), first.all())
+    np.testing.assert_array_equal(first.y, first.expected())
+
+
+def test_memory_grows_with_the_streams_and_their_addresses_follow(board):
+    one, small = ready(board()), vta_streams.arrays()
+    layer = Conv2d(1, 14, 14, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
+    stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
+    random = np.random.default_rng(0)
+    sizes = [buffer.elements * DEFAULT.element_bytes(buffer.memory) for buffer in stream.buffers]
+    tensors = [random.integers(-100, 100, size, dtype=np.int8) for size in sizes]
+    expected = [one.copy() for one in tensors]
+    Simulator().run(stream, expected)
+    for _ in range(2):
+        one.run(vta_streams.stream(), small.all())
+        one.run(stream, tensors)
+    np.testing.assert_array_equal(small.y, small.expected())
+    np.testing.assert_array_equal(tensors[-1], expected[-1])
+    assert len([line for line in one.log() if line.startswith("allocated")]) == 1
+
+
+def test_a_stream_is_run_by_its_content_not_by_its_place(board):
+    """Two streams with the same header, checksum and all, differ in a way that only a comparison finds."""
+    one, arrays = ready(board()), vta_streams.arrays()
+    text = base64.b64encode(vta_streams.stream().encoded()).decode()
+    one.run(text, arrays.all())
+    changed = text[:-8] + ("A" if text[-8] != "A" else "B") + text[-7:]
+    with pytest.raises(HarnessError, match="checksum"):
+        one.run(changed, arrays.all())
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("", "not a VTA stream"), ("VlR", "base64 text was cut"), ("Vl?=", "no base64"), ("QUJD", "not a")],
+)
+def test_text_that_is_no_stream(board, text, cause):
+    with pytest.raises(HarnessError, match=cause):
+        board().run(text, [])
+
+
+def test_a_wrong_stream_never_gets_to_the_board(board):
+    one = ready(board())
+    with pytest.raises(HarnessError, match="outside of its 2048"):
+        one.run(vta_streams.changed(vta_streams.LOAD_INP, sram_base=2047), vta_streams.arrays().all())
+    assert one.log() == []
+
+
+def test_tensors_that_are_not_the_streams(board):
+    one, arrays = ready(board()), vta_streams.arrays()
+    with pytest.raises(HarnessError, match="4 tensors, not on 3"):
+        one.run(vta_streams.stream(), arrays.all()[:3])
+    with pytest.raises(HarnessError, match=r"tensor 2 has 252 bytes; the stream's buffer has 256"):
+        one.run(vta_streams.stream(), [arrays.x, arrays.w, arrays.bias.reshape(-1)[:63].copy(), arrays.y])
+    assert one.log() == []
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_stream_of_another_revision_is_refused(board, revision):
+    one = ready(board("pynq-z1", revision.value))
+    other = NEW if revision is OLD else OLD
+    with pytest.raises(HarnessError, match=f"revision {other.value} .* the FPGA has revision {revision.value}"):
+        one.run(vta_streams.stream(revision=other), vta_streams.arrays().all())
+    assert one.log() == []
+
+
+def test_a_stream_of_another_configuration_is_refused(board):
+    one = ready(board())
+    with pytest.raises(HarnessError, match="1x16_i8w8a32_15_15_17_17; the FPGA has 1x16_i8w8a32_15_15_18_17"):
+        one.run(vta_streams.stream(VtaConfig(log_wgt_buff_size=17)), vta_streams.arrays().all())
+    with pytest.raises(HarnessError, match=r"programmed with configuration 1x16_i8w8a32_15_15_18_17, not 1x16.*17_17"):
+        one.reconfigure(VtaConfig(log_wgt_buff_size=17))
+    one.reconfigure(DEFAULT)
+
+
+def test_memory_that_the_fpga_cannot_reach(board):
+    with pytest.raises(HarnessError, match="above 4 GiB"):
+        board(physical=0xFFFFF000).init()
+
+
+# --- the self-test ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_the_revision_is_recognised(board, revision):
+    one = board("pynq-z1", revision.value)
+    one.init()
+    assert not [line for line in one.log() if "refused" in line]
+    assert json.loads(one.self_test()) == {
+        "device": "pynq-z1",
+        "configuration": "1x16_i8w8a32_15_15_18_17",
+        "revision": revision.value,
+        "passed": ["revision", "gemm", "alu", "load and store"],
+    }
+
+
+def test_the_simulator_passes_it_too(board):
+    assert json.loads(board().self_test("sim"))["revision"] == NEW.value
+
+
+def test_the_first_program_counts_from_base_registers(board):
+    """What it would write on the other revision has to stay within its own memory."""
+    one = board()
+    one.init()
+    lines = one.log()
+    allocated = next(int(line.split()[1]) for line in lines if line.startswith("allocated"))
+    assert "0x43c03010 = 0x18000000" in lines
+    assert allocated >= 2 * 5 * 4096 + 16
+
+
+@pytest.mark.parametrize("fault", ["forgets_flush", "forgets_invalidate"])
+def test_caches_that_are_forgotten(board, fault):
+    with pytest.raises(HarnessError, match=r"hangs|stored nothing where either revision"):
+        board(**{fault: True}).init()
+
+
+def test_a_device_that_is_used_before_it_was_programmed(board, monkeypatch):
+    monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
+    one, arrays = board(), vta_streams.arrays()
+    with pytest.raises(HarnessError, match=r"call tvm.contrib.vta.init .* EDGE_VTA_BITSTREAM"):
+        one.run(vta_streams.stream(), arrays.all())
+    monkeypatch.setenv("EDGE_VTA_BITSTREAM", "some.bit")
+    one.run(vta_streams.stream(), arrays.all())
+    np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def test_names_of_devices(board):
+    one, arrays = ready(board()), vta_streams.arrays()
+    with pytest.raises(HarnessError, match='no VTA device "zcu": sim, pynq-z1, ultra96'):
+        one.run(vta_streams.stream(), arrays.all(), "zcu")
+    with pytest.raises(HarnessError, match="no ultra96 but pynq-z1"):
+        one.run(vta_streams.stream(), arrays.all(), "ultra96")
+    one.run(vta_streams.stream(), arrays.all(), "sim")
+    assert one.log() == []
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_fpga_that_never_ends(board):
+    one = board(never_done=True)
+    start = time.monotonic()
+    with pytest.raises(HarnessError) as caught:
+        one.init()
+    assert 1.0 <= time.monotonic() - start < 3.0
+    for part in ("within 1 s", "fetch 0x0c idle ready", "load 0x81 start auto-restart", "compute 0x81", "store 0x81"):
+        assert part in str(caught.value)
+    assert "freed" not in "".join(one.log())  # the FPGA may still write there
+
+
+# --- the model has its own eyes --------------------------------------------------------------------------------------
+
+
+def write_all(one: Board, *but: int) -> None:
+    for offset in (0x10, 0x18, 0x1010, 0x1018, 0x2020, 0x2028, 0x3010):
+        if offset not in but:
+            one.write(PYNQ + offset, 0)
+
+
+@pytest.mark.parametrize("missing", [0x10, 0x18, 0x1010, 0x1018, 0x2020, 0x2028, 0x3010])
+def test_the_model_misses_a_register(board, missing):
+    one = board()
+    write_all(one, missing)
+    with pytest.raises(HarnessError, match=f"started without .*{missing:#x}$"):
+        one.write(PYNQ, 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "cause"),
+    [
+        (0x1000, 0x81, "before the fetch block"),
+        (0x0, 0x81, "started with 0x81"),
+        (0x20, 0, "no register"),
+        (0x2018, 0, "no register"),
+        (0x4000, 1, "no register"),
+        (-4, 0, "no register"),
+    ],
+)
+def test_the_model_refuses(board, offset, value, cause):
+    one = board()
+    write_all(one)
+    with pytest.raises(HarnessError, match=cause):
+        one.write(PYNQ + offset, value)
+
+
+def test_the_model_refuses_blocks_that_run_once(board):
+    one = board()
+    write_all(one)
+    one.write(PYNQ, 1)
+    with pytest.raises(HarnessError, match="block 0x2000 is started with 0x1"):
+        one.write(PYNQ + 0x2000, 1)
+    with pytest.raises(HarnessError, match="while blocks run"):
+        one.write(PYNQ + 0x10, 1)
+
+
+# --- bitstreams ------------------------------------------------------------------------------------------------------
+
+
+def bit_file(part: str = "7z020clg400", words: bytes = WORDS) -> bytes:
+    def text(letter: bytes, value: str) -> bytes:
+        return letter + struct.pack(">H", len(value) + 1) + value.encode() + b"\0"
+
+    start = bytes.fromhex("00090ff00ff00ff00ff0000001")
+    fields = text(b"a", "vta_wrapper;UserID=0XFFFFFFFF") + text(b"b", part)
+    fields += text(b"c", "2020/07/02") + text(b"d", "10:11:12")
+    return start + fields + b"e" + struct.pack(">I", len(words)) + words
+
+
+class Root:
+    """A folder that looks like a board's file system."""
+
+    def __init__(self, folder: Path, library: ctypes.CDLL, compatible: bytes = b"xlnx,zynq-7000") -> None:
+        self.folder, self._library = folder, library
+        self.put("proc/device-tree/compatible", b"digilent,pynq-z1\0" + compatible + b"\0")
+        self.put("dev/mem", b"")
+        self.put("sys/class/fpga_manager/fpga0/firmware")
+        self.put("sys/class/fpga_manager/fpga0/flags", b"1")
+        self.put("sys/class/fpga_manager/fpga0/state", b"operating\n")
+        self.udmabuf("udmabuf0", 1 << 16)
+        (folder / "lib").mkdir()
+
+    def put(self, name: str, data: bytes = b"") -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def remove(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+    def udmabuf(self, name: str, size: int, module: str = "u-dma-buf") -> None:
+        for file, text in {"phys_addr": "0x1f400000", "size": str(size)}.items():
+            self.put(f"sys/class/{module}/{name}/{file}", text.encode() + b"\n")
+        for file in ("sync_offset", "sync_size", "sync_direction", "sync_for_device", "sync_for_cpu"):
+            self.put(f"sys/class/{module}/{name}/{file}")
+        self.put(f"dev/{name}", bytes(size))
+
+    def open(self, bitstream: Path | str, board: str = "pynq-z1") -> None:
+        call(self._library.harness_open, str(self.folder).encode(), b"no-libcma.so", board.encode(),
+             str(bitstream).encode())  # fmt: skip
+
+    def memory(self, size: int, value: int, cma: str = "no-libcma.so") -> int:
+        physical = ctypes.c_uint64()
+        call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), ctypes.c_uint64(size), value,
+             ctypes.byref(physical))  # fmt: skip
+        return physical.value
+
+
+@pytest.fixture
+def root(tmp_path, library):
+    return Root(tmp_path / "root", library)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("vta.bit", bit_file()), ("vta.bin", SWAPPED), ("raw.bin", WORDS), ("1x16_i8w8a32_15_15_18_17.bit", bit_file())],
+)
+def test_the_fpga_manager_gets_words_in_its_order(root, tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    root.open(path)
+    assert root.read("lib/firmware/edge-vta.bin") == SWAPPED
+    assert root.read("sys/class/fpga_manager/fpga0/firmware") == b"edge-vta.bin"
+    assert root.read("sys/class/fpga_manager/fpga0/flags") == b"0"
+
+
+def test_old_kernels_have_xdevcfg(root, tmp_path):
+    root.remove("sys/class/fpga_manager/fpga0/firmware")
+    root.put("dev/xdevcfg", b"before")
+    done = "sys/devices/soc0/amba/f8007000.devcfg/prog_done"
+    root.put(done, b"1\n")
+    path = root.put("vta.bit", bit_file())
+    root.open(path)
+    assert root.read("dev/xdevcfg") == SWAPPED
+    root.put(done, b"0\n")
+    with pytest.raises(HarnessError, match="prog_done is 0"):
+        root.open(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "cause"),
+    [
+        ("a.bit", bit_file("xczu3eg-sbva484-1-e"), "is for the FPGA xczu3eg-sbva484-1-e; this board has 7z020"),
+        ("a.bit", bit_file()[:-1], "the .bit file was cut"),
+        ("a.bit", bit_file()[:20], "the .bit file was cut"),
+        ("a.bit", bit_file().replace(b"c\0", b"x\0", 1), "header of a .bit file is damaged"),
+        ("a.bit", bit_file(words=bytes(256)), "no synchronisation word"),
+        ("a.bin", b"", "no bitstream"),
+        ("a.bin", SWAPPED + b"\0", "no bitstream"),
+        ("a.bin", b"\x7fELF" * 100, "no bitstream"),
+        ("pynq_1x16_i8w8a32_15_15_17_17.bit", bit_file(), "is of configuration 1x16_i8w8a32_15_15_17_17, not of"),
+    ],
+)
+def test_bitstreams_for_something_else(root, name, data, cause):
+    path = root.put(name, data)
+    with pytest.raises(HarnessError, match=cause):
+        root.open(path)
+    assert not (root.folder / "lib/firmware").exists()
+
+
+def test_a_bitstream_that_is_not_there(root):
+    with pytest.raises(HarnessError, match=r"cannot read the bitstream /none.bit: No such file"):
+        root.open("/none.bit")
+
+
+def test_an_fpga_that_does_not_take_it(root):
+    path = root.put("vta.bit", bit_file())
+    root.put("sys/class/fpga_manager/fpga0/state", b"write error\n")
+    with pytest.raises(HarnessError, match=r'its state is "write error".*dmesg'):
+        root.open(path)
+
+
+def test_a_kernel_that_cannot_program(root):
+    root.remove("sys/class/fpga_manager/fpga0/firmware")
+    with pytest.raises(HarnessError, match="this kernel cannot program the FPGA"):
+        root.open(root.put("vta.bit", bit_file()))
+
+
+# --- the kernel's files ----------------------------------------------------------------------------------------------
+
+
+def test_machines_that_are_no_such_board(tmp_path, library):
+    path = str(tmp_path / "vta.bit")
+    with pytest.raises(HarnessError, match="names neither Zynq-7000 nor"):
+        Root(tmp_path / "other", library, b"raspberrypi,4").open(path)
+    ultra = Root(tmp_path / "ultra", library, b"xlnx,zynqmp")
+    with pytest.raises(HarnessError, match="no pynq-z1 but ultra96"):
+        ultra.open(path)
+    ultra.open(ultra.put("vta.bit", bit_file("xczu3eg-sbva484-1-e")), "ultra96")
+    ultra.remove("proc/device-tree/compatible")
+    with pytest.raises(HarnessError, match="compatible cannot be read"):
+        ultra.open(path)
+
+
+def test_no_registers(root):
+    path = root.put("vta.bit", bit_file())
+    root.remove("dev/mem")
+    with pytest.raises(HarnessError, match=r"cannot open .*/dev/mem: No such file"):
+        root.open(path)
+    assert not (root.folder / "lib/firmware").exists()
+
+
+@contextmanager
+def as_nobody():
+    """Be a user without rights, if this one has them."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_registers_that_are_for_root_alone(root, library):
+    path = root.folder / "dev/mem"
+    path.chmod(0)
+    with as_nobody(), pytest.raises(HarnessError, match=r"Permission denied.*run this program as root"):
+        call(library.harness_register, str(path).encode(), ctypes.c_uint64(0), 0, ctypes.byref(ctypes.c_uint32()))
+
+
+def test_registers_that_another_process_uses(root):
+    path = root.put("vta.bit", bit_file())
+    with (root.folder / "dev/mem").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(HarnessError, match="another process uses the FPGA"):
+            root.open(path)
+    root.open(path)
+
+
+def test_registers_are_words_of_a_mapped_file(tmp_path, library):
+    path, address = tmp_path / "mem", PYNQ + 0x2018
+    with path.open("wb") as file:
+        file.truncate(PYNQ + 0x4000)  # a file with a hole
+        file.seek(address)
+        file.write(struct.pack("<I", 0x12345678))
+    read = ctypes.c_uint32()
+    call(library.harness_register, str(path).encode(), ctypes.c_uint64(address), 0xCAFE, ctypes.byref(read))
+    assert read.value == 0x12345678
+    with path.open("rb") as file:
+        file.seek(address - 4)
+        assert struct.unpack("<3I", file.read(12)) == (0, 0xCAFE, 0)
+
+
+@pytest.mark.parametrize("module", ["u-dma-buf", "udmabuf"])
+def test_memory_of_the_kernel_module(root, module):
+    if module == "udmabuf":
+        (root.folder / "sys/class/u-dma-buf").rename(root.folder / "sys/class/udmabuf")
+    assert root.memory(3 * 4096, 0x5A) == 0x1F400000
+    assert root.read("dev/udmabuf0") == b"\x5a" * (1 << 16)
+    folder = f"sys/class/{module}/udmabuf0/"
+    assert root.read(folder + "sync_for_device") == root.read(folder + "sync_for_cpu") == b"1"
+    # The last was to invalidate.
+    assert [root.read(folder + name) for name in ("sync_offset", "sync_size", "sync_direction")] == [
+        b"0",
+        b"4096",
+        b"2",
+    ]
+
+
+def test_the_smallest_device_that_is_large_enough(root):
+    root.udmabuf("udmabuf1", 1 << 18)
+    root.udmabuf("udmabuf2", 1 << 17)
+    root.memory(100000, 7)
+    assert root.read("dev/udmabuf2")[:1] == b"\7"
+    assert root.read("dev/udmabuf0")[:1] == root.read("dev/udmabuf1")[:1] == b"\0"
+    with pytest.raises(HarnessError, match=r"no u-dma-buf device has 300000 bytes: .*udmabuf1 has 262144.*modprobe"):
+        root.memory(300000, 7)
+
+
+def test_a_module_without_its_device_file(root):
+    root.remove("dev/udmabuf0")
+    with pytest.raises(HarnessError, match=r"cannot open .*/dev/udmabuf0: No such file"):
+        root.memory(4096, 0)
+    root.put("sys/class/u-dma-buf/udmabuf0/size", b"much")
+    with pytest.raises(HarnessError, match='size holds no number: "much"'):
+        root.memory(4096, 0)
+
+
+def without_udmabuf(root: Root) -> None:
+    (root.folder / "sys/class/u-dma-buf").rename(root.folder / "gone")
+
+
+def test_no_memory_at_all(root):
+    without_udmabuf(root)
+    with pytest.raises(HarnessError, match=r"neither .*u-dma-buf nor PYNQ's library \(no-libcma.so: .*modprobe"):
+        root.memory(4096, 0)
+    with pytest.raises(HarnessError, match=r"neither .*u-dma-buf nor"):
+        root.open(root.put("vta.bit", bit_file()))
+
+
+def test_memory_of_pynqs_library(root, tmp_path, monkeypatch):
+    without_udmabuf(root)
+    made, log = tmp_path / "libcma.so", tmp_path / "log"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(FAKE_CMA)], check=True)
+    monkeypatch.setenv("FAKE_CMA_LOG", str(log))
+    assert root.memory(3 * 4096, 1, str(made)) == 0x1E000000
+    assert log.read_text().splitlines() == [
+        "alloc 0x3000 1",
+        "flush 0x1e001000 4096",
+        "invalidate 0x1e000000 4096",
+        "free 0x0 0",
+    ]
+    with pytest.raises(HarnessError, match="no contiguous memory for a buffer of 16777217 bytes"):
+        root.memory((1 << 24) + 1, 1, str(made))
+
+
+def test_a_library_that_is_another(root, tmp_path):
+    without_udmabuf(root)
+    source, made = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text("void cma_alloc(void) {}\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    with pytest.raises(HarnessError, match=r"libother.so has no function cma_get_phy_addr"):
+        root.memory(4096, 1, str(made))
+
+
+# --- TVM -------------------------------------------------------------------------------------------------------------
+
+
+def text_of(stream) -> str:
+    return base64.b64encode(stream.encoded()).decode()
+
+
+def check_functions(find, tensor) -> None:
+    """Call everything that TVM finds by name, here or over RPC."""
+    run, arrays = find("edge_toolchain.vta.run"), vta_streams.arrays()
+    y = tensor(arrays.y)
+    arguments = [tensor(one) for one in (arrays.x, arrays.w, arrays.bias)]
+    for _ in range(2):
+        run("sim", text_of(vta_streams.stream()), *arguments, y)
+    np.testing.assert_array_equal(y.numpy(), arrays.expected())
+    old = text_of(vta_streams.stream(revision=OLD))
+    run("sim", old, *arguments, y)
+    assert json.loads(find("edge_toolchain.vta.self_test")("sim"))["passed"][-1] == "load and store"
+    reconfigure = find("tvm.contrib.vta.reconfig_runtime")
+    names = {name.upper(): value for name, value in vars(DEFAULT).items()}
+    reconfigure(json.dumps(names | {"TARGET": "pynq", "HW_VER": "0.0.2", "LOG_OUT_WIDTH": 3}))
+    for call_it, cause in {
+        lambda: run("sim", old[:-4], *arguments, y): "VTA: the stream should have",
+        lambda: run("sim", old, *arguments): "VTA: the stream works on 4 tensors, not on 3",
+        lambda: run("sim", old, *arguments, 3): "VTA: argument 5 is no tensor",
+        lambda: run("sim"): "VTA: a device, a stream and tensors",
+        lambda: run("zcu104", old, *arguments, y): 'VTA: there is no VTA device "zcu104"',
+        lambda: run("pynq-z1", old, *arguments, y): "VTA: no bitstream is in the FPGA yet",
+        lambda: find("tvm.contrib.vta.init")("/none.bit"): "VTA: this machine has no FPGA for VTA",
+        lambda: reconfigure("{"): "VTA: the configuration is no JSON",
+        lambda: reconfigure("[" * 100000): "VTA: the configuration is no JSON",
+        lambda: reconfigure('{"LOG_BLOCK": 4}'): "VTA: the configuration lacks",
+        lambda: reconfigure(json.dumps(names | {"LOG_BLOC": 4})): 'VTA: the configuration has a key "LOG_BLOC"',
+        lambda: reconfigure(json.dumps(names | {"LOG_BLOCK": "4"})): "VTA: LOG_BLOCK of the configuration",
+        lambda: reconfigure(json.dumps(names | {"LOG_BLOCK": 9})): "VTA: LOG_BLOCK is 9",
+    }.items():
+        with pytest.raises(Exception, match=cause):
+            call_it()
+
+
+@pytest.mark.parametrize("machine", [platform.machine(), "armv7l"])
+def test_over_rpc(machine, tmp_path, monkeypatch):
+    """The Zynq-7000 is a machine of 32 bits."""
+    kind = KINDS[machine]
+    kind.require()
+    monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
+    with serving(built(kind), tmp_path, emulator=kind.emulator) as server:
+        session = server.connect(machine=machine)
+        check_functions(session.get_function, lambda array: tvm.runtime.tensor(array, session.cpu(0)))
+
+
+def test_in_python(tmp_path, monkeypatch):
+    """The plug-in is loaded by TVM's import, so in a process of its own."""
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
+    told = []
+    path = _plugin.build(told.append)
+    assert told == [f"building {path.name}"]
+    script = (
+        "import tvm; from tests.integration.test_vta_device import check_functions; "
+        "check_functions(tvm.get_global_func, tvm.runtime.tensor)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_threads_share_one_device(board):
+    one = ready(board())
+    stream = vta_streams.stream()
+    all_arrays = [vta_streams.arrays(seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(one.run, stream, arrays.all()) for arrays in all_arrays]:
+            future.result()
+    for arrays in all_arrays:
+        np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def test_a_stream_without_data(board):
+    """Nothing but FINISH."""
+    stream = vta_streams.stream()
+    ready(board()).run(replace(stream, buffers=(), instructions=stream.instructions[-1:], uops=(), relocations=()), [])

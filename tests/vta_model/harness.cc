@@ -1,0 +1,131 @@
+// The driver over the model, and its parts over a folder that looks like a board's: a C ABI for the
+// tests. Functions return 0, or 1 with a sentence in `error`.
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "boards.h"
+#include "buffers.h"
+#include "devices.h"
+#include "model.h"
+#include "pynq_device.h"
+#include "registers.h"
+#include "system.h"
+
+#define HARNESS_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr size_t kErrorBytes = 2048;
+
+struct Harness {
+  Harness(const vta::ZynqBoard& on, uint32_t revision, const vta_model::Faults& faults)
+      : board(on),
+        blocks(board.registers, {vta::DefaultConfiguration(), revision}, faults),
+        devices(vta::DefaultConfiguration(),
+                [this](const vta::ZynqBoard& wanted, const std::string&, const std::string&) {
+                  return std::make_unique<vta::PynqDevice>(
+                      wanted, std::make_unique<vta_model::BlockRegisters>(&blocks),
+                      std::make_unique<vta_model::BlockMemory>(&blocks));
+                }) {}
+
+  const vta::ZynqBoard& board;
+  vta_model::Blocks blocks;
+  vta::Devices devices;
+  std::string answer;
+};
+
+template <typename Function>
+int Guarded(char* error, Function function) {
+  try {
+    function();
+    return 0;
+  } catch (const std::exception& fault) {
+    snprintf(error, kErrorBytes, "%s", fault.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+HARNESS_API Harness* harness_create(const char* board, uint32_t revision, int never_done,
+                                    int forgets_flush, int forgets_invalidate, uint64_t physical) {
+  vta_model::Faults faults;
+  faults.never_done = never_done != 0;
+  faults.forgets_flush = forgets_flush != 0;
+  faults.forgets_invalidate = forgets_invalidate != 0;
+  if (physical != 0) faults.physical = physical;
+  return new Harness(vta::BoardNamed(board), revision, faults);
+}
+
+HARNESS_API void harness_destroy(Harness* harness) { delete harness; }
+
+HARNESS_API int harness_init(Harness* harness, char* error) {
+  return Guarded(error, [&] { harness->devices.Init(harness->board, "any.bit"); });
+}
+
+HARNESS_API int harness_run(Harness* harness, const char* device, const char* stream, void** data,
+                            const uint64_t* bytes, uint32_t count, char* error) {
+  return Guarded(error, [&] {
+    std::vector<vta::TensorBytes> tensors;
+    for (uint32_t i = 0; i < count; ++i) tensors.push_back({data[i], bytes[i]});
+    harness->devices.Run(device, stream, tensors);
+  });
+}
+
+// The result is in `error` where it is 0.
+HARNESS_API int harness_self_test(Harness* harness, const char* device, char* error) {
+  return Guarded(error, [&] {
+    snprintf(error, kErrorBytes, "%s", harness->devices.Test(device).Json().c_str());
+  });
+}
+
+HARNESS_API int harness_reconfigure(Harness* harness, const vta_config* configuration,
+                                    char* error) {
+  return Guarded(error, [&] { harness->devices.Reconfigure(*configuration); });
+}
+
+HARNESS_API const char* harness_log(Harness* harness) {
+  harness->answer = harness->blocks.log();
+  harness->blocks.ClearLog();
+  return harness->answer.c_str();
+}
+
+HARNESS_API int harness_write(Harness* harness, uint64_t physical, uint32_t value, char* error) {
+  return Guarded(error, [&] { harness->blocks.Write(physical, value); });
+}
+
+HARNESS_API int harness_open(const char* root, const char* cma, const char* board,
+                             const char* bitstream, char* error) {
+  return Guarded(error, [&] {
+    const std::string configuration = vta::Config(vta::DefaultConfiguration()).Name();
+    vta::OpenZynq(vta::BoardNamed(board), {root, cma}, bitstream, configuration);
+  });
+}
+
+// Writes `value` all over a buffer of such memory, flushes the second page, invalidates the first,
+// and frees it. Where it begins is in `physical`.
+HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes, uint8_t value,
+                               uint64_t* physical, char* error) {
+  return Guarded(error, [&] {
+    const auto memory = vta::OpenDmaMemory({root, cma});
+    const vta::DmaBuffer buffer = memory->Allocate(bytes);
+    *physical = buffer.physical;
+    memset(buffer.data, value, buffer.size);
+    memory->Flush(buffer, 4096, 4096);
+    memory->Invalidate(buffer, 0, 4096);
+    memory->Free(buffer);
+  });
+}
+
+HARNESS_API int harness_register(const char* path, uint64_t physical, uint32_t value,
+                                 uint32_t* read, char* error) {
+  return Guarded(error, [&] {
+    vta::DevMem registers(path);
+    *read = registers.Read(physical);
+    registers.Write(physical, value);
+  });
+}

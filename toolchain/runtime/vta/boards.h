@@ -1,0 +1,30 @@
+// The boards whose FPGA runs VTA.
+#ifndef VTA_BOARDS_H_
+#define VTA_BOARDS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "system.h"
+
+namespace vta {
+
+struct ZynqBoard {
+  std::string name;
+  std::string part;        // as a bitstream's header has it
+  std::string compatible;  // as the device tree of every board with this FPGA's family has it
+  uint64_t registers = 0;  // where the blocks' registers begin
+};
+
+bool IsZynqBoard(const std::string& name);
+
+// Throws Fault where there is none of this name.
+const ZynqBoard& BoardNamed(const std::string& name);
+
+// The board that this program runs on, by its device tree: boards of one family are the same to it.
+// Throws Fault where it is none of them.
+const ZynqBoard& ThisBoard(const System& system);
+
+}  // namespace vta
+
+#endif  // VTA_BOARDS_H_

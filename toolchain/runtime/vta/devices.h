@@ -1,0 +1,75 @@
+// The devices of this process by name, each opened when it is first needed.
+#ifndef VTA_DEVICES_H_
+#define VTA_DEVICES_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "boards.h"
+#include "pynq_device.h"
+#include "run.h"
+#include "self_test.h"
+#include "stream.h"
+
+namespace vta {
+
+// All functions throw Fault, and any thread may call them: one is served at a time.
+class Devices {
+ public:
+  // Opens the FPGA of a board: see OpenZynq.
+  using Opener = std::function<std::unique_ptr<Device>(
+      const ZynqBoard& board, const std::string& bitstream, const std::string& configuration)>;
+
+  Devices(vta_config configuration, Opener open)
+      : configuration_(configuration), open_(std::move(open)) {}
+
+  // Programs the FPGA of a board, and tests it.
+  void Init(const ZynqBoard& board, const std::string& bitstream);
+
+  // Says which configuration the FPGA's bitstream has, before it is programmed with it.
+  void Reconfigure(const vta_config& configuration);
+
+  // Runs a stream, in base64, on "sim" or a board. It is verified at its first run.
+  void Run(const std::string& device, const std::string& stream,
+           const std::vector<TensorBytes>& tensors);
+
+  SelfTestResult Test(const std::string& device);
+
+ private:
+  struct Simulated {
+    Encoding encoding;
+    std::unique_ptr<Accelerator> accelerator;
+  };
+
+  // A stream as text, and what was made of it.
+  struct Kept {
+    std::string text;
+    std::unique_ptr<LoadedStream> stream;
+  };
+
+  void Open(const ZynqBoard& board, const std::string& bitstream);
+  Accelerator& Board(const std::string& name);
+  Accelerator& Simulator(const Encoding& encoding);
+  LoadedStream& Loaded(const std::string& text);
+  void CheckEncoding(const Encoding& encoding) const;
+
+  std::mutex serving_;
+  vta_config configuration_;
+  Opener open_;
+  std::vector<Simulated> simulated_;
+  std::unique_ptr<Accelerator> board_;
+  SelfTestResult tested_;
+  std::unordered_map<std::string, Kept> streams_;  // by the start of their texts
+  size_t kept_bytes_ = 0;
+};
+
+// The configuration of the published bitstreams.
+vta_config DefaultConfiguration();
+
+}  // namespace vta
+
+#endif  // VTA_DEVICES_H_

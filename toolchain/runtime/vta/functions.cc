@@ -1,0 +1,139 @@
+// What TVM calls by name: a kernel its stream, and a client the board.
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/string.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "boards.h"
+#include "devices.h"
+#include "fault.h"
+#include "pynq_device.h"
+
+namespace vta {
+namespace {
+
+using tvm::ffi::AnyView;
+using tvm::ffi::PackedArgs;
+using tvm::ffi::String;
+namespace json = tvm::ffi::json;
+
+constexpr size_t kMostJson = 4096;  // a configuration has a few hundred bytes
+
+Devices& TheDevices() {
+  static auto* devices = new Devices(  // like TVM's own, never destroyed
+      DefaultConfiguration(), [](const ZynqBoard& board, const std::string& bitstream,
+                                 const std::string& configuration) {
+        return OpenZynq(board, System(), bitstream, configuration);
+      });
+  return *devices;
+}
+
+// Makes TVM's errors of ours.
+template <typename Function>
+auto Guarded(Function function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const Fault& fault) {
+    TVM_FFI_THROW(RuntimeError) << "VTA: " << fault.what();
+    TVM_FFI_UNREACHABLE();
+  }
+}
+
+TensorBytes BytesOf(const AnyView& argument, int number) {
+  const auto tensor = argument.try_cast<DLTensor*>();
+  if (!tensor) Fail("argument " + std::to_string(number) + " is no tensor");
+  const DLTensor& one = **tensor;
+  if (one.device.device_type != kDLCPU || !tvm::ffi::IsContiguous(one)) {
+    Fail("argument " + std::to_string(number) + " is no tensor in the CPU's memory without gaps");
+  }
+  return {static_cast<char*>(one.data) + one.byte_offset, tvm::ffi::GetDataSize(one)};
+}
+
+// run(device, stream, tensor...)
+void RunStream(PackedArgs arguments, tvm::ffi::Any*) {
+  if (arguments.size() < 2) Fail("a device, a stream and tensors are wanted");
+  std::vector<TensorBytes> tensors;
+  for (int i = 2; i < arguments.size(); ++i) tensors.push_back(BytesOf(arguments[i], i));
+  TheDevices().Run(arguments[0].cast<String>(), arguments[1].cast<String>(), tensors);
+}
+
+// A client names what it has uploaded as the board's server knows it.
+std::string Uploaded(const String& name) {
+  const auto find = tvm::ffi::Function::GetGlobal("tvm.rpc.server.workpath");
+  const bool absolute = name.size() != 0 && name.at(0) == '/';
+  return absolute || !find ? std::string(name) : std::string((*find)(name).cast<String>());
+}
+
+const std::map<std::string, uint8_t vta_config::*>& ConfigurationKeys() {
+  static const std::map<std::string, uint8_t vta_config::*> keys = {
+      {"LOG_INP_WIDTH", &vta_config::log_inp_width},
+      {"LOG_WGT_WIDTH", &vta_config::log_wgt_width},
+      {"LOG_ACC_WIDTH", &vta_config::log_acc_width},
+      {"LOG_BATCH", &vta_config::log_batch},
+      {"LOG_BLOCK", &vta_config::log_block},
+      {"LOG_UOP_BUFF_SIZE", &vta_config::log_uop_buff_size},
+      {"LOG_INP_BUFF_SIZE", &vta_config::log_inp_buff_size},
+      {"LOG_WGT_BUFF_SIZE", &vta_config::log_wgt_buff_size},
+      {"LOG_ACC_BUFF_SIZE", &vta_config::log_acc_buff_size},
+  };
+  return keys;
+}
+
+// Says nothing that the others do not: what a stream needs follows from them.
+bool IsRemark(const std::string& key) {
+  return key == "TARGET" || key == "HW_VER" || key == "LOG_OUT_WIDTH" ||
+         key == "LOG_OUT_BUFF_SIZE" || key == "LOG_BLOCK_IN" || key == "LOG_BLOCK_OUT";
+}
+
+vta_config Configuration(const std::string& text) {
+  String fault;
+  const json::Value value = text.size() > kMostJson ? json::Value() : json::Parse(text, &fault);
+  const auto object = value.as<json::Object>();
+  if (!object || fault.size() != 0) Fail("the configuration is no JSON object");
+  vta_config logs = {};
+  size_t found = 0;
+  for (const auto& pair : *object) {
+    const std::string key = pair.first.cast<String>();
+    const auto member = ConfigurationKeys().find(key);
+    if (member == ConfigurationKeys().end()) {
+      if (!IsRemark(key)) Fail("the configuration has a key \"" + key + "\", which there is not");
+      continue;
+    }
+    const auto log = pair.second.as<int64_t>();
+    if (!log || *log < 0 || *log > UINT8_MAX) Fail(key + " of the configuration is no log2");
+    logs.*member->second = static_cast<uint8_t>(*log);
+    ++found;
+  }
+  if (found != ConfigurationKeys().size()) Fail("the configuration lacks keys");
+  return logs;
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  namespace refl = tvm::ffi::reflection;
+  refl::GlobalDef()
+      .def_packed("edge_toolchain.vta.run",
+                  [](PackedArgs arguments, tvm::ffi::Any* result) {
+                    Guarded([&] { RunStream(arguments, result); });
+                  })
+      .def("edge_toolchain.vta.self_test",
+           [](String device) {
+             return Guarded([&] { return String(TheDevices().Test(device).Json()); });
+           })
+      .def("tvm.contrib.vta.init",
+           [](String bitstream) {
+             Guarded([&] { TheDevices().Init(ThisBoard(System()), Uploaded(bitstream)); });
+           })
+      .def("tvm.contrib.vta.reconfig_runtime", [](String configuration) {
+        Guarded([&] { TheDevices().Reconfigure(Configuration(configuration)); });
+      });
+}
+
+}  // namespace vta
