@@ -10,7 +10,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from tests.unit.vta_nets import Net, calls, kernel_calls, layers, reference, run
 from toolchain import board
 from toolchain.backends import cpu
-from toolchain.backends._attributes import LAYER
+from toolchain.backends._attributes import EXACT
 from toolchain.backends.vta.layers import Conv2d, is_layer
 from toolchain.backends.vta.partition import partitioned
 
@@ -181,7 +181,7 @@ def test_kernels_have_the_shapes_of_their_layer():
     net = Net(24, 6)
     module = split(net, basic_block(net, net.rounded("x", 4), 24))
     for call in kernel_calls(module):
-        layer = Conv2d.from_json(str(module[call.args[0]].attrs[LAYER]))
+        layer = Conv2d.from_json(str(module[call.args[0]].attrs[EXACT]))
         kinds = [*(one.ty for one in call.args[1].fields), call.ty_args[0]]
         shapes = [(tuple(map(int, kind.shape)), str(kind.dtype)) for kind in kinds]
         assert tuple(shapes) == layer.arguments()
@@ -212,8 +212,8 @@ def test_passes_of_the_cpu_leave_kernels_alone():
     net, output = residual_network()
     module = split(net, output, refusals=1)
     lowered = cpu.lowered_floats(module, board.load("rpi4").resolved())
-    kept = [str(module[call.args[0]].attrs[LAYER]) for call in kernel_calls(module)]
-    found = [str(lowered[call.args[0]].attrs[LAYER]) for call in kernel_calls(lowered)]
+    kept = [str(module[call.args[0]].attrs[EXACT]) for call in kernel_calls(module)]
+    found = [str(lowered[call.args[0]].attrs[EXACT]) for call in kernel_calls(lowered)]
     assert [one for one in found if is_layer(one)] == kept
     assert len(found) > len(kept)  # the first convolution is a layer of the CPU's now
     edges = [str(variable.name_hint) for variable in lowered.get_global_vars() if "quantize" in str(variable)]

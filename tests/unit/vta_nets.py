@@ -16,7 +16,7 @@ from tvm import relax
 
 from tests import nets
 from tests.nets import node, value
-from toolchain.backends._attributes import LAYER
+from toolchain.backends._attributes import EXACT
 from toolchain.backends.vta.layers import Conv2d
 
 NUMBERS = itertools.count()
@@ -115,7 +115,7 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
 
 def layers(module: tvm.IRModule) -> list[Conv2d]:
     """Return the layers of a module's kernels, in the order in which they are called."""
-    return [Conv2d.from_json(str(module[call.args[0]].attrs[LAYER])) for call in kernel_calls(module)]
+    return [Conv2d.from_json(str(module[call.args[0]].attrs[EXACT])) for call in kernel_calls(module)]
 
 
 def kernel_calls(module: tvm.IRModule) -> list[Any]:
@@ -126,7 +126,7 @@ def kernel_calls(module: tvm.IRModule) -> list[Any]:
 def _is_kernel(module: tvm.IRModule, call: Any) -> bool:
     if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.call_tir":
         return False
-    return LAYER in (module[call.args[0]].attrs or {})
+    return EXACT in (module[call.args[0]].attrs or {})
 
 
 def calls(module: tvm.IRModule, name: str) -> int:
@@ -148,12 +148,12 @@ def with_numpy(module: tvm.IRModule) -> tvm.IRModule:
     body = relax.SeqExpr(blocks, main.body.body)
     functions = {**dict(module.functions_items())}
     functions[module.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    plain = {variable: one for variable, one in functions.items() if LAYER not in (one.attrs or {})}
+    plain = {variable: one for variable, one in functions.items() if EXACT not in (one.attrs or {})}
     return relax.transform.Normalize()(tvm.IRModule(plain, module.attrs, module.global_infos))
 
 
 def _by_numpy(module: tvm.IRModule, call: Any) -> Any:
-    layer = Conv2d.from_json(str(module[call.args[0]].attrs[LAYER]))
+    layer = Conv2d.from_json(str(module[call.args[0]].attrs[EXACT]))
     name = f"tests.vta.kernel{next(NUMBERS)}"
 
     def run(*tensors: Any) -> None:

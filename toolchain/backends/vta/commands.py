@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from toolchain import _options, compiler, files, inputs, report
+from toolchain import _commands_tuning, _options, compiler, files, inputs, report
 from toolchain._commands import Console, Result
 from toolchain.backends import vta
-from toolchain.backends.vta import config, disasm, listing
+from toolchain.backends.vta import config, disasm, listing, on_board
+from toolchain.backends.vta._devices import device
 from toolchain.backends.vta._fields import Field
 from toolchain.backends.vta.isa import Isa, Revision
 from toolchain.backends.vta.layers import Conv2d, is_layer
@@ -21,7 +23,7 @@ from toolchain.backends.vta.stream import Stream
 from toolchain.board import Board
 from toolchain.errors import InputError
 from toolchain.pipeline import Model
-from toolchain.tuning import session
+from toolchain.tuning import places, session
 from toolchain.tuning.records import RecordFile, default_path
 
 _REVISIONS = {one.date: one for one in Revision}
@@ -76,13 +78,36 @@ def show_isa(*, as_json: bool, **options: Any) -> Result:
 def kernels_command(console: Console, /, source: str, folder: Path | None, *, as_json: bool, **options: Any) -> Result:
     """List the kernels of MODEL on the array: tiles, instructions, and modelled cycles."""
     kind = _options.chosen_board(options)
-    found = _kernels(source, kind, options, console)
+    found = _kernels(source, _with_vta(kind), options, console)
     if folder:
         _write(found, folder)
     totals = {label: listing.total_ms(found, label) for label in map(listing.label, Profile)}
     summary = ", ".join(f"{label} {value:.1f} ms" for label, value in totals.items())
     text = report.columns(listing.table(found)) + f"\nall calls: {summary}; cycles are modelled, not measured"
     return Result(text, {"kernels": [one.document() for one in found], "modelled_ms": totals}, as_json)
+
+
+@group.command("self-test")
+@_options.device_options
+@_options.json_flag
+@click.pass_obj
+def self_test_command(console: Console, /, *, as_json: bool, **options: Any) -> Result:
+    """Let boards try their array: every kind of instruction, against values that are known."""
+    kind = _with_vta(_options.chosen_board(options))
+    with places.opened(_commands_tuning.wanted_boards(kind, "self-test", options), console.say) as held:
+        found = {place.name: on_board.self_test(place, device(kind).name) for place in held.places}
+    text = "\n".join(
+        f"{name}: {one.device}, {one.configuration}, revision {Revision(one.revision).date}: "
+        + ", ".join(f"{check} ok" for check in one.passed)
+        for name, one in found.items()
+    )
+    return Result(text, {name: asdict(one) for name, one in found.items()}, as_json)
+
+
+def _with_vta(kind: Board) -> Board:
+    if kind.backend != "vta":
+        raise InputError(f"board {kind.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
+    return kind
 
 
 def _write(kernels: Sequence[listing.Kernel], folder: Path) -> None:
@@ -95,8 +120,6 @@ def _write(kernels: Sequence[listing.Kernel], folder: Path) -> None:
 
 
 def _kernels(source: str, kind: Board, options: Mapping[str, Any], console: Console) -> list[listing.Kernel]:
-    if kind.backend != "vta":
-        raise InputError(f"board {kind.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
     model = Model(source, _options.parse_shapes(options["shapes"]), inputs.Source(seed=options["seed"]))
     known = session.extract(model, kind, (), console.say)
     best = _best(options["records"] or default_path(kind.name), kind)

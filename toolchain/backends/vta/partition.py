@@ -12,12 +12,12 @@ from typing import Any
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends._attributes import EXACT, LAYER
 from toolchain.backends.cpu._graph import fold
-from toolchain.backends.cpu._graph.kernels import called
+from toolchain.backends.cpu._graph.kernels import called, rooted
 from toolchain.backends.cpu._graph.values import Block, Value, read, shape_of
 from toolchain.backends.cpu._templates.emit import Argument, kernel
 from toolchain.backends.vta import _packing as packing
@@ -35,8 +35,8 @@ class Partitioned:
     """A network that was split.
 
     Attributes:
-        module: The Relax module. Each kernel of VTA is a function without a body whose attribute `LAYER` says what it
-            computes; `layers.Conv2d` says on which tensors.
+        module: The Relax module. Each kernel of VTA is a function without a body whose attribute `EXACT` says what it
+            computes, and `LAYER` as what it is tuned; `layers.Conv2d` says on which tensors.
         refused: The layers that stay on the CPU although others like them do not.
     """
 
@@ -103,14 +103,7 @@ def _kernel(layer: Conv2d, config: VtaConfig) -> tirx.PrimFunc:
     """Return a layer's kernel, without a body."""
     tensors = enumerate(layer.arguments(config))
     function = kernel([Argument(f"tensor{at}", *one) for at, one in tensors], lambda *_: T.evaluate(0), {})
-    return called(function.with_body(_root(function.body)), {LAYER: layer.task().to_json(), EXACT: layer.to_json()})
-
-
-def _root(body: tirx.Stmt) -> tirx.Stmt:
-    """Return statements as MetaSchedule's passes over a whole module expect the body of any kernel: blocks."""
-    for name in ("layer", "root"):
-        body = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], name, body))  # noqa: FBT003 - its signature
-    return body
+    return called(function.with_body(rooted(function.body)), {LAYER: layer.task().to_json(), EXACT: layer.to_json()})
 
 
 class _Writer:

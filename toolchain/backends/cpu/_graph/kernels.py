@@ -42,12 +42,12 @@ class StandIns:
             attributes = {LAYER: to_json(task_of(layer)), EXACT: exact}
             arguments = [_argument(number, one.ty) for number, one in enumerate(given)]
             function = emit.kernel([*arguments, _result(layer)], lambda *_: T.evaluate(0), {})
-            function = function.with_body(_root(function.body))
+            function = function.with_body(rooted(function.body))
             self._known[exact] = self._builder.add_func(called(function, attributes), name(layer))
         return self._known[exact]
 
 
-def _root(body: tirx.Stmt) -> tirx.Stmt:
+def rooted(body: tirx.Stmt) -> tirx.Stmt:
     """Return statements as MetaSchedule's passes over a whole module expect the body of any kernel: blocks."""
     for name_of_block in ("layer", "root"):
         block = s_tir.SBlock([], [], [], name_of_block, body)
