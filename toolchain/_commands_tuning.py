@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 @_options.shape_option
 @_options.seed_option
 @_options.kernel_options
+@_options.operators_option
 @_options.json_flag
 def tasks_command(source: str, shapes: tuple[str, ...], seed: int, *, as_json: bool, **options: Any) -> Result:
     """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
     from toolchain import report  # noqa: PLC0415 - the help needs none of this
-    from toolchain.tuning import session  # noqa: PLC0415 - as above
+    from toolchain.tuning import session, tasks  # noqa: PLC0415 - as above
 
     kind = _options.chosen_board(options)
-    found = session.extract(_model(source, shapes, seed), kind, without(kind, options)).tasks
+    extracted = session.extract(_model(source, shapes, seed), kind, without(kind, options))
+    found = tasks.select(extracted.tasks, options["operators"])
     rows = [
         (str(task.id), task.name, task.operator, task.shape, str(task.weight), f"{task.gflop:.4f}") for task in found
     ]
@@ -66,7 +68,7 @@ def _model(source: str, shapes: tuple[str, ...], seed: int) -> Model:
 @_options.tuning_options
 @_options.kernel_options
 @_options.threads_option
-@click.option("--op", "operators", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID.")
+@_options.operators_option
 @click.option("--records", type=_options.PATH, help="File of records; records/BOARD.jsonl by default.")
 @click.option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
 @click.option("--key", help="Key of the boards at that tracker; the board type by default.")

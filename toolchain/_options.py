@@ -86,6 +86,9 @@ kernel_options = all_of(
     click.option("--no-winograd", is_flag=True, help="The same as --without winograd."),
     click.option("--float16", is_flag=True, help="Compute in half precision, on devices that do."),
 )
+operators_option = click.option(
+    "--op", "operators", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID."
+)
 records_options = all_of(
     click.option(
         "--records",

@@ -55,6 +55,18 @@ class Plan:
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.tensors))
 
 
+def quantizable(graph: Graph, exclude: Collection[str] = ()) -> list[onnx.NodeProto]:
+    """Return the convolutions that can become int8, in order.
+
+    Args:
+        graph: A float network without batch norm.
+        exclude: Names of convolutions to leave on floats.
+    """
+    depths = _depths(graph)
+    convolutions = [node for node in graph.nodes if node.op_type == "Conv" and title(node) not in exclude]
+    return [node for node in convolutions if _fits(graph, node, depths)]
+
+
 def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
     """Decide what is quantized.
 
@@ -72,8 +84,7 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
         if name not in names:
             hint = did_you_mean(name, names) or "`toolchain quantize` without it lists the layers"
             raise InputError(f"{model} has no convolution {name!r} to exclude", hint=hint)
-    depths = _depths(graph)
-    chosen = [node for node in convolutions if title(node) not in exclude and _fits(graph, node, depths)]
+    chosen = quantizable(graph, exclude)
     if not chosen:
         raise InputError(
             f"{model} has no convolution to quantize",
@@ -81,7 +92,7 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
             hint="`toolchain model inspect` shows its operators",
         )
     left = tuple(name for name in names if name not in {title(node) for node in chosen})
-    return Plan(_Chains(graph, chosen, depths).layers(), left)
+    return Plan(_Chains(graph, chosen, _depths(graph)).layers(), left)
 
 
 def _depths(graph: Graph) -> dict[str, int]:

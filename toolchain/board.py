@@ -236,7 +236,7 @@ def schema() -> dict[str, Any]:
     document["properties"].pop("name")
     document["required"].remove("name")
     document["properties"]["backend"]["enum"] = list(backends())
-    document["$defs"]["Target"]["properties"]["kind"]["enum"] = list(backends().values())
+    document["$defs"]["Target"]["properties"]["kind"]["enum"] = list(dict.fromkeys(backends().values()))
     document["title"] = "Board file"
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return document

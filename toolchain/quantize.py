@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 
-from toolchain import _quantize_accuracy, _quantize_graph, _quantize_strip, _quantize_write, files
+from toolchain import _quantize_accuracy, _quantize_graph, _quantize_plan, _quantize_strip, _quantize_write, files
 from toolchain._quantize_accuracy import Accuracy
 from toolchain._quantize_calibrate import calibrate, corrected_bias
 from toolchain._quantize_graph import Graph
@@ -25,7 +25,7 @@ from toolchain.errors import InputError
 from toolchain.model import SourceModel
 from toolchain.tensors import Tensors
 
-__all__ = ["METHODS", "LayerReport", "Quantized", "Settings", "is_quantized", "quantized"]
+__all__ = ["METHODS", "LayerReport", "Quantized", "Settings", "is_quantized", "quantizable", "quantized"]
 
 _FEW = 8
 
@@ -110,6 +110,16 @@ class Quantized:
 def is_quantized(source: SourceModel) -> bool:
     """Whether a model is in QDQ form with int8, zero points of 0 and one power of two as each tensor's scale."""
     return _quantize_strip.is_shiftable(_quantize_graph.constants_as_initializers(source.proto))
+
+
+def quantizable(source: SourceModel) -> tuple[str, ...]:
+    """Name the convolutions that `quantized` makes int8 of, in order; it refuses a model that has none.
+
+    Raises:
+        InputError: A node computes with integers in another way.
+    """
+    proto, _ = _quantize_graph.floating(source)
+    return tuple(map(_quantize_graph.title, _quantize_plan.quantizable(Graph(proto))))
 
 
 def _silent(_text: str) -> None:

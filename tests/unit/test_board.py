@@ -193,6 +193,25 @@ def test_shipped_board(path):
     assert schema_accepts(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "machine"),
+    [
+        ("vta-sim", "vta-sim", platform.machine()),
+        ("vta-sim-x86_64", "vta-sim", "x86_64"),
+        ("vta-sim-aarch64", "vta-sim", "aarch64"),
+        ("vta-sim-armv7", "vta-sim", "armv7l"),
+        ("pynq-z1", "vta-pynq-z1", "armv7l"),
+        ("ultra96", "vta-ultra96", "aarch64"),
+    ],
+)
+def test_boards_with_a_vta(name, device, machine):
+    found = board.load(name).resolved()
+    assert (found.backend, found.target.device, found.machine) == ("vta", device, machine)
+    assert found.emulated == (device == "vta-sim"), "times of a simulated array are marked"
+    assert found.connection == ("local" if name == "vta-sim" else "ssh")
+    assert found.cores > 0
+
+
 def test_names_are_the_shipped_files():
     assert board.names() == [path.stem for path in SHIPPED]
     assert "local" in board.names()
@@ -242,6 +261,10 @@ def test_fault_without_a_suggestion():
 
 def test_schema_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(board.schema())
+
+
+def test_schema_names_each_kind_of_target_once():
+    assert board.schema()["$defs"]["Target"]["properties"]["kind"]["enum"] == ["llvm", "opencl"]
 
 
 def test_schema_describes_every_key():

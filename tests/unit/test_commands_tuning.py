@@ -45,6 +45,13 @@ def test_tasks_as_json():
     assert first["gflop"] == pytest.approx(2 * 784 * 128 / 1e9, rel=0.01)
 
 
+def test_tasks_of_some_operators():
+    found = json.loads(toolchain("tasks", "mlp", "--op", "dense", "--op", "4", "--json").out)
+    assert [one["id"] for one in found] == [1, 2, 3, 4]
+    assert [one["operator"] for one in found] == ["dense"] * 3 + ["softmax"]
+    assert toolchain("tasks", "mlp", "--op", "softmax").out.splitlines()[-1].startswith("1 tasks, ")
+
+
 QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
 
 
@@ -53,6 +60,7 @@ QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
     [
         (("tasks", "mpl"), "mpl", "mlp"),
         (("tune", "mpl"), "mpl", "mlp"),
+        (("tasks", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
         (("tune", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
         (("tune", "mlp", "--op", "99"), "no task is called '99'", "toolchain tasks"),
         (("tune", "mlp", "--tuner", "annealing"), "annealing", "evolutionary-xgb"),
@@ -63,6 +71,8 @@ QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
         ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key goes with --tracker", "--board"),
         ((*QUICK, "--board", "rpi5"), "rpi5", "rpi4"),
         ((*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"), "'a b' is no folder", "absolute"),
+        ((*QUICK, "--board", "vta-sim"), "vta-sim computes none of the 3 chosen tasks", "toolchain tasks mlp"),
+        (("tune", "mlp", "--board", "vta-sim", "--float16"), "accelerator of vta-sim computes in int8", "--float16"),
         (("tune", "mlp", "--shape", "data"), "--shape data", "NAME:"),
         (("hardware", "--board", "rpi4"), "which rpi4 device", "--host"),
         (("hardware", "--host", "me@there"), "local is this machine", "--board"),
@@ -132,3 +142,14 @@ def test_a_template_for_a_board_that_has_none():
     seen = toolchain("tasks", "mlp", "--board", "rk3399", "--without", "winograd")
     assert seen.code == 2
     assert "kernels for rk3399 are made without templates" in seen.err
+
+
+@pytest.mark.parametrize("command", ["build", "tasks"])
+@pytest.mark.parametrize("name", ["vta-sim", "pynq-z1"])
+def test_half_precision_is_not_for_int8_accelerators(command, name, folder):
+    output = ("-o", folder / "bundle", "--toolchain", "host") if command == "build" else ()
+    seen = toolchain(command, "mlp", "--board", name, "--float16", *output)
+    assert seen.code == 2
+    assert f"the accelerator of {name} computes in int8" in seen.err
+    assert "leave --float16 out" in seen.err
+    assert "importing" not in seen.err, "it is told first"

@@ -12,8 +12,9 @@ import onnx
 import pytest
 
 from tests import nets, tunings
-from toolchain import board, bundle, compiler, cross, files, model, tensors
-from toolchain.backends import cpu
+from tests.unit import qdq_nets
+from toolchain import board, bundle, compiler, cross, files, inputs, model, quantize, tensors
+from toolchain.backends import cpu, vta
 from toolchain.board import Target
 from toolchain.errors import BuildError, InputError
 from toolchain.tuning import tasks
@@ -229,3 +230,109 @@ def test_the_users_records_win_over_shipped_ones(native, tmp_path):
     assert (made.manifest.records.tuned, made.manifest.records.shipped) == (0, len(records.workloads))
     assert made.manifest.command == "toolchain build net.onnx --records shipped"
     assert "the toolchain's own records" in told[-1]
+
+
+# --- accelerators of int8 ---------------------------------------------------------------------------------------
+
+
+VTA = board.load("vta-sim").resolved()
+GIVEN = inputs.Source(seed=3)
+
+
+def two_convolutions(groups=1):
+    """A stem and a convolution behind it."""
+    weights = {name: qdq_nets.weights(16, 16 // count, 1, 1) for name, count in (("w", 1), ("v", groups))}
+    return nets.model(
+        [nets.node("Conv", ["x", "w"], ["c"], "stem"), nets.node("Conv", ["c", "v"], ["y"], "second", group=groups)],
+        [nets.value("x", (1, 16, 6, 6))],
+        [nets.value("y", (1, 16, 6, 6))],
+        weights,
+    )
+
+
+def suited(proto, folder, kind=VTA, without=(), given=GIVEN):
+    """Return a model as it was and as it is for a board, and what was told."""
+    source, told = model.load(nets.save(proto, folder)), []
+    return source, compiler.suited(source, kind, given, without, told.append), told
+
+
+def test_a_network_of_floats_is_quantized_for_such_a_board(tmp_path):
+    source, made, told = suited(two_convolutions(), tmp_path)
+    assert quantize.is_quantized(made)
+    assert not quantize.is_quantized(source)
+    assert (made.inputs, made.output_names, made.origin) == (source.inputs, source.output_names, source.origin)
+    (line,) = told
+    assert "8 samples" in line
+    assert "toolchain quantize" in line
+
+
+def test_it_is_calibrated_with_what_it_is_run_with(tmp_path):
+    np.savez(tmp_path / "wide.npz", x=np.full((1, 16, 6, 6), 1e4, np.float32))
+    _, usual, _ = suited(two_convolutions(), tmp_path)
+    _, same, _ = suited(two_convolutions(), tmp_path)
+    _, wide, _ = suited(two_convolutions(), tmp_path, given=inputs.Source(npz=tmp_path / "wide.npz", seed=3))
+    assert usual.sha256 == same.sha256 != wide.sha256
+
+
+def test_a_quantized_network_stays_as_it_is(tmp_path):
+    _, made, _ = suited(two_convolutions(), tmp_path)
+    _, again, told = suited(made.proto, tmp_path)
+    assert again.sha256 == made.sha256
+    assert told == []
+
+
+@pytest.mark.parametrize(("name", "without"), [("local", ()), ("rk3399", ()), ("vta-sim", ("vta",))])
+def test_elsewhere_a_network_stays_on_floats(tmp_path, name, without):
+    kind = board.load(name).resolved()
+    source, made, told = suited(two_convolutions(), tmp_path, kind, without)
+    assert made is source
+    assert told == []
+    assert not compiler.computes_int8(kind, without)
+
+
+@pytest.mark.parametrize("proto", [nets.relu(), two_convolutions(groups=4)], ids=["none", "grouped"])
+def test_a_network_without_a_convolution_to_quantize_is_the_cpus(tmp_path, proto):
+    source, made, told = suited(proto, tmp_path)
+    assert made is source
+    assert told == ["net has no convolution that could be quantized: the CPU computes everything"]
+
+
+def test_whoever_computes_int8_says_so():
+    assert compiler.computes_int8(VTA)
+    assert compiler.computes_int8(VTA, ["winograd"])
+    assert not compiler.computes_int8(VTA, vta.TEMPLATES)
+
+
+def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_path):
+    _, made, _ = suited(two_convolutions(), tmp_path)
+    told = []
+    built = build(made.proto, VTA, tmp_path, tell=told.append)
+    lowered = vta.lowered(model.import_model(made).module, VTA)
+    (layer,) = [task.layer for task in found_tasks(lowered) if task.operator == "vta_conv2d"]
+    cycles = vta.machine_model(VTA).cycles(layer, None).cycles
+    modelled = built.manifest.modelled
+    assert (modelled.kernels, modelled.macs, modelled.macs_per_cycle) == (1, 36 * 16 * 16, 256)
+    assert modelled.cycles == pytest.approx(cycles, rel=0.1)  # of the task, whose constants are others
+    assert (modelled.model, modelled.clock_mhz) == ("hls-pynq", 100.0)
+    assert [line for line in told if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]
+
+
+def test_what_the_cpu_computes_takes_no_modelled_cycles(tmp_path):
+    assert build(two_convolutions(groups=4), VTA, tmp_path).manifest.modelled is None
+
+
+def found_tasks(lowered):
+    return tasks.extract(lowered, vta.target(VTA), vta.templates(VTA))
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_records_of_one_accelerator_are_not_applied_to_another(tmp_path, emulated):
+    """Even of the same CPU: one of them is simulated."""
+    _, made, _ = suited(two_convolutions(), tmp_path)
+    lowered = vta.lowered(model.import_model(made).module, VTA)
+    lines = tunings.of_kernels(lowered, vta.target(VTA), vta.templates(VTA), emulated=True)
+    known = compiler.Known(Records.collect(lines), None, emulated=emulated)
+    pynq = dataclasses.replace(VTA, target=dataclasses.replace(VTA.target, device="vta-pynq-z1"))
+    assert bool(known.applied(lowered, VTA, ()).tuned) == emulated
+    assert known.applied(lowered, pynq, ()).tuned == 0
+    assert known.applied(lowered, board.load("pynq-z1").resolved(), ()).tuned == 0

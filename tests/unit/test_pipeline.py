@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
-from tests import bundles, tunings
-from toolchain import bundle, inputs, model
+from tests import bundles, nets, tunings
+from toolchain import board, bundle, inputs, model, reference
 from toolchain.backends import cpu
 from toolchain.errors import InputError
 from toolchain.pipeline import Model, Pipeline
@@ -131,3 +132,51 @@ def test_a_damaged_file_stops_the_build_before_the_model_is_imported(dense, nati
     with pytest.raises(InputError, match=r"line 1 of .* is no tuning record"):
         Pipeline(native, told.append).build(Model(str(dense), {}, inputs.Source()), folder / "bundle")
     assert told == []
+
+
+# --- accelerators of int8 ---
+
+
+VTA = board.load("vta-sim").resolved()
+
+
+@pytest.fixture(scope="module")
+def convolutions(tmp_path_factory):
+    """Two convolutions on floats, of which the second becomes int8."""
+    random = np.random.default_rng(0)
+    weights = {name: random.standard_normal((16, 16, 1, 1)).astype(np.float32) / 4 for name in ("w", "v")}
+    proto = nets.model(
+        [nets.node("Conv", ["x", "w"], ["c"]), nets.node("Conv", ["c", "v"], ["y"])],
+        [nets.value("x", (1, 16, 6, 6))],
+        [nets.value("y", (1, 16, 6, 6))],
+        weights,
+    )
+    return nets.save(proto, tmp_path_factory.mktemp("convolutions"))
+
+
+def test_for_an_int8_accelerator_a_network_and_its_reference_are_quantized(convolutions, folder):
+    made, told = build(convolutions, VTA, folder)
+    assert "quantizing it to int8" in told
+    assert "running it with onnxruntime" in told
+    assert "without optimisations" in told
+    expected = bundle.Reference.read(made.reference)
+    (mine,) = expected.outputs.values()
+    (floats,) = reference.run(model.load(convolutions), expected.inputs).values()
+    steps = mine / np.abs(mine[mine != 0]).min()
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    assert 0 < np.abs(mine - floats).max() < 0.1 * np.abs(floats).max()
+    assert made.manifest.modelled.kernels == 1
+
+
+def test_without_its_template_a_network_stays_on_floats(convolutions, folder):
+    made, told = build(convolutions, VTA, folder, without=("vta",))
+    assert "quantizing" not in told
+    assert "without optimisations" not in told
+    assert made.manifest.modelled is None
+    assert "--without vta" in made.manifest.command
+
+
+def test_a_network_that_it_cannot_quantize_is_the_cpus(dense, folder):
+    made, told = build(dense, VTA, folder)
+    assert "dense has no convolution that could be quantized: the CPU computes everything" in told
+    assert made.manifest.modelled is None

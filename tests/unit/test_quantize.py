@@ -305,6 +305,11 @@ def test_a_model_without_convolutions_is_refused(tmp_path):
         quantize.quantized(source, random(source.inputs, 1))
 
 
+def test_what_would_be_quantized(tmp_path, source, found):
+    assert set(quantize.quantizable(source)) == {layer.name for layer in found.layers}
+    assert quantize.quantizable(loaded(nets.relu(), tmp_path)) == ()
+
+
 def test_samples_are_needed(source):
     with pytest.raises(InputError, match="no samples"):
         quantize.quantized(source, [])

@@ -3,8 +3,10 @@ import json
 import pytest
 
 from tests.tuning_client import lowered, target, templates
+from toolchain import board
+from toolchain.backends import BACKENDS
 from toolchain.tuning import tasks
-from toolchain.tuning.schedules import Rebuilder, as_json
+from toolchain.tuning.schedules import Rebuilder, as_json, space_generator
 from toolchain.tuning.search import Search
 from toolchain.tuning.tasks import workload_hash
 
@@ -32,3 +34,12 @@ def test_a_trace_of_another_kernel_does_not_fit():
 def test_a_damaged_trace_does_not_fit(trace):
     first, *_ = tasks.extract(lowered("mlp"), target(), templates())
     assert Rebuilder(first.module, target()).from_json(trace) is None
+
+
+@pytest.mark.parametrize("name", ["rpi4", "rk3588", "vta-sim-x86_64"])
+def test_each_target_has_its_space(name):
+    kind = board.load(name)
+    found = space_generator(BACKENDS[kind.backend].target(kind))
+    rules = {str(one).partition("(")[0] for one in found.sch_rules}
+    assert rules
+    assert any("AutoBind" in one for one in rules) == (kind.backend == "mali")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from types import SimpleNamespace
 
 import pytest
 
-from tests import tuning_client
+from tests import nets, tuning_client
+from tests.unit.vta_nets import Net
 from toolchain import board, inputs
+from toolchain.backends import vta
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.pipeline import Model
 from toolchain.tuning import hardware, session, tasks, tune_report
@@ -210,3 +213,69 @@ def test_what_a_person_should_know_of_boards_is_told(event, line):
     told = []
     session._Watch(told.append, boards_of("a")).observe(event)
     assert told == ([] if line is None else [line])
+
+
+# --- accelerators that are modelled ---
+
+
+SIM = board.load("vta-sim").resolved()
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory):
+    """A network of three layers for the array: one task twice, and another."""
+    net = Net(16, 8)
+    whole = net.layer(net.layer(net.layer(net.rounded("x", 4), 16, 16, 3), 16, 16, 3), 16, 32)
+    proto = net.proto(whole)
+    proto.graph.output[0].CopyFrom(nets.value(whole, (1, 32, 8, 8)))
+    return Model(nets.save(proto, tmp_path_factory.mktemp("quantized")), {}, inputs.Source())
+
+
+@pytest.fixture
+def request_of(quantized, tmp_path, monkeypatch):
+    """Return a request's maker; no board is opened for it, and no compiler is asked to build."""
+    monkeypatch.setattr(session.places, "opened", lambda *_: pytest.fail("boards were opened"))
+    monkeypatch.setattr(session, "Builder", lambda *_, **_options: pytest.fail("candidates were linked"))
+
+    def made(trials=32, **options):
+        records = tmp_path / "r.jsonl"
+        return session.Request(
+            quantized, Wanted(SIM), Plan(trials=trials), records=records, toolchain="host", **options
+        )
+
+    return made
+
+
+def test_an_emulated_accelerator_is_tuned_by_its_model(request_of):
+    told, wanted = [], request_of()
+    report = session.run(wanted, told.append, nothing)
+    assert (report.emulated, report.trials, report.resumed, report.causes) == (True, 32, 0, {"ok": 32})
+    assert [(row.name, row.trials, row.failed) for row in report.boards] == [("model hls-pynq", 32, 0)]
+    assert [(row.operator, row.weight) for row in report.tasks] == [("vta_conv2d", 2), ("vta_conv2d", 1)]
+    assert any("2 tasks of the accelerator" in line and "modelled, not measured" in line for line in told)
+    assert any("tasks of the CPU are left as they are" in line for line in told)
+    model = vta.machine_model(SIM)
+    layers = {task.workload: task.layer for task in session.extract(wanted.model, SIM).tasks}
+    for one in RecordFile(wanted.records).read().trials:
+        cycles = model.cycles(layers[one.workload], json.loads(one.trace)).cycles
+        assert one.samples_s == (pytest.approx(cycles * 1e-8),)
+        assert (one.emulated, one.board) == (True, "hls-pynq")
+
+
+def test_a_resumed_run_asks_the_model_for_the_rest_alone(request_of):
+    first = session.run(request_of(16), nothing, nothing)
+    again = session.run(request_of(16), nothing, nothing)
+    assert (again.trials, again.resumed, again.boards[0].trials) == (16, 16, 0)
+    assert again.estimated_s == first.estimated_s
+    more = session.run(request_of(24), nothing, nothing)
+    assert (more.trials, more.resumed, more.boards[0].trials) == (24, 16, 8)
+
+
+@pytest.mark.parametrize(("options", "count"), [({"operators": ("0",)}, 1), ({"without": ("vta",)}, 4)])
+def test_tasks_of_the_cpu_alone_are_refused(request_of, options, count):
+    wanted = request_of(**options)
+    with pytest.raises(InputError, match=f"vta-sim computes none of the {count} chosen tasks") as caught:
+        session.run(wanted, nothing, nothing)
+    assert "toolchain tasks" in caught.value.hint
+    assert "hls-pynq knows the accelerator alone" in caught.value.details
+    assert not wanted.records.exists()

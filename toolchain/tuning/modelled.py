@@ -13,6 +13,7 @@ import tvm
 from toolchain.backends import MachineModel
 from toolchain.backends._attributes import CHOICE
 from toolchain.errors import BuildError
+from toolchain.tuning._measure_events import Event, Observer
 from toolchain.tuning.tasks import layer_of
 from toolchain.tuning.trials import Built, Measured, Trial
 
@@ -24,10 +25,11 @@ class Modelled:
 
     Args:
         model: Tells the cycles of a kernel.
+        observe: Called for each trial, as boards do.
     """
 
-    def __init__(self, model: MachineModel) -> None:
-        self._model = model
+    def __init__(self, model: MachineModel, observe: Observer) -> None:
+        self._model, self._observe = model, observe
         self._numbers = itertools.count()
         self._seconds: dict[Path, float] = {}
 
@@ -54,5 +56,7 @@ class Modelled:
     def submit(self, trial: Trial) -> Future[Measured]:
         """Return what the model said."""
         future: Future[Measured] = Future()
-        future.set_result(Measured((self._seconds[trial.library],), board=self._model.name))
+        measured = Measured((self._seconds[trial.library],), board=self._model.name)
+        self._observe(Event("ended", self._model.name, trial=trial, measured=measured))
+        future.set_result(measured)
         return future

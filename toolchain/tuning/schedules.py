@@ -31,8 +31,8 @@ def know_rule(module: tvm.IRModule, target: tvm.target.Target) -> None:
 
 
 def space_generator(target: tvm.target.Target) -> Any:
-    """Return what makes the design spaces of a kernel: that of the backend which compiles for the target."""
-    (name,) = [name for name, kind in board.backends().items() if kind == target.kind.name]
+    """Return what makes the design spaces of a kernel: backends that compile for targets of one kind share it."""
+    name = next(name for name, kind in board.backends().items() if kind == target.kind.name)
     return BACKENDS[name].space(meta_schedule())
 
 

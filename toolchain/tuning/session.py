@@ -89,10 +89,9 @@ def extract(wanted: Model, board: Board, without: Collection[str] = (), tell: Te
             hint=f"set `cores` in boards/{board.name}.toml",
         )
     backend = BACKENDS[board.backend]
+    target, templates = backend.target(board), backend.templates(board, without)
     loaded = model.load(wanted.source, wanted.shapes, wanted.given.seed)
     imported = model.import_model(compiler.suited(loaded, board, wanted.given, without, tell))
-    target = backend.target(board)
-    templates = backend.templates(board, without)
     lowered = backend.lowered(imported.module, board, without)
     return Extracted(imported, target, templates, tasks.extract(lowered, target, templates))
 
@@ -195,8 +194,9 @@ def _by_model(  # noqa: PLR0913, PLR0917 - as `_tuned`
     tell(f"{len(own)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
     if len(own) < len(chosen):
         tell(f"{len(chosen) - len(own)} tasks of the CPU are left as they are")
-    modelled = Modelled(model)
-    return _tuned(wanted, found, own, file, modelled, modelled, _Watch(tell, Boards((), model=model.name)), redraw)
+    watch = _Watch(tell, Boards((), model=model.name))
+    modelled = Modelled(model, watch.observe)
+    return _tuned(wanted, found, own, file, modelled, modelled, watch, redraw)
 
 
 def _examine(board: Board, held: Boards, tell: Tell) -> None:
@@ -294,8 +294,7 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         for place in watch.boards.places
     )
     if watch.boards.model:
-        failed = sum(state.failed for state in job.states)
-        rows = (BoardRow(f"model {watch.boards.model}", job.trials, failed, 0),)
+        rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
     return TuneReport(
         model=found.imported.source.name,
         board=wanted.board.name,

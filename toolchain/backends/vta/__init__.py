@@ -18,6 +18,7 @@ from toolchain.backends.vta._plugin import build as python_runtime
 from toolchain.backends.vta.layers import Conv2d, is_layer
 from toolchain.backends.vta.partition import partitioned
 from toolchain.board import Board
+from toolchain.errors import InputError
 
 __all__ = [
     "INT8",
@@ -48,9 +49,14 @@ def target(board: Board) -> tvm.target.Target:
     """Return the LLVM target of the board's CPU, with the name of its accelerator.
 
     Raises:
-        InputError: LLVM does not know the CPU, or the board file names no accelerator.
+        InputError: LLVM does not know the CPU, the board file names no accelerator, or half precision is asked for.
     """
     device(board)
+    if board.target.float16:
+        raise InputError(
+            f"the accelerator of {board.name} computes in int8, and its CPU in float32 or int8",
+            hint="leave --float16 out",
+        )
     return tvm.target.Target({**cpu.target(board).export(), "device": board.target.device})
 
 

@@ -51,12 +51,9 @@ class Offers:
         if not is_layer(layer):
             return self.cpu.module(layer, choice)
         wanted, known = Conv2d.from_json(layer), self.known(layer, choice)
-        if known is None:
+        if known is None or not works(wanted, known, self.device):
             return None
-        try:
-            function = kernel(wanted, known, self.device)
-        except BuildError:  # the filter of candidates is an estimate
-            return None
+        function = kernel(wanted, known, self.device)
         attributes = {LAYER: layer, CHOICE: json.dumps(dict(choice)), "global_symbol": "main"}
         return tvm.IRModule({"main": function.with_attrs(attributes)})
 
@@ -73,13 +70,13 @@ class Offers:
         return known if known and kernels.fits(Conv2d.from_json(layer), known, self.device.config) else None
 
     def chosen(self, layer: str, choice: Mapping[str, Any] | None) -> Choice:
-        """Read a choice, or take the likely fastest.
+        """Read a choice, or take the likely fastest where it does not fit.
 
         Raises:
             BuildError: There is no way to compute the layer.
         """
-        known = self.known(layer, choice) if choice else None
-        return known or likely(Conv2d.from_json(layer), self.device)
+        wanted, known = Conv2d.from_json(layer), self.known(layer, choice) if choice else None
+        return known if known and works(wanted, known, self.device) else likely(wanted, self.device)
 
     def operator(self, layer: str) -> str:
         """Name what a layer does."""
@@ -101,14 +98,23 @@ def likely(layer: Conv2d, device: Device) -> Choice:
     Raises:
         BuildError: There is none.
     """
-    found = kernels.candidates(layer, device.config)
-    if not found:
-        raise BuildError(
-            "this convolution has no tile that fits into the memories of the accelerator",
-            details=layer.to_json(),
-            hint="`--without vta` computes everything on the CPU",
-        )
-    return found[0]
+    for choice in kernels.candidates(layer, device.config):
+        if works(layer, choice, device):
+            return choice
+    raise BuildError(
+        "this convolution has no tile that fits into the memories of the accelerator",
+        details=layer.to_json(),
+        hint="`--without vta` computes everything on the CPU",
+    )
+
+
+def works(layer: Conv2d, choice: Choice, device: Device) -> bool:
+    """Whether a layer's instructions can be written in a way that seems to fit: the filter of candidates estimates."""
+    try:
+        stream_of(layer, choice, device)
+    except BuildError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
