@@ -16,7 +16,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test stress chaos lint format lock clean
+.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test stress exact chaos lint format lock clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ test: $(READY) ## Run the tests; TOOLCHAIN_STRICT=1 fails where a part of the sy
 
 stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
 	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
+
+exact: $(READY) ## Run every convolution of four networks on the simulated array, bit for bit, in any order of its stages
+	@TOOLCHAIN_EXACT=resnet-18,resnet-34,resnet-50,mobilenet $(VENV)/bin/python -m pytest tests/integration/test_vta_networks.py $(ARGS)
 
 chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
 	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
