@@ -1,0 +1,458 @@
+"""VTA on boards: networks over SSH and over RPC, here and on emulated ARM; and what is refused, in which words.
+
+The accelerator is simulated on each of them, by the same programs that run on real boards.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import numpy_helper
+from tvm import relax, tirx
+
+from tests import bundles, nets, sshd, vta_layers, vta_streams
+from tests.commands import toolchain
+from tests.integration.test_board_server import KINDS as MACHINES
+from tests.integration.test_board_server import built as board_server_of
+from tests.integration.test_board_server import running as serving
+from tests.unit import vta_nets
+from toolchain import board, bundle, deploy, device_runtime, reference, remote, tensors
+from toolchain.backends.vta import kernels
+from toolchain.backends.vta._devices import DEVICES
+from toolchain.backends.vta._functions import RUN, kernel
+from toolchain.backends.vta.instructions import Load, Memory
+from toolchain.backends.vta.layers import Conv2d
+from toolchain.backends.vta.stream import Stream
+from toolchain.bundle import Bundle
+from toolchain.shell import SshOptions, open_shell
+from toolchain.store import Store
+from toolchain.tuning import places
+from toolchain.tuning._measure_session import Visit, measured, visiting
+from toolchain.tuning.trials import Options, TensorArg, Trial
+
+HERE = "vta-sim-x86_64"
+ARM = {"vta-sim-aarch64": "rpi4", "vta-sim-armv7": "pynq"}
+"""Board types, and the virtual boards that stand for them."""
+
+LIMIT = 1e-4  # for what the CPU computes of ResNet-18, in floats; the other limit is 2e-2
+ROOT = "/data/vta"  # on virtual boards, which other tests deploy to as well
+LAYERS = 19  # of ResNet-18's convolutions, all but the first
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    sshd.require_sshd()
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+def to_it(server: sshd.Server, root: Path, kind: str | Path = HERE) -> list[Any]:
+    """Return the words of a command that name a device behind the SSH server."""
+    words = ["--board", kind, "--host", server.host, "-i", server.key_file]
+    return [*words, "--known-hosts", server.known_hosts, "--root", root]
+
+
+def made(source: object, kind: str | Path, folder: Path, *more: object) -> Bundle:
+    seen = toolchain("build", source, "--board", kind, "--toolchain", "host", "-o", folder, *more)
+    assert seen.code == 0, seen.err
+    return bundle.load(folder)
+
+
+def deployed(server: sshd.Server, one: Bundle, root: Path) -> dict[str, np.ndarray]:
+    """Return what a device computes for the inputs of a bundle's reference."""
+    kind = board.load(HERE).resolved()
+    options = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
+    program = device_runtime.build(kind.triple, kind.machine).runner
+    with open_shell(server.host, config=options) as shell:
+        return deploy.deploy(one, program, shell, Store(shell, str(root)), keep=1, threads=0).run.outputs
+
+
+def computed(visit: Visit, one: Bundle) -> dict[str, np.ndarray]:
+    """Return what TVM's virtual machine computes in a session."""
+    given, params, rpc = tensors.load(one.reference), tensors.load(one.folder / bundle.PARAMS), visit.session.rpc
+    arrays = [given[f"input.{spec.name}"] for spec in one.manifest.inputs]
+    arrays += [params[name] for name in one.manifest.params_order]
+    rpc.upload(str(one.folder / bundle.LIBRARY))
+    machine = visit.keep(relax.VirtualMachine(visit.keep(rpc.load_module(bundle.LIBRARY)), rpc.cpu(0)))
+    arguments = [visit.keep(tvm.runtime.tensor(array, rpc.cpu(0))) for array in arrays]
+    result = visit.keep(visit.keep(machine["main"])(*arguments))
+    found = [result] if isinstance(result, tvm.runtime.Tensor) else [visit.keep(item) for item in result]
+    return {spec.name: item.numpy() for spec, item in zip(one.manifest.outputs, found, strict=True)}
+
+
+def expected(one: Bundle) -> dict[str, np.ndarray]:
+    """Return what ONNX Runtime computes."""
+    return dict(bundle.Reference.read(one.reference).outputs)
+
+
+# --- ResNet-18 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """The network in int8, and the report of what that costs."""
+    folder = tmp_path_factory.mktemp("quantized")
+    path, report = folder / "resnet.onnx", folder / "report.json"
+    seen = toolchain("quantize", "resnet-18", "--calibration", "random", "-o", path, "--report", report)
+    assert seen.code == 0, seen.err
+    return path, json.loads(report.read_text())
+
+
+@pytest.fixture(scope="module")
+def resnet(quantized, tmp_path_factory) -> Bundle:
+    """The network, with a first convolution whose sums floats hold.
+
+    Otherwise they differ in their last bits from one CPU to the other, and one in a million of them is then rounded to
+    another byte, of which the result differs by 1 %.
+    """
+    folder, proto = tmp_path_factory.mktemp("resnet"), onnx.load(quantized[0])
+    first = next(node for node in proto.graph.node if node.op_type == "Conv")
+    for held in proto.graph.initializer:
+        if held.name in first.input:
+            held.CopyFrom(numpy_helper.from_array(on_grid(numpy_helper.to_array(held), 2**13), held.name))
+    image = np.random.default_rng(0).standard_normal((1, 3, 224, 224))
+    np.savez(folder / "image.npz", **{proto.graph.input[0].name: on_grid(image, 32)})
+    return made(nets.save(proto, folder), HERE, folder / "bundle", "--input", folder / "image.npz")
+
+
+def on_grid(array: np.ndarray, steps: int) -> np.ndarray:
+    """Round numbers to so many of one."""
+    return (np.round(array * steps) / steps).astype(np.float32)
+
+
+def test_it_keeps_its_answers(quantized):
+    _, report = quantized
+    assert (len(report["layers"]), report["left"]) == (LAYERS, ["stem.conv"])
+    assert all(layer["exact"] for layer in report["layers"])
+    assert report["top1_agreement"] == 1.0
+    assert report["output_snr_db"] >= 30
+
+
+def test_it_runs_over_ssh(server, resnet, tmp_path):
+    words = [*to_it(server, tmp_path / "device"), "--budget", 0.5, "--json", tmp_path / "report.json"]
+    seen = toolchain("deploy", resnet.folder, *words)
+    assert seen.code == 0, seen.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["outputs"]["ok"] is True
+    assert report["outputs"]["reference"] == reference.name(to_the_letter=True)
+    assert report["outputs"]["max_rel_diff"] <= LIMIT
+    assert report["emulated"] is True
+    assert any("emulated" in text for text in report["warnings"])
+    assert report["modelled"]["kernels"] == LAYERS
+    assert report["modelled"]["cycles"] > report["modelled"]["macs"] / report["modelled"]["macs_per_cycle"]
+    told = {line.split()[0]: line for line in seen.out.splitlines() if line.strip()}
+    assert "emulated" in told["latency"]
+    assert "not measured" in told["modelled"]
+
+
+@pytest.fixture(scope="module")
+def session(server, tmp_path_factory):
+    """The board's server, as tuning reaches it: pushed and started over SSH, used through the same connection."""
+    keys = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
+    root = str(tmp_path_factory.mktemp("served"))
+    wanted = places.Wanted(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
+    with places.opened(wanted, print) as held:
+        (place,) = held.places
+        assert place.emulated
+        yield lambda: visiting(place.open(20.0, 120.0, threading.Event()))
+
+
+def test_it_runs_over_rpc_as_over_ssh(server, session, resnet, tmp_path):
+    over_ssh = deployed(server, resnet, tmp_path / "device")
+    with session() as visit:
+        over_rpc = computed(visit, resnet)
+    assert over_ssh.keys() == over_rpc.keys()
+    for name, found in over_rpc.items():
+        np.testing.assert_array_equal(found, over_ssh[name])
+
+
+def test_every_int8_tensor_is_that_of_onnxruntime(quantized, tmp_path):
+    """From where the network is rounded for the first time: before, floats are added up in another order."""
+    proto = onnx.shape_inference.infer_shapes(onnx.load(quantized[0]))
+    edges = [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+    activations = [node.output[0] for node in edges]
+    assert len(activations) >= LAYERS
+    region = onnx.utils.Extractor(proto).extract_model([edges[0].input[0]], activations)
+    one = made(nets.save(region, tmp_path), "vta-sim", tmp_path / "bundle")
+    words = ["--board", "vta-sim", "--root", tmp_path / "device", "--budget", 0, "--tolerance", 0, "--json", "-"]
+    seen = toolchain("deploy", one.folder, *words)
+    assert seen.code == 0, seen.err
+    assert json.loads(seen.out)["outputs"]["max_abs_diff"] == 0
+    wanted = expected(one)
+    assert len(wanted) == len(activations)
+    assert all(array.dtype == np.int8 and len(np.unique(array)) > 16 for array in wanted.values())
+
+
+# --- a small network, all of it in integers --------------------------------------------------------------------------
+
+
+def residual() -> onnx.ModelProto:
+    """Layers with strides, a residual and a branch; floats hold all of its sums, in whichever order."""
+    net = vta_nets.Net(16, (9, 12))
+    x = net.rounded("x", 4)
+    inner = net.conv(net.layer(x, 16, 32, 3), 32, 16, 3, pads=[1] * 4)
+    summed = net.rounded(net.add("Relu", [net.add("Add", [inner, x])]), 4)
+    narrow = net.layer(summed, 16, 48, 3, stride=2)
+    beside = net.conv(summed, 16, 48, 1, strides=[2, 2])
+    return net.proto(net.rounded(net.add("Add", [beside, narrow]), 4))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> str:
+    return nets.save(residual(), tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def small(source, tmp_path_factory) -> Bundle:
+    return made(source, HERE, tmp_path_factory.mktemp("small") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def wanted(small, server, tmp_path_factory) -> dict[str, np.ndarray]:
+    """What x86-64 computes."""
+    found = deployed(server, small, tmp_path_factory.mktemp("wanted") / "device")
+    for name, array in expected(small).items():
+        np.testing.assert_array_equal(found[name], array)
+        assert len(np.unique(array)) > 16
+    return found
+
+
+@pytest.fixture(scope="module", params=ARM)
+def arm(request, source, tmp_path_factory) -> Bundle:
+    MACHINES[board.load(request.param).machine].require()
+    return made(source, request.param, tmp_path_factory.mktemp("arm") / "bundle")
+
+
+def test_arm_computes_the_same_over_rpc(arm, wanted, tmp_path):
+    """Under qemu-user."""
+    machine = MACHINES[arm.manifest.machine]
+    with serving(board_server_of(machine), tmp_path, emulator=machine.emulator) as server:
+        terms = {"timeout_s": 60.0, "session_s": 60.0, "expected": remote.versions(machine.machine)}
+        with visiting(remote.connect("127.0.0.1", server.port, **terms)) as visit:
+            found = computed(visit, arm)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_arm_computes_the_same_over_ssh(arm, wanted, virtual_boards):
+    where = ["--host", virtual_boards.name(ARM[arm.manifest.board]), "--ssh-config", virtual_boards.config]
+    words = ["--board", arm.manifest.board, *where, "--root", ROOT]
+    seen = toolchain("deploy", arm.folder, *words, "--budget", 0, "--tolerance", 0, "--json", "-")
+    assert seen.code == 0, seen.err
+    report = json.loads(seen.out)
+    assert (report["outputs"]["max_abs_diff"], report["emulated"]) == (0, True)
+    for name, array in expected(arm).items():
+        np.testing.assert_array_equal(array, wanted[name])
+
+
+def test_a_pynq_without_a_bitstream_keeps_what_it_runs(source, virtual_boards, tmp_path):
+    """On a virtual board, which has no FPGA either."""
+    MACHINES["armv7l"].require()
+    where = ["--host", virtual_boards.name("pynq"), "--ssh-config", virtual_boards.config, "--root", ROOT + "-pynq"]
+    simulated = made(source, "vta-sim-armv7", tmp_path / "simulated")
+    seen = toolchain("deploy", simulated.folder, "--board", "vta-sim-armv7", *where, "--budget", 0)
+    assert seen.code == 0, seen.err
+    seen = toolchain("deploy", made(source, "pynq-z1", tmp_path / "real").folder, "--board", "pynq-z1", *where)
+    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
+    assert re.search(r"no bitstream is in the FPGA.*EDGE_VTA_BITSTREAM", seen.err), seen.err
+    assert simulated.digest[:16] in toolchain("status", "--board", "pynq-z1", *where).out
+
+
+# --- one kernel, as tuning runs it -----------------------------------------------------------------------------------
+
+LAYER = vta_layers.task(14, 32, 64, 3, 1, 1)
+DEVICE = DEVICES["vta-sim"]
+
+
+def library(path: Path, function: Any) -> Path:
+    """Compile a kernel for this machine."""
+    entry = function.with_attr("global_symbol", "main")
+    tvm.compile(tvm.IRModule({"main": entry}), target="llvm").export_library(str(path))
+    return path
+
+
+def test_a_kernel_is_timed_over_rpc(session, tmp_path):
+    function = kernel(LAYER, kernels.candidates(LAYER)[0], DEVICE)
+    arguments = vta_layers.tensors(LAYER)
+    trial = Trial(
+        library(tmp_path / "kernel.so", function), tuple(TensorArg(kind, shape) for shape, kind in LAYER.arguments())
+    )
+    with session() as visit:
+        samples = measured(visit, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
+        assert len(samples) == 3
+        assert all(0 < one < 1 for one in samples)
+        found = called(visit, trial.library.rename(tmp_path / "again.so"), arguments)
+    np.testing.assert_array_equal(found, vta_layers.reference(LAYER, arguments))
+
+
+def called(visit: Visit, path: Path, arguments: list[np.ndarray]) -> np.ndarray:
+    """Call a kernel of a library, each of which needs a name of its own in a session; returns its last argument."""
+    rpc = visit.session.rpc
+    rpc.upload(str(path))
+    tensors_there = [visit.keep(tvm.runtime.tensor(one, rpc.cpu(0))) for one in arguments]
+    visit.keep(visit.keep(rpc.load_module(path.name))["main"])(*tensors_there)
+    return tensors_there[-1].numpy()
+
+
+# --- streams that were tampered with ---------------------------------------------------------------------------------
+
+TEXT = re.compile(rb"VlRBU1RS[A-Za-z0-9+/]+=*")  # Base64 of what each stream begins with
+LOG_ACC = 20  # place in its header of the logarithm of that memory's size
+
+
+def flipped(data: bytes) -> bytes:
+    """Change one bit in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def reaching(data: bytes) -> bytes:
+    """Load from behind the weights, with a checksum that is right."""
+    stream = Stream.decode(data)
+    at = next(at for at, one in enumerate(stream.instructions) if isinstance(one, Load) and one.memory is Memory.WGT)
+    moved = dataclasses.replace(stream.instructions[at], dram_base=1 << 20)
+    instructions = (*stream.instructions[:at], moved, *stream.instructions[at + 1 :])
+    return dataclasses.replace(stream, instructions=instructions).encoded()
+
+
+def for_less(data: bytes) -> bytes:
+    """Say that it is for an array with half as much memory for sums."""
+    return vta_streams.mended(data[:LOG_ACC] + bytes([data[LOG_ACC] - 1]) + data[LOG_ACC + 1 :])
+
+
+TAMPERED = {
+    "one bit": (flipped, r"VTA: .*checksum"),
+    "beyond a tensor": (reaching, r"VTA: instruction \d+.*LOAD.*WGT"),
+    "another configuration": (for_less, r"VTA: instruction \d+"),
+}
+
+
+def tampered(library: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Change the first stream in a library."""
+    found = TEXT.search(library)
+    text = base64.b64encode(change(base64.b64decode(found[0])))
+    assert len(text) == len(found[0])
+    return library[: found.start()] + text + library[found.end() :]
+
+
+@pytest.fixture(scope="module")
+def running(server, small, tmp_path_factory) -> tuple[list[Any], Path, str]:
+    """The words that name a device, its store, and what it runs."""
+    root = tmp_path_factory.mktemp("running") / "device"
+    words = to_it(server, root)
+    seen = toolchain("deploy", small.folder, *words, "--budget", 0)
+    assert seen.code == 0, seen.err
+    return words, root, small.digest
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_stream_with_mended_digests_is_refused_by_what_it_does(running, small, tmp_path, name):
+    words, root, before = running
+    change, cause = TAMPERED[name]
+    content = tampered((small.folder / bundle.LIBRARY).read_bytes(), change)
+    bad = bundles.variant(small, tmp_path / "bundle", {bundle.LIBRARY: content})
+    seen = toolchain("deploy", bad.folder, *words, "--budget", 0)
+    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
+    assert re.search(cause, seen.err), seen.err
+    assert "keeps the release that it had" in seen.err
+    assert bundles.whole_release(root) == before
+
+
+def test_a_package_with_another_stream_is_refused_by_its_digest(running, small, tmp_path):
+    words, root, before = running
+    package = tmp_path / "package.tar"
+    bundle.pack(small, package)
+    data, library = package.read_bytes(), (small.folder / bundle.LIBRARY).read_bytes()
+    assert data.count(library) == 1
+    package.write_bytes(data.replace(library, tampered(library, flipped)))
+    seen = toolchain("deploy", package, *words, "--budget", 0)
+    assert seen.code == 5
+    assert re.search(r"model.so in package.tar is not", seen.err), seen.err
+    assert bundles.whole_release(root) == before
+
+
+def test_a_server_refuses_a_stream_and_lives_on(session, tmp_path):
+    layer = vta_layers.task(4, 16, 16, 1, 0, 1)
+    choice = kernels.candidates(layer)[0]
+    good = library(tmp_path / "good.so", kernel(layer, choice, DEVICE))
+    data = reaching(kernels.stream(layer, choice).encoded())
+    bad = library(tmp_path / "bad.so", calling(base64.b64encode(data).decode(), layer))
+    arguments = vta_layers.tensors(layer)
+    wanted = vta_layers.reference(layer, arguments)
+    with session() as visit:
+        with pytest.raises(tvm.error.RPCError, match=r"VTA: instruction \d+.*LOAD.*WGT"):
+            called(visit, bad, arguments)
+        np.testing.assert_array_equal(called(visit, good, arguments), wanted)
+    with session() as visit:
+        np.testing.assert_array_equal(called(visit, good, arguments), wanted)
+
+
+def calling(text: str, layer: Conv2d) -> tirx.PrimFunc:
+    """Return a function that runs any text as a stream."""
+    buffers = [tirx.decl_buffer(shape, kind, name=f"b{at}") for at, (shape, kind) in enumerate(layer.arguments())]
+    body = tirx.Evaluate(tirx.call_packed(RUN, DEVICE.name, text, *buffers))
+    return tirx.PrimFunc(buffers, body).with_attrs({"s_tir": True, "tirx.noalias": True})
+
+
+# --- boards and networks that do not fit -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def for_a_pynq(source, tmp_path_factory) -> tuple[Path, Bundle]:
+    """A board file of a Pynq with this machine's CPU, and a bundle for it."""
+    folder = tmp_path_factory.mktemp("pynq")
+    text = (board.boards_folder() / f"{HERE}.toml").read_text()
+    (folder / "zynq.toml").write_text(text.replace("vta-sim", "vta-pynq-z1"))
+    return folder / "zynq.toml", made(source, folder / "zynq.toml", folder / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("variable", "cause"),
+    [
+        ("EDGE_VTA_BITSTREAM=/nowhere/vta.bit", r"this machine has no FPGA for VTA"),
+        ("NOTHING=", r"no bitstream is in the FPGA.*EDGE_VTA_BITSTREAM"),
+    ],
+)
+def test_a_board_without_its_fpga(small, for_a_pynq, tmp_path, variable, cause):
+    kind, one = for_a_pynq
+    with sshd.running(tmp_path / "sshd", options=f"SetEnv HOME={tmp_path} {variable}") as server:
+        assert toolchain("deploy", small.folder, *to_it(server, tmp_path / "device"), "--budget", 0).code == 0
+        seen = toolchain("deploy", one.folder, *to_it(server, tmp_path / "device", kind), "--budget", 0)
+    assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
+    assert re.search(cause, seen.err), seen.err
+    assert bundles.whole_release(tmp_path / "device") == small.digest
+
+
+def test_what_the_array_cannot_run_the_cpu_does(server, tmp_path):
+    net = vta_nets.Net(16, 8)
+    x = net.layer(net.rounded("x", 4), 16, 32, 3)
+    grouped = net.rounded(net.conv(x, 16, 32, 3, group=2, pads=[1] * 4), 4)
+    path = nets.save(net.proto(net.layer(grouped, 32, 16)), tmp_path)
+    seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
+    assert seen.code == 0, seen.err
+    assert re.search(r"the CPU computes convolution 2: 1x32x8x8.* groups", seen.err), seen.err
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["modelled"]["kernels"], report["outputs"]["max_abs_diff"]) == (2, 0)
+
+
+def test_other_scales_are_fitted_anew(server, tmp_path):
+    net = vta_nets.Net(16, 8)
+    x = net.rounded("x", 0, scale=net.hold(np.float32(0.03)))
+    inner = net.rounded(net.layer(x, 16, 16, 3), 0, scale=net.hold(np.float32(0.05)))
+    path = nets.save(net.proto(net.layer(inner, 16, 16, 3)), tmp_path)
+    seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
+    assert seen.code == 0, seen.err
+    assert "quantizing it to int8" in seen.err
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["modelled"]["kernels"], report["outputs"]["ok"]) == (1, True)
