@@ -572,6 +572,15 @@ def test_files_of_a_session(server):
     until(server.is_idle)
 
 
+def test_a_library_that_is_loaded_may_be_sent_again(server, bad_library):
+    session = server.connect()
+    loaded = load(session, bad_library)
+    session.upload(bytearray(b"\0" * bad_library.stat().st_size), bad_library.name)
+    loaded["print"]()
+    assert "a line from the model" in server.log()
+    assert session.listdir("") == bad_library.name
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "..", "../session-10/x"])
 def test_nothing_outside_the_session_is_touched(server, name):
     session = server.connect()

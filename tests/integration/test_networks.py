@@ -54,8 +54,8 @@ def test_a_light_network_matches_onnxruntime_on_the_device(name, kind, program, 
     assert done.difference.max_rel < LIMIT[kind.name]
 
 
-@pytest.mark.parametrize("name", ["float16", "quantized"])
-def test_a_model_in_few_bits_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
+@pytest.mark.parametrize(("name", "limit"), [("float16", 2e-2), ("quantized", 5e-2)])
+def test_a_model_in_few_bits_matches_onnxruntime_on_the_device(name, limit, native, program, tmp_path):
     done = deployed(str(DATA / f"{name}.onnx"), native, program, tmp_path)
     assert done.difference.ok
-    assert done.difference.tolerance == 2e-2
+    assert done.difference.tolerance == limit

@@ -236,7 +236,7 @@ def test_caches_that_are_forgotten(board, fault):
 def test_a_device_that_is_used_before_it_was_programmed(board, monkeypatch):
     monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
     one, arrays = board(), vta_streams.arrays()
-    with pytest.raises(HarnessError, match=r"call tvm.contrib.vta.init .* EDGE_VTA_BITSTREAM"):
+    with pytest.raises(HarnessError, match=r"no bitstream of VTA on this board: copy it .* EDGE_VTA_BITSTREAM"):
         one.run(vta_streams.stream(), arrays.all())
     monkeypatch.setenv("EDGE_VTA_BITSTREAM", "some.bit")
     one.run(vta_streams.stream(), arrays.all())
@@ -418,6 +418,21 @@ def test_bitstreams_for_something_else(root, name, data, cause):
     with pytest.raises(HarnessError, match=cause):
         root.open(path)
     assert not (root.folder / "lib/firmware").exists()
+
+
+def test_the_usual_bitstream(root, monkeypatch):
+    monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
+    where = f"lib/firmware/edge-toolchain/{DEFAULT.name}"
+    with pytest.raises(HarnessError, match=f"no bitstream of VTA on this board: copy it to /{where}.bit"):
+        root.open("")
+    root.put(f"{where}.bin", b"none")
+    with pytest.raises(HarnessError, match=f"{where}.bin is no bitstream"):
+        root.open("")
+    root.put(f"{where}.bit", bit_file())
+    root.open("")
+    monkeypatch.setenv("EDGE_VTA_BITSTREAM", "/none.bit")
+    with pytest.raises(HarnessError, match=r"cannot read the bitstream /none.bit"):
+        root.open("")
 
 
 def test_a_bitstream_that_is_not_there(root):
@@ -603,7 +618,7 @@ def check_functions(find, tensor) -> None:
         lambda: run("sim", old, *arguments, 3): "VTA: argument 5 is no tensor",
         lambda: run("sim"): "VTA: a device, a stream and tensors",
         lambda: run("zcu104", old, *arguments, y): 'VTA: there is no VTA device "zcu104"',
-        lambda: run("pynq-z1", old, *arguments, y): "VTA: no bitstream is in the FPGA yet",
+        lambda: run("pynq-z1", old, *arguments, y): "VTA: this machine has no FPGA for VTA",
         lambda: find("tvm.contrib.vta.init")("/none.bit"): "VTA: this machine has no FPGA for VTA",
         lambda: reconfigure("{"): "VTA: the configuration is no JSON",
         lambda: reconfigure("[" * 100000): "VTA: the configuration is no JSON",

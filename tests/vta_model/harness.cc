@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bitstream.h"
 #include "boards.h"
 #include "buffers.h"
 #include "devices.h"
@@ -26,7 +27,9 @@ struct Harness {
       : board(on),
         blocks(board.registers, {vta::DefaultConfiguration(), revision}, faults),
         devices(vta::DefaultConfiguration(),
-                [this](const vta::ZynqBoard& wanted, const std::string&, const std::string&) {
+                [this](const vta::ZynqBoard& wanted, const std::string& bitstream,
+                       const std::string& configuration) {
+                  if (bitstream.empty()) vta::UsualBitstream(vta::System(), configuration);
                   return std::make_unique<vta::PynqDevice>(
                       wanted, std::make_unique<vta_model::BlockRegisters>(&blocks),
                       std::make_unique<vta_model::BlockMemory>(&blocks));

@@ -30,6 +30,7 @@ class Device:
 DEVICES = {
     "vta-sim": Device("sim", 100.0),
     "vta-pynq-z1": Device("pynq-z1", 100.0),
+    "vta-pynq-z1-2020-07": Device("pynq-z1", 100.0, revision=Revision.V2020_07),
     "vta-ultra96": Device("ultra96", 333.0),
 }
 """By what a board file's `target.device` says."""

@@ -50,15 +50,20 @@ std::string PathOf(const String& name) {
   TVM_FFI_UNREACHABLE();
 }
 
+// Aside first: a library of that name may be loaded, and would change under whoever runs it.
 void Upload(const String& name, const Bytes& data) {
-  const std::string path = PathOf(name);
-  FILE* file = fopen(path.c_str(), "wbe");
+  const std::string path = PathOf(name), aside = path + ".part";
+  if (path == work_folder) {
+    errno = EISDIR;
+    FailWithErrno("create", name);
+  }
+  FILE* file = fopen(aside.c_str(), "wbe");
   if (file == nullptr) FailWithErrno("create", name);
   const bool written = fwrite(data.data(), 1, data.size(), file) == data.size();
   // A full disk may show only when the buffer is written out.
-  if (fclose(file) == 0 && written) return;
+  if (fclose(file) == 0 && written && std::rename(aside.c_str(), path.c_str()) == 0) return;
   const int error = errno;
-  std::remove(path.c_str());
+  std::remove(aside.c_str());
   errno = error;
   FailWithErrno("write", name);
 }

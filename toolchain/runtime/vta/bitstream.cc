@@ -2,9 +2,11 @@
 #include "bitstream.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -14,6 +16,8 @@
 namespace vta {
 namespace {
 
+constexpr char kVariable[] = "EDGE_VTA_BITSTREAM";
+constexpr char kUsualFolder[] = "/lib/firmware/edge-toolchain/";
 constexpr char kFirmwareName[] = "edge-vta.bin";
 constexpr char kManager[] = "/sys/class/fpga_manager/fpga0";
 constexpr char kDevcfg[] = "/sys/devices/soc0/amba/f8007000.devcfg";
@@ -128,6 +132,17 @@ void ProgramByDevcfg(const System& system, const std::string& words) {
 }
 
 }  // namespace
+
+std::string UsualBitstream(const System& system, const std::string& configuration) {
+  const char* named = std::getenv(kVariable);
+  if (named != nullptr && *named != '\0') return named;
+  const std::string path = kUsualFolder + configuration;
+  for (const char* ending : {".bit", ".bin"}) {
+    if (access(system.Path(path + ending).c_str(), R_OK) == 0) return system.Path(path + ending);
+  }
+  Fail("there is no bitstream of VTA on this board: copy it to " + path + ".bit, or name one in " +
+       kVariable + " or by tvm.contrib.vta.init");
+}
 
 Bitstream ReadBitstream(const std::string& path) {
   const std::optional<std::string> file = ReadText(path);

@@ -14,6 +14,10 @@ struct Bitstream {
   std::string words;  // as the kernel takes them
 };
 
+// Where the bitstream of a configuration is: where the variable EDGE_VTA_BITSTREAM says, or else a
+// file of its name in /lib/firmware/edge-toolchain. Throws Fault where there is neither.
+std::string UsualBitstream(const System& system, const std::string& configuration);
+
 // Reads a .bit file, which begins with a header, or a .bin file. Throws Fault where it is neither.
 Bitstream ReadBitstream(const std::string& path);
 

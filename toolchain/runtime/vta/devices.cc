@@ -1,7 +1,6 @@
 // See devices.h.
 #include "devices.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "base64.h"
@@ -17,7 +16,6 @@ namespace {
 constexpr size_t kHeadCharacters = 64;
 // A network has a few dozen streams; tuning sends thousands, each for a moment.
 constexpr size_t kMostKeptBytes = size_t{64} << 20;
-constexpr char kBitstreamVariable[] = "EDGE_VTA_BITSTREAM";
 
 }  // namespace
 
@@ -48,14 +46,7 @@ void Devices::Reconfigure(const vta_config& configuration) {
 
 Accelerator& Devices::Board(const std::string& name) {
   const ZynqBoard& board = BoardNamed(name);
-  if (board_ == nullptr) {
-    const char* bitstream = std::getenv(kBitstreamVariable);
-    if (bitstream == nullptr || *bitstream == '\0') {
-      Fail("no bitstream is in the FPGA yet: call tvm.contrib.vta.init with one, or name it in " +
-           std::string(kBitstreamVariable));
-    }
-    Open(board, bitstream);
-  }
+  if (board_ == nullptr) Open(board, "");  // its usual bitstream
   const std::string opened = board_->device().Name();
   if (opened != name) Fail("this machine is no " + name + " but " + opened);
   return *board_;

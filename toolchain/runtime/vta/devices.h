@@ -20,7 +20,7 @@ namespace vta {
 // All functions throw Fault, and any thread may call them: one is served at a time.
 class Devices {
  public:
-  // Opens the FPGA of a board: see OpenZynq.
+  // Opens the FPGA of a board: see OpenZynq, also for an empty name of a bitstream.
   using Opener = std::function<std::unique_ptr<Device>(
       const ZynqBoard& board, const std::string& bitstream, const std::string& configuration)>;
 

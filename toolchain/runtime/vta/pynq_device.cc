@@ -133,8 +133,10 @@ std::unique_ptr<Device> OpenZynq(const ZynqBoard& board, const System& system,
                                  const std::string& bitstream, const std::string& configuration) {
   const ZynqBoard& here = ThisBoard(system);
   if (here.name != board.name) Fail("this machine is no " + board.name + " but " + here.name);
-  const Bitstream read = ReadBitstream(bitstream);
-  CheckBitstream(read, bitstream, board, configuration);
+  const std::string path =
+      bitstream.empty() ? UsualBitstream(system, configuration) : bitstream;
+  const Bitstream read = ReadBitstream(path);
+  CheckBitstream(read, path, board, configuration);
   // First, as it holds the lock. Nothing is read from it before the FPGA was programmed: without
   // our blocks behind them, these addresses can stop the CPU.
   auto registers = std::make_unique<DevMem>(system.Path("/dev/mem"));
