@@ -15,6 +15,8 @@ from tests import nets, tunings
 from tests.unit import qdq_nets
 from toolchain import board, bundle, compiler, cross, files, inputs, model, quantize, tensors
 from toolchain.backends import cpu, vta
+from toolchain.backends._attributes import EXACT
+from toolchain.backends.vta.layers import is_layer
 from toolchain.board import Target
 from toolchain.errors import BuildError, InputError
 from toolchain.tuning import tasks
@@ -304,25 +306,23 @@ def test_whoever_computes_int8_says_so():
 
 
 def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_path):
-    _, made, _ = suited(two_convolutions(), tmp_path)
+    proto = two_convolutions()
+    proto.graph.node[1].output[0] = "d"
+    proto.graph.node.append(nets.node("Add", ["d", "c"], ["y"]))
+    _, made, _ = suited(proto, tmp_path)
     told = []
-    built = build(made.proto, VTA, tmp_path, tell=told.append)
+    modelled = build(made.proto, VTA, tmp_path, tell=told.append).manifest.modelled
     lowered = vta.lowered(model.import_model(made).module, VTA)
-    (layer,) = [task.layer for task in found_tasks(lowered) if task.operator == "vta_conv2d"]
-    cycles = vta.machine_model(VTA).cycles(layer, None).cycles
-    modelled = built.manifest.modelled
+    (exact,) = filter(is_layer, (str(one.attrs.get(EXACT, "")) for _, one in tasks.called(lowered)))
+    assert '"residual_shift":null' not in exact
+    assert modelled.cycles == vta.machine_model(VTA).cycles(exact, None).cycles
     assert (modelled.kernels, modelled.macs, modelled.macs_per_cycle) == (1, 36 * 16 * 16, 256)
-    assert modelled.cycles == pytest.approx(cycles, rel=0.1)  # of the task, whose constants are others
     assert (modelled.model, modelled.clock_mhz) == ("hls-pynq", 100.0)
     assert [line for line in told if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]
 
 
 def test_what_the_cpu_computes_takes_no_modelled_cycles(tmp_path):
     assert build(two_convolutions(groups=4), VTA, tmp_path).manifest.modelled is None
-
-
-def found_tasks(lowered):
-    return tasks.extract(lowered, vta.target(VTA), vta.templates(VTA))
 
 
 @pytest.mark.parametrize("emulated", [False, True])

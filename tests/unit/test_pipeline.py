@@ -154,8 +154,22 @@ def convolutions(tmp_path_factory):
     return nets.save(proto, tmp_path_factory.mktemp("convolutions"))
 
 
-def test_for_an_int8_accelerator_a_network_and_its_reference_are_quantized(convolutions, folder):
+@pytest.fixture
+def letters(monkeypatch):
+    """Note for each run of the reference whether it computes each operator as the file has it."""
+    seen, run = [], reference.run
+
+    def noted(*given, to_the_letter=False):
+        seen.append(to_the_letter)
+        return run(*given, to_the_letter=to_the_letter)
+
+    monkeypatch.setattr(reference, "run", noted)
+    return seen
+
+
+def test_for_an_int8_accelerator_a_network_and_its_reference_are_quantized(convolutions, folder, letters):
     made, told = build(convolutions, VTA, folder)
+    assert letters == [True]
     assert "quantizing it to int8" in told
     assert "running it with onnxruntime" in told
     assert "without optimisations" in told
@@ -168,8 +182,9 @@ def test_for_an_int8_accelerator_a_network_and_its_reference_are_quantized(convo
     assert made.manifest.modelled.kernels == 1
 
 
-def test_without_its_template_a_network_stays_on_floats(convolutions, folder):
+def test_without_its_template_a_network_stays_on_floats(convolutions, folder, letters):
     made, told = build(convolutions, VTA, folder, without=("vta",))
+    assert letters == [False]
     assert "quantizing" not in told
     assert "without optimisations" not in told
     assert made.manifest.modelled is None

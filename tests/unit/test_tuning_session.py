@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -260,6 +261,19 @@ def test_an_emulated_accelerator_is_tuned_by_its_model(request_of):
         cycles = model.cycles(layers[one.workload], json.loads(one.trace)).cycles
         assert one.samples_s == (pytest.approx(cycles * 1e-8),)
         assert (one.emulated, one.board) == (True, "hls-pynq")
+
+
+def test_an_accelerator_that_is_there_is_measured(request_of, monkeypatch):
+    """Its board file says that its times are real ones."""
+    wanted = dataclasses.replace(request_of(), boards=Wanted(dataclasses.replace(SIM, emulated=False)))
+
+    def opened(*_):
+        raise DeviceError("the boards were asked")
+
+    monkeypatch.setattr(session, "Builder", lambda *_, **_options: contextlib.nullcontext())
+    monkeypatch.setattr(session.places, "opened", opened)
+    with pytest.raises(DeviceError, match="the boards were asked"):
+        session.run(wanted, nothing, nothing)
 
 
 def test_a_resumed_run_asks_the_model_for_the_rest_alone(request_of):

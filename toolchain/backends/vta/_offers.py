@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -14,6 +15,7 @@ from toolchain.backends.cpu._offers import Offers as CpuOffers
 from toolchain.backends.vta import kernels, simulator
 from toolchain.backends.vta._devices import Device
 from toolchain.backends.vta._functions import kernel, stream_of
+from toolchain.backends.vta.config import VtaConfig
 from toolchain.backends.vta.kernels import Choice
 from toolchain.backends.vta.layers import Conv2d, is_layer
 from toolchain.backends.vta.simulator import Profile
@@ -21,6 +23,8 @@ from toolchain.errors import BuildError
 
 TEMPLATE = "vta"
 """Name of the template in records and options; without it, the CPU computes everything."""
+
+_MOST_LAYERS = 512  # a tuning run asks for the candidates of each of its layers in every round
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Offers:
         """List the ways to compute a layer, the one that is likely the fastest first."""
         if not is_layer(layer):
             return self.cpu.candidates(layer)
-        found = kernels.candidates(_with_room(Conv2d.from_json(layer)), self.device.config)
+        found = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config)
         return [{"template": TEMPLATE, **one.document()} for one in found]
 
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
@@ -87,6 +91,11 @@ class Offers:
         return 2 * Conv2d.from_json(layer).macs / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
 
 
+@lru_cache(maxsize=_MOST_LAYERS)
+def _candidates(layer: Conv2d, config: VtaConfig) -> tuple[Choice, ...]:
+    return tuple(kernels.candidates(layer, config))
+
+
 def _with_room(layer: Conv2d) -> Conv2d:
     """Return a layer as it is where a residual is added: what fits then, fits without one."""
     return replace(layer, residual_shift=0) if layer.stride == (1, 1) else layer
@@ -98,7 +107,7 @@ def likely(layer: Conv2d, device: Device) -> Choice:
     Raises:
         BuildError: There is none.
     """
-    for choice in kernels.candidates(layer, device.config):
+    for choice in _candidates(layer, device.config):
         if works(layer, choice, device):
             return choice
     raise BuildError(
