@@ -16,8 +16,8 @@ NAME = f"onnxruntime {onnxruntime.__version__}"
 
 _FATAL_ONLY = 4
 
-# A sum that lies between two steps may be rounded to either. One step of 8 bits in an early layer changed the results of
-# networks by up to 1.5e-2, a few of them by 2.4e-2.
+# A sum that lies between two steps may be rounded to either. One step of 8 bits in an early layer changed the results
+# of networks by up to 1.5e-2, a few of them by 2.4e-2.
 _QUANTIZED = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
 _QUANTIZED_TOLERANCE = 5e-2
 
