@@ -123,7 +123,7 @@ def suited(
     """Return a model as the board's accelerator can compute it: quantized, where that computes int8 alone.
 
     A network of floats is calibrated with what it is to be run with, and with random numbers of the same seed; a user
-    who has data of the model's own quantizes it beforehand. One without a convolution to quantize stays as it is.
+    who has data of the model's own quantizes it beforehand. One that cannot be quantized stays as it is.
 
     Args:
         source: The model.
@@ -131,19 +131,25 @@ def suited(
         given: What the model is run with.
         without: Names of templates that must not be used.
         tell: Told when a model is quantized, or why it is not.
-
-    Raises:
-        InputError: Its nodes compute with integers in a way that the accelerator does not.
     """
     if not computes_int8(board, without) or quantize.is_quantized(source):
         return source
-    if not quantize.quantizable(source):
-        tell(f"{source.name} has no convolution that could be quantized: the CPU computes everything")
+    if obstacle := _obstacle(source):
+        tell(f"{obstacle}: the CPU computes everything")
         return source
     tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
     random = [inputs.random(source.inputs, given.seed + number) for number in range(_SAMPLES)]
     first = [inputs.make(given, source.inputs)] if given.npz or given.image else []
     return quantize.quantized(source, [*first, *random][:_SAMPLES]).source
+
+
+def _obstacle(source: SourceModel) -> str:
+    """Say why a model cannot be quantized; empty if it can."""
+    try:
+        found = quantize.quantizable(source)
+    except InputError as fault:
+        return fault.message
+    return "" if found else f"{source.name} has no convolution that could be quantized"
 
 
 def record_key(board: Board, *, emulated: bool = False) -> Key:

@@ -299,6 +299,21 @@ def test_a_network_without_a_convolution_to_quantize_is_the_cpus(tmp_path, proto
     assert told == ["net has no convolution that could be quantized: the CPU computes everything"]
 
 
+def test_a_network_that_computes_with_integers_itself_is_the_cpus(tmp_path):
+    bytes_ = {"w": np.ones((4, 4), np.uint8)}
+    nodes = [
+        nets.node("DynamicQuantizeLinear", ["x"], ["b", "s", "z"]),
+        nets.node("MatMulInteger", ["b", "w"], ["i"]),
+        nets.node("Cast", ["i"], ["y"], to=1),
+    ]
+    proto = nets.model(nodes, [nets.value("x", (4, 4))], [nets.value("y", (4, 4))], bytes_)
+    source, made, told = suited(proto, tmp_path)
+    assert made is source
+    assert len(told) == 1
+    assert "compute with integers" in told[0]
+    assert told[0].endswith(": the CPU computes everything")
+
+
 def test_whoever_computes_int8_says_so():
     assert compiler.computes_int8(VTA)
     assert compiler.computes_int8(VTA, ["winograd"])
