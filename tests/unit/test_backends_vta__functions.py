@@ -63,3 +63,16 @@ def test_the_stream_in_a_kernel_computes_the_layer(layer):
     Simulator().run(stream, arguments)
     assert np.unique(wanted).size > 8
     np.testing.assert_array_equal(arguments[-1], wanted)
+
+
+def test_a_stream_that_a_board_would_refuse_is_no_kernel(monkeypatch):
+    layer = replace(LAYER, shift=9)
+    good = kernels.stream(layer, CHOICE, DEVICE.config, DEVICE.revision)
+    where = next(number for number, one in enumerate(good.instructions) if one.tokens.push_next)
+    bare = replace(good.instructions[where], tokens=replace(good.instructions[where].tokens, push_next=False))
+    bad = replace(good, instructions=(*good.instructions[:where], bare, *good.instructions[where + 1 :]))
+    monkeypatch.setattr(_functions.kernels, "stream", lambda *_: bad)
+    with pytest.raises(BuildError, match="none that a board runs") as caught:
+        kernel(layer, CHOICE, DEVICE)
+    assert layer.to_json() in caught.value.details
+    assert "--without vta" in caught.value.hint

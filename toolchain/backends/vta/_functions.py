@@ -12,10 +12,13 @@ from toolchain.backends.vta._devices import Device
 from toolchain.backends.vta.kernels import Choice
 from toolchain.backends.vta.layers import Conv2d
 from toolchain.backends.vta.stream import Stream
+from toolchain.backends.vta.verifier import verify
+from toolchain.errors import BuildError, VerificationError
 
 RUN = "edge_toolchain.vta.run"
 """The function of the program on the board; its arguments are a device, a stream in Base64, and tensors."""
 
+_OUR_FAULT = "please report this; `--without vta` computes everything on the CPU"
 _MOST_STREAMS = 512  # of at most about 100 KiB: a tuning run asks for each of its candidates several times
 
 
@@ -35,7 +38,9 @@ def kernel(layer: Conv2d, choice: Choice, device: Device) -> tirx.PrimFunc:
     Raises:
         BuildError: It cannot be computed in that way.
     """
-    stream = base64.b64encode(stream_of(layer, choice, device).encoded()).decode()
+    encoded = stream_of(layer, choice, device).encoded()
+    _check(encoded, layer)
+    stream = base64.b64encode(encoded).decode()
     buffers = [
         tirx.decl_buffer(shape, dtype, name=f"b{number}")
         for number, (shape, dtype) in enumerate(layer.arguments(device.config))
@@ -43,3 +48,15 @@ def kernel(layer: Conv2d, choice: Choice, device: Device) -> tirx.PrimFunc:
     call = tirx.call_packed(RUN, device.name, stream, *buffers)
     function = tirx.PrimFunc(buffers, tirx.Evaluate(call))
     return function.with_attrs({"s_tir": True, "tirx.noalias": True})
+
+
+def _check(stream: bytes, layer: Conv2d) -> None:
+    """Find out here what a board would refuse."""
+    try:
+        verify(stream)
+    except VerificationError as fault:
+        raise BuildError(
+            "a compiled stream is none that a board runs",
+            details=f"{fault.message}\n{layer.to_json()}",
+            hint=_OUR_FAULT,
+        ) from fault
