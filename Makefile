@@ -16,7 +16,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test stress exact chaos lint format lock clean
+.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test stress exact networks chaos lint format lock clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ stress: $(READY) ## Kill 200 deploys at random points and look at what the devic
 
 exact: $(READY) ## Run every convolution of four networks on the simulated array, bit for bit, in any order of its stages
 	@TOOLCHAIN_EXACT=resnet-18,resnet-34,resnet-50,mobilenet $(VENV)/bin/python -m pytest tests/integration/test_vta_networks.py $(ARGS)
+
+networks: $(READY) ## Run every network of the zoo and of the onnx wheel on the CPU and on OpenCL
+	@TOOLCHAIN_NETWORKS=all $(VENV)/bin/python -m pytest tests/integration/test_networks.py $(ARGS)
 
 chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
 	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
