@@ -16,8 +16,14 @@ RUN /build/install/apt.sh ca-certificates g++ make python3 python3-venv \
  && /build/install/compile.sh /usr/lib/python3.11 /opt/edge-toolchain/lib \
  && /build/install/clean.sh
 
-COPY pyproject.toml README.md /build/toolchain/
+COPY Dockerfile LICENSE README.md pyproject.toml requirements.lock /build/toolchain/
 COPY boards/ /build/toolchain/boards/
+COPY docker/base.sh docker/compose.yaml /build/toolchain/docker/
+COPY docker/board/ /build/toolchain/docker/board/
+COPY docker/install/ /build/toolchain/docker/install/
+COPY docker/mali/ /build/toolchain/docker/mali/
+COPY docker/pynq/ /build/toolchain/docker/pynq/
+COPY docs/ /build/toolchain/docs/
 COPY toolchain/ /build/toolchain/toolchain/
 RUN /opt/edge-toolchain/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
       --no-deps --no-build-isolation --no-index /build/toolchain \
@@ -29,6 +35,7 @@ RUN /opt/edge-toolchain/bin/python -m pip install --quiet --disable-pip-version-
 ENV PATH=/opt/edge-toolchain/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/tmp \
     LANG=C.UTF-8 \
+    ORT_DISABLE_TELEMETRY=1 \
     PYTHONDONTWRITEBYTECODE=1
 ENTRYPOINT ["toolchain"]
 LABEL org.opencontainers.image.title="edge-toolchain/host" \

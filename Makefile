@@ -15,20 +15,53 @@ READY     := $(VENV)/.ready
 DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
+# make takes any NAME=value in silence: `board=rpi4` or `HOSTS=...` would deploy to another device than was meant.
+OURS    := BOARD HOST MODEL TRIALS VIRTUAL ARGS PYTHON VENV
+USUAL   := MAKE% SHELL PATH HOME TMPDIR NO_COLOR %_proxy %_PROXY PIP_% SSL_% XDG_% DOCKER_% TOOLCHAIN_% TVM_%
+GIVEN   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+STRANGE := $(filter-out $(OURS) $(USUAL),$(GIVEN))
+CLOSEST  = $(shell $(PYTHON) -c 'import difflib, sys; word, *ours = sys.argv[1:]; \
+  print(*difflib.get_close_matches(word.upper(), ours, 1))' '$(subst ','\'',$(1))' $(OURS))
+MEANT    = $(if $(CLOSEST), (did you mean $(CLOSEST)=?))
+ifneq ($(STRANGE),)
+  $(error $(foreach name,$(STRANGE),there is no variable $(name)$(call MEANT,$(name));) the variables are $(OURS))
+endif
+
+PYTEST := $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Byte code is made of what is imported, and not of all there is: a third of the time.
+PIP := PYTHONUNBUFFERED=1 $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile
+# Of what pip says, a line for each package: how many there are, which one it is, and how large. It says nothing while it
+# unpacks them, so those are counted that are there. pip's exit code is kept.
+define COUNTED
+there() { ls -d $(VENV)/lib/python3*/site-packages/*.dist-info 2>/dev/null | wc -l; }; before=$$(there); \
+unpacking() { while sleep 2; do echo "  $$(($$(there) - before)) of $$all unpacked"; done; }; \
+ticker=; all=$$(grep -c '^[^ ]*==' requirements.lock); number=0; \
+while read -r word name size; do \
+[ "$$word $$name" != "Using cached" ] || { name=$${size%% *}; size=$${size#* }; }; \
+case "$$word $$name" in \
+  Ignoring*) all=$$((all - 1));; \
+  *.metadata) ;; \
+  Downloading*|Using*|Processing*) number=$$((number + 1)); echo "  $$number of $$all  $${name##*/} $${size%%(from*}";; \
+  Installing*) echo "  unpacking them"; unpacking & ticker=$$!;; \
+  "exit "*) [ -z "$$ticker" ] || kill $$ticker; exit $$name;; \
+esac; done; exit 1
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test stress exact networks chaos lint format lock clean
+.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test test-all stress exact networks operators exported third-party chaos wrong-inputs lint format lock wheel clean
 
 help: ## Show this
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) VIRTUAL=$(VIRTUAL) ARGS='more options'"
 
 setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "installing into $(VENV): about 380 MB to download once, 1.4 GB of disk space"
+	@$(PYTHON) -m venv $(VENV)
+	@{ $(PIP) --progress-bar off --require-hashes --only-binary :all: -r requirements.lock; echo "exit $$?"; } | { $(COUNTED); }
+	@$(PIP) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 deploy: $(READY) ## Build MODEL, deploy it to BOARD at HOST, check its outputs there and measure it; tune it first with TRIALS=N
@@ -70,8 +103,11 @@ serve: $(READY) ## Serve the devices of devices.toml, and virtual boards, for tu
 doctor: $(READY) ## Say what this machine lacks for each board
 	@$(TOOLCHAIN) doctor $(ARGS)
 
-test: $(READY) ## Run the tests; TOOLCHAIN_STRICT=1 fails where a part of the system is missing
-	@$(VENV)/bin/python -m pytest $(ARGS)
+test: $(READY) ## Run the tests of a few minutes, which need Python, make and a C++ compiler
+	@$(PYTEST) --quick $(ARGS)
+
+test-all: $(READY) ## Run all tests; TOOLCHAIN_STRICT=1 fails where a part of the system is missing
+	@$(PYTEST) $(ARGS)
 
 stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
 	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
@@ -82,17 +118,33 @@ exact: $(READY) ## Run every convolution of four networks on the simulated array
 networks: $(READY) ## Run every network of the zoo and of the onnx wheel on the CPU and on OpenCL
 	@TOOLCHAIN_NETWORKS=all $(VENV)/bin/python -m pytest tests/integration/test_networks.py $(ARGS)
 
+operators: $(READY) ## Run all single-operator cases of the onnx wheel, and write the table of docs/models.md
+	@TOOLCHAIN_OPERATORS=1 $(VENV)/bin/python -m pytest tests/integration/test_operators.py $(ARGS)
+	@$(VENV)/bin/python -m tests.support.operator_table
+
+exported: $(READY) ## Deploy every network that PyTorch's exporters wrote, of each exporter
+	@TOOLCHAIN_EXPORTED=all $(VENV)/bin/python -m pytest tests/integration/test_exported.py $(ARGS)
+
+third-party: $(READY) ## Deploy every ONNX file that the tests take out of public wheels, the listed ones to every kind of board as well
+	@TOOLCHAIN_THIRD_PARTY=all $(VENV)/bin/python -m pytest tests/integration/test_third_party.py $(ARGS)
+
 chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
 	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
 
-lint: $(READY) ## Check style and types
-	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy
+wrong-inputs: $(READY) ## Try every wrong input, and show a table: exit code, seconds until the answer, message
+	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)
+
+lint: $(READY) ## Check style, types, and who imports whom
+	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports --no-logo
 
 format: $(READY) ## Format the code
 	@$(VENV)/bin/ruff format .
 
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	@uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+wheel: $(READY) ## Build the wheel and the source distribution into dist/
+	@$(VENV)/bin/python -m hatchling build
 
 clean: ## Remove what was built; .venv and the cache stay
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,8 +9,8 @@ from typing import Any
 import _arm_code
 import tvm
 
-from toolchain.backends import BACKENDS
-from toolchain.backends.cpu._layers import Activation, Conv, Dense, Layer, Step, to_json
+from toolchain.backends import backend_of
+from toolchain.backends.cpu.layers import Activation, Conv, Dense, Layer, PostOp, to_json
 from toolchain.board import Board
 
 _LANES = 4
@@ -48,7 +48,7 @@ def _conv(channels: tuple[int, int], size: int, kernel: int, stride: int = 1) ->
     data = Activation(1, inputs, size, size, _LANES if inputs >= _LANES else 1)
     out = Activation(1, outputs, after, after, _LANES)
     padding = (kernel // 2,) * 4
-    return Conv(data, out, (kernel, kernel), (stride, stride), padding, bias=True, steps=(Step("relu"),))
+    return Conv(data, out, (kernel, kernel), (stride, stride), padding, bias=True, epilogue=(PostOp("relu"),))
 
 
 def _depthwise(channels: int, size: int, stride: int = 1) -> Conv:
@@ -73,12 +73,11 @@ LAYERS: dict[str, Layer] = {
 
 def rows(kind: Board) -> Iterator[Row]:
     """Compile each layer with each template that covers it, as it is where nothing was tuned, and count."""
-    backend = BACKENDS[kind.backend]
-    target = backend.target(kind)
+    names, target = backend_of(kind).template_names, backend_of(kind).target
     for name, layer in LAYERS.items():
         text = to_json(layer)
-        for template in backend.TEMPLATES:
-            templates = backend.templates(kind, set(backend.TEMPLATES) - {template})
+        for template in names:
+            templates = backend_of(kind, set(names) - {template}).templates
             choice = next(iter(templates.candidates(text)), None)
             module = templates.module(text, choice) if choice else None
             if choice is None or module is None:

@@ -19,12 +19,18 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tests import bundles
-from toolchain import bundle, compiler, cross, deploy, device_runtime, inputs, model, tensors
-from toolchain.backends import BACKENDS
+from tests.support import bundles
+from toolchain import bundle, tensors
+from toolchain.backends import backend_of
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.pipeline import Model, Pipeline
+from toolchain.compile.constants import lift_constants
+from toolchain.compile.request import BuildRequest
+from toolchain.device import deploy
+from toolchain.models import importer, inputs, source
+from toolchain.models.request import Model
+from toolchain.native import cross, programs
+from toolchain.pipeline import Pipeline
 
 _SOURCE = Path(__file__).with_name("qemu_count.c")
 _TIMEOUT_S = 3600.0
@@ -105,9 +111,8 @@ def counts(kind: Board, name: str, emulator: Path) -> Iterator[Count]:
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         work = Path(scratch)
         plugin = _plugin(work)
-        ours = Pipeline(kind, lambda _line: None, toolchain="host", tuned=False).build(
-            Model(name, {}, inputs.Source()), work / "ours"
-        )
+        request = BuildRequest(Model(name, {}, inputs.Source()), kind, toolchain="host", tuned=False)
+        ours = Pipeline(request).build(work / "ours")
         for build, made in (("ours", ours), ("TVM", _unscheduled(kind, name, ours, work / "plain"))):
             (first, _), (both, difference) = (_run(made, kind, emulator, plugin, timed) for timed in (0, 1))
             found = {key: both[key] - first[key] for key in first}
@@ -122,13 +127,13 @@ def _plugin(folder: Path) -> Path:
 
 def _unscheduled(kind: Board, name: str, ours: Bundle, folder: Path) -> Bundle:
     """Build a network as TVM does by itself, but with weights as arguments, as in our bundle."""
-    transform, target = relax.transform, BACKENDS[kind.backend].target(kind)
+    transform, target = relax.transform, backend_of(kind).target
     steps = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings(), transform.FoldConstant()]
     with target:
         module = tvm.transform.Sequential([*steps, relax.get_pipeline("zero")])(
-            model.import_model(model.load(name)).module
+            importer.import_model(source.load(name)).module
         )
-    compiled = compiler.lift_constants(module)
+    compiled = lift_constants(module)
     linker = cross.choose(kind, "host")
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
@@ -143,7 +148,7 @@ def _unscheduled(kind: Board, name: str, ours: Bundle, folder: Path) -> Bundle:
 def _run(made: Bundle, kind: Board, emulator: Path, plugin: Path, timed: int) -> tuple[dict[str, int], float]:
     """Run a network once and `timed` times more; return the counts, and how far its outputs are off."""
     own, samples = EMULATORS[kind.machine], deploy.samples_of(made)
-    runner = device_runtime.build(kind.triple, kind.machine).runner.path
+    runner = programs.build(kind.triple, kind.machine).runner.path
     kinds = [_option(word, getattr(own, word)) for word in ("multiply_add", "multiply")]
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         work = Path(scratch)

@@ -49,7 +49,7 @@ class Ort:
     """ONNX Runtime with its defaults but for the threads: all graph optimizations, workers that spin between runs."""
 
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
-        import onnxruntime
+        from toolchain.models.ort import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -142,6 +142,7 @@ class Mnn:
         return np.array(host.getNumpyData()).reshape(place.getShape())
 
     def _host(self, value: NDArray[Any], kind: Any) -> Any:
+        value = value.astype(np.int32) if value.dtype == np.int64 else value  # it has no integers of 64 bits
         return self._library.Tensor(value.shape, kind, value, self._library.Tensor_DimensionType_Caffe)
 
 

@@ -17,12 +17,12 @@ from tvm.script import tirx
 from tvm.target import codegen
 
 from toolchain import bundle as bundles
-from toolchain.tuning.tasks import layer_of
+from toolchain.records.tasks import layer_of
 
 if TYPE_CHECKING:
     from _peers import Ours
 
-    from toolchain.backends import Templates
+    from toolchain.backends.base import Templates
     from toolchain.bundle import Bundle
 
 _STEPS = 100_000

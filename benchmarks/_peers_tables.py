@@ -7,7 +7,7 @@ from typing import Any
 
 from _peers import TITLES
 
-from toolchain import report
+from toolchain.tables import Table
 
 LIMIT = 1e-3
 """Of the largest absolute difference of float32 outputs over their largest absolute value."""
@@ -21,7 +21,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     if "ours" in names:
         rows[0] += ["ours/ORT (95 %)", "ours/best", "outputs of ours"]
         rows[1:] = [row + against(one) for row, one in zip(rows[1:], found, strict=True)]
-    return report.columns(rows)
+    return str(Table(rows))
 
 
 def latency(one: dict[str, Any], name: str) -> str:
@@ -66,7 +66,7 @@ def layers_table(found: dict[str, Any]) -> str:
         work = (f"{one['gflop']:.5f}", f"{one['gflops']:.1f}", f"{one['gflops'] / peak:.1%}") if known else ("-",) * 3
         rows.append([*row, *work])
     core = found["peak_core_gflops"]
-    return f"{report.columns(rows)}\nsum of kernels {total:.3f} ms, peak {peak:.0f} GFLOPS, of one core {core:.0f}"
+    return f"{Table(rows)}\nsum of kernels {total:.3f} ms, peak {peak:.0f} GFLOPS, of one core {core:.0f}"
 
 
 def footprint_table(found: Sequence[dict[str, Any]]) -> str:
@@ -76,4 +76,4 @@ def footprint_table(found: Sequence[dict[str, Any]]) -> str:
         for name, values in one.get("footprint", {}).items():
             figures = (f"{values[key]:.1f}" for key in ("peak_mib", "load_ms", "first_run_ms", "import_ms"))
             rows.append([one["name"], TITLES[name], *figures])
-    return report.columns(rows)
+    return str(Table(rows))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolchain import compare
+from toolchain.pipeline import compare
 
 if TYPE_CHECKING:
     from _peers import Engine

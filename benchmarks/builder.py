@@ -20,11 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tvm
 
-from toolchain import board, cross, model
-from toolchain.backends import BACKENDS
-from toolchain.tuning import tasks
-from toolchain.tuning._tvm import meta_schedule
-from toolchain.tuning.builder import Builder
+from toolchain import board
+from toolchain.backends import backend_of
+from toolchain.models import importer, source
+from toolchain.native import cross
+from toolchain.records import tasks
+from toolchain.records.metaschedule import meta_schedule
+from toolchain.tuning.build import Builder
 
 _PER_TASK = 4
 _TIMEOUT_S = 10.0
@@ -32,12 +34,11 @@ _TIMEOUT_S = 10.0
 
 def candidates(kind: board.Board, count: int) -> list[tvm.IRModule]:
     """Sample a few schedules of each kernel."""
-    backend = BACKENDS[kind.backend]
-    without = backend.TEMPLATES  # both build what MetaSchedule schedules
-    lowered = backend.lowered(model.import_model(model.load("squeezenet_v1.1")).module, kind, without)
+    backend = backend_of(kind, backend_of(kind).template_names)  # both build what MetaSchedule schedules
+    lowered = backend.lowered(importer.import_model(source.load("squeezenet_v1.1")).module)
     found: list[tvm.IRModule] = []
-    for task in tasks.extract(lowered, backend.target(kind), backend.templates(kind, without)):
-        found += sampled(task.module, backend.target(kind), len(found) + 1)
+    for task in tasks.extract(lowered, backend):
+        found += sampled(task.module, backend.target, len(found) + 1)
     return found[:count]
 
 
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     kind = board.load("local").resolved()
-    target = BACKENDS[kind.backend].target(kind)
+    target = backend_of(kind).target
     modules = candidates(kind, options.count)
     found: dict[str, Any] = {"candidates": len(modules), "workers": os.cpu_count()}
     found["ours"] = ours(modules, target, cross.choose(kind, "host"))

@@ -4,8 +4,10 @@
                              [--without winograd] [--peers-only] [--footprint] [--per-layer]
                              [--json FILE] [--work FOLDER]
 
-NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), either with `-int8` behind it, or an
-.onnx file. Ours is what `toolchain build NETWORK --board local` makes. The peers are optional, but for ONNX Runtime:
+NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
+bert-script, ...: tests/data/exported), a file of a public wheel (nudenet-320n, ...: tests/data/third_party.toml), any
+of these with `-int8` behind it, or an .onnx file; `exported`, `listed` and `third-party` stand for all of their kind.
+Ours is what `toolchain build NETWORK --board local` makes. The peers are optional, but for ONNX Runtime:
 
     pip install --no-deps openvino==2025.3.0 MNN==3.6.1
 
@@ -69,7 +71,7 @@ def measured(name: str, given: Given) -> dict[str, Any]:
     """Build and load a network in all engines, compare their outputs, and time them in turns."""
     import _peers_networks as networks
 
-    from toolchain import bench
+    from toolchain.device import bench
     from toolchain.shell import open_shell
 
     network = networks.obtain(name, given.work)
@@ -97,30 +99,47 @@ def measured(name: str, given: Given) -> dict[str, Any]:
 
 def built(network: Network, given: Given) -> tuple[Bundle, float]:
     """Do what `toolchain build NETWORK --board local` does; returns the bundle and the seconds it took."""
-    from toolchain import _commands_tuning as commands
-    from toolchain import board, inputs
-    from toolchain.pipeline import Model, Pipeline
+    from toolchain import board
+    from toolchain.cli.options import KernelOptions
+    from toolchain.models import inputs
+    from toolchain.models.request import Model
+    from toolchain.pipeline import BuildRequest, Pipeline
 
     kind = board.load("local").resolved()
-    without = commands.without(kind, {"without": given.without, "no_winograd": False})
-    pipeline = Pipeline(kind, note, records=given.records, tuned=not given.no_records, without=without)
+    without = KernelOptions(without=given.without).left_out(kind)
+    fed = given.work / f"{network.path.stem}.npz"
+    np.savez(fed, **network.samples(1)[0])
+    model = Model(network.build, network.shapes, inputs.Source(npz=fed), network.fixed)
+    request = BuildRequest(model, kind, note, records=given.records, tuned=not given.no_records, without=without)
     start = time.perf_counter()
-    made = pipeline.build(Model(network.build, {}, inputs.Source()), given.work / f"{network.path.stem}-local")
+    made = Pipeline(request).build(given.work / f"{network.path.stem}-local")
     return made, time.perf_counter() - start
 
 
 def loaded(network: Network, bundle: Bundle | None, given: Given) -> Iterator[tuple[str, Engine]]:
     """Load a network in every engine that is here and can run it; ours comes last, as TVM binds threads to cores."""
     left_out = {*_peers.missing(), *(["mnn"] if network.quantized else [])}  # MNN would compute QDQ models in float32
+    shapes: dict[str, tuple[int, ...]] = {}  # of ONNX Runtime's outputs: it is the first
     for name, kind in _peers.PEERS.items():
         if name in left_out:
             continue
         try:
-            yield name, kind(network.path, network.source.output_names, given.threads)
-        except RuntimeError as fault:
+            engine = kind(network.path, network.source.output_names, given.threads)
+            check_shapes(answer(engine, network.samples(1)[0]), shapes)
+        except Exception as fault:  # noqa: BLE001 - of what class the engines' faults are, each decides for itself
             note(f"{_peers.TITLES[name]} is left out: {fault}")
+        else:
+            yield name, engine
     if bundle:
         yield "ours", _peers.Ours(bundle, given.threads)
+
+
+def check_shapes(outputs: Arrays, wanted: dict[str, tuple[int, ...]]) -> None:
+    """See that outputs have the shapes that the first engine's have, which are noted."""
+    found = {name: value.shape for name, value in outputs.items()}
+    if wanted and found != wanted:
+        raise ValueError(f"its outputs are {found}, and not {wanted}")
+    wanted.update(found)
 
 
 def compared(engines: dict[str, Engine], network: Network) -> dict[str, dict[str, float]]:
@@ -128,9 +147,7 @@ def compared(engines: dict[str, Engine], network: Network) -> dict[str, dict[str
 
     Every engine keeps the first of the inputs for the measurement.
     """
-    import _peers_networks as networks
-
-    fed = networks.samples(network.source.inputs, _INT8_SAMPLES if network.quantized else 1)
+    fed = network.samples(_INT8_SAMPLES if network.quantized else 1)
     outputs = {name: [answer(engine, one) for one in reversed(fed)] for name, engine in engines.items()}
     how = agreement if network.quantized else difference
     return {name: how(outputs[name], outputs["ort"]) for name in engines if name != "ort"}
@@ -168,7 +185,7 @@ def agreement(outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> dict[st
 
 def doubts(turns: dict[str, _peers_turns.Turns], before: Any, after: Any, threads: int) -> list[str]:
     """Say what makes the times doubtful, from the engine that should be the steadiest."""
-    from toolchain import bench
+    from toolchain.device import bench
 
     latency = bench.statistics([float(np.median(one)) for one in turns["ort"]])
     cpus = len(os.sched_getaffinity(0))
@@ -183,23 +200,21 @@ def layers(engine: Engine, bundle: Bundle, threads: int) -> dict[str, Any]:
     import _peers_layers
 
     from toolchain import board
-    from toolchain.backends import BACKENDS
+    from toolchain.backends import backend_of
 
     kind = board.load("local").resolved()
-    backend = BACKENDS[kind.backend]
-    found = _peers_layers.kernels(engine, bundle, backend.templates(kind))
+    backend = backend_of(kind)
+    found = _peers_layers.kernels(engine, bundle, backend.templates)
     return {
-        "peak_gflops": _peers_layers.peak_gflops(backend.target(kind), threads),
-        "peak_core_gflops": _peers_layers.peak_gflops(backend.target(kind), 1),
+        "peak_gflops": _peers_layers.peak_gflops(backend.target, threads),
+        "peak_core_gflops": _peers_layers.peak_gflops(backend.target, 1),
         "kernels": [{**asdict(one), "gflops": one.gflops} for one in found],
     }
 
 
 def footprints(network: Network, bundle: Bundle | None, peers: Sequence[str], given: Given) -> dict[str, Any]:
     """Return memory and load time of each engine in a process of its own: three runs, and for ours the C++ runner."""
-    import _peers_networks as networks
-
-    fed = networks.samples(network.source.inputs, 1)[0]
+    fed = network.samples(1)[0]
     found = {"ours": runner_footprint(bundle, fed, given)} if bundle else {}
     with tempfile.TemporaryDirectory() as folder:
         data, result = Path(folder) / "inputs.npz", Path(folder) / "result.json"
@@ -214,11 +229,13 @@ def footprints(network: Network, bundle: Bundle | None, peers: Sequence[str], gi
 
 def runner_footprint(bundle: Bundle, fed: Arrays, given: Given) -> dict[str, float]:
     """Ask the C++ runner for its load time and peak memory; its own code is in both, there is nothing to import."""
-    from toolchain import board, device_runtime, runner, tensors
+    from toolchain import board, tensors
+    from toolchain.device import runner
+    from toolchain.native import programs
     from toolchain.shell import open_shell
 
     kind = board.load("local").resolved()
-    program = device_runtime.build(kind.triple, kind.machine, note).runner
+    program = programs.build(kind.triple, kind.machine, note).runner
     with tempfile.TemporaryDirectory() as folder:
         tensors.save(Path(folder) / runner.INPUTS, fed)
         places = {"runners": str(program.path.parent), "inputs": folder}
@@ -336,7 +353,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.networks = networks.named(arguments.networks)
+    return arguments
 
 
 def given_by(arguments: argparse.Namespace, folder: Path) -> Given:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests import sshd
-from tests.commands import toolchain
+from tests.support import sshd
+from tests.support.commands import toolchain
 from toolchain.shell import SshOptions, open_shell
 
 _MIB = 2**20

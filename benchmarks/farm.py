@@ -13,13 +13,16 @@ import argparse
 import json
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toolchain import _farm_leases as leases
-from toolchain import board, cross
-from toolchain.tuning.measure import MeasurePool, TrackerPlace
-from toolchain.tuning.trials import Options, TensorArg, Trial
+from toolchain import board
+from toolchain.farm import leases
+from toolchain.native import cross
+from toolchain.records.results import TensorArg
+from toolchain.tuning.measure import MeasurePool, ServerPlace
+from toolchain.tuning.trials import Options, Trial
 
 SLEEP_S = 0.5
 RUNS = 2  # one to warm up
@@ -41,7 +44,7 @@ def sleeper(kind: board.Board, folder: Path) -> Path:
     return folder / "sleep.so"
 
 
-def measured(places: list[TrackerPlace], library: Path, trials: int) -> dict[str, Any]:
+def measured(places: list[ServerPlace], library: Path, trials: int) -> dict[str, Any]:
     """Measure the same trial many times; returns seconds."""
     trial = Trial(library, (TensorArg("float32", (4,)),), "sleep")
     with MeasurePool(places, Options(number=1, repeat=1, min_repeat_ms=0)) as pool:
@@ -68,7 +71,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, leases.lease(kind.name, who="benchmark") as held:
         library = sleeper(kind, Path(folder))
         places = [
-            TrackerPlace(one.name, held.tracker, one.key, kind.machine, emulated=one.emulated) for one in held.boards
+            ServerPlace(one.name, partial(held.dial, one.name), one.key, kind.machine, one.emulated)
+            for one in held.boards
         ]
         for _ in range(given.turns):
             rows += [measured(some, library, given.trials) for some in (places[:1], places)]

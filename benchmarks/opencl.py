@@ -20,13 +20,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from toolchain import bench, board, deploy, inputs
+from toolchain import board
 from toolchain.bundle import Bundle
-from toolchain.device_runtime import Program
-from toolchain.pipeline import Model, Pipeline
-from toolchain.runner import Plan, Run
+from toolchain.device import bench, deploy
+from toolchain.device.runner import Plan, Run
+from toolchain.device.store import Store
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.native.programs import Program
+from toolchain.pipeline import BuildRequest, Pipeline
 from toolchain.shell import LocalShell
-from toolchain.store import Store
 
 NETWORKS = ("mlp", "squeezenet_v1.1", "mobilenet", "resnet-18")
 CACHE, POCL_CACHE = "EDGE_OPENCL_CACHE", "POCL_CACHE_DIR"
@@ -53,8 +56,8 @@ def run_once(  # noqa: PLR0913, PLR0917 - a run has these independent parts
 
 def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[str, Any]:
     """Start a network without and with kept kernels, in turns; medians in milliseconds."""
-    job = Pipeline(kind, lambda _line: None)
-    made, program = job.build(Model(network, {}, inputs.Source()), folder / "bundle"), job.runner()
+    job = Pipeline(BuildRequest(Model(network, {}, inputs.Source()), kind))
+    made, program = job.build(folder / "bundle"), job.on_device.runner()
     runs: dict[str, list[Run]] = {"without": [], "with": []}
     os.environ[CACHE] = str(folder / "kernels")
     with LocalShell() as shell:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._peers_networks import DEFAULT, obtain
 from toolchain import files
-from toolchain.tuning.records import Record, RecordFile, Records, encode
+from toolchain.records import Record, RecordFile, Records, encode
 
 
 def tune(source: str, board: str, trials: int, records: Path) -> None:

@@ -52,12 +52,13 @@ def run_stock(model: str, trials: int, folder: Path) -> None:
     from tvm.s_tir import meta_schedule as ms
 
     from toolchain import board
-    from toolchain import model as models
-    from toolchain.backends import BACKENDS
+    from toolchain.backends import backend_of
+    from toolchain.models import importer
+    from toolchain.models import source as models
 
     local = board.load("local").resolved()
-    target = BACKENDS["cpu"].target(local)
-    module = models.import_model(models.load(model)).module
+    target = backend_of(local).target
+    module = importer.import_model(models.load(model)).module
     with target:
         module = tvm.transform.Sequential([relax.transform.DecomposeOpsForInference(), relax.get_pipeline("zero")])(
             module

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.backends.vta import kernels
-from toolchain.backends.vta.config import DEFAULT
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.simulator import Profile, Simulator
 from toolchain.backends.vta.isa import Revision
-from toolchain.backends.vta.kernels import Choice
-from toolchain.backends.vta.layers import Conv2d
-from toolchain.backends.vta.simulator import Profile, Simulator
-from toolchain.backends.vta.stream import Stream
+from toolchain.backends.vta.isa.config import DEFAULT
+from toolchain.backends.vta.isa.stream import Stream
 from toolchain.errors import BuildError
 
 CLOCK_HZ = 100e6

@@ -2,13 +2,93 @@
 
 from __future__ import annotations
 
-import logging
+import re
+import secrets
+import signal
+import sys
 
 import pytest
 
-from toolchain import board, device_runtime
+from tests.support import shared
+from toolchain import board, bundle
+from toolchain.native import programs
 
 _LEFT_OUT = pytest.StashKey[str]()
+_QUICK = "tests/integration and tests marked `long`"
+_ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
+_ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
+
+
+def pytest_configure():
+    """Let Ctrl-C be what it is at a terminal: a shell that starts a job in its background has children ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import the folder that a quick run leaves out: that takes seconds."""
+    return True if config.option.quick and collection_path.name == "integration" else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is long; order the rest so that two workers end at the same time."""
+    if config.option.quick:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    for item in items:
+        if "virtual_boards" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("docker"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give one worker all tests of a module, which share fixtures, and all of a group, which share a thing."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Modules(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    return Modules(config, log)
+
+
+def pytest_collection_finish(session):
+    """Build the device programs before the first test: on a slow machine they take longer than one test may."""
+    if session.config.option.collectonly:
+        return
+    kind = board.load("local").resolved()
+    wanted = {kind.triple: kind.machine} if any(map(_runs_programs, session.items)) else {}
+    if any(map(_runs_arm_programs, session.items)):
+        wanted |= _ARM
+    said = set()
+
+    def tell(line):
+        if line not in said:
+            said.add(line)
+            sys.stderr.write(f"{line}\n")  # a worker has no terminal of its own
+
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        for triple, machine in wanted.items():
+            for name in programs.NAMES:
+                programs.build(name, triple, machine, tell)
+
+
+def _runs_programs(item):
+    return "program" in item.fixturenames or hasattr(item.module, "toolchain") or _is_integration(item)
+
+
+def _runs_arm_programs(item):
+    named = "virtual_boards" in item.fixturenames or _ARM_WORDS.search(item.nodeid)
+    return _is_integration(item) and bool(named)
+
+
+def _is_integration(item):
+    return item.path.parent.name == "integration"
 
 
 @pytest.fixture(scope="session")
@@ -17,55 +97,56 @@ def native():
     return board.load("local").resolved()
 
 
-@pytest.fixture
-def stock_logging():
-    """Forget how a search of TVM itself set up logging: it trips over that when it does so again in one process."""
-    yield
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith("tvm"):
-            logging.getLogger(name).handlers.clear()
-            logging.getLogger(name).setLevel(logging.NOTSET)
-            logging.getLogger(name).propagate = True  # pytest hangs a nameless handler on one that does not
+@pytest.fixture(autouse=True)
+def _records_of_nobody(monkeypatch, tmp_path_factory):
+    """Keep tests from the user's tuning records: each has a place of its own, which is there once it is written to."""
+    monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path_factory.getbasetemp() / f"records-{secrets.token_hex(8)}"))
 
 
 @pytest.fixture(scope="session")
 def program(native):
     """The runner for this machine; it comes from the user's cache if it was built before."""
-    return device_runtime.build(native.triple, native.machine).runner
+    return programs.build(programs.RUNNER, native.triple, native.machine)
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A bundle of a few hundred bytes of weights."""
-    from tests import bundles  # TVM takes two seconds that most tests need not spend
+    from tests.support import bundles  # TVM takes two seconds that most tests need not spend
 
-    return bundles.build(tmp_path_factory.mktemp("tiny"), rows=8, columns=4)
+    made = shared.once(tmp_path_factory, "tiny", lambda folder: bundles.build(folder, rows=8, columns=4))
+    return bundle.load(made / "bundle")
 
 
 @pytest.fixture(scope="session")
 def bulky(tmp_path_factory):
     """Two bundles that differ in 4 MiB of weights, so that their uploads take a moment."""
-    from tests import bundles
+    from tests.support import bundles
 
-    folder = tmp_path_factory.mktemp("bulky")
-    first = bundles.build(folder, rows=512, columns=2048)
-    return first, bundles.reweighted(first, folder / "other", seed=7)
+    def make(folder):
+        first = bundles.build(folder, rows=512, columns=2048)
+        bundles.reweighted(first, folder / "other", seed=7)
+
+    made = shared.once(tmp_path_factory, "bulky", make)
+    return bundle.load(made / "bundle"), bundle.load(made / "other")
 
 
 @pytest.fixture(scope="session")
 def virtual_boards(tmp_path_factory):
     """One rpi4 and one pynq, emulated; they answer over SSH."""
-    from tests import boards
+    from tests.support import boards
 
     with boards.running(tmp_path_factory.mktemp("farm")) as farm:
         yield farm
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, config):
     """Say in one line what was left out and what brings it; strict runs leave nothing out."""
     skipped = [report.longrepr[2] for report in terminalreporter.getreports("skipped")]
     parts = sorted({text.partition("left out: ")[2] for text in skipped if "left out: " in text})
-    terminalreporter.config.stash[_LEFT_OUT] = "; ".join(parts)
+    if config.option.quick:
+        parts.append(f"{_QUICK} (make test-all)")
+    config.stash[_LEFT_OUT] = "; ".join(parts)
 
 
 def pytest_unconfigure(config):

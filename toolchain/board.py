@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from toolchain import files
+from toolchain import resources
 from toolchain.errors import InputError, did_you_mean
-
-# Strict: a board file that says threads = "4" has a fault, and guessing hides it.
-_CONFIG = ConfigDict(extra="forbid", strict=True)
+from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parsed, validated
 
 NATIVE = "native"
 
-_ROOT = r"^(~/|/)[^\s'\"\\$`]+$"
-_Root = Annotated[str, Field(pattern=_ROOT)]
-_Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
+# Processor, perhaps a vendor, system, C library: what gcc calls its targets, and Yocto's without the last.
+_TRIPLE = r"\w+(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?\d*)?"
+_X86_32 = {"i386", "i486", "i586", "i686"}
 
 
-@checked_dataclass(frozen=True, config=_CONFIG)
+@checked_dataclass(frozen=True, config=CONFIG)
 class Target:
     """The TVM code-generation target of a board.
 
@@ -44,9 +39,9 @@ class Target:
         float16: Whether layers compute in half precision; inputs and outputs keep their types.
     """
 
-    kind: Annotated[_Word, Field(description="TVM target kind")] = "llvm"
+    kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"
     device: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="TVM's name of the accelerator")] = ""
-    mcpu: Annotated[_Word, Field(description="LLVM CPU name; `native` means this machine's")] = "generic"
+    mcpu: Annotated[Word, Field(description="LLVM CPU name; `native` means this machine's")] = "generic"
     mattr: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[+-][A-Za-z0-9_.-]+$")], ...],
         Field(description="LLVM features, each with + or - before it"),
@@ -57,7 +52,7 @@ class Target:
     float16: Annotated[bool, Field(description="layers compute in half precision")] = False
 
 
-@checked_dataclass(frozen=True, config=_CONFIG)
+@checked_dataclass(frozen=True, config=CONFIG)
 class Board:
     """One board type, as its file in boards/ describes it.
 
@@ -80,22 +75,22 @@ class Board:
         emulated: Whether timings taken on it are of an emulator, which every report then says.
     """
 
-    name: Annotated[_Word, Field(description="the file's name without .toml; set by the loader")]
+    name: Annotated[Word, Field(description="the file's name without .toml; set by the loader")]
     description: Annotated[str, Field(min_length=1, description="one line for lists")]
     connection: Annotated[Literal["local", "ssh"], Field(description="how the device is reached")]
-    machine: Annotated[_Word, Field(description="what `uname -m` says there; `native` on this machine")]
-    triple: Annotated[_Word, Field(description="GNU triple of its libraries; `native` on this machine")]
+    machine: Annotated[Word, Field(description="what `uname -m` says there; `native` on this machine")]
+    triple: Annotated[Word, Field(description="GNU triple of its libraries; `native` on this machine")]
     target: Annotated[Target, Field(description="TVM code-generation target")]
-    backend: Annotated[_Word, Field(description="compiler backend")] = "cpu"
+    backend: Annotated[Word, Field(description="compiler backend")] = "cpu"
     toolchain: Annotated[
         Literal["container", "host"], Field(description="where its libraries are linked by default")
     ] = "host"
     image: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="image in docker/ that has its compiler")] = ""
     compiler: Annotated[str, Field(description="compiler driver; <triple>-g++ by default")] = ""
-    cpu_features: Annotated[tuple[_Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
+    cpu_features: Annotated[tuple[Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
     cores: Annotated[int, Field(ge=0, le=1024, description="CPUs that kernels are scheduled for; 0 if unknown")] = 0
     threads: Annotated[int, Field(ge=0, le=1024, description="threads a model runs on; 0 means every CPU")] = 0
-    root: Annotated[_Root, Field(description="folder on the device for what is deployed")] = (
+    root: Annotated[DeviceFolder, Field(description="folder on the device for what is deployed")] = (
         "~/.local/share/edge-toolchain"
     )
     keep: Annotated[int, Field(ge=1, le=100, description="activations kept for a roll-back")] = 3
@@ -113,46 +108,13 @@ class Board:
         return dataclasses.replace(self, target=dataclasses.replace(self.target, float16=True))
 
 
-@checked_dataclass(frozen=True, config=_CONFIG)
-class Device:
-    """One device of a lab, from devices.toml: where it is, and which board type it is of.
-
-    Attributes:
-        board: Its board type.
-        host: `user@address[:port]`, or an alias of the SSH configuration.
-        root: Folder on it, instead of the board type's.
-        ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
-        emulated: Whether it is an emulator, whose timings mean nothing.
-    """
-
-    board: _Word
-    host: Annotated[str, Field(min_length=1, description="user@address[:port]")]
-    root: _Root | None = None
-    ssh_config: Path | None = None
-    emulated: bool = False
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that is wrong with a file, and what to write instead."""
-
-    key: str
-    message: str
-    suggestion: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.message}" + (f" ({self.suggestion})" if self.suggestion else "")
-
-
 def boards_folder() -> Path:
-    """Return the folder of the board files: `$TOOLCHAIN_BOARDS`, the checkout's, or the installed package's."""
+    """Return the folder of the board files: `$TOOLCHAIN_BOARDS`, or the toolchain's own."""
     named = os.environ.get("TOOLCHAIN_BOARDS")
-    here = Path(__file__).parent
-    candidates = [Path(named)] if named else [here.parent / "boards", here / "_boards"]
-    for folder in candidates:
-        if folder.is_dir():
-            return folder
-    raise InputError(f"no folder of board files at {candidates[0]}", hint="unset TOOLCHAIN_BOARDS, or correct it")
+    folder = Path(named) if named else resources.ROOT / "boards"
+    if not folder.is_dir():
+        raise InputError(f"no folder of board files at {folder}", hint="unset TOOLCHAIN_BOARDS, or correct it")
+    return folder
 
 
 def names() -> list[str]:
@@ -171,7 +133,8 @@ def load(name: str) -> Board:
         raise InputError(
             f"there is no board {name!r}",
             details="known boards: " + ", ".join(names()),
-            hint=did_you_mean(name, names()) or "`toolchain boards` lists them; docs/adding-a-board.md adds one",
+            hint=did_you_mean(name, names())
+            or f"`toolchain boards` lists them; {resources.manual('adding-a-board')} adds one",
         )
     board, faults = check(path)
     if board is None:
@@ -186,14 +149,14 @@ def load(name: str) -> Board:
 def check(path: Path) -> tuple[Board | None, list[Fault]]:
     """Read a board file and list every fault in it; the board is there when the list is empty."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parsed(path)
     except OSError as fault:
         raise InputError(f"cannot read {path}: {fault.strerror or fault}") from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         return None, [Fault(path.name, f"not TOML: {fault}", "strings need quotes, keys need '='")]
     if "name" in table:
         return None, [Fault("name", "is not set in the file", "remove it: the file's name is the board's name")]
-    board, faults = _validated(Board, {"name": path.stem, **table})
+    board, faults = validated(Board, {"name": path.stem, **table}, "board file")
     return (None, faults) if board is None else _checked_values(board)
 
 
@@ -203,7 +166,7 @@ def backends() -> dict[str, str]:
 
 
 def _checked_values(board: Board) -> tuple[Board | None, list[Fault]]:
-    faults = [*_faults_of_native(board), *_faults_of_backend(board)]
+    faults = [*_faults_of_native(board), *_faults_of_triple(board), *_faults_of_backend(board)]
     return (None, faults) if faults else (board, [])
 
 
@@ -230,6 +193,23 @@ def _faults_of_native(board: Board) -> list[Fault]:
     ]
 
 
+def _faults_of_triple(board: Board) -> list[Fault]:
+    """A triple of another processor, system or C library would be found out by the linker, minutes later."""
+    machine, triple = board.machine, board.triple
+    if NATIVE in {machine, triple}:
+        return []
+    arm = bool(re.match(r"armv\d", machine))
+    usual = "arm-linux-gnueabihf" if arm else f"{machine}-linux-gnu"
+    suggestion = f"write {usual}"
+    processor = triple.partition("-")[0]
+    if "musl" in triple:
+        return [Fault("triple", f"{triple!r} is of musl, and boards need glibc or Android's C library", suggestion)]
+    if not re.fullmatch(_TRIPLE, triple):
+        return [Fault("triple", f"{triple!r} is no GNU triple of a Linux", did_you_mean(triple, [usual]) or suggestion)]
+    same = processor.startswith("arm") if arm else processor == machine or {processor, machine} <= _X86_32
+    return [] if same else [Fault("triple", f"{triple!r} is not of the machine {machine!r}", suggestion)]
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a board file, made from the `Board` class."""
     document = TypeAdapter(Board).json_schema()
@@ -240,122 +220,3 @@ def schema() -> dict[str, Any]:
     document["title"] = "Board file"
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return document
-
-
-def farm_devices() -> Path:
-    """Return the devices file of the virtual boards, which `toolchain farm up` writes."""
-    return files.cache_root() / "farm" / "devices.toml"
-
-
-def load_devices(path: Path | None = None) -> dict[str, Device]:
-    """Read the devices of this lab from `path`, `$TOOLCHAIN_DEVICES`, or `devices.toml` in this folder.
-
-    Returns:
-        The devices by name. Where no file was named, the virtual boards of the farm are among them.
-
-    Raises:
-        InputError: The named file is missing, or it has faults.
-    """
-    variable = os.environ.get("TOOLCHAIN_DEVICES")
-    named = path or (Path(variable) if variable else None)
-    if named:
-        return _devices_in(named)
-    found: dict[str, Device] = {}
-    for source in (farm_devices(), Path("devices.toml")):  # the lab's own entry wins over the farm's
-        found |= _devices_in(source) if source.is_file() else {}
-    return found
-
-
-def _devices_in(source: Path) -> dict[str, Device]:
-    try:
-        table = tomllib.loads(source.read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise InputError(f"cannot read {source}: {fault.strerror or fault}") from fault
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise InputError(f"{source} is not TOML", details=str(fault)) from fault
-    devices: dict[str, Device] | None
-    devices, faults = _validated(dict[str, Device], table.get("devices", table))
-    if devices is None:
-        raise InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
-    return {name: _beside(device, source.parent) for name, device in devices.items()}
-
-
-def _beside(device: Device, folder: Path) -> Device:
-    """Resolve a device's SSH configuration against the folder of the file that names it."""
-    return dataclasses.replace(device, ssh_config=folder / device.ssh_config) if device.ssh_config else device
-
-
-def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -> Device:
-    """Decide which device of a board type is meant.
-
-    Args:
-        board: The board type.
-        host: An address, a name from devices.toml, or None for the only device of this type.
-        devices: The lab's devices.
-
-    Raises:
-        InputError: No device was named and none can be chosen, or a named one is of another type.
-    """
-    if board.connection == "local":
-        if host:
-            raise InputError(f"board {board.name} is this machine; it takes no host", hint="leave --host / HOST= out")
-        return Device(board=board.name, host="local")
-    if host:
-        named = devices.get(host)
-        return _of_type(board, host, named) if named else Device(board=board.name, host=host)
-    fitting = [name for name, device in devices.items() if device.board == board.name]
-    if len(fitting) == 1:
-        return devices[fitting[0]]
-    raise InputError(
-        f"which {board.name} device?" + (f" There are {len(fitting)}: {', '.join(fitting)}" if fitting else ""),
-        hint="give --host user@address[:port] (HOST= with make), or its name in devices.toml",
-    )
-
-
-def check_root(text: str) -> str:
-    """Return a folder on a device that a command line names, if a board file could name it as well."""
-    if not re.fullmatch(_ROOT, text):
-        raise InputError(
-            f"{text!r} is no folder for a device",
-            hint="write an absolute path, or one from ~/, without spaces or quotes",
-        )
-    return text
-
-
-def _of_type(board: Board, name: str, device: Device) -> Device:
-    if device.board == board.name:
-        return device
-    raise InputError(
-        f"device {name} is a {device.board}, not a {board.name}",
-        hint=f"use --board {device.board}, or another device",
-    )
-
-
-def _validated(kind: Any, value: Any) -> tuple[Any, list[Fault]]:
-    # Strict JSON mode takes tables for classes and arrays for tuples, but no text for a number.
-    # TOML's dates and times, which JSON lacks, must not pass as text either.
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(value, default=lambda moment: {"time": str(moment)})), []
-    except ValidationError as fault:
-        return None, [_fault(kind, error) for error in fault.errors()]
-
-
-def _fault(kind: Any, error: Any) -> Fault:
-    """Say in the terms of a TOML file what the validator found."""
-    key = ".".join(str(part) for part in error["loc"])
-    if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        known = _known_keys(kind, error["loc"][:-1])
-        suggestion = did_you_mean(str(error["loc"][-1]), known) or "known keys: " + ", ".join(known)
-        return Fault(key, "unknown key", suggestion)
-    if error["type"] in {"missing", "missing_argument"}:
-        return Fault(key, "is missing", "every board file sets it" if kind is Board else "every device sets it")
-    message = re.sub(r"^(Input|String) should", "should", error["msg"])
-    value = error["input"]
-    choices = re.findall(r"'([^']+)'", error["msg"]) if error["type"] == "literal_error" else []
-    suggestion = did_you_mean(str(value), choices) if choices else ""
-    return Fault(key, f"{value!r} {message}", suggestion)
-
-
-def _known_keys(kind: Any, location: tuple[Any, ...]) -> list[str]:
-    owner = Target if "target" in location else Board if kind is Board else Device
-    return [field.name for field in dataclasses.fields(owner) if field.name != "name"]

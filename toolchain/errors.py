@@ -43,22 +43,16 @@ class DeviceError(ToolchainError):
     exit_code = 4
 
 
+class BusyError(DeviceError):
+    """Somebody else is at work on a device. It is well, and the same command will do later."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h, as 70 is its EX_SOFTWARE
+
+
 class VerificationError(ToolchainError):
     """A digest, signature, host key, version or output is not what it must be."""
 
     exit_code = 5
-
-
-class RegressionError(ToolchainError):
-    """A measurement is worse than its baseline."""
-
-    exit_code = 6
-
-
-class InconclusiveError(ToolchainError):
-    """A measurement does not support a verdict."""
-
-    exit_code = 7
 
 
 EXIT_INTERNAL = 70

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -11,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolchain.errors import InputError, ToolchainError
+from toolchain.errors import BuildError, InputError, ToolchainError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_YOURS = "name a folder that exists and is yours to write"
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -64,10 +68,52 @@ def _finish(path: Path) -> None:
 
 def unwritable(target: Path, fault: OSError) -> InputError:
     """Describe a file that cannot be written."""
+    full = fault.errno in _FULL
     return InputError(
         f"cannot write {target}: {fault.strerror or fault}",
-        hint="name a folder that exists and is yours to write",
+        hint="free some space there, or name a folder on another disk" if full else _YOURS,
     )
+
+
+def refused(fault: BaseException) -> ToolchainError | None:
+    """Describe what this machine refuses wherever it happens: memory, space, a folder of somebody else's; else None.
+
+    Such a file is none that the user has named, which its own reader or writer would have told.
+    """
+    if isinstance(fault, MemoryError):
+        return BuildError("this machine's memory is used up", hint="take a smaller model or --shape, or end others")
+    if not isinstance(fault, OSError):
+        return None
+    where = fault.filename or "a file of this run"
+    if fault.errno in _FULL:
+        hint = "free some space; TMPDIR and TOOLCHAIN_CACHE may name folders on another disk"
+        return InputError(f"this machine has no room for {where}: {fault.strerror}", hint=hint)
+    no_temporary = fault.errno == errno.ENOENT and fault.filename is None  # as the module tempfile says it
+    if fault.errno in {errno.EACCES, errno.EPERM, errno.EROFS} or no_temporary:
+        hint = "TOOLCHAIN_CACHE and TMPDIR name folders of yours instead; `toolchain doctor` looks at them"
+        return InputError(f"this machine does not let {where} be used: {fault.strerror}", hint=hint)
+    return None
+
+
+def check_cache() -> Path:
+    """See that the folder for things that can be made again can be written; it is made if it is missing.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: It cannot be made or written.
+    """
+    folder = cache_root()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as fault:
+        raise InputError(
+            f"the cache {folder} cannot be written: {fault.strerror or fault}",
+            hint="set TOOLCHAIN_CACHE to a folder of yours that has room",
+        ) from fault
+    return folder
 
 
 def write_atomic(target: Path, data: bytes) -> None:
@@ -96,4 +142,7 @@ def cache_root() -> Path:
     if named:
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "edge-toolchain"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "edge-toolchain"
+    except RuntimeError as fault:
+        raise InputError("this user has no home folder", hint="set TOOLCHAIN_CACHE to a folder of yours") from fault

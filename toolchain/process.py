@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 import signal
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from toolchain.errors import BuildError, InputError, ToolchainError
 
 _TAIL_LINES = 30
 _GRACE_S = 2.0
+
+
+Serving = subprocess.Popen[bytes]
+"""What `serve` starts."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +95,37 @@ def _started(
     words: list[str], cwd: Path | None, env: Mapping[str, str] | None, error: type[ToolchainError]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command in a group of its own and leave nothing of it behind, whatever happens meanwhile."""
+    process = None
     try:
-        process = spawn(words, cwd=cwd, env=env)
-    except OSError as fault:
-        raise _not_started(words, fault, error) from fault
-    try:
+        with _signals_later():
+            process = spawn(words, cwd=cwd, env=env)
         yield process
-    except BaseException:  # a child may outlive the command that started it and hold its output open
-        kill_group(process)
+    except BaseException as fault:  # a child may outlive the command that started it and hold its output open
+        if process is not None:
+            kill_group(process)
+        elif isinstance(fault, OSError):
+            raise _not_started(words, fault, error) from fault
         raise
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of a block: while a child is started, they would leave it to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for held_back in came:
+            signal.raise_signal(held_back)
 
 
 def _not_started(words: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
@@ -127,18 +157,21 @@ def spawn(
     )
 
 
-def serve(words: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def serve(
+    words: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, inherit: bool = True
+) -> subprocess.Popen[bytes]:
     """Start a command that answers questions: with piped binary streams, as the leader of a process group of its own.
 
     Args:
         words: The program and its arguments.
         log: File for its standard error, which is replaced.
-        env: Variables added to this process's environment.
+        env: Variables of its environment.
+        inherit: Whether it has those of this process as well.
     """
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - as above
             list(words),
-            env=None if env is None else {**os.environ, **env},
+            env={**(os.environ if inherit else {}), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stream,
@@ -162,6 +195,49 @@ def spawn_background(words: Sequence[str], log: Path, *, attached: bool) -> subp
             stderr=stream,
             start_new_session=True,
         )
+
+
+def attach(words: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
+    """Start a command whose standard input and output are one stream to and from here.
+
+    Args:
+        words: The program and its arguments.
+        log: File for its standard error, which otherwise goes nowhere.
+
+    Returns:
+        Our end. When it is closed, or the command ends, all is ended that is left of its process group.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        child = subprocess.Popen(  # noqa: S603 - as above
+            list(words),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=log or subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+    threading.Thread(target=_end_with, args=(theirs, child), name="stream", daemon=True).start()
+    return ours
+
+
+def _end_with(stream: socket.socket, child: subprocess.Popen[bytes]) -> None:
+    """Wait until the far end of a stream is closed or its command has ended, and leave nothing of either."""
+    with stream:
+        life = os.pidfd_open(child.pid)
+        try:
+            poller = select.poll()
+            poller.register(stream, 0)  # that its far end is closed is told in any case
+            poller.register(life, select.POLLIN)
+            poller.poll()
+        finally:
+            os.close(life)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the end of its input is reason enough for most
+            child.wait(_GRACE_S)
+        kill_group(child)
 
 
 def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
@@ -191,6 +267,17 @@ def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def ancestors(pid: int) -> tuple[int, ...]:
+    """Return the parent of a process, that one's parent, and so on; none of a process that is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        while pid:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            pid = int(stat.rpartition(")")[2].split()[1])
+            found += [pid] if pid else []
+    return tuple(found)
+
+
 def end(child: subprocess.Popen[bytes], grace: float) -> None:
     """Ask a command to end, and kill it if it has not ended within some seconds."""
     child.terminate()
@@ -202,7 +289,7 @@ def end(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def kill_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """End a process that `spawn` or `serve` started, together with its children, and reap it."""
+    """End a process that `spawn`, `serve` or `attach` started, together with its children, and reap it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -33,6 +33,19 @@ _NOTES = "notes"
 
 
 @dataclass(frozen=True)
+class Bound:
+    """How much of an output is the result, where its size depends on the data.
+
+    Attributes:
+        axis: The axis along which it does.
+        count: The output, of one int64, that says how many elements along it count: the first ones.
+    """
+
+    axis: int
+    count: str
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """Name, shape and element type of one input or output.
 
@@ -40,11 +53,13 @@ class TensorSpec:
         name: The name that the model file gives it.
         shape: Dimensions, all static.
         dtype: One of `DTYPES`.
+        bound: Set where the shape is the greatest that there can be.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    bound: Bound | None = None
 
     @property
     def elements(self) -> int:
@@ -152,12 +167,37 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None
     if wanted.size == 0:
         return Difference(0.0, 0.0, limit, ok=True)
     wide, wide_wanted = got.astype(np.longdouble), wanted.astype(np.longdouble)  # float64 rounds 64-bit integers
-    if not (np.isfinite(wide).all() and np.isfinite(wide_wanted).all()):
+    finite = np.isfinite(wide_wanted)
+    alike = np.array_equal(wide[~finite], wide_wanted[~finite], equal_nan=True)  # a logarithm of 0, or a mask
+    if not alike or not finite.any() or not np.isfinite(wide[finite]).all():
         return Difference(math.inf, math.inf, limit, ok=False)
+    wide, wide_wanted = wide[finite], wide_wanted[finite]
     distance = np.max(np.abs(wide - wide_wanted))
     scale = np.max(np.abs(wide_wanted))
     relative = float(distance / scale if scale > 0 else distance)
     return Difference(float(distance), relative, limit, ok=relative <= limit)
+
+
+def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Return outputs as the model defines them: those with a bound cut to their counts, and without the counts.
+
+    Raises:
+        VerificationError: A count is no size that there can be.
+    """
+    bounds = {spec.name: spec.bound for spec in specs if spec.bound}
+    counts = {bound.count for bound in bounds.values()}
+    return {
+        name: _cut(name, value, bounds[name], outputs) if name in bounds else value
+        for name, value in outputs.items()
+        if name not in counts
+    }
+
+
+def _cut(name: str, value: NDArray[Any], bound: Bound, outputs: Tensors) -> NDArray[Any]:
+    count, most = int(outputs[bound.count].reshape(())), value.shape[bound.axis]
+    if not 0 <= count <= most:
+        raise VerificationError(f"output {name} claims {count} elements", details=f"it can have {most} of them at most")
+    return value.take(range(count), bound.axis)
 
 
 def check_signature(tensors: Tensors, specs: Sequence[TensorSpec]) -> list[str]:

@@ -23,19 +23,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import require
-from toolchain import _container_run, _image_build, _image_recipe, containers, cross
+from tests.support.parts import require
+from toolchain import resources
+from toolchain.containers import build, images
+from toolchain.containers import recipe as image_recipe
+from toolchain.containers import run as container_run
 from toolchain.errors import BuildError
+from toolchain.native import cross
 
-docker = _container_run.docker()
+pytestmark = pytest.mark.xdist_group("docker")
 
-OPTIONS = containers.BuildOptions.from_environment()
-COPIED = ("Dockerfile", "docker", "requirements.lock", "pyproject.toml", "README.md", "boards", "toolchain")
+docker = container_run.docker()
+
+OPTIONS = images.BuildOptions.from_environment()
+COPIED = (
+    "Dockerfile",
+    "LICENSE",
+    "README.md",
+    "boards",
+    "docker",
+    "docs",
+    "pyproject.toml",
+    "requirements.lock",
+    "toolchain",
+)
 
 
 def present() -> bool:
     try:
-        with _container_run.engine(10.0) as client:
+        with container_run.engine(10.0) as client:
             client.ping()
     except BuildError:
         return False
@@ -53,7 +69,7 @@ def client():
 
 
 def leftovers(client) -> list[str]:
-    running = client.containers.list(all=True, ignore_removed=True, filters={"label": _container_run.WORK_LABEL})
+    running = client.containers.list(all=True, ignore_removed=True, filters={"label": container_run.WORK_LABEL})
     return [one.id for one in running] + [
         name for one in client.images.list(name="edge-toolchain/work") for name in one.tags
     ]
@@ -62,7 +78,7 @@ def leftovers(client) -> list[str]:
 @pytest.fixture(scope="module")
 def built():
     """The smallest cross compiler's image, from the engine's cache if it was built before."""
-    return containers.build("pynq", OPTIONS)
+    return images.build("pynq", OPTIONS)
 
 
 @contextlib.contextmanager
@@ -70,7 +86,7 @@ def another(client, name, recipe, options):
     """Build an image under a name of its own, which is gone afterwards."""
     tag = f"edge-toolchain-test/{name}:{uuid.uuid4().hex}"
     try:
-        yield _image_build.build(recipe, tag, options, lambda _line: None)
+        yield build.build(recipe, tag, options, lambda _line: None)
     finally:
         with contextlib.suppress(docker.errors.ImageNotFound):
             client.images.remove(tag)
@@ -96,13 +112,13 @@ def described(archive, one) -> str:
 def test_two_builds_are_one_image(built, client, tmp_path):
     """Build again without a cache: later, in another folder, under another umask, with another path to everything."""
     for name in COPIED:
-        source, target = _image_recipe.ROOT / name, tmp_path / "elsewhere" / name
+        source, target = resources.ROOT / name, tmp_path / "elsewhere" / name
         target.parent.mkdir(exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
-    options = containers.BuildOptions(**{**vars(OPTIONS), "cache": False})
+    options = images.BuildOptions(**{**vars(OPTIONS), "cache": False})
     before = os.umask(0o077)
     try:
-        with another(client, "again", _image_recipe.recipe("pynq", tmp_path / "elsewhere"), options) as again:
+        with another(client, "again", image_recipe.recipe("pynq", tmp_path / "elsewhere"), options) as again:
             first, second = content(client, built.id), content(client, again.id)
             assert sorted(set(first.items()) ^ set(second.items())) == []
             assert again.id == built.id
@@ -113,24 +129,24 @@ def test_two_builds_are_one_image(built, client, tmp_path):
 def test_what_the_image_says(built, client):
     image = client.images.get(built.tag)
     created = image.labels["org.opencontainers.image.created"]
-    assert image.id == built.id == containers.identity("pynq")
+    assert image.id == built.id == images.identity("pynq")
     assert image.attrs["Created"] == created
     assert image.labels["edge-toolchain.triple"] == "arm-linux-gnueabihf"
-    state = {one.name: one for one in containers.examine()}["pynq"]
+    state = {one.name: one for one in images.examine()}["pynq"]
     assert (state.state, state.id, state.size) == ("ready", built.id, built.size)
     times = {text.split()[3] for name, text in content(client, built.id).items() if name.startswith("usr/")}
     assert len(times) == 1
 
 
 def test_checks(built):
-    found = containers.check(built.name)
+    found = images.check(built.name)
     assert [one for one in found if not one.passed] == []
     assert len(found) == 7
 
 
 def test_bill_of_materials(built):
-    text = containers.run("pynq", ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
-    listed = containers.run("pynq", ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"]).stdout.splitlines()
+    text = images.run("pynq", ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
+    listed = images.run("pynq", ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"]).stdout.splitlines()
     document = json.loads(text)
     assert (document["spdxVersion"], document["dataLicense"]) == ("SPDX-2.3", "CC0-1.0")
     image, *packages = document["packages"]
@@ -149,44 +165,42 @@ def test_a_build_as_builds_are_run(built, tmp_path):
     output.mkdir()
     (sources / "a.cc").write_text("int main() { return 7; }\n")
     words = ["arm-linux-gnueabihf-g++", sources / "a.cc", "-o", output / "a", "-static"]
-    containers.run("pynq", words, writable=[output], readable=[sources], workdir=output)
+    images.run("pynq", words, writable=[output], readable=[sources], workdir=output)
     assert (output / "a").read_bytes()[:4] == b"\x7fELF"
     with pytest.raises(BuildError, match="touch failed"):
-        containers.run("pynq", ["touch", sources / "b"], writable=[output], readable=[sources])
+        images.run("pynq", ["touch", sources / "b"], writable=[output], readable=[sources])
     with pytest.raises(BuildError, match="cat failed"):
-        containers.run("pynq", ["cat", sources / "a.cc"], writable=[output])
+        images.run("pynq", ["cat", sources / "a.cc"], writable=[output])
     assert [path.name for path in sources.iterdir()] == ["a.cc"]
 
 
 def test_outputs_stay_apart_and_whole(built):
     script = "head -c 3000000 /dev/zero | tr '\\0' x; echo fault >&2; exit 3"
-    done = containers.run("pynq", ["sh", "-c", script], check=False)
+    done = images.run("pynq", ["sh", "-c", script], check=False)
     assert (done.returncode, len(done.stdout), done.stderr) == (3, 3_000_000, "fault\n")
 
 
 def test_short_commands_keep_their_exit_codes(built):
-    codes = [containers.run("pynq", ["sh", "-c", f"exit {code}"], check=False).returncode for code in range(10)]
+    codes = [images.run("pynq", ["sh", "-c", f"exit {code}"], check=False).returncode for code in range(10)]
     assert codes == list(range(10))
 
 
 def test_many_processes_are_refused(built):
-    done = containers.run(
-        "pynq", ["bash", "-c", "for i in $(seq 700); do sleep 20 & done; wait"], check=False, timeout=30
-    )
+    done = images.run("pynq", ["bash", "-c", "for i in $(seq 700); do sleep 20 & done; wait"], check=False, timeout=30)
     assert "Resource temporarily unavailable" in done.stderr
 
 
 def test_a_command_that_takes_too_long(built):
     start = time.monotonic()
     with pytest.raises(BuildError, match="did not finish within 1 s"):
-        containers.run("pynq", ["sh", "-c", "trap '' TERM; sleep 60"], timeout=1)
+        images.run("pynq", ["sh", "-c", "trap '' TERM; sleep 60"], timeout=1)
     assert time.monotonic() - start < 20
 
 
 def test_a_killed_caller_leaves_no_container(built, client):
-    code = "from toolchain import containers; containers.run('pynq', ['sleep', '60'], timeout=5)"
-    with subprocess.Popen([sys.executable, "-c", code], cwd=_image_recipe.ROOT) as caller:
-        until(lambda: client.containers.list(filters={"label": _container_run.WORK_LABEL}), 60)  # only running ones
+    code = "from toolchain.containers import images; images.run('pynq', ['sleep', '60'], timeout=5)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=resources.ROOT) as caller:
+        until(lambda: client.containers.list(filters={"label": container_run.WORK_LABEL}), 60)  # only running ones
         caller.send_signal(signal.SIGKILL)
     assert leftovers(client)
     until(lambda: not leftovers(client), 30)
@@ -208,9 +222,9 @@ def test_an_interrupted_build_leaves_nothing(client):
             time.sleep(2)
             raise KeyboardInterrupt
 
-    options = containers.BuildOptions(**{**vars(OPTIONS), "cache": False})
+    options = images.BuildOptions(**{**vars(OPTIONS), "cache": False})
     with pytest.raises(KeyboardInterrupt):
-        _image_build.build(_image_recipe.recipe("pynq"), "edge-toolchain-test/none:latest", options, tell)
+        build.build(image_recipe.recipe("pynq"), "edge-toolchain-test/none:latest", options, tell)
     assert leftovers(client) == []
     assert {one.id for one in client.images.list(filters={"dangling": True})} <= before
     assert client.images.list(name="edge-toolchain-test/none") == []
@@ -227,7 +241,7 @@ def thing(built, tmp_path) -> Path:
     folder = tmp_path / "objects"
     folder.mkdir()
     (folder / "a.c").write_text("int a(int x) { return x / 3; }\n")
-    containers.run("pynq", [PYNQ.compiler, "-c", "-fPIC", folder / "a.c", "-o", folder / "a.o"], writable=[folder])
+    images.run("pynq", [PYNQ.compiler, "-c", "-fPIC", folder / "a.c", "-o", folder / "a.o"], writable=[folder])
     return folder / "a.o"
 
 
@@ -236,8 +250,8 @@ def test_many_links_are_the_same_bytes_as_one_and_take_one_container(thing, clie
     folders = [tmp_path / str(number) for number in range(8)]
     for folder in folders:
         folder.mkdir()
-    starts, run = [], containers.run
-    monkeypatch.setattr(containers, "run", lambda *words, **options: starts.append(words) or run(*words, **options))
+    starts, run = [], images.run
+    monkeypatch.setattr(images, "run", lambda *words, **options: starts.append(words) or run(*words, **options))
     assert PYNQ.link_all([(folder / "model.so", [thing]) for folder in folders]) == [None] * 8
     assert len(starts) == 1
     assert {(folder / "model.so").read_bytes() for folder in folders} == {(tmp_path / "model.so").read_bytes()}
@@ -278,7 +292,7 @@ def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
         future = threads.submit(PYNQ.link_all, pairs, timeout=120.0)
         until(lambda: all(path.exists() for path, _ in pairs[:4]), 60)
         time.sleep(0.5)  # until what was written is also reported
-        [one] = client.containers.list(filters={"label": _container_run.WORK_LABEL})
+        [one] = client.containers.list(filters={"label": container_run.WORK_LABEL})
         one.kill()
         *found, last = future.result(60)
     assert found == [None] * 4
@@ -296,8 +310,8 @@ def test_an_image_that_is_not_here(thing, tmp_path):
 def test_candidates_of_a_search_are_linked_in_containers(built, tmp_path):
     import tvm  # it takes a second that the other tests need not spend
 
-    from tests import candidates
-    from toolchain.tuning.builder import Builder
+    from tests.support import candidates
+    from toolchain.tuning.build import Builder
 
     target = tvm.target.Target({"kind": "llvm", "mtriple": PYNQ.triple, "mcpu": "cortex-a9", "mfloat-abi": "hard"})
     modules = [candidates.matmul(2), candidates.on_a_gpu(), candidates.matmul(4), candidates.matmul(2)]
@@ -328,24 +342,24 @@ def ndk(tmp_path) -> Path:
 
 
 def test_an_ndk(ndk, client, tmp_path):
-    options = containers.BuildOptions(
+    options = images.BuildOptions(
         **{**vars(OPTIONS), "ndk": str(ndk), "ndk_sha256": hashlib.sha256(ndk.read_bytes()).hexdigest()}
     )
-    with another(client, "ndk", _image_recipe.recipe("mali"), options) as image:
-        driver = containers.environment(image.tag)["TVM_NDK_CC"]
+    with another(client, "ndk", image_recipe.recipe("mali"), options) as image:
+        driver = images.environment(image.tag)["TVM_NDK_CC"]
         (tmp_path / "a.c").write_text("int a;\n")
         words = [driver, "-shared", "-fPIC", tmp_path / "a.c", "-o", tmp_path / "a.so"]
-        containers.run(image.tag, words, writable=[tmp_path])
-        text = containers.run(image.tag, ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
+        images.run(image.tag, words, writable=[tmp_path])
+        text = images.run(image.tag, ["cat", "/usr/share/edge-toolchain/sbom.spdx.json"]).stdout
         versions = {one["name"]: one.get("versionInfo") for one in json.loads(text)["packages"]}
     assert versions["android-ndk"] == "0.1.2"
     assert (tmp_path / "a.so").is_file()
 
 
 def test_another_archive_than_the_named_one(ndk):
-    options = containers.BuildOptions(**{**vars(OPTIONS), "ndk": str(ndk), "ndk_sha256": "0" * 64})
+    options = images.BuildOptions(**{**vars(OPTIONS), "ndk": str(ndk), "ndk_sha256": "0" * 64})
     with pytest.raises(BuildError) as caught:
-        containers.build("mali", options)
+        images.build("mali", options)
     assert "is not the archive that NDK_SHA256 names" in caught.value.details
 
 
@@ -355,11 +369,11 @@ def test_another_archive_than_the_named_one(ndk):
 @pytest.mark.timeout(1800)  # downloads and writes 1.6 GB
 def test_the_toolchain_in_its_image(client):
     """`docker run IMAGE` works for any user, without a home and with a read-only root."""
-    image = containers.build("host", OPTIONS)
+    image = images.build("host", OPTIONS)
     said = client.containers.run(
         image.id, ["--help"], user="4242:4242", read_only=True, environment={"HOME": ""}, remove=True
     )
     assert b"Compile a neural network for your board" in said
-    assert [one for one in containers.check("host") if not one.passed] == []
+    assert [one for one in images.check("host") if not one.passed] == []
     code = "import sys, tvm; print(tvm.__version__, tvm.target.Target('llvm').kind)"
-    assert "llvm" in containers.run("host", ["python", "-c", code]).stdout
+    assert "llvm" in images.run("host", ["python", "-c", code]).stdout

@@ -13,20 +13,20 @@ import tvm
 from tvm.support import cc
 
 from benchmarks import _arm_code
-from tests import nets
-from tests.commands import toolchain
 from tests.integration.test_board_server import KINDS as MACHINES
 from tests.integration.test_board_server import built, close
 from tests.integration.test_board_server import running as serving
-from tests.nets import node, value
-from tests.unit import cpu_kernels as kernels
-from tests.unit.cpu_kernels import layer_of
+from tests.support import cpu_kernels as kernels
+from tests.support import nets
+from tests.support.commands import toolchain
+from tests.support.cpu_kernels import layer_of
+from tests.support.nets import node, value
 from toolchain import board
-from toolchain.backends import BACKENDS
-from toolchain.backends._attributes import LAYER
-from toolchain.backends.cpu import _templates
-from toolchain.backends.cpu._layers import Conv, Step
-from toolchain.backends.cpu._machine import Machine, machine
+from toolchain.backends import backend_of
+from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.cpu import kernels as templates
+from toolchain.backends.cpu.layers import Conv, PostOp
+from toolchain.backends.cpu.machine import Machine, machine
 
 BOARDS = ("rpi4", "pynq")
 LANES = 4
@@ -40,38 +40,38 @@ def kind(request):
 
 
 def target(kind: board.Board) -> tvm.target.Target:
-    return BACKENDS[kind.backend].target(kind)
+    return backend_of(kind).target
 
 
 # --- kernels, one by one ---------------------------------------------------------------------------------------
 
 LAYERS = {
-    "direct": layer_of((1, 12, 9, 11), 20, (3, 3), LANES, padding=(1, 1, 1, 1), steps=(Step("relu"),)),
+    "direct": layer_of((1, 12, 9, 11), 20, (3, 3), LANES, padding=(1, 1, 1, 1), epilogue=(PostOp("relu"),)),
     "direct, odd channels": layer_of((2, 7, 6, 10), 9, (3, 3), LANES, padding=(1, 0, 1, 2), strides=(2, 2)),
     "direct, dilated": layer_of((1, 8, 9, 9), 8, (3, 3), LANES, padding=(2, 2, 2, 2), dilation=(2, 2)),
     "direct, one row": layer_of((1, 8, 1, 19), 12, (1, 5), LANES, padding=(0, 2, 0, 2), bias=False),
     "first layer": layer_of((1, 3, 15, 17), 16, (7, 7), LANES, strides=(2, 2), padding=(3, 3, 3, 3), plain=True),
-    "pointwise": layer_of((1, 24, 7, 7), 32, (1, 1), LANES, steps=(Step("add"), Step("relu"))),
+    "pointwise": layer_of((1, 24, 7, 7), 32, (1, 1), LANES, epilogue=(PostOp("add"), PostOp("relu"))),
     "grouped": layer_of((1, 12, 8, 8), 18, (3, 3), LANES, padding=(1, 1, 1, 1), groups=3),
     "depthwise": layer_of(
-        (1, 10, 9, 13), 10, (3, 3), LANES, padding=(1, 1, 1, 1), groups=10, steps=(Step("clip", (0, 6)),)
+        (1, 10, 9, 13), 10, (3, 3), LANES, padding=(1, 1, 1, 1), groups=10, epilogue=(PostOp("clip", (0, 6)),)
     ),
     "depthwise, strides": layer_of((1, 8, 8, 15), 8, (5, 5), LANES, strides=(2, 2), padding=(2, 2, 2, 2), groups=8),
-    "sigmoid": layer_of((1, 8, 5, 5), 8, (1, 1), LANES, steps=(Step("sigmoid"), Step("scale"))),
+    "sigmoid": layer_of((1, 8, 5, 5), 8, (1, 1), LANES, epilogue=(PostOp("sigmoid"), PostOp("scale"))),
 }
 
 
-def choices(layer: Conv, kind: board.Board) -> Iterator[_templates.Choice]:
+def choices(layer: Conv, kind: board.Board) -> Iterator[templates.Choice]:
     """Yield the cheapest way of each template, and the costliest, which has other tiles."""
-    for template in _templates.NAMES:
+    for template in templates.NAMES:
         if found := only(template, layer, machine(target(kind))):
             yield from dict.fromkeys((found[0], found[-1]))
 
 
-def only(template: str, layer: Conv, processor: Machine) -> list[_templates.Choice]:
+def only(template: str, layer: Conv, processor: Machine) -> list[templates.Choice]:
     """List the choices of one template."""
-    others = frozenset(_templates.NAMES) - {template}
-    return [one.choice for one in _templates.candidates(layer, processor, without=others)]
+    others = frozenset(templates.NAMES) - {template}
+    return [one.choice for one in templates.candidates(layer, processor, without=others)]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def session(kind, tmp_path_factory):
     """A session with a board server for the board's machine, under qemu-user."""
     emulated = MACHINES[kind.machine]
     with serving(built(emulated), tmp_path_factory.mktemp("server"), emulator=emulated.emulator) as server:
-        opened = server.connect(machine=kind.machine, timeout_s=60)
+        opened = server.connect()
         yield opened
         close(opened)
 
@@ -91,7 +91,7 @@ def loaded(kind, session, tmp_path_factory):
     for name, layer in LAYERS.items():
         for choice in choices(layer, kind):
             function = f"kernel{len(functions)}"
-            functions[function] = _templates.kernel(layer, cpu, choice).with_attr("global_symbol", function)
+            functions[function] = templates.kernel(layer, cpu, choice).with_attr("global_symbol", function)
             names.setdefault(name, []).append((choice, function))
     path = tmp_path_factory.mktemp("kernels") / "kernels.so"
     link = cc.cross_compiler(f"{kind.triple}-g++")
@@ -106,7 +106,7 @@ def test_a_layer_matches_onnxruntime(name, kind, loaded, session):
     layer, inputs, device = LAYERS[name], kernels.inputs_of(LAYERS[name]), session.cpu(0)
     wanted = kernels.expected(layer, inputs)
     for choice, function in names[name]:
-        template = _templates._TEMPLATES[choice.template]
+        template = templates._TEMPLATES[choice.template]
         given = kernels.arguments(template, layer, machine(target(kind)), choice.config, inputs)
         out = tvm.runtime.tensor(np.full(layer.out.shape, np.nan, np.float32), device)
         library[function](*(tvm.runtime.tensor(array, device) for array in given), out)
@@ -177,8 +177,8 @@ def mobile() -> onnx.ModelProto:
     gated = net.conv(net.add("Mul", deep, gate), 18, 10, 1)
     joined = net.add("Concat", net.add("Add", gated, stem), stem, axis=1)
     grouped = net.add("Tanh", net.conv(joined, 20, 12, 3, pads=two, dilations=[2, 2], group=2))
-    turned = net.add("Transpose", net.shaped(grouped, 2, 2, 6, 9, 10), perm=[0, 2, 1, 3, 4])
-    last = net.conv(net.shaped(turned, 2, 12, 9, 10), 12, 7, 5, pads=two)
+    transposed = net.add("Transpose", net.shaped(grouped, 2, 2, 6, 9, 10), perm=[0, 2, 1, 3, 4])
+    last = net.conv(net.shaped(transposed, 2, 12, 9, 10), 12, 7, 5, pads=two)
     return net.model(net.add("ReduceMean", last, axes=[2, 3], keepdims=0), 2, 7)
 
 
@@ -248,7 +248,7 @@ LOOPS = {
 def test_inner_loops_are_products_by_element_without_spills(name):
     layer, template, least = LOOPS[name]
     choice = only(template, layer, machine(kernels.AARCH64))[0]
-    function = _templates.kernel(layer, machine(kernels.AARCH64), choice)
+    function = templates.kernel(layer, machine(kernels.AARCH64), choice)
     loop, *_ = _arm_code.product_loops(kernels.assembly(function, kernels.AARCH64))
     assert loop.share >= least
     assert (loop.by_element, loop.spills) == (loop.multiply_adds, 0)
@@ -256,9 +256,9 @@ def test_inner_loops_are_products_by_element_without_spills(name):
 
 CORES = pytest.mark.parametrize("core", [kernels.AARCH64, kernels.ARMV7], ids=["64 bits", "32 bits"])
 LONG = {
-    "pointwise": (layer_of((1, 512, 14, 14), 512, (1, 1), LANES, steps=(Step("relu"),)), "direct"),
+    "pointwise": (layer_of((1, 512, 14, 14), 512, (1, 1), LANES, epilogue=(PostOp("relu"),)), "direct"),
     "depthwise": (
-        layer_of((1, 256, 28, 28), 256, (3, 3), LANES, padding=(1, 1, 1, 1), groups=256, steps=(Step("relu"),)),
+        layer_of((1, 256, 28, 28), 256, (3, 3), LANES, padding=(1, 1, 1, 1), groups=256, epilogue=(PostOp("relu"),)),
         "depthwise",
     ),
 }
@@ -269,6 +269,6 @@ LONG = {
 def test_inner_loops_multiply_and_add_in_one_instruction_and_keep_to_the_registers(name, core):
     layer, template = LONG[name]
     choice = only(template, layer, machine(core))[0]
-    found = _arm_code.product_loops(kernels.assembly(_templates.kernel(layer, machine(core), choice), core))
+    found = _arm_code.product_loops(kernels.assembly(templates.kernel(layer, machine(core), choice), core))
     assert found
     assert all((loop.multiplies, loop.spills) == (0, 0) and loop.multiply_adds for loop in found)

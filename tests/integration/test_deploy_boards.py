@@ -6,17 +6,13 @@ import json
 
 import pytest
 
-from tests import boards, images
-from tests.commands import toolchain
+from tests.support import images
+from tests.support.commands import toolchain
 from toolchain import board, bundle
 
+pytestmark = pytest.mark.xdist_group("docker")  # it builds images
+
 KINDS = ["rpi4", "pynq"]
-
-
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory):
-    with boards.running(tmp_path_factory.mktemp("farm")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -45,8 +41,8 @@ def test_both_toolchains_write_the_same_library(packed):
     assert outside.compiler["image"] == ""
 
 
-def test_deploy(farm, kind, packed):
-    words = ["--board", kind, "--host", farm.name(kind), "--devices", farm.devices]
+def test_deploy(virtual_boards, kind, packed):
+    words = ["--board", kind, "--host", virtual_boards.name(kind), "--devices", virtual_boards.devices]
     seen = toolchain("deploy", packed["container"].folder, *words, "--budget", 0, "--threads", 1, "--json", "-")
     assert seen.code == 0, seen.err
     report = json.loads(seen.out)
@@ -58,9 +54,9 @@ def test_deploy(farm, kind, packed):
     assert packed["container"].digest[:16] in again.out
 
 
-def test_the_other_boards_bundle_is_refused(farm, kind, packed):
+def test_the_other_boards_bundle_is_refused(virtual_boards, kind, packed):
     other = next(name for name in KINDS if name != kind)
-    words = ["--board", other, "--host", farm.name(other), "--devices", farm.devices]
+    words = ["--board", other, "--host", virtual_boards.name(other), "--devices", virtual_boards.devices]
     seen = toolchain("deploy", packed["host"].folder, *words, "--budget", 0)
     assert seen.code == 5
     assert "the bundle is for" in seen.err

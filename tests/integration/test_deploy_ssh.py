@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests import bundles, sshd
-from tests.commands import toolchain
+from tests.support import bundles, nets, sshd, tracing
+from tests.support.commands import toolchain
+from toolchain import files
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,16 @@ def test_only_what_is_missing_travels(device, bulky, tmp_path):
     size = new.manifest.files["params.safetensors"].size
     assert size < changed["transfer"]["bytes_sent"] < size + 64 * 1024
     assert bundles.whole_release(tmp_path / "device") == new.digest
+
+
+def test_a_deploy_talks_to_its_device_and_to_nobody_else(device, server, tmp_path):
+    """From the model to the report: no name is looked up, and nothing is connected to but the device's SSH port."""
+    source = nets.save(nets.relu((2, 3)), tmp_path)
+    words = [Path(sys.executable).with_name("toolchain"), "deploy", source, *device, "--budget", 0, "--json", "-"]
+    environment = {**os.environ, "HOME": str(tmp_path), "TOOLCHAIN_CACHE": str(files.cache_root())}
+    out, calls = tracing.traced(words, tmp_path / "calls", "%network", environment)
+    assert json.loads(out)["outputs"]["ok"] is True
+    assert tracing.peers(calls) == {("127.0.0.1", server.port)}
 
 
 def test_the_commands_of_a_day(device, tiny, bulky, tmp_path):

@@ -14,9 +14,12 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from safetensors.numpy import load_file
 
-from tests import bundles
-from tests.parts import require
-from toolchain import board, deploy, device_runtime, elf, tensors
+from tests.support import bundles
+from tests.support.parts import require
+from toolchain import board, tensors
+from toolchain.device import deploy
+from toolchain.native import elf
+from toolchain.native import programs as device_runtime
 
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 MOST_BYTES = 6_000_000
@@ -47,7 +50,8 @@ def test_every_triple_is_tested():
 @pytest.fixture(scope="module", params=KINDS)
 def made(request):
     """The programs of one triple; they come from the user's cache if they were built before."""
-    return request.param, device_runtime.build(request.param, KINDS[request.param].machine)
+    machine = KINDS[request.param].machine
+    return request.param, {name: device_runtime.build(name, request.param, machine) for name in device_runtime.NAMES}
 
 
 def launcher(triple: str) -> list[str]:
@@ -68,7 +72,7 @@ def needed_libraries(path: Path) -> set[str]:
 @pytest.mark.parametrize("name", ["runner", "board_server"])
 def test_asks_for_an_old_c_library_and_nothing_else(made, name):
     triple, programs = made
-    kind, path = KINDS[triple], getattr(programs, name).path
+    kind, path = KINDS[triple], programs[name].path
     with path.open("rb") as stream:
         file = ELFFile(stream)
         assert (file["e_machine"], file.elfclass, file["e_type"]) == (kind.elf_machine, kind.bits, "ET_DYN")
@@ -86,7 +90,7 @@ def test_asks_for_an_old_c_library_and_nothing_else(made, name):
 @pytest.mark.parametrize("name", ["runner", "board_server"])
 def test_says_what_its_record_says(made, name):
     triple, programs = made
-    program = getattr(programs, name)
+    program = programs[name]
     done = subprocess.run([*launcher(triple), program.path, "--version"], capture_output=True, check=True, timeout=60)
     said = json.loads(done.stdout)
     assert {key: said[key] for key in program.versions} == program.versions
@@ -100,7 +104,7 @@ def test_runs_a_model(made, tmp_path):
     bundle = bundles.build(tmp_path, rows=8, columns=4, kind=kind)
     samples = deploy.samples_of(bundle)
     tensors.save(tmp_path / "inputs", samples.inputs)
-    argv = [*start, programs.runner.path, "--release", bundle.folder, "--inputs", tmp_path / "inputs"]
+    argv = [*start, programs["runner"].path, "--release", bundle.folder, "--inputs", tmp_path / "inputs"]
     argv += ["--outputs", tmp_path / "outputs", "--report", tmp_path / "report", "--max-runs", "5", "--threads", "2"]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,16 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from tests import boards
-from tests.boards import Farm
-from tests.parts import require
-from toolchain import board, farm
+from tests.support import boards
+from tests.support.boards import Farm
+from tests.support.parts import require
+from tests.support.paths import ROOT
+from toolchain import devices as lab
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.shell import SshOptions, open_shell
+from toolchain.virtual import fleet
+
+pytestmark = pytest.mark.xdist_group("docker")
 
 LABEL = "edge-toolchain.farm"
 MACHINES = {"rpi4": "aarch64", "pynq": "armv7l"}
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def own(engine, tmp_path, monkeypatch):
     """A farm without boards, which a test may do anything to."""
     boards.choose(monkeypatch, tmp_path)
     yield tmp_path / "farm"
-    farm.down()
+    fleet.down()
 
 
 def ssh(farm_of: Farm, name: str, command: str, **options) -> subprocess.CompletedProcess[str]:
@@ -164,7 +167,7 @@ def test_files(two):
     assert stat.S_IMODE((two.folder / "id_ed25519").stat().st_mode) == 0o600
     assert stat.S_IMODE(two.folder.stat().st_mode) == 0o700
     assert {path.name for path in two.folder.iterdir()} == {"devices.toml", "id_ed25519", "known_hosts", "ssh_config"}
-    devices = board.load_devices(two.devices)
+    devices = lab.load_devices(two.devices)
     assert {device.board for device in devices.values()} == set(MACHINES)
     assert all(device.emulated and device.ssh_config == two.config for device in devices.values())
 
@@ -174,19 +177,19 @@ def test_files(two):
 
 def test_up_again_changes_nothing(two):
     with boards.its_cache(two.cache):
-        assert farm.up({"rpi4": 1}) == tuple(one for one in two.boards if one.board == "rpi4")
-        assert farm.status() == two.boards
+        assert fleet.up({"rpi4": 1}) == tuple(one for one in two.boards if one.board == "rpi4")
+        assert fleet.status() == two.boards
 
 
 def test_the_number_is_reached_and_a_stopped_board_comes_back(own, engine):
-    first = farm.up({"pynq": 1})
+    first = fleet.up({"pynq": 1})
     with open_shell(first[0].name, config=options_of(own)) as shell:
         shell.run("echo kept > /data/note")
     engine.containers.get(f"edge-{first[0].name}").kill()
-    assert [one.running for one in farm.status()] == [False]
+    assert [one.running for one in fleet.status()] == [False]
     known = (own / "known_hosts").read_text()
     told: list[str] = []
-    second = farm.up({"pynq": 2}, told.append)
+    second = fleet.up({"pynq": 2}, told.append)
     assert second[0] == first[0]
     assert len(second) == 2
     assert any(first[0].name in message for message in told)
@@ -196,10 +199,10 @@ def test_the_number_is_reached_and_a_stopped_board_comes_back(own, engine):
 
 
 def test_new_board_of_an_old_name_is_not_trusted_by_old_files(own, tmp_path):
-    first = farm.up({"rpi4": 1})
+    first = fleet.up({"rpi4": 1})
     old = shutil.copytree(own, tmp_path / "old")
-    farm.down()
-    second = farm.up({"rpi4": 1})
+    fleet.down()
+    second = fleet.up({"rpi4": 1})
     assert second[0].name == first[0].name
     shutil.copy2(own / "id_ed25519", old / "id_ed25519")
     config = old / "ssh_config"
@@ -216,10 +219,10 @@ def test_new_board_of_an_old_name_is_not_trusted_by_old_files(own, tmp_path):
 
 
 def test_board_that_lets_in_another_key_is_replaced(own):
-    first = farm.up({"rpi4": 1})
+    first = fleet.up({"rpi4": 1})
     for path in own.iterdir():
         path.unlink()
-    second = farm.up({"rpi4": 1})
+    second = fleet.up({"rpi4": 1})
     assert second[0].client != first[0].client
     with open_shell(second[0].name, config=options_of(own)) as shell:
         shell.run("true")
@@ -227,16 +230,16 @@ def test_board_that_lets_in_another_key_is_replaced(own):
 
 def test_board_that_does_not_answer_is_removed(own, engine):
     with pytest.raises(DeviceError, match="did not answer within 0 s"):
-        farm.up({"rpi4": 1}, wait=0.0)
+        fleet.up({"rpi4": 1}, wait=0.0)
     assert containers(engine, own) == []
 
 
 def test_failed_up_leaves_older_boards_alone(own, engine, monkeypatch):
-    first = farm.up({"rpi4": 1})
+    first = fleet.up({"rpi4": 1})
     before = (own / "devices.toml").read_bytes()
     with pytest.raises(DeviceError):
-        farm.up({"rpi4": 2}, wait=0.0)
-    assert farm.status() == first
+        fleet.up({"rpi4": 2}, wait=0.0)
+    assert fleet.status() == first
     assert (own / "devices.toml").read_bytes() == before
 
 
@@ -244,10 +247,11 @@ def test_failed_up_leaves_older_boards_alone(own, engine, monkeypatch):
 
 CLIENT = """
 import signal
-from toolchain import farm
+from toolchain.virtual import fleet
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in what a shell starts in the background
 print("begun", flush=True)
-farm.up({"rpi4": 1, "pynq": 1}, lambda message: print(message, flush=True))
+fleet.up({"rpi4": 1, "pynq": 1}, lambda message: print(message, flush=True))
 print("up", flush=True)
 """
 
@@ -280,12 +284,12 @@ def test_killed_up_is_mended_by_the_next(own, engine, moment):
         time.sleep(moment)
         process.kill()
     assert containers(engine, own) != []
-    found = farm.up({"rpi4": 1, "pynq": 1})
+    found = fleet.up({"rpi4": 1, "pynq": 1})
     assert sorted(one.board for one in found) == ["pynq", "rpi4"]
     for one in found:
         with open_shell(one.name, config=options_of(own)) as shell:
             assert shell.run("uname -m").stdout.strip() == MACHINES[one.board]
-    farm.down()
+    fleet.down()
     assert containers(engine, own) == []
     assert not own.exists()
 
@@ -294,7 +298,7 @@ def test_two_commands_at_once(own, engine):
     """The second waits for the first, and then finds its boards."""
     told: list[str] = []
     found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(farm.up({"rpi4": 1}, told.append))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(fleet.up({"rpi4": 1}, told.append))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -308,22 +312,22 @@ def test_two_commands_at_once(own, engine):
 
 
 def test_down_leaves_nothing(own, engine):
-    found = farm.up({"rpi4": 1, "pynq": 1})
+    found = fleet.up({"rpi4": 1, "pynq": 1})
     mounts = [mount for name in containers(engine, own) for mount in engine.containers.get(name).attrs["Mounts"]]
     assert {mount["Destination"] for mount in mounts} == {"/proc/cpuinfo"}
-    assert sorted(farm.down([found[0].name])) == [found[0].name]
-    assert list(board.load_devices(own / "devices.toml")) == [found[1].name]
-    assert farm.down() == (found[1].name,)
+    assert sorted(fleet.down([found[0].name])) == [found[0].name]
+    assert list(lab.load_devices(own / "devices.toml")) == [found[1].name]
+    assert fleet.down() == (found[1].name,)
     assert containers(engine, own) == []
-    assert farm.status() == ()
+    assert fleet.status() == ()
     assert not own.exists()
-    assert farm.down() == ()
+    assert fleet.down() == ()
 
 
 def test_down_with_a_wrong_name_removes_nothing(two):
     name = two.name("rpi4")
     with boards.its_cache(two.cache), pytest.raises(InputError) as caught:
-        farm.down([name, f"{name}x"])
+        fleet.down([name, f"{name}x"])
     assert caught.value.hint == f"did you mean {name}?"
     assert ssh(two, name, "true").returncode == 0
 
@@ -338,12 +342,12 @@ def test_containers_of_others_are_left_alone(own, engine, tmp_path):
         for name, labels in zip(taken, ({}, elsewhere), strict=False)
     ]
     try:
-        found = farm.up({"rpi4": 1})
+        found = fleet.up({"rpi4": 1})
         assert f"edge-{found[0].name}" not in taken
-        assert farm.status() == found
+        assert fleet.status() == found
         with pytest.raises(InputError):
-            farm.down(["rpi4-1"])
-        farm.down()
+            fleet.down(["rpi4-1"])
+        fleet.down()
         for container in foreign:
             container.reload()
             assert container.status == "created"
@@ -366,7 +370,7 @@ def machines(engine, tmp_path_factory):
 def own_machines(machines, monkeypatch):
     boards.choose(monkeypatch, machines)
     yield machines / "farm"
-    farm.down()
+    fleet.down()
 
 
 def processes(folder: Path) -> list[int]:
@@ -381,7 +385,7 @@ def processes(folder: Path) -> list[int]:
 
 def test_machines(own_machines, engine):
     """A kernel of Debian's own, a disk that outlives a power cut, and nothing that outlives `down`."""
-    first = farm.up({"rpi4": 1, "pynq": 1}, kernel=True)
+    first = fleet.up({"rpi4": 1, "pynq": 1}, kernel=True)
     assert [(one.board, one.kind) for one in first] == [("pynq", "kernel"), ("rpi4", "kernel")]
     assert len(processes(own_machines)) == 2
     for one in first:
@@ -394,44 +398,44 @@ def test_machines(own_machines, engine):
     for pid in processes(own_machines):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: processes(own_machines) == [])
-    assert [one.running for one in farm.status()] == [False, False]
-    assert farm.up({"rpi4": 1, "pynq": 1}, kernel=True) == first
+    assert [one.running for one in fleet.status()] == [False, False]
+    assert fleet.up({"rpi4": 1, "pynq": 1}, kernel=True) == first
     for one in first:
         with open_shell(one.name, config=options_of(own_machines)) as shell:
             assert shell.run("cat ~/note /data/note; ls /tmp").stdout == "kept\nkept\n"
-    assert sorted(farm.down()) == sorted(one.name for one in first)
+    assert sorted(fleet.down()) == sorted(one.name for one in first)
     assert processes(own_machines) == []
     assert not own_machines.exists()
 
 
 def test_machine_with_a_strangers_process_number(own_machines):
     """A number that another process has by now is not taken for the machine's, and that process lives on."""
-    (one,) = farm.up({"rpi4": 1}, kernel=True)
+    (one,) = fleet.up({"rpi4": 1}, kernel=True)
     (pid,) = processes(own_machines)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: processes(own_machines) == [])
     with subprocess.Popen(["sleep", "60"]) as stranger:
         (own_machines / "machines" / one.name / "pid").write_text(f"{stranger.pid}\n")
-        assert [other.running for other in farm.status()] == [False]
-        farm.down()
+        assert [other.running for other in fleet.status()] == [False]
+        fleet.down()
         assert stranger.poll() is None
         stranger.kill()
 
 
 def test_machine_that_does_not_answer_is_removed(own_machines):
     with pytest.raises(DeviceError, match="did not answer within 0 s"):
-        farm.up({"pynq": 1}, kernel=True, wait=0.0)
+        fleet.up({"pynq": 1}, kernel=True, wait=0.0)
     assert processes(own_machines) == []
-    assert farm.status() == ()
+    assert fleet.status() == ()
 
 
 def test_both_kinds_side_by_side(own_machines):
-    farm.up({"pynq": 1})
-    farm.up({"pynq": 1}, kernel=True)
-    found = farm.status()
+    fleet.up({"pynq": 1})
+    fleet.up({"pynq": 1}, kernel=True)
+    found = fleet.status()
     assert sorted(one.kind for one in found) == ["docker", "kernel"]
     assert len({one.name for one in found}) == 2
-    assert set(board.load_devices()) >= {one.name for one in found}
+    assert set(lab.load_devices()) >= {one.name for one in found}
 
 
 def wait_until(condition) -> None:

@@ -1,4 +1,4 @@
-"""The farm that serves devices: real OpenSSH, TVM's real tracker, real board servers, and all that may go wrong."""
+"""The farm that serves devices: real OpenSSH, real board servers, other users, and all that may go wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -16,16 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests import boards as virtual
-from tests import sshd
-from tests.commands import toolchain
-from toolchain import _farm_leases, _farm_protocol, _farm_serving, board, device_runtime, files, remote
-from toolchain._farm_leases import LeasedBoard
-from toolchain._farm_serving import Place
-from toolchain.errors import DeviceError
+from tests.support import boards as virtual
+from tests.support import sshd, stranger
+from tests.support.commands import toolchain
+from tests.support.greetings import MAGIC, REFUSED, ended, greet
+from toolchain import board, files
+from toolchain import devices as lab_devices
+from toolchain.errors import DeviceError, InputError
+from toolchain.farm import client as farm_serving
+from toolchain.farm import leases, protocol
+from toolchain.farm.client import Place
+from toolchain.farm.leases import Lease, LeasedBoard
+from toolchain.native import programs
 
 HERE = platform.machine()
 SOON_S = 60.0
@@ -43,7 +50,7 @@ class Lab:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory, native):
     folder, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
-    device_runtime.build(native.triple, native.machine)
+    programs.build(programs.BOARD_SERVER, native.triple, native.machine)
     for name in ("device", "zig"):  # what takes minutes to build is the user's
         (cache / name).symlink_to(files.cache_root() / name)
     (folder / "boards").mkdir()
@@ -85,7 +92,7 @@ def _ended(lab):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLCHAIN_CACHE", str(lab.cache))
         assert toolchain("farm", "down").code == 0
-        assert not _farm_leases.serving()
+        assert not leases.serving()
     until(lambda: not board_servers(lab))
 
 
@@ -106,8 +113,8 @@ def states() -> dict[str, str]:
     return {name: one["state"] for name, one in status().items()}
 
 
-def keeper() -> int:
-    with _farm_serving.connected() as link:
+def daemon() -> int:
+    with farm_serving.connected() as link:
         return link.peer
 
 
@@ -130,26 +137,25 @@ def board_servers(lab: Lab, name: str = "") -> list[int]:
     """Name the processes of the board servers on the devices, or on one."""
     mark = f"{lab.folder}/{name}".encode()
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if (words := command(pid)).startswith(mark) and b"--control" in words and runs(pid)]
+    return [pid for pid in pids if (words := command(pid)).startswith(mark) and b"--socket" in words and runs(pid)]
 
 
 @contextlib.contextmanager
-def session(tracker: tuple[str, int], key: str) -> Iterator[Any]:
-    """Open a session, and see that it works."""
-    with remote.request(*tracker, key, timeout_s=SOON_S, expected=remote.versions(HERE)) as opened:
-        assert works(opened)
-        yield opened
+def session(lease: Lease, name: str) -> Iterator[socket.socket]:
+    """Open a session; a server that was killed just now may take the greeting along."""
+    key = next(one.key for one in lease.boards if one.name == name)
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        with lease.dial(name, SOON_S) as link:
+            if code := greet(link, f"client:{key}", timeout=SOON_S):
+                assert code == MAGIC
+                yield link
+                return
+    pytest.fail(f"{name} gives no session")
 
 
-def works(opened: Any) -> bool:
-    import tvm
-
-    sent = np.arange(7, dtype=np.float32)
-    return bool(np.array_equal(tvm.runtime.tensor(sent, opened.rpc.cpu(0)).numpy(), sent))
-
-
-def can_be_used(tracker: tuple[str, int], key: str) -> bool:
-    with session(tracker, key):
+def can_be_used(lease: Lease, name: str) -> bool:
+    with session(lease, name):
         return True
 
 
@@ -160,38 +166,28 @@ def test_up_and_status(farm):
     assert [one["state"] for one in farm["boards"]] == ["free", "free"]
     assert [one["fault"] for one in farm["boards"]] == [None, None]
     seen = toolchain("farm", "status")
-    assert " ".join(seen.out.splitlines()[0].split()) == "NAME BOARD KEY STATE CLIENT LEASE LAST TRIAL TEMP FAILURES"
-    assert seen.out.splitlines()[1].split()[:4] == ["a", "bench", "bench", "free"]
-    before = keeper()
+    assert " ".join(seen.out.splitlines()[0].split()) == "NAME BOARD STATE CLIENT LEASE LAST TRIAL TEMP FAILURES NOTES"
+    assert seen.out.splitlines()[1].split()[:3] == ["a", "bench", "free"]
+    before = daemon()
     assert toolchain("farm", "up", "a").code == 0
-    assert keeper() == before
+    assert daemon() == before
 
 
-def test_a_client_without_a_lease_uses_the_tracker(farm):
-    tracker = tuple(farm["tracker"])
-    with session(tracker, "bench"):
-        until(lambda: sorted(states().values()) == ["busy", "free"])
-        assert any(one["session_since"] for one in status().values())
-    until(lambda: set(states().values()) == {"free"})
-
-
-def test_nothing_listens_off_loopback(lab, farm):
-    with _farm_leases.lease("bench") as lease, session(lease.tracker, lease.boards[0].key):
-        pids = {keeper(), *sshd.descendants(keeper()), *board_servers(lab)}
-        pids |= {pid for server in lab.servers for pid in sshd.descendants(server.process.pid)}
-        pids |= {int(path.name) for path in Path("/proc").glob("[0-9]*") if b"tvm.exec" in command(int(path.name))}
-        found = listeners(pids)
-    # The tracker, the devices' servers, the ways to them, and their ways back to the tracker.
-    assert len(found) >= 7
-    assert {address for address, _port in found} <= {"0100007F", "0200007F"}
+def test_nothing_listens_on_a_port(lab, farm):
+    with leases.lease("bench") as lease, session(lease, "a"):
+        ssh = {server.process.pid for server in lab.servers}
+        pids = {os.getpid(), daemon(), *sshd.descendants(daemon()), *board_servers(lab)}
+        pids |= {pid for server in ssh for pid in sshd.descendants(server)}
+        assert listeners(ssh)
+        assert listeners(pids - ssh) == set()
 
 
 def listeners(pids: set[int]) -> set[tuple[str, str]]:
     """Name what processes listen on, as the kernel writes it."""
     mine = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            mine |= {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    for path in [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]:
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            mine.add(str(path.readlink()))
     found = set()
     for table in ("tcp", "tcp6"):
         rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
@@ -215,41 +211,21 @@ def test_a_device_that_cannot_be_reached(lab, farm):
     assert states() == {"a": "free", "b": "free", "c": "lost"}
     assert "cannot be reached" in toolchain("farm", "status").out
     with pytest.raises(DeviceError) as caught:
-        _farm_leases.lease("", ["c"], wait=0.1)
+        leases.lease("", ["c"], wait=0.1)
     assert "cannot be reached" in caught.value.details
     assert toolchain("farm", "down", "c").code == 0
-
-
-def test_a_stock_server_is_listed_with_a_warning(farm):
-    port = sshd.free_port()
-    words = ["--host", "127.0.0.1", "--port", port, "--port-end", port + 1, "--key", "bench"]
-    words += ["--tracker", ":".join(map(str, farm["tracker"]))]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tvm.exec.rpc_server", *map(str, words)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as server:
-        try:
-            until(lambda: f"127.0.0.1:{port}" in toolchain("farm", "status").out)
-            out = toolchain("farm", "status").out
-            row = next(line.split() for line in out.splitlines() if line.startswith(f"127.0.0.1:{port}"))
-            assert row[1:3] == ["bench", "stock"]
-            assert f"warning: 127.0.0.1:{port} serves bench" in out
-        finally:
-            os.killpg(server.pid, signal.SIGKILL)
-    until(lambda: f"127.0.0.1:{port}" not in toolchain("farm", "status").out)
 
 
 # --- leases and locks ---
 
 
 def test_a_lease(farm):
-    with _farm_leases.lease("bench", who="a test") as lease:
+    with leases.lease("bench", who="a test") as lease:
         assert [one.name for one in lease.boards] == ["a", "b"]
         assert lease.alive
-        for one in lease.boards:
-            assert can_be_used(lease.tracker, one.key)
+        with session(lease, "a"):
+            until(lambda: status()["a"]["session_since"])
+        assert can_be_used(lease, "b")
         lease.report_trial("a", "conv2d", ok=True, seconds=1.5, celsius=45.0)
         lease.report_state("b", "quarantined", 3)
         until(lambda: states() == {"a": "leased", "b": "quarantined"})
@@ -257,21 +233,26 @@ def test_a_lease(farm):
         assert "a test" in seen["a"]["hold"]["who"]
         assert (seen["a"]["trial"]["what"], seen["a"]["celsius"], seen["b"]["failures"]) == ("conv2d", 45.0, 3)
         with pytest.raises(DeviceError) as caught:
-            _farm_leases.lease("bench")
+            leases.lease("bench")
         assert "a test" in caught.value.details
         seen = toolchain("farm", "lock", "a")
-        assert (seen.code, "a test" in seen.err) == (4, True), seen.err
+        assert (seen.code, "a test" in seen.err) == (75, True), seen.err
     assert not lease.alive
     until(lambda: set(states().values()) == {"free"})
-    assert can_be_used(tuple(farm["tracker"]), "bench")
+
+
+def test_a_board_that_the_lease_has_not(farm):
+    with leases.lease("bench", ["a"]) as lease, pytest.raises(InputError, match="no board 'b'"):
+        lease.dial("b", 1)
 
 
 CLIENT = """
     import time
-    from toolchain import _farm_leases, remote
-    lease = _farm_leases.lease("bench", who="the victim")
-    keys = [one.key for one in lease.boards]
-    sessions = [remote.request(*lease.tracker, key, timeout_s=60, expected=remote.versions()) for key in keys]
+    from tests.support.greetings import MAGIC, greet
+    from toolchain.farm import leases
+    lease = leases.lease("bench", who="the victim")
+    links = [lease.dial(one.name, 60) for one in lease.boards]
+    assert [greet(link, f"client:{one.key}") for link, one in zip(links, lease.boards)] == [MAGIC] * 2
     print("ready", flush=True)
     time.sleep(600)
 """
@@ -296,20 +277,18 @@ def test_a_killed_client_gives_its_boards_back(farm):
         victim, _ = client(CLIENT)
         assert set(states().values()) == {"leased"}
         kill(victim)
-        with _farm_leases.lease("bench") as lease:
+        with leases.lease("bench") as lease:
             assert [one.name for one in lease.boards] == ["a", "b"]
-            for one in lease.boards:
-                assert can_be_used(lease.tracker, one.key)
+            assert all(can_be_used(lease, one.name) for one in lease.boards)
     until(lambda: set(states().values()) == {"free"})
 
 
 def test_lock_and_release(farm):
     assert "farm release a" in toolchain("farm", "lock", "a", "--for", "2h").out
     assert states()["a"] == "locked"
-    assert toolchain("farm", "lock", "a").code == 4
-    with _farm_leases.lease("bench") as lease:
+    assert toolchain("farm", "lock", "a").code == 75
+    with leases.lease("bench") as lease:
         assert [one.name for one in lease.boards] == ["b"]
-        assert toolchain("farm", "release", "b").code == 4
     assert toolchain("farm", "release", "a").code == 0
     until(lambda: set(states().values()) == {"free"})
 
@@ -320,93 +299,226 @@ def test_a_lock_ends_by_itself(farm):
 
 
 def test_a_command_has_a_board_for_itself(farm, tmp_path):
+    """And so has what it starts; an argument list of the shell's stands between the two."""
     code = f"""
-        import os, pathlib
-        from toolchain import remote
-        place = [os.environ["TVM_TRACKER_" + name] for name in ("HOST", "PORT", "KEY")]
-        remote.request(place[0], int(place[1]), place[2], timeout_s=60, expected=remote.versions()).close()
-        pathlib.Path({str(tmp_path / "found")!r}).write_text(place[2])
+        import pathlib
+        from tests.support.greetings import MAGIC, greet
+        from toolchain.farm import leases
+        with leases.lease("bench") as lease, lease.dial("b", 60) as link:
+            assert greet(link, f"client:{{lease.boards[0].key}}") == MAGIC
+            pathlib.Path({str(tmp_path / "found")!r}).write_text(" ".join(one.name for one in lease.boards))
         raise SystemExit(7)
     """
-    seen = toolchain("farm", "lock", "b", "--", sys.executable, "-c", textwrap.dedent(code))
+    words = shlex.join([sys.executable, "-c", textwrap.dedent(code)])
+    seen = toolchain("farm", "lock", "b", "--", "sh", "-c", f"({words})")
     assert seen.code == 7, seen.err
-    assert (tmp_path / "found").read_text().startswith("b.")
+    assert (tmp_path / "found").read_text() == "b"
     until(lambda: set(states().values()) == {"free"})
+
+
+# --- what its owner takes back ---
+
+
+def test_a_stuck_lease_is_ended_by_its_owner(lab, farm):
+    """An idle session blocks its board no longer than anybody likes, and does not come back."""
+    victim, _ = client(CLIENT)
+    try:
+        seen = toolchain("farm", "release", "a")
+        assert (seen.code, "leased by" in seen.out, "the victim" in seen.out) == (0, True, True), seen.err
+        until(lambda: states() == {"a": "free", "b": "leased"})
+        with leases.lease("bench", ["a"]) as lease:
+            assert can_be_used(lease, "a")
+    finally:
+        kill(victim)
+
+
+def test_who_was_released_is_told(farm):
+    with leases.lease("bench", ["a"]) as lease:
+        with session(lease, "a") as link:
+            assert toolchain("farm", "release", "a").code == 0
+            assert ended(link)
+        with pytest.raises(DeviceError, match="the lease of a was ended by its owner"):
+            lease.dial("a", SOON_S)
+        with leases.lease("bench", ["a"]) as other:
+            assert can_be_used(other, "a")
+            with pytest.raises(DeviceError, match="the lease of a was ended by its owner"):
+                lease.dial("a", SOON_S)
+            lease.close()
+            assert can_be_used(other, "a")
+
+
+def test_every_lease_has_keys_of_its_own_and_leaves_nothing_running(lab, farm):
+    with leases.lease("bench", ["a"]) as lease:
+        old, link = lease.boards[0].key, lease.dial("a", SOON_S)
+        assert greet(link, f"client:{old}") == MAGIC
+        before = status()["a"]["session_since"]
+    with link, leases.lease("bench", ["a"]) as lease:
+        assert before is not None
+        assert ended(link)
+        assert lease.boards[0].key != old
+        until(lambda: status()["a"]["session_since"] is None)
+        with lease.dial("a", SOON_S) as again:
+            assert greet(again, f"client:{old}") == REFUSED
+
+
+def test_servers_have_limits(lab, farm):
+    for pid in board_servers(lab):
+        words = command(pid).split(b"\0")
+        assert words[words.index(b"--session-limit") + 1] == b"3600"
+        assert words[words.index(b"--idle-limit") + 1] == b"300"
+
+
+# --- other users ---
+
+
+def test_a_key_is_nowhere_to_be_read(lab, farm):
+    with leases.lease("bench") as lease, session(lease, "a"):
+        keys = [one.key for one in lease.boards]
+        seen = [toolchain("farm", "status").out, toolchain("farm", "status", "--json").out, repr(lease.boards)]
+        for process in Path("/proc").glob("[0-9]*"):
+            for name in ("cmdline", "environ"):
+                with contextlib.suppress(OSError):  # it has ended
+                    seen.append((process / name).read_text(errors="replace"))
+    seen += [server.log() for server in lab.servers]
+    seen += [path.read_text(errors="replace") for path in protocol.folder().glob("*.log*")]
+    assert "leased by" in seen[-1]
+    assert not [text for text in seen if any(key in text for key in keys)]
+
+
+ATTACK = """
+found = {}
+for path in sys.argv[1:]:
+    for name, attempt in {"list": os.listdir, "read": lambda one: open(one).read()}.items():
+        try:
+            attempt(path)
+        except OSError as fault:
+            found.setdefault(path, set()).add(type(fault).__name__)
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(path)
+    except OSError as fault:
+        found[path].add(type(fault).__name__)
+print(*sorted({name for names in found.values() for name in names}))
+"""
+
+
+def test_another_user_gets_to_no_socket_of_ours(farm, lab):
+    with leases.lease("bench") as lease, session(lease, "a"):
+        folder = protocol.folder()
+        sockets = unix_sockets({daemon(), *board_servers(lab)})
+        assert len(sockets) >= 3
+        places = {folder, folder / protocol.LOG, *sockets, *(path.parent for path in sockets)}
+        assert stranger.run(ATTACK, *places) == "PermissionError"
+
+
+ASK = """
+link = socket.socket(socket.AF_UNIX)
+link.settimeout(30)
+link.connect(sys.argv[1])
+try:
+    link.sendall(b'{"do": "status"}\\n')
+    print(link.recv(64))
+except (BrokenPipeError, ConnectionResetError):
+    print(b"")
+"""
+
+
+def test_another_user_is_turned_away_though_a_door_was_left_open(farm):
+    """By whoever restored a backup, say; and the user's own commands use such a folder no more."""
+    folder = protocol.folder()
+    doors = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / protocol.SOCKET)}
+    doors |= {path: stat.S_IMODE(path.stat().st_mode) for path in folder.parents if not path.stat().st_mode & 0o001}
+    try:
+        for path in doors:
+            path.chmod(doors[path] | (0o066 if path.is_socket() else 0o011))
+        assert stranger.run(ASK, folder / protocol.SOCKET) == "b''"
+        seen = toolchain("farm", "status")
+        assert (seen.code, "open to other users" in seen.err, "chmod 700" in seen.err) == (5, True, True), seen.err
+    finally:
+        for path, mode in doors.items():
+            path.chmod(mode)
+    assert "another user was turned away" in (folder / protocol.LOG).read_text()
+    assert states() == {"a": "free", "b": "free"}
+
+
+def unix_sockets(pids: set[int]) -> set[Path]:
+    """Name the paths on which processes listen."""
+    mine = set()
+    for path in [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]:
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            mine.add(str(path.readlink()))
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    found = {Path(row[7]) for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in mine and row[3] == "00010000"}
+    return {protocol.folder() / path.name if path.is_relative_to("/proc") else path for path in found}
+
+
+def test_a_folder_of_another_users_is_not_used(lab, monkeypatch):
+    """In a shared folder somebody may be there first, and wait for passwords and for keys."""
+    with stranger.shared_folder() as shared:
+        stranger.run("os.mkdir(sys.argv[1], 0o700)", shared / "serving")
+        monkeypatch.setenv("TOOLCHAIN_CACHE", str(shared))
+        for words in (["status"], ["lock", "a"], ["release", "a"], ["down"]):
+            seen = toolchain("farm", *words)
+            assert (seen.code, "belongs to another user" in seen.err) == (5, True), (words, seen.err)
 
 
 # --- what goes wrong ---
 
 
-def test_a_killed_server_is_started_again_with_the_same_private_key(lab, farm):
-    with _farm_leases.lease("bench", ["a"]) as lease:
+def test_a_killed_server_is_started_again_with_the_same_key(lab, farm):
+    with leases.lease("bench", ["a"]) as lease:
         for pid in (victims := board_servers(lab, "a")):
             os.kill(pid, signal.SIGKILL)
-        assert can_be_used(lease.tracker, lease.boards[0].key)
+        assert can_be_used(lease, "a")
         assert not set(victims) & set(board_servers(lab, "a"))
     until(lambda: states()["a"] == "free")
 
 
 def test_a_device_that_restarts_comes_back_into_its_lease(lab, farm):
-    with _farm_leases.lease("bench", ["a"]) as lease:
-        with session(lease.tracker, lease.boards[0].key):
+    with leases.lease("bench", ["a"]) as lease:
+        with session(lease, "a"):
             lab.servers[0].kill_sessions()
             until(lambda: not board_servers(lab, "a") or states()["a"] != "leased")
-        assert can_be_used(lease.tracker, lease.boards[0].key)
+        assert can_be_used(lease, "a")
         assert states()["a"] == "leased"
     until(lambda: states()["a"] == "free")
 
 
-def test_a_killed_tracker_is_back_on_its_port(farm):
-    for pid in (victims := trackers(farm)):
-        os.kill(pid, signal.SIGKILL)
-    assert victims
-    until(lambda: trackers(farm) and not set(victims) & set(trackers(farm)))
-    until(lambda: json.loads(toolchain("farm", "status", "--json").out)["warnings"] == [])
-    for _ in range(2):
-        assert can_be_used(tuple(farm["tracker"]), "bench")
-    assert not set(victims) & set(trackers(farm))
-
-
-def trackers(farm: dict[str, Any]) -> list[int]:
-    mark = "\0".join(["tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(farm["tracker"][1]), ""]).encode()
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in command(int(path.name))]
-
-
-def test_a_killed_keeper_leaves_nothing_and_is_replaced(lab, farm):
-    with _farm_leases.lease("bench") as lease:
-        left = [*board_servers(lab), *trackers(farm)]
-        assert len(left) == 3
-        os.kill(keeper(), signal.SIGKILL)
+def test_a_killed_daemon_leaves_nothing_and_is_replaced(lab, farm):
+    with leases.lease("bench") as lease:
+        left = board_servers(lab)
+        assert len(left) == 2
+        os.kill(daemon(), signal.SIGKILL)
         until(lambda: not any(map(runs, left)))
         until(lambda: not lease.alive)
-    assert not _farm_leases.serving()
-    assert (_farm_protocol.folder() / _farm_protocol.SOCKET).exists()
+    assert not leases.serving()
+    assert (protocol.folder() / protocol.SOCKET).exists()
     assert toolchain("farm", "up").code == 0
-    with _farm_leases.lease("bench") as lease:
-        assert can_be_used(lease.tracker, lease.boards[1].key)
+    with leases.lease("bench") as lease:
+        assert can_be_used(lease, "b")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_keeper_in_order(lab, farm, number):
-    pid, left = keeper(), [*board_servers(lab), *trackers(farm)]
+def test_a_signal_ends_the_daemon_in_order(lab, farm, number):
+    pid, left = daemon(), board_servers(lab)
     os.kill(pid, number)
     until(lambda: not runs(pid), 20)
     until(lambda: not any(map(runs, left)), 10)
-    assert not (_farm_protocol.folder() / _farm_protocol.SOCKET).exists()
+    assert not (protocol.folder() / protocol.SOCKET).exists()
     assert toolchain("farm", "down").code == 0
 
 
-def test_a_keeper_that_hangs_is_ended(lab, farm, monkeypatch):
-    monkeypatch.setattr(_farm_serving, "_ANSWER_S", 1.0)
-    monkeypatch.setattr(_farm_serving, "_END_S", 1.0)
-    pid = keeper()
+def test_a_daemon_that_hangs_is_ended(lab, farm, monkeypatch):
+    monkeypatch.setattr(farm_serving, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(farm_serving, "_END_S", 1.0)
+    pid = daemon()
     os.kill(pid, signal.SIGSTOP)
     assert toolchain("farm", "down").code == 0
     assert not runs(pid)
     until(lambda: not board_servers(lab))
 
 
-def test_two_commands_start_one_keeper(lab, surroundings):
+def test_two_commands_start_one_daemon(lab, surroundings):
     assert toolchain("farm", "down").code == 0
     argv = [sys.executable, "-c", "from toolchain import cli; cli.main()", "farm", "up"]
     runs_of_it = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -416,7 +528,7 @@ def test_two_commands_start_one_keeper(lab, surroundings):
     assert states() == {"a": "free", "b": "free"}
     assert len(board_servers(lab)) == 2
     assert toolchain("farm", "down").code == 0  # and no second one takes over
-    assert not _farm_leases.serving()
+    assert not leases.serving()
 
 
 # --- without the farm ---
@@ -424,18 +536,18 @@ def test_two_commands_start_one_keeper(lab, surroundings):
 
 def places(lab: Lab) -> list[Place]:
     kind = board.load("bench").resolved()
-    devices = board.load_devices()
+    devices = lab_devices.load_devices()
     return [Place(name, kind, devices[name]) for name in ("a", "b")]
 
 
-def test_a_keeper_of_ones_own(lab):
+def test_a_daemon_of_ones_own(lab):
     assert toolchain("farm", "down").code == 0
     until(lambda: not board_servers(lab))
     told: list[str] = []
-    with _farm_leases.private(places(lab), told.append) as folder:
-        with _farm_leases.lease("bench", folder=folder) as lease:
+    with leases.private(places(lab), told.append) as folder:
+        with leases.lease("bench", folder=folder) as lease:
             assert [type(one) for one in lease.boards] == [LeasedBoard] * 2
-            assert can_be_used(lease.tracker, lease.boards[0].key)
+            assert can_be_used(lease, "a")
         mine = board_servers(lab)
     assert {"a: serves", "b: serves"} <= set(told)
     assert not folder.exists()
@@ -443,27 +555,28 @@ def test_a_keeper_of_ones_own(lab):
     until(lambda: not any(map(runs, mine)))
 
 
-def test_a_keeper_of_ones_own_that_reaches_nobody(lab):
+def test_a_daemon_of_ones_own_that_reaches_nobody(lab):
     kind = board.load("bench").resolved()
-    device = board.Device(board="bench", host=f"me@127.0.0.1:{sshd.free_port()}")
+    device = lab_devices.Device(board="bench", host=f"me@127.0.0.1:{sshd.free_port()}")
     with (
         pytest.raises(DeviceError, match="cannot be reached"),
-        _farm_leases.private([Place("c", kind, device)], lambda _text: None),
+        leases.private([Place("c", kind, device)], lambda _text: None),
     ):
         pass
 
 
 PRIVATE = """
     import time
-    from toolchain import _farm_leases, board
-    kind, devices = board.load("bench").resolved(), board.load_devices()
-    with _farm_leases.private([_farm_leases.Place("a", kind, devices["a"])], lambda text: None) as folder:
+    from toolchain import board, devices as lab_devices
+    from toolchain.farm import leases
+    kind, devices = board.load("bench").resolved(), lab_devices.load_devices()
+    with leases.private([leases.Place("a", kind, devices["a"])], lambda text: None) as folder:
         print("ready", folder, flush=True)
         time.sleep(600)
 """
 
 
-def test_a_keeper_of_ones_own_dies_with_its_owner(lab):
+def test_a_daemon_of_ones_own_dies_with_its_owner(lab):
     assert toolchain("farm", "down").code == 0
     until(lambda: not board_servers(lab))
     owner, folder = client(PRIVATE)
@@ -482,12 +595,10 @@ def test_a_virtual_board_is_served(tmp_path, lab, monkeypatch):
     monkeypatch.delenv("TOOLCHAIN_BOARDS")
     rpi4 = board.load("rpi4").resolved()
     with virtual.running(tmp_path / "cache", rpi4=1) as farm:
-        device = board.load_devices(farm.devices)[name := farm.name("rpi4")]
+        device = lab_devices.load_devices(farm.devices)[name := farm.name("rpi4")]
         with (
-            _farm_leases.private([Place(name, rpi4, device)], lambda _text: None) as folder,
-            _farm_leases.lease("rpi4", folder=folder) as lease,
+            leases.private([Place(name, rpi4, device)], lambda _text: None) as folder,
+            leases.lease("rpi4", folder=folder) as lease,
         ):
             assert lease.boards[0].emulated
-            expected = remote.versions("aarch64")
-            with remote.request(*lease.tracker, lease.boards[0].key, timeout_s=60, expected=expected) as opened:
-                assert works(opened)
+            assert can_be_used(lease, name)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import bundles, sshd
-from tests.parts import require
-from toolchain import deploy
+from tests.support import bundles, sshd
+from tests.support.parts import require
+from toolchain.device import deploy
+from toolchain.device.store import Store
 from toolchain.errors import DeviceError
 from toolchain.shell import SshOptions, open_shell
-from toolchain.store import Store
 
 SIZE_MIB = 48
 
@@ -107,7 +107,7 @@ def test_full_from_the_start(disk, ship, bulky):
 def test_full_before_the_second_release(disk, ship, bulky, spare):
     ship(bulky[0])
     with filled(disk, spare):
-        with pytest.raises(DeviceError, match=r"MiB free, and .* MiB are needed") as caught:
+        with pytest.raises(DeviceError, match=r"MB free, and .* MB are needed") as caught:
             ship(bulky[1])
         assert caught.value.exit_code == 4
         assert "free some space" in caught.value.hint

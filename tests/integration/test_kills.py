@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import bundles, deploy_client, sshd
-from toolchain import deploy, runner, tensors
-from toolchain.device_runtime import Program
+from tests.support import bundles, deploy_client, sshd
+from toolchain import tensors
+from toolchain.device import deploy, runner
 from toolchain.errors import ToolchainError
+from toolchain.native.programs import Program
 from toolchain.shell import LocalShell
 
 KILLS = int(os.environ.get("TOOLCHAIN_KILLS", "24"))

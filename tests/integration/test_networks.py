@@ -1,23 +1,21 @@
-"""Every predefined network and every network of the onnx wheel, from its ONNX file to a release that runs.
+"""Predefined networks and those of the onnx wheel, from the ONNX file to a release that runs.
 
-OpenCL takes minutes on a CPU, so that a few of them stand for all there; `make networks` runs the others too.
+Some stand for others like them, and OpenCL takes minutes on a CPU; `make networks` runs every one on both.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import onnx
 import pytest
 
-from tests import light, opencl
-from toolchain import board, deploy, inputs, zoo
-from toolchain.pipeline import Model, Pipeline
-from toolchain.shell import LocalShell
-from toolchain.store import Store
+from tests.support import light, opencl, paths
+from tests.support.networks import deployed
+from toolchain import board
+from toolchain.models import zoo
 
-DATA = Path(__file__).parents[1] / "data" / "models"
+DATA = paths.DATA / "models"
 
 # Kernels are slow until they are scheduled: the largest networks take most of a minute for their one run.
 pytestmark = pytest.mark.timeout(900)
@@ -27,14 +25,18 @@ LIMIT = {"local": 1e-4, "opencl-local": 1e-3}
 """Of the largest relative difference, by board: this machine's CPU, and the OpenCL device that it has."""
 
 
-OF_EACH_KIND = {"resnet-18", "mobilenet", "squeezenet_v1.1", "mlp", "inception_v1", "shufflenet"}
+ALIKE = {"resnet-34", "resnet-101", "resnet-34-v2", "resnet-50-v2", "resnet-101-v2", "resnet50", "squeezenet", "vgg19"}
+"""Larger ones of a kind of which another one is run; `make networks` runs them too."""
+
+OF_EACH_KIND = {"resnet-18", "mobilenet", "squeezenet_v1.1", "mlp", "shufflenet"}
 """What OpenCL runs by default."""
 
 
 def cases(names):
     """Return boards and networks."""
-    few = OF_EACH_KIND if "TOOLCHAIN_NETWORKS" not in os.environ else set(names)
-    return [(kind, name) for kind in LIMIT for name in names if kind == "local" or name in few]
+    few = {"local": set(names) - ALIKE, "opencl-local": OF_EACH_KIND}
+    everything = "TOOLCHAIN_NETWORKS" in os.environ
+    return [(kind, name) for kind in LIMIT for name in names if everything or name in few[kind]]
 
 
 def usable(kind):
@@ -42,14 +44,6 @@ def usable(kind):
     if kind == "opencl-local":
         opencl.require_opencl()
     return board.load(kind).resolved()
-
-
-def deployed(source, kind, program, folder):
-    """Build a model and deploy it to this machine, without the benchmark."""
-    made = Pipeline(kind, lambda _line: None).build(Model(source, {}, inputs.Source()), folder / "bundle")
-    with LocalShell() as shell:
-        store = Store(shell, str(folder / "device"))
-        return deploy.deploy(made, program, shell, store, keep=1, threads=0)
 
 
 @pytest.mark.parametrize(("kind", "name"), cases(zoo.NAMES))

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 
-from tests.parts import require
+from tests.support.parts import require
 from toolchain import bundle
 
 

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.parts import require
-from toolchain import device_runtime
+from tests.support.parts import require
+from toolchain.native import programs as device_runtime
 
 GLIBC = "2.31"
 # Of each triple: Debian's name for it, `uname -m`, and what runs its programs here with the libraries of a folder.
@@ -38,7 +38,6 @@ def test_start(triple, tmp_path):
     source = f"deb {mirror()} bullseye main"
     subprocess.run([*made, "bullseye", tmp_path / "root", source], check=True, timeout=300)
     assert (tmp_path / "root" / "lib" / triple / f"libc-{GLIBC}.so").is_file()
-    programs = device_runtime.build(triple, machine)
-    for program in (programs.runner, programs.board_server):
+    for program in (device_runtime.build(name, triple, machine) for name in device_runtime.NAMES):
         done = subprocess.run([*words, program.path, "--version"], capture_output=True, text=True, check=False)
         assert (done.returncode, machine in done.stdout) == (0, True), done

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tvm
 
-from tests import opencl
-from tests.commands import toolchain
 from tests.integration.test_board_server import KINDS, built, close, load
 from tests.integration.test_board_server import running as serving
+from tests.support import opencl
+from tests.support.commands import toolchain
 
 SIZE = 1024
 X = np.linspace(-1, 1, SIZE, dtype=np.float32)
@@ -136,7 +136,7 @@ def test_many_launches_leave_nothing_behind(server, libraries, shim):
 
 def children_kib(running) -> int:
     """Return the memory of a server's sessions."""
-    from tests.sshd import descendants
+    from tests.support.sshd import descendants
 
     found = 0
     for pid in descendants(running.pid):
@@ -171,7 +171,7 @@ IN_PLACE = """
 import sys
 from pathlib import Path
 import numpy as np, tvm
-from tests import opencl
+from tests.support import opencl
 device = tvm.device("opencl", 0)
 made = tvm.compile(opencl.doubled(1024), target=opencl.target())
 x = np.linspace(-1, 1, 1024, dtype=np.float32)
@@ -378,14 +378,14 @@ def test_a_tuning_that_fails_says_why(faults, env, code, words, shim, tmp_path, 
     for variable, value in {**env, **(shim.env(**faults) if faults else {}), "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(variable, value)
     records = tmp_path / "records.jsonl"
-    seen = toolchain("tune", "mlp", "--board", "opencl-local", "--records", records, "--trials", 12)
+    seen = toolchain("tune", "mlp", "--board", "opencl-local", "--records", records, "--trials", 12, "--root", tmp_path)
     assert seen.code == code, seen.err
     assert words in seen.err
 
 
 def test_kernels_are_tuned(tmp_path):
     records = tmp_path / "records.jsonl"
-    words = ["--board", "opencl-local", "--records", records, "--trials", 24, "--json"]
+    words = ["--board", "opencl-local", "--records", records, "--trials", 24, "--root", tmp_path, "--json"]
     seen = toolchain("tune", "mlp", *words)
     assert seen.code == 0, seen.err
     report = json.loads(seen.out)

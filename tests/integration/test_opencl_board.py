@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +17,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import boards, images, light, nets
-from tests.commands import toolchain
-from tests.relax_nets import net, normal
-from toolchain import board, bundle, tensors, zoo
+from tests.support import boards, images, light, nets
+from tests.support.commands import toolchain
+from tests.support.paths import ROOT
+from tests.support.relax_nets import net, normal
+from tests.support.rpc_sessions import computed, visiting
+from toolchain import board, bundle, devices, tensors
 from toolchain.bundle import Bundle
+from toolchain.farm import boards as places
+from toolchain.models import zoo
 from toolchain.shell import SshOptions, open_shell
-from toolchain.tuning import places
-from toolchain.tuning._measure_session import visiting
+
+pytestmark = pytest.mark.xdist_group("docker")
 
 BOARD, PLAIN = "rk3399", "rpi4"
 LIMIT = 1e-3
-MANUAL = Path(__file__).parents[2] / "docs" / "mali.md"
+MANUAL = ROOT / "docs" / "mali.md"
 SMALL = {
     "convolutions": lambda: net(
         [
@@ -73,6 +76,9 @@ SMALL = {
 # More of them, of the zoo and of the light networks, where somebody has an hour.
 NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
 
+# Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
+OVER_SSH = ["convolutions", "attention"]
+
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory):
@@ -101,6 +107,7 @@ def source(name: str, folder: Path) -> str:
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("network", OVER_SSH, indirect=True)
 def test_a_network_over_ssh(farm, network):
     where = ["--board", BOARD, "--host", farm.name(BOARD), "--devices", farm.devices]
     seen = toolchain("deploy", network.folder, *where, "--budget", 0, "--json", "-")
@@ -110,40 +117,22 @@ def test_a_network_over_ssh(farm, network):
     assert report["outputs"]["max_rel_diff"] <= LIMIT
 
 
-def test_a_network_over_rpc(place, network):
+def test_a_network_over_rpc(place, network, tmp_path):
     wanted = tensors.load(network.reference)
     outputs = {name.removeprefix("output."): array for name, array in wanted.items() if name.startswith("output.")}
-    for name, found in over_rpc(place, network).items():
+    with visiting(place, session_s=1200.0) as session:
+        seen = computed(session, network, board.load(BOARD).target.kind, tmp_path)
+    for name, found in seen.items():
         assert np.abs(found - outputs[name]).max() <= LIMIT * np.abs(outputs[name]).max()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def place(farm):
-    """The board's server, as tuning reaches it: started over SSH, used through the same connection."""
-    wanted = places.Wanted(board.load(BOARD).resolved(), farm.name(BOARD), board.load_devices(farm.devices))
+    """The board's server, as tuning reaches it, over SSH; nobody deploys to a board that is held for it."""
+    wanted = places.Wanted(board.load(BOARD).resolved(), farm.name(BOARD), devices.load_devices(farm.devices))
     with places.opened(wanted, print) as held:
         (found,) = held.places
         yield found
-
-
-def over_rpc(place, made: Bundle) -> dict[str, np.ndarray]:
-    """Return the outputs of a bundle's network for its reference's inputs, computed in a session."""
-    import tvm
-    from tvm import relax
-
-    given, params = tensors.load(made.reference), tensors.load(made.folder / bundle.PARAMS)
-    arrays = [given[f"input.{spec.name}"] for spec in made.manifest.inputs]
-    arrays += [params[name] for name in made.manifest.params_order]
-    with visiting(place.open(60.0, 1200.0, threading.Event())) as visit:
-        rpc = visit.session.rpc
-        device = rpc.device(board.load(BOARD).target.kind, 0)
-        rpc.upload(str(made.folder / bundle.LIBRARY))
-        library = visit.keep(rpc.load_module(bundle.LIBRARY))
-        machine = visit.keep(relax.VirtualMachine(library, device))
-        arguments = [visit.keep(tvm.runtime.tensor(array, device)) for array in arrays]
-        result = visit.keep(visit.keep(machine["main"])(*arguments))
-        found = [result] if isinstance(result, tvm.runtime.Tensor) else [visit.keep(one) for one in result]
-        return {spec.name: one.numpy() for spec, one in zip(made.manifest.outputs, found, strict=True)}
 
 
 def test_the_second_start_compiles_nothing(farm, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import bundles, deploy_client, disks
+from tests.support import bundles, deploy_client, disks
 
 CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "10"))
 

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests import boards, bundles, deploy_client, disks
-from tests.boards import Farm
-from tests.disks import Disk, RecordedDisk
-from toolchain import board, device_runtime
+from tests.support import boards, bundles, deploy_client, disks
+from tests.support.boards import Farm
+from tests.support.disks import Disk, RecordedDisk
+from toolchain import board
+from toolchain.native import programs
+
+pytestmark = pytest.mark.xdist_group("docker")
 
 CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "6"))
 EVERY = int(os.environ.get("TOOLCHAIN_EVERY_STATE", "10"))  # of so many states of the disk one is looked at
@@ -66,7 +69,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program():
-    return device_runtime.build("aarch64-linux-gnu", "aarch64").runner
+    return programs.build(programs.RUNNER, "aarch64-linux-gnu", "aarch64")
 
 
 @pytest.fixture

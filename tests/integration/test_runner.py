@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(20240611)
 USAGE, INPUT, LOAD, FAILED = 2, 3, 4, 5
 

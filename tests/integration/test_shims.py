@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-SHIMS = Path(__file__).resolve().parents[2] / "toolchain" / "runtime" / "shims"
+from tests.support.paths import ROOT
+
+SHIMS = ROOT / "toolchain" / "runtime" / "shims"
 
 # Reads values on stdin, converts them in the way its argument names, and writes them to stdout.
 PROGRAM = """

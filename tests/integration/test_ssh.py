@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,15 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from tests import sshd
-from tests.parts import require
+from tests.support import sshd
+from tests.support.paths import ROOT
+from toolchain import board as board_files
+from toolchain import devices, pipeline
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.shell import SshOptions, open_shell
 
 
-@pytest.fixture(autouse=True)
-def _no_agent(monkeypatch):
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+@pytest.fixture(scope="module", autouse=True)
+def _no_keys_of_the_tester(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SSH_AUTH_SOCK", raising=False)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,6 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def options(server):
     return SshOptions(
-        ssh_dir=server.key_file.parent / "no such folder",
         known_hosts=(server.known_hosts,),
         identity=server.key_file,
         connect_timeout=5,
@@ -311,7 +314,7 @@ def test_known_rsa_key_is_asked_for(options, tmp_path):
 
 
 def test_config_alias(server):
-    config = SshOptions(config_file=server.config, ssh_dir=server.config.parent / "none")
+    config = SshOptions(config_file=server.config)
     with open_shell("board", config=config) as shell:
         assert shell.name == server.host
         assert shell.run("echo hi").stdout == "hi\n"
@@ -321,7 +324,7 @@ def test_host_key_alias_and_its_hint(server, tmp_path):
     config = tmp_path / "config"
     text = server.config.read_text().replace(str(server.known_hosts), str(tmp_path / "known"))
     config.write_text(f"{text}  HostKeyAlias lab-board\n")
-    mine = SshOptions(config_file=config, ssh_dir=tmp_path)
+    mine = SshOptions(config_file=config)
     with pytest.raises(VerificationError, match="lab-board") as caught:
         open_shell("board", config=mine)
     _obey(caught.value.hint)
@@ -329,23 +332,38 @@ def test_host_key_alias_and_its_hint(server, tmp_path):
     open_shell("board", config=mine).close()
 
 
-def test_proxy_command(server, tmp_path):
-    relay = tmp_path / "relay.py"
-    relay.write_text(
-        "import os, socket, sys, threading\n"
-        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
-        "def up():\n"
-        "    while data := os.read(0, 65536): s.sendall(data)\n"
-        "threading.Thread(target=up, daemon=True).start()\n"
-        "while data := s.recv(65536): os.write(1, data)\n"
-    )
+def test_match_exec_finds_the_device(server, tmp_path):
+    """Which of two addresses a device has depends on where this host is, say."""
     config = tmp_path / "config"
-    config.write_text(f"{server.config.read_text()}  ProxyCommand {sys.executable} {relay} %h %p\n")
-    with open_shell("board", config=SshOptions(config_file=config, ssh_dir=tmp_path)) as shell:
-        (tmp_path / "source").write_bytes(os.urandom(1 << 20))
-        shell.push(tmp_path / "source", str(tmp_path / "target"))
-        assert _digest(tmp_path / "source") == _digest(tmp_path / "target")
-        assert shell.bytes_sent > 1 << 20
+    keys = server.config.read_text().replace("Host board", "Host *").replace(f"  Port {server.port}\n", "")
+    config.write_text(
+        f'Match originalhost board exec "test -e {tmp_path}/home"\n  Port {server.port}\n'
+        f'Match originalhost board !exec "test -e {tmp_path}/home"\n  Port {sshd.free_port()}\n{keys}'
+    )
+    with pytest.raises(DeviceError, match="refused"):
+        open_shell("board", config=SshOptions(config_file=config))
+    (tmp_path / "home").touch()
+    with open_shell("board", config=SshOptions(config_file=config)) as shell:
+        assert shell.name == server.host
+
+
+def test_a_list_of_somebody_else_runs_no_command(server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
+    (tmp_path / "config").write_text(f"{server.config.read_text()}  ProxyCommand touch {tmp_path}/ran; nc %h %p\n")
+    (tmp_path / "devices.toml").write_text('[a]\nboard = "rpi4"\nhost = "board"\nssh_config = "config"\n')
+    device, kind = devices.load_devices()["a"], board_files.load("rpi4").resolved()
+    somebody = (tmp_path / "devices.toml").stat().st_uid + 1
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getuid", lambda: somebody)
+        patch.setattr("toolchain.state._ADMINISTRATOR", -1)  # whose these files are where tests run as root
+        with pytest.raises(InputError, match="somebody else's") as caught, pipeline.opened(kind, device, SshOptions()):
+            pass
+    assert "--ssh-config" in caught.value.hint
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / "config").write_text(server.config.read_text())
+    with pipeline.opened(kind, device, SshOptions()) as lab:
+        assert lab.shell.name == server.host
 
 
 @pytest.fixture
@@ -360,7 +378,7 @@ def jumped(server, tmp_path):
             f"  IdentityFile {server.key_file}\nHost *\n  User {server.user}\n  UserKnownHostsFile {known}\n"
             "  GlobalKnownHostsFile none\n"
         )
-        yield second, known, SshOptions(config_file=config, ssh_dir=tmp_path, connect_timeout=5)
+        yield second, known, SshOptions(config_file=config, connect_timeout=5)
 
 
 def test_jump_host(jumped, big, tmp_path):
@@ -394,145 +412,6 @@ def test_jump_cannot_reach(jumped):
     _, _, mine = jumped
     with pytest.raises(DeviceError, match="cannot reach"):
         open_shell(f"far:{sshd.free_port()}", config=mine)
-
-
-# --- what goes wrong while connecting ---
-
-
-def _fails(host, options):
-    with pytest.raises(DeviceError) as caught:
-        open_shell(host, config=options)
-    assert caught.value.exit_code == 4
-    assert caught.value.hint
-    return caught.value
-
-
-def test_refused_port(options):
-    assert "refused" in _fails(f"root@127.0.0.1:{sshd.free_port()}", options).message.lower()
-
-
-def test_unknown_name(options):
-    assert "resolved" in _fails("root@no-such-host.invalid", options).message
-
-
-def test_wrong_key(server, options, tmp_path):
-    fault = _fails(server.host, replace(options, identity=sshd.keygen(tmp_path / "wrong")))
-    assert f"key file {tmp_path}/wrong: refused" in fault.details
-    assert "publickey" in fault.details
-    assert f"-p {server.port}" in fault.hint
-
-
-def test_encrypted_key(server, options, tmp_path):
-    locked = sshd.keygen(tmp_path / "locked", passphrase="hard to guess")  # noqa: S106
-    fault = _fails(server.host, replace(options, identity=locked))
-    assert "encrypted" in fault.details
-    assert fault.hint == f"ssh-add {locked}"
-
-
-@pytest.mark.parametrize("content", ["garbage\n", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END\n"])
-def test_broken_key_file(server, options, tmp_path, content):
-    (tmp_path / "broken").write_text(content)
-    assert "no private key" in _fails(server.host, replace(options, identity=tmp_path / "broken")).details
-
-
-def test_missing_key_file(server, options, tmp_path):
-    with pytest.raises(InputError, match="missing"):
-        open_shell(server.host, config=replace(options, identity=tmp_path / "missing"))
-
-
-def test_nothing_to_try(server, options):
-    assert "nothing" in _fails(server.host, replace(options, identity=None)).details
-
-
-def test_too_many_keys(tmp_path):
-    keys = [sshd.keygen(tmp_path / f"key{number}") for number in range(4)]
-    config = tmp_path / "config"
-    config.write_text("".join(f"IdentityFile {key}\n" for key in keys))
-    with sshd.running(tmp_path / "sshd", options="MaxAuthTries 2") as server:
-        mine = SshOptions(config_file=config, ssh_dir=tmp_path, known_hosts=(server.known_hosts,))
-        assert "hung up" in _fails(server.host, mine).details
-
-
-def test_agent_key(server, options, monkeypatch):
-    socket_path = f"/tmp/agent-{os.getpid()}.sock"  # noqa: S108 - a socket's path must be short
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
-    try:
-        monkeypatch.setenv("SSH_AUTH_SOCK", socket_path)
-        deadline = time.monotonic() + 5
-        while not Path(socket_path).exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        subprocess.run(["ssh-add", "-q", server.key_file], check=True)
-        open_shell(server.host, config=replace(options, identity=None)).close()
-        fault = _fails(server.host, replace(options, identity=None, agent=False))
-        assert "nothing" in fault.details
-    finally:
-        agent.kill()
-        agent.wait()
-        Path(socket_path).unlink(missing_ok=True)
-
-
-def test_wrong_password(options, tmp_path):
-    with sshd.running(tmp_path / "sshd", options="PasswordAuthentication yes") as server:
-        mine = replace(options, known_hosts=(server.known_hosts,), identity=None, password="wrong")  # noqa: S106
-        fault = _fails(server.host, mine)
-        assert "password: refused" in fault.details
-        assert "wrong" not in fault.details
-        assert "password" in fault.hint
-
-
-def test_right_password(options, tmp_path):
-    require("a test account", "passwd and openssl, and run as root", os.geteuid() == 0)
-    name = f"tc{os.getpid()}"
-    secret = "correct horse"  # noqa: S105
-    hashed = subprocess.run(["openssl", "passwd", "-6", secret], capture_output=True, text=True, check=True)
-    account = ["useradd", "--no-create-home", "--home-dir", "/", "--shell", "/bin/sh", "-p", hashed.stdout.strip()]
-    subprocess.run([*account, name], check=True)
-    try:
-        with sshd.running(tmp_path / "sshd", options="PasswordAuthentication yes") as server:
-            mine = replace(options, known_hosts=(server.known_hosts,), identity=None, password=secret)
-            with open_shell(f"{name}@127.0.0.1:{server.port}", config=mine) as shell:
-                assert shell.run("id -un").stdout.strip() == name
-    finally:
-        subprocess.run(["userdel", name], check=True, capture_output=True)
-
-
-@contextlib.contextmanager
-def _listener(answer: bytes, *, hold: bool):
-    """Something that listens and is no SSH server: it says something, then hangs up or keeps silent."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                connection, _ = listening.accept()
-                with connection:
-                    connection.sendall(answer)
-                    while hold and connection.recv(1000):
-                        pass
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"root@127.0.0.1:{listening.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("hold", [False, True])
-def test_not_an_ssh_server(options, hold):
-    with _listener(b"HTTP/1.1 400 Bad Request\r\n\r\n", hold=hold) as host:
-        fault = _fails(host, options)
-    assert "no SSH server" in fault.message
-    assert "HTTP/1.1 400" in fault.details
-
-
-def test_server_that_hangs_up(options):
-    with _listener(b"", hold=False) as host:
-        assert "hangs up" in _fails(host, options).message
-
-
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-sleepy\r\n"])
-def test_connect_timeout(options, answer):
-    started = time.monotonic()
-    with _listener(answer, hold=True) as host:
-        fault = _fails(host, replace(options, connect_timeout=0.5))
-    assert "0.5 s" in fault.message
-    assert time.monotonic() - started < 4
 
 
 # --- what goes wrong later ---
@@ -595,7 +474,7 @@ def test_frozen_server(mortal):
     started = time.monotonic()
     with pytest.raises(DeviceError):
         shell.run("true", timeout=0.5)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 # --- processes ---
@@ -634,7 +513,7 @@ def test_process_dies_with_its_client(server, tmp_path):
         f"held = shell.start('echo $$ > {tmp_path}/pid; echo ready; exec sleep 300')\n"
         "print(held.readline(5), flush=True)\nimport time; time.sleep(60)\n"
     )
-    root = Path(__file__).parents[2]
+    root = ROOT
     client = subprocess.Popen([sys.executable, "-c", code, server.config], cwd=root, stdout=subprocess.PIPE)
     try:
         assert client.stdout.readline() == b"ready\n"
@@ -647,12 +526,37 @@ def test_process_dies_with_its_client(server, tmp_path):
     assert _gone(pid)
 
 
+def test_streams_that_were_closed_do_not_count(board):
+    """OpenSSH runs ten commands of a connection at once, and takes a moment to see that one has ended."""
+    for _ in range(50):
+        board.stream("exec cat").close()
+
+
+def test_more_streams_than_the_server_runs_at_once(tmp_path, options):
+    with sshd.running(tmp_path / "sshd", options="MaxSessions 1") as server:
+        keys = replace(options, known_hosts=(server.known_hosts,), identity=server.key_file)
+        with open_shell(server.host, config=keys) as shell, shell.stream("exec cat"):
+            with pytest.raises(DeviceError, match="failed while opening a channel") as caught:
+                shell.stream("exec cat", timeout=0.2)
+            assert "MaxSessions" in caught.value.hint
+
+
+def test_stream_ends_when_its_shell_is_closed(server, options):
+    with open_shell(server.host, config=options) as shell, shell.stream("exec cat") as stream:
+        stream.sendall(b"x")
+        assert stream.recv(1) == b"x"
+        shell.close()
+        assert stream.recv(1) == b""
+        with pytest.raises(DeviceError):
+            shell.stream("cat")
+
+
 def test_a_reset_while_a_command_starts(server, options, monkeypatch):
     def reset(*_arguments):
         raise ConnectionResetError(104, "Connection reset by peer")
 
     with open_shell(server.host, config=options) as shell:
         monkeypatch.setattr("paramiko.Channel.exec_command", reset)
-        for call in (lambda: shell.run("true"), lambda: shell.start("cat")):
+        for call in (lambda: shell.run("true"), lambda: shell.start("cat"), lambda: shell.stream("cat")):
             with pytest.raises(DeviceError, match="was lost while starting a command"):
                 call()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import getpass
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests import opencl, sshd
-from tests.commands import toolchain
+from tests.support import opencl, sshd
+from tests.support.commands import toolchain
 
 QUICK = ("--trials", 8, "--budget", 0.5)
 
@@ -36,6 +37,8 @@ def test_an_opencl_device(tmp_path):
     assert found["tune"]["best_gflops"] > 0
     assert list((tmp_path / "root" / "run").iterdir()) == []
     assert "## Survey of opencl-local (emulated" in seen.out
+    assert "goes on from there" not in seen.err, "the survey's records are gone"
+    assert f"{tempfile.gettempdir()}/toolchain-" not in seen.out + seen.err
 
 
 def test_an_opencl_device_without_its_library(tmp_path, monkeypatch):

@@ -20,15 +20,18 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests import boards
-from tests.boards import Farm
-from tests.chaos_client import poison
-from tests.commands import toolchain
-from tests.parts import require
-from toolchain import board, device_runtime, files, process
-from toolchain.tuning.records import Record, RecordFile
+from tests.support import boards
+from tests.support.boards import Farm
+from tests.support.chaos_client import poison
+from tests.support.commands import toolchain
+from tests.support.parts import require
+from tests.support.paths import ROOT
+from toolchain import board, files, process
+from toolchain.native import programs
+from toolchain.records import Record, RecordFile
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("docker")
+
 TRIALS = int(os.environ.get("TOOLCHAIN_CHAOS", "70"))
 CLIENT_KILLS = 10 if TRIALS >= 300 else 2
 BOARDS = 3
@@ -46,7 +49,7 @@ def farm(tmp_path_factory) -> Iterator[Farm]:
         "g++-aarch64-linux-gnu",
         process.run(["which", f"{kind.triple}-g++"], check=False).returncode == 0,
     )
-    device_runtime.build(kind.triple, kind.machine)
+    programs.build(programs.BOARD_SERVER, kind.triple, kind.machine)
     cache = tmp_path_factory.mktemp("chaos")
     for name in ("device", "zig"):  # what takes minutes to build is the user's
         (cache / name).symlink_to(files.cache_root() / name)
@@ -69,7 +72,7 @@ class Client:
 
     def start(self) -> None:
         self.starts += 1
-        words = [sys.executable, "-m", "tests.chaos_client", self.records, self.log, TRIALS]
+        words = [sys.executable, "-m", "tests.support.chaos_client", self.records, self.log, TRIALS]
         with self._words.open("ab") as stream:
             self.process = subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=stream, stderr=stream)
 
@@ -98,8 +101,8 @@ class Monkey:
         self.done: Counter[str] = Counter()
 
     def steps(self) -> Iterator[Callable[[], None]]:
-        """Yield what to break, client and tracker among it, so often as the campaign asks for."""
-        others = itertools.cycle([self.kill_server, self.freeze, self.reboot, self.kill_tracker])
+        """Yield what to break, the client among it, so often as the campaign asks for."""
+        others = itertools.cycle([self.kill_server, self.freeze, self.reboot])
         for _ in range(CLIENT_KILLS):
             yield next(others)
             yield self.kill_client
@@ -132,30 +135,6 @@ class Monkey:
     def reboot(self) -> None:
         next(self._turn).restart(timeout=0)
         self.done["board rebooted"] += 1
-
-    def kill_tracker(self) -> None:
-        deadline = time.monotonic() + 60
-        while not (found := _trackers()):  # the one before may just be coming back
-            assert time.monotonic() < deadline, "the keeper has no tracker"
-            time.sleep(0.2)
-        for pid in found:
-            os.kill(pid, signal.SIGKILL)
-        self.done["tracker killed"] += 1
-
-
-def _trackers() -> list[int]:
-    """Name the processes of this farm's tracker; its port tells it from any other."""
-    found = json.loads(toolchain("farm", "status", "--json").out)
-    words = [b"tvm.exec.rpc_tracker", b"--port", str(found["tracker"][1]).encode()]
-    processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [pid for pid in processes if all(word in _command_line(pid).split(b"\0") for word in words)]
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
-        return b""
 
 
 def await_trials(client: Client, count: int, end: float) -> bool:

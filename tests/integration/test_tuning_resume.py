@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from toolchain.tuning.records import RecordFile, Records
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+from toolchain.records import RecordFile, Records
 
 
 def start(records: Path, kind: str, lag: int, trials: int = 96) -> subprocess.Popen[bytes]:
     folder = records.with_suffix(".libraries")
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "tests.tuning_client", "mlp", records, folder, kind, trials, lag, 0.02]
+    words = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, lag, 0.02]
     return subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 

@@ -9,7 +9,6 @@ import base64
 import dataclasses
 import json
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,27 +18,33 @@ import onnx
 import pytest
 import tvm
 from onnx import numpy_helper
-from tvm import relax, tirx
+from tvm import tirx
 
-from tests import bundles, nets, sshd, vta_layers, vta_streams
-from tests.commands import toolchain
 from tests.integration.test_board_server import KINDS as MACHINES
 from tests.integration.test_board_server import built as board_server_of
 from tests.integration.test_board_server import running as serving
-from tests.unit import vta_nets
-from toolchain import board, bundle, deploy, device_runtime, reference, remote, tensors
-from toolchain.backends.vta import kernels
-from toolchain.backends.vta._devices import DEVICES
-from toolchain.backends.vta._functions import RUN, kernel
-from toolchain.backends.vta.instructions import Load, Memory
-from toolchain.backends.vta.layers import Conv2d
-from toolchain.backends.vta.stream import Stream
+from tests.support import bundles, nets, sshd, vta_layers, vta_nets, vta_streams
+from tests.support.commands import toolchain
+from tests.support.rpc_sessions import called, compute_there, computed, visiting
+from toolchain import board, bundle
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.functions import RUN, kernel
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.devices import DEVICES
+from toolchain.backends.vta.isa.instructions import Load, Memory
+from toolchain.backends.vta.isa.stream import Stream
 from toolchain.bundle import Bundle
+from toolchain.device import deploy
+from toolchain.device.store import Store
+from toolchain.farm import boards
+from toolchain.models import reference
+from toolchain.native import programs
+from toolchain.records.results import TensorArg
+from toolchain.rpc import CallError
+from toolchain.rpc.child import Visit
 from toolchain.shell import SshOptions, open_shell
-from toolchain.store import Store
-from toolchain.tuning import places
-from toolchain.tuning._measure_session import Visit, measured, visiting
-from toolchain.tuning.trials import Options, TensorArg, Trial
+from toolchain.tuning.measure.trial import measured
+from toolchain.tuning.trials import Options, Trial
 
 HERE = "vta-sim-x86_64"
 ARM = {"vta-sim-aarch64": "rpi4", "vta-sim-armv7": "pynq"}
@@ -73,22 +78,9 @@ def deployed(server: sshd.Server, one: Bundle, root: Path) -> dict[str, np.ndarr
     """Return what a device computes for the inputs of a bundle's reference."""
     kind = board.load(HERE).resolved()
     options = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
-    program = device_runtime.build(kind.triple, kind.machine).runner
+    program = programs.build(programs.RUNNER, kind.triple, kind.machine)
     with open_shell(server.host, config=options) as shell:
         return deploy.deploy(one, program, shell, Store(shell, str(root)), keep=1, threads=0).run.outputs
-
-
-def computed(visit: Visit, one: Bundle) -> dict[str, np.ndarray]:
-    """Return what TVM's virtual machine computes in a session."""
-    given, params, rpc = tensors.load(one.reference), tensors.load(one.folder / bundle.PARAMS), visit.session.rpc
-    arrays = [given[f"input.{spec.name}"] for spec in one.manifest.inputs]
-    arrays += [params[name] for name in one.manifest.params_order]
-    rpc.upload(str(one.folder / bundle.LIBRARY))
-    machine = visit.keep(relax.VirtualMachine(visit.keep(rpc.load_module(bundle.LIBRARY)), rpc.cpu(0)))
-    arguments = [visit.keep(tvm.runtime.tensor(array, rpc.cpu(0))) for array in arrays]
-    result = visit.keep(visit.keep(machine["main"])(*arguments))
-    found = [result] if isinstance(result, tvm.runtime.Tensor) else [visit.keep(item) for item in result]
-    return {spec.name: item.numpy() for spec, item in zip(one.manifest.outputs, found, strict=True)}
 
 
 def expected(one: Bundle) -> dict[str, np.ndarray]:
@@ -161,17 +153,17 @@ def session(server, tmp_path_factory):
     """The board's server, as tuning reaches it: pushed and started over SSH, used through the same connection."""
     keys = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
     root = str(tmp_path_factory.mktemp("served"))
-    wanted = places.Wanted(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
-    with places.opened(wanted, print) as held:
+    wanted = boards.Wanted(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
+    with boards.opened(wanted, print) as held:
         (place,) = held.places
         assert place.emulated
-        yield lambda: visiting(place.open(20.0, 120.0, threading.Event()))
+        yield lambda: visiting(place, session_s=120.0)
 
 
 def test_it_runs_over_rpc_as_over_ssh(server, session, resnet, tmp_path):
     over_ssh = deployed(server, resnet, tmp_path / "device")
-    with session() as visit:
-        over_rpc = computed(visit, resnet)
+    with session() as opened:
+        over_rpc = computed(opened, resnet, "cpu", tmp_path)
     assert over_ssh.keys() == over_rpc.keys()
     for name, found in over_rpc.items():
         np.testing.assert_array_equal(found, over_ssh[name])
@@ -238,9 +230,11 @@ def test_arm_computes_the_same_over_rpc(arm, wanted, tmp_path):
     """Under qemu-user."""
     machine = MACHINES[arm.manifest.machine]
     with serving(board_server_of(machine), tmp_path, emulator=machine.emulator) as server:
-        terms = {"timeout_s": 60.0, "session_s": 60.0, "expected": remote.versions(machine.machine)}
-        with visiting(remote.connect("127.0.0.1", server.port, **terms)) as visit:
-            found = computed(visit, arm)
+        visit = Visit(server.connect())
+        compute_there(visit, str(arm.folder), "cpu", str(tmp_path / "outputs.npz"))
+        visit.close()
+    with np.load(tmp_path / "outputs.npz") as arrays:
+        found = {spec.name: arrays[f"arr_{place}"] for place, spec in enumerate(arm.manifest.outputs)}
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
 
@@ -288,21 +282,12 @@ def test_a_kernel_is_timed_over_rpc(session, tmp_path):
     trial = Trial(
         library(tmp_path / "kernel.so", function), tuple(TensorArg(kind, shape) for shape, kind in LAYER.arguments())
     )
-    with session() as visit:
-        samples = measured(visit, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
+    with session() as opened:
+        samples = measured(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
         assert len(samples) == 3
         assert all(0 < one < 1 for one in samples)
-        found = called(visit, trial.library.rename(tmp_path / "again.so"), arguments)
+        found = called(opened, trial.library.rename(tmp_path / "again.so"), arguments, tmp_path)
     np.testing.assert_array_equal(found, vta_layers.reference(LAYER, arguments))
-
-
-def called(visit: Visit, path: Path, arguments: list[np.ndarray]) -> np.ndarray:
-    """Call a kernel of a library, each of which needs a name of its own in a session; returns its last argument."""
-    rpc = visit.session.rpc
-    rpc.upload(str(path))
-    tensors_there = [visit.keep(tvm.runtime.tensor(one, rpc.cpu(0))) for one in arguments]
-    visit.keep(visit.keep(rpc.load_module(path.name))["main"])(*tensors_there)
-    return tensors_there[-1].numpy()
 
 
 # --- streams that were tampered with ---------------------------------------------------------------------------------
@@ -390,12 +375,12 @@ def test_a_server_refuses_a_stream_and_lives_on(session, tmp_path):
     bad = library(tmp_path / "bad.so", calling(base64.b64encode(data).decode(), layer))
     arguments = vta_layers.tensors(layer)
     wanted = vta_layers.reference(layer, arguments)
-    with session() as visit:
-        with pytest.raises(tvm.error.RPCError, match=r"VTA: instruction \d+.*LOAD.*WGT"):
-            called(visit, bad, arguments)
-        np.testing.assert_array_equal(called(visit, good, arguments), wanted)
-    with session() as visit:
-        np.testing.assert_array_equal(called(visit, good, arguments), wanted)
+    with session() as opened:
+        with pytest.raises(CallError, match=r"VTA: instruction \d+.*LOAD.*WGT"):
+            called(opened, bad, arguments, tmp_path)
+        np.testing.assert_array_equal(called(opened, good, arguments, tmp_path), wanted)
+    with session() as opened:
+        np.testing.assert_array_equal(called(opened, good, arguments, tmp_path), wanted)
 
 
 def calling(text: str, layer: Conv2d) -> tirx.PrimFunc:

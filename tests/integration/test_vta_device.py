@@ -21,20 +21,22 @@ import numpy as np
 import pytest
 import tvm
 
-from tests import vta_harness, vta_streams
 from tests.integration.test_board_server import KINDS, built
 from tests.integration.test_board_server import running as serving
-from tests.vta_harness import Board, HarnessError, call
-from toolchain.backends.vta import _plugin, kernels
-from toolchain.backends.vta.config import DEFAULT, VtaConfig
+from tests.support import vta_harness, vta_streams
+from tests.support.paths import DATA
+from tests.support.vta_harness import Board, HarnessError, call
+from toolchain.backends.base.plugin import build_plugin
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.simulator import Simulator
 from toolchain.backends.vta.isa import Revision
-from toolchain.backends.vta.layers import Conv2d
-from toolchain.backends.vta.simulator import Simulator
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 PYNQ = 0x43C00000
 OLD, NEW = Revision.V2020_07, Revision.V2020_12
 REVISIONS = [OLD, NEW]
-FAKE_CMA = Path(__file__).parents[1] / "data" / "fake_cma.c"
+FAKE_CMA = DATA / "fake_cma.c"
 SYNC = b"\xaa\x99\x55\x66"
 WORDS = b"\xff" * 32 + SYNC + bytes(range(64))
 SWAPPED = b"".join(WORDS[at : at + 4][::-1] for at in range(0, len(WORDS), 4))
@@ -638,7 +640,7 @@ def test_over_rpc(machine, tmp_path, monkeypatch):
     kind.require()
     monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
     with serving(built(kind), tmp_path, emulator=kind.emulator) as server:
-        session = server.connect(machine=machine)
+        session = server.connect()
         check_functions(session.get_function, lambda array: tvm.runtime.tensor(array, session.cpu(0)))
 
 
@@ -647,7 +649,7 @@ def test_in_python(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("EDGE_VTA_BITSTREAM", raising=False)
     told = []
-    path = _plugin.build(told.append)
+    path = build_plugin("vta", told.append)
     assert told == [f"building {path.name}"]
     script = (
         "import tvm; from tests.integration.test_vta_device import check_functions; "

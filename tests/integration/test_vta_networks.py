@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from tests.vta_layers import reference, tensors
-from toolchain import board, compiler, inputs, model
-from toolchain.backends._attributes import EXACT
-from toolchain.backends.vta import kernels
-from toolchain.backends.vta.config import DEFAULT
-from toolchain.backends.vta.layers import Conv2d
-from toolchain.backends.vta.partition import partitioned
-from toolchain.backends.vta.simulator import Policy, Simulator
-from toolchain.backends.vta.verifier import verify
+from tests.support.vta_layers import reference, tensors
+from toolchain import board
+from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.simulator import Policy, Simulator
+from toolchain.backends.vta.device.verifier import verify
+from toolchain.backends.vta.isa.config import DEFAULT
+from toolchain.backends.vta.network.partition import partitioned
+from toolchain.compile import prepare
+from toolchain.compile.request import BuildRequest
+from toolchain.models import importer, inputs, source
+from toolchain.models.request import Model
 
 NETWORKS = os.environ.get("TOOLCHAIN_EXACT", "resnet-18").split(",")
 KERNELS = {"resnet-18": 19, "resnet-34": 35, "resnet-50": 52, "mobilenet": 13}
@@ -31,8 +35,9 @@ RUNS = [*((policy, 0) for policy in Policy), (Policy.RANDOM, 1)]
 def layers_of(network):
     """Return the convolutions of a network that VTA computes, in order."""
     kind = board.load("vta-sim").resolved()
-    quantized = compiler.suited(model.load(network), kind, inputs.Source())
-    module = partitioned(model.import_model(quantized).module, DEFAULT).module
+    request = BuildRequest(Model(network, {}, inputs.Source()), kind)
+    quantized = prepare.suited(source.load(network), request)
+    module = partitioned(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {
         variable: Conv2d.from_json(str(one.attrs[EXACT]))
         for variable, one in module.functions_items()

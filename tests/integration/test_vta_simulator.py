@@ -10,22 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolchain.backends.vta import _native, simulator
-from toolchain.backends.vta.config import DEFAULT, VtaConfig
-from toolchain.backends.vta.instructions import (
-    Alu,
-    AluOp,
-    Finish,
-    Gemm,
-    Load,
-    Memory,
-    Store,
-    Tokens,
-    Uop,
-)
+from toolchain.backends.vta.device import native, simulator
+from toolchain.backends.vta.device.simulator import Policy, Profile, Simulator
 from toolchain.backends.vta.isa import Isa, Revision
-from toolchain.backends.vta.simulator import Policy, Profile, Simulator
-from toolchain.backends.vta.stream import UOPS, Buffer, Stream
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.isa.instructions import Alu, AluOp, Finish, Gemm, Load, Memory, Store, Tokens, Uop
+from toolchain.backends.vta.isa.stream import UOPS, Buffer, Stream
 from toolchain.errors import BuildError, InputError, VerificationError
 
 OLD, NEW = Revision.V2020_07, Revision.V2020_12
@@ -44,7 +34,7 @@ ORIGIN = Uop(0, 0)
 
 @pytest.fixture(scope="module", autouse=True)
 def _library():
-    _native.loaded()
+    native.loaded()
 
 
 # --- programs --------------------------------------------------------------------------------------------------------
@@ -771,17 +761,17 @@ def test_a_machine_whose_fields_do_not_fit_is_refused():
 def test_the_library_is_built_once(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
     told = []
-    built = _native.library(told.append)
-    assert _native.library(told.append) == built
+    built = native.library(told.append)
+    assert native.library(told.append) == built
     assert len(told) == 1
     assert [one.name for one in (tmp_path / "vta").iterdir()] == [built.name]
     built.write_bytes(b"cut off")
     with pytest.raises(BuildError, match="does not load"):
-        _native.loaded.__wrapped__()
+        native.loaded.__wrapped__()
 
 
 def test_a_machine_without_any_compiler_is_told(monkeypatch):
-    monkeypatch.setattr(_native.shutil, "which", lambda _: None)
-    monkeypatch.setattr(_native.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(native.shutil, "which", lambda _: None)
+    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
     with pytest.raises(BuildError, match="no compiler for the VTA simulator on riscv64"):
-        _native.library()
+        native.library()

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import nets
-from tests.commands import Outcome, toolchain
-from tests.nets import node, value
-from tests.vta_layers import RESNET
-from toolchain.tuning.records import RecordFile
+from tests.support import nets
+from tests.support.commands import Outcome, toolchain
+from tests.support.nets import node, value
+from tests.support.paths import ROOT
+from tests.support.vta_layers import RESNET
+from toolchain.records import RecordFile
 
 SIM = ("--board", "vta-sim")
 TRIALS = 40
@@ -78,6 +79,12 @@ def lab(tmp_path_factory):
         for name in ("DEVICES", "BOARDS"):
             patch.delenv(f"TOOLCHAIN_{name}", raising=False)
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def _records_of_the_lab(lab, monkeypatch):
+    """All commands of this module have the same records."""
+    monkeypatch.setenv("TOOLCHAIN_RECORDS", str(lab / "records"))
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +202,7 @@ def test_the_ten_convolutions_of_resnet_18(lab):
 
 
 def shape_of(task: dict) -> tuple[int, ...]:
-    """Return what tests/vta_layers.py says of a layer: size, channels of x and y, window, padding, stride."""
+    """Return what tests/support/vta_layers.py says of a layer: size, channels of x and y, window, padding, stride."""
     data, weights, *_, out = (one["shape"] for one in task["args"])
     (_, inputs, size, *_), (outputs, _, window, *_) = data, weights
     return size, 16 * inputs, 16 * outputs, window, window // 2, size // out[2]
@@ -204,7 +211,7 @@ def shape_of(task: dict) -> tuple[int, ...]:
 def test_the_benchmark_of_the_ten_convolutions(tmp_path):
     path = tmp_path / "found.json"
     words = [sys.executable, "benchmarks/vta.py", "--trials", "1", "--json", str(path)]
-    subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=120)
+    subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     found = json.loads(path.read_text())
     assert [task["calls"] for task in found["tasks"]] == [calls for _, calls in RESNET]
     assert found["cycles"]["ideal"] <= found["cycles"]["hls_pynq"]

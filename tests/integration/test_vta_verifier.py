@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests import vta_streams
-from tests.vta_streams import (
+from tests.support import vta_streams
+from tests.support.vta_streams import (
     ALU,
     FINISH,
     GEMM,
@@ -26,14 +26,14 @@ from tests.vta_streams import (
     inserted,
     mended,
 )
-from toolchain.backends.vta import kernels
-from toolchain.backends.vta.config import DEFAULT, VtaConfig
-from toolchain.backends.vta.instructions import AluOp, Load, Memory, Store, Tokens, Uop
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.simulator import Simulator
+from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa import Revision
-from toolchain.backends.vta.layers import Conv2d
-from toolchain.backends.vta.simulator import Simulator
-from toolchain.backends.vta.stream import Buffer, Stream
-from toolchain.backends.vta.verifier import verify
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.isa.instructions import AluOp, Load, Memory, Store, Tokens, Uop
+from toolchain.backends.vta.isa.stream import Buffer, Stream
 from toolchain.errors import VerificationError
 
 GOOD = vta_streams.stream()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
+import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests import bundles, nets, sshd
-from tests.commands import toolchain
-from tests.parts import require
+from tests.support import bundles, nets, sshd
+from tests.support.commands import toolchain
+from tests.support.parts import require
+from tests.support.paths import DATA
+from tests.support.wrong_inputs import CASES
 from toolchain import bundle as bundle_room
 from toolchain import files
 
@@ -21,7 +30,10 @@ OUT_OF_SCOPE = nets.model(
     [nets.value("x", (2, 3))],
     [nets.value("y", (2, 3))],
 )
-OPEN = nets.relu(("batch", 3))
+OPEN = nets.relu(("length", 3))
+TWO = nets.model(
+    [nets.node("Add", ["x", "z"], ["y"])], [nets.value("x", (2,)), nets.value("z", (2,))], [nets.value("y", (2,))]
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +53,16 @@ def world(tmp_path_factory, tiny):
     (folder / "typo.toml").write_text('descripton = "x"\nconnection = "shh"\n')
     (folder / "lab.toml").write_text('[devices.a]\nboard = "x86_64"\nhots = "me@127.0.0.1"\n')
     (folder / "strange.toml").write_text(_other_machine())
+    nets.save(nets.relu(("rows", "columns")), folder, "wide.onnx")
+    nets.save(TWO, folder, "two.onnx")
+    np.save(folder / "wrong.npy", np.zeros((9, 9), np.float32))
+    (folder / "nothing").mkdir()
+    (folder / "noise.txt").write_bytes(bytes(range(128, 256)))
+    (folder / "desk.toml").write_text('[devices.desk]\nboard = "x86_64"\nhost = "me@127.0.0.1"\n')
+    (folder / "other.toml").write_text(_board("aarch64", "aarch64-linux-gnu"))
+    (folder / "wide.toml").write_text(
+        _board(platform.machine(), f"{platform.machine()}-linux-gnu", 'cpu_features = ["warp_drive"]\n')
+    )
     bundle_room.pack(tiny, folder / "good.tar")
     data = (folder / "good.tar").read_bytes()
     (folder / "cut.tar").write_bytes(data[: len(data) // 2])
@@ -54,7 +76,31 @@ def world(tmp_path_factory, tiny):
     bundles.variant(tiny, folder / "broken", {bundle_room.LIBRARY: b"\x7fELF this is no library"})
     bundles.variant(tiny, folder / "wrong-output", {bundle_room.REFERENCE: _wrong_reference(tiny)})
     assert toolchain("deploy", tiny.folder, "--root", folder / "device", "--budget", 0).code == 0
-    return folder
+    with _busy(folder / "busy"):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def options(server):
+    """The words that reach the SSH server."""
+    return f"--host {server.host} -i {server.key_file} --known-hosts {server.known_hosts}"
+
+
+@contextlib.contextmanager
+def _busy(root):
+    """Hold the lock of a device as a deploy of somebody else would."""
+    root.mkdir()
+    words = ["flock", root / "lock", "sh", "-c", "echo held; read x"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        (root / "lock").write_text(f"busy {holder.pid} {int(time.time()) - 65} ann@desk\n")
+        yield
+        holder.stdin.close()
+
+
+def _board(machine, triple, more=""):
+    head = f'description = "x"\nconnection = "ssh"\nmachine = "{machine}"\ntriple = "{triple}"\ncompiler = "c++"\n'
+    return f'{head}cores = 2\n{more}[target]\nmcpu = "generic"\n'
 
 
 def _other_machine():
@@ -77,91 +123,128 @@ def _wrong_reference(tiny):
     return tensors.encode({**both, "output.y": both["output.y"] + 1})
 
 
-# fmt: off
-# What is wrong, the words of the command ({w} is the folder of wrong files), the exit code, and what the message says.
-CASES = [
-    ("no such command", "deplyo x", 2, r"No such command 'deplyo'"),
-    ("no such option", "deploy mlp --bord local", 2, r"No such option '?--bord"),
-    ("no such model", "deploy resnet-5O", 2, r"no model 'resnet-5O'[\s\S]*did you mean resnet-50"),
-    ("truncated ONNX", "build {w}/truncated.onnx -o {w}/out", 2, r"not a valid ONNX model"),
-    ("text instead of ONNX", "build {w}/text.onnx -o {w}/out", 2, r"not a valid ONNX model"),
-    ("empty file", "build {w}/empty.onnx -o {w}/out", 2, r"not a valid ONNX model"),
-    ("unsupported operator", "build {w}/unsupported.onnx -o {w}/out", 2, r"Bernoulli at node 1 'toss'"),
-    ("open shape", "build {w}/open.onnx -o {w}/out", 2, r"batch[\s\S]*--shape x:1,3"),
-    ("shape that does not fit", "build {w}/open.onnx --shape x:1,4 -o {w}/out", 2, r"does not fit input x"),
-    (
-        "shape of an unknown input",
-        "build {w}/open.onnx --shape z:1,3 -o {w}/out",
-        2,
-        r"no input 'z'[\s\S]*its inputs: x",
-    ),
-    ("malformed shape", "build {w}/open.onnx --shape x=1 -o {w}/out", 2, r"NAME:1,3,224,224"),
-    ("inputs that do not fit", "build {w}/good.onnx --input {w}/wrong.npz -o {w}/out", 2, r"x: has \(9, 9\)"),
-    ("inputs that are missing", "build {w}/good.onnx --input {w}/none.npz -o {w}/out", 2, r"cannot read inputs"),
-    ("image for a model without one", "build {w}/good.onnx --image {w}/picture.jpg -o {w}/out", 2, r"take one image"),
-    ("image that is none", "build mobilenet --image {w}/picture.jpg -o {w}/out", 2, r"cannot read the image"),
-    (
-        "too few labels",
-        "deploy mlp --labels {w}/labels.txt --root {w}/device",
-        2,
-        r"2 labels for 10 classes",
-    ),
-    ("no such board", "build mlp --board loacl -o {w}/out", 2, r"no board 'loacl'[\s\S]*did you mean local"),
-    ("faults in a board file", "boards check {w}/typo.toml", 2, r"did you mean ssh[\s\S]*did you mean description"),
-    ("a board with faults", "build mlp --board {w}/typo.toml -o {w}/out", 2, r"toolchain boards check"),
-    (
-        "faults in devices.toml",
-        "status --board x86_64 --devices {w}/lab.toml",
-        2,
-        r"hots: unknown key",
-    ),
-    ("no host", "deploy mlp --board x86_64", 2, r"which x86_64 device\?[\s\S]*--host"),
-    ("a host for this machine", "deploy mlp --host me@10.0.0.7", 2, r"takes no host"),
-    ("a relative root", "status --root models", 2, r"no folder for a device"),
-    ("malformed host", "status --board x86_64 --host me@127.0.0.1:ssh", 2, r"no address of a device"),
-    ("output folder in use", "build mlp -o {w}", 2, r"something else than a bundle"),
-    ("output folder unwritable", "build mlp -o /proc/nowhere/out", 2, r"cannot write"),
-    ("package of nothing", "package {w}/none -o {w}/out.tar", 2, r"holds no bundle"),
-    (
-        "missing compiler",
-        "build mlp --board {w}/strange.toml -o {w}/out",
-        3,
-        r"riscv64.* is not installed",
-    ),
-    ("a board without an image", "build mlp --toolchain container -o {w}/out", 2, r"no image[\s\S]*--toolchain host"),
-    ("no such toolchain", "build mlp --toolchain vm -o {w}/out", 2, r"'vm' is not one of 'container', 'host'"),
-    ("a deploy to Android", "deploy mlp --board android-arm64 --host me@127.0.0.1", 3, r"need Android's NDK"),
-    ("no such image", "containers build piqn", 2, r"no image piqn[\s\S]*mali, pynq"),
-    ("an NDK without its checksum", "containers build mali --ndk {w}/none.zip", 2, r"checksum of .* is missing"),
-    ("boards that cannot be read", "farm up --virtual rpi4=x", 2, r"does not say which virtual boards"),
-    ("no such virtual board", "farm up --virtual rpi5=1", 2, r"no board 'rpi5'[\s\S]*did you mean rpi4"),
-    ("a virtual board of this machine's kind", "farm up --virtual x86_64=1", 2, r"no virtual boards of type x86_64"),
-    ("too many boards", "farm up --virtual rpi4=1000", 2, r"1000 virtual boards of type rpi4 make no sense"),
-    ("truncated package", "deploy {w}/cut.tar --root {w}/device", 5, r"missing from the package|damaged"),
-    ("tampered blob in a package", "deploy {w}/flipped.tar --root {w}/device", 5, r"params.* in flipped.tar is not"),
-    ("tampered library", "deploy {w}/tampered --root {w}/device", 5, r"model.so .*not the file that was built"),
-    ("wrong machine", "deploy {w}/elsewhere --root {w}/device", 5, r"for riscv64, and the device is"),
-    ("C library too old", "deploy {w}/future --root {w}/device", 5, r"glibc 9.99 is needed"),
-    ("CPU without a feature", "deploy {w}/features --root {w}/device", 5, r"no warp_drive"),
-    ("library that does not load", "deploy {w}/broken --root {w}/device", 4, r"does not run[\s\S]*model.so"),
-    ("wrong output", "deploy {w}/wrong-output --root {w}/device", 5, r"something else than the reference"),
-    ("nothing deployed", "bench --root {w}/virgin", 4, r"nothing is deployed"),
-    ("nothing to roll back to", "rollback --root {w}/device", 4, r"no earlier release"),
-    ("report that cannot be written", "bench --root {w}/device --budget 0 --json /proc/none.json", 2, r"cannot write"),
-]
-# fmt: on
+@pytest.fixture(scope="module")
+def campaign(request):
+    """Gather what each case ended with; `make wrong-inputs` shows it as a table."""
+    rows: list[tuple[str, int, float, str]] = []
+    yield rows
+    if os.environ.get("TOOLCHAIN_TABLE") == "1":
+        plugins = request.config.pluginmanager
+        say = plugins.get_plugin("terminalreporter").write_line
+        with plugins.get_plugin("capturemanager").global_and_fixture_disabled():
+            say(f"\n{'EXIT':>4} {'SECONDS':>7}  COMMAND: MESSAGE")
+            for words, code, seconds, line in rows:
+                say(f"{code:>4} {seconds:>7.2f}  {words}: {line}")
+            say(f"{len(rows)} wrong inputs, the slowest answer after {max(row[2] for row in rows):.1f} s")
 
 
-@pytest.mark.parametrize(("words", "code", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_wrong_input_is_explained(world, tiny, words, code, message, monkeypatch):
+@pytest.fixture
+def begun(monkeypatch):
+    """Name what was begun that takes minutes: a compilation, a run of the reference, the programs of a device."""
+    names = []
+
+    def told(name):
+        module, _, function = name.rpartition(".")
+        real = getattr(importlib.import_module(module), function)
+
+        def call(*arguments, **options):
+            names.append(name)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(name, call)
+
+    for name in ("compile.compiler._write_library", "native.programs.build", "native.programs._build_into"):
+        told(f"toolchain.{name}")
+    return names
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_a_wrong_input_is_explained(world, tiny, options, case, monkeypatch, begun, campaign):
     monkeypatch.chdir(world)
     monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
-    seen = toolchain(*(word.format(w=world) for word in words.split()))
-    assert (seen.code, "Traceback" in seen.err) == (code, False), seen.err
-    assert re.search(message, seen.err), seen.err
+    start = time.perf_counter()
+    seen = toolchain(*case.words.format(w=world, data=DATA, ssh=options).split())
+    line = next((one for one in seen.err.splitlines() if one.lower().startswith("error: ")), seen.err.strip())
+    shown = case.words.replace("{w}/", "").replace("{data}/", "").replace("{ssh}", "--host ...")
+    campaign.append((shown, seen.code, time.perf_counter() - start, line))
+    assert (seen.code, "Traceback" in seen.err) == (case.code, False), seen.err
+    assert re.search(case.message, seen.err), seen.err
+    assert case.late or begun == []
     assert not (world / "out").exists()
     assert [item.name for item in world.iterdir() if item.name.startswith(".")] == []
     assert bundles.whole_release(world / "device") == tiny.digest
+
+
+COMMAND = Path(sys.executable).with_name("toolchain")
+# As the case of the campaign; here {cold} is a cache that holds nothing, and the variables are those of the process.
+COLD = {"TOOLCHAIN_CACHE": "{cold}"}
+PROCESSES = [
+    ("deploy {w}/elsewhere --root {w}/device", COLD, 5, "the bundle is for riscv64, and board local is"),
+    ("deploy {w}/good.tar --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
+    ("deploy mlp --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
+    ("deploy mlp --board x86_64 --host me@127.0.0.1:1", COLD, 4, "cannot be reached"),
+    ("tune mlp --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
+    ("hardware --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
+    ("bench --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
+    ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 things are in the way: model, labels"),
+    ("deploy mlp", {"HOME": "/proc/none"}, 2, "the cache /proc/none/.cache/edge-toolchain cannot be written"),
+    ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/picture.jpg/cache"}, 2, "Not a directory"),
+    ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB more, and a build needs"),
+    ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/tmpfs/cache"}, 2, "MiB more, and a build needs"),
+    ("build mlp -o {w}/tmpfs/out", {}, 2, "cannot write .*No space left on device[\\s\\S]*free some space there"),
+    ("boards check {data}/boards/refused/misspelt-mcpu.toml", {}, 2, "did you mean cortex-a7"),
+]
+
+
+@pytest.fixture(scope="module")
+def full(world):
+    """A small disk."""
+    point = world / "tmpfs"
+    point.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", point]
+    possible = os.geteuid() == 0 and subprocess.run(words, capture_output=True, check=False).returncode == 0
+    require("a small file system", "root and a kernel that lets it mount", present=possible)
+    yield
+    subprocess.run(["umount", "--lazy", point], check=True)
+    point.rmdir()
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(("words", "variables", "code", "message"), PROCESSES)
+def test_a_process_of_its_own(world, options, tmp_path, words, variables, code, message):
+    places = {"w": world, "data": DATA, "ssh": options, "cold": tmp_path / "cold"}
+    kept = {name: value for name, value in os.environ.items() if name not in {"TOOLCHAIN_CACHE", "XDG_CACHE_HOME"}}
+    done = subprocess.run(
+        [COMMAND, *words.format(**places).split()],
+        env={**kept, "HOME": str(tmp_path), **{name: value.format(**places) for name, value in variables.items()}},
+        cwd=tmp_path,
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert "hint: " in done.stderr or code == 2
+    assert not (tmp_path / "cold" / "device").exists()
+    assert "building the device programs" not in done.stderr
+    assert not (world / "out").exists()
+
+
+WITHOUT_TVM = """
+import sys
+from toolchain import cli
+sys.argv = ["toolchain", "deploy", "mlp", "--board", "x86_64", "--host", "me@127.0.0.1:1"]
+try:
+    cli.main()
+except SystemExit as end:
+    print(end.code, "tvm" in sys.modules, "onnxruntime" in sys.modules)
+"""
+
+
+def test_a_device_that_is_off_is_told_without_the_seconds_of_the_compiler():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TVM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "False", "False"], done.stderr
 
 
 # fmt: off
@@ -266,11 +349,11 @@ def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypa
         (tools / name).symlink_to(shutil.which(name))
     require("the usual tools", "coreutils", (tools / "df").exists())
     monkeypatch.setenv("PATH", f"{tools}")
-    from toolchain import deploy
-    from toolchain.device_runtime import Program
+    from toolchain.device import deploy
+    from toolchain.device.store import Store
     from toolchain.errors import DeviceError
+    from toolchain.native.programs import Program
     from toolchain.shell import LocalShell
-    from toolchain.store import Store
 
     program = Program(tmp_path / "runner", "0" * 64, "", tiny.manifest.machine, tiny.manifest.versions)
     with LocalShell() as shell, pytest.raises(DeviceError, match=r"lacks flock") as caught:
@@ -297,7 +380,7 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(monkeypatch, tmp_path):
     def interrupted(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolchain.compiler._write_library", interrupted)
+    monkeypatch.setattr("toolchain.compile.compiler._write_library", interrupted)
     assert toolchain("build", "mlp", "-o", tmp_path / "out").code == 130
     assert list(tmp_path.iterdir()) == []
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -168,3 +169,70 @@ def test_cache_root(monkeypatch, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert files.cache_root() == Path(expected)
+
+
+# --- what this machine refuses ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_variables(monkeypatch):
+    for name in ("TOOLCHAIN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(InputError, match="cannot be written: Not a directory") as caught:
+        files.check_cache()
+    assert "TOOLCHAIN_CACHE" in caught.value.hint
+
+
+@pytest.mark.usefixtures("without_variables")
+def test_a_home_that_cannot_be_written(monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/nobody")
+    with pytest.raises(InputError, match=r"/proc/nobody/\.cache/edge-toolchain cannot be written") as caught:
+        files.check_cache()
+    assert "TOOLCHAIN_CACHE" in caught.value.hint
+
+
+@pytest.mark.usefixtures("without_variables")
+def test_a_user_without_a_home(monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    with pytest.raises(InputError, match="no home folder"):
+        files.cache_root()
+
+
+def test_a_cache_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "new" / "cache"))
+    assert files.check_cache() == tmp_path / "new" / "cache"
+    assert names(tmp_path / "new" / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "hint"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/opt/x"), "no room for /opt/x", "TMPDIR"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "no room for a file of this run", "TMPDIR"),
+        (PermissionError(errno.EACCES, "Permission denied", "/opt/x"), "does not let /opt/x be used", "doctor"),
+        (MemoryError(), "memory is used up", "--shape"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), "No usable", "TMPDIR"),
+    ],
+)
+def test_what_a_machine_refuses_has_a_next_step(fault, message, hint):
+    told = files.refused(fault)
+    assert message in told.message
+    assert hint in told.hint
+
+
+@pytest.mark.parametrize("fault", [FileNotFoundError(errno.ENOENT, "No such file", "x"), OSError(errno.EINVAL, "x")])
+def test_what_may_be_a_fault_of_our_own_is_not_explained_away(fault):
+    assert files.refused(fault) is None
+
+
+def test_a_full_disk_is_no_foreign_folder(tmp_path):
+    full = files.unwritable(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    assert full.hint.startswith("free some space there")

@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
-from tests import light
+from tests.support import light
+from toolchain.models.ort import onnxruntime
+
+pytestmark = pytest.mark.long  # networks of up to 500 MB, which only long tests use
 
 
 @pytest.fixture(scope="module", params=light.NAMES)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -178,6 +179,21 @@ def test_interrupt_leaves_nothing_behind(tmp_path, monkeypatch, then):
     assert ends(pid_in(tmp_path / "child"))
 
 
+def test_an_interrupt_while_a_command_starts_ends_it(tmp_path, monkeypatch):
+    spawn, started = process.spawn, []
+
+    def interrupted(*args, **options):
+        started.append(spawn(*args, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)  # signals are handled before this returns
+        return started[0]
+
+    monkeypatch.setattr(process, "spawn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.run(["sh", "-c", FAMILY.format("wait")], cwd=tmp_path)
+    assert ends(started[0].pid)
+
+
 def test_a_real_interrupt_ends_the_command(tmp_path):
     # What a shell starts in the background ignores SIGINT, and so would the tests' children there.
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -212,3 +228,20 @@ def test_kill_group_of_a_process_that_has_ended():
 )
 def test_tail(text, expected):
     assert process.tail(text, 2) == expected
+
+
+def test_the_ancestors_of_a_process():
+    """The name of a program may hold blanks and parentheses."""
+    code = """import os, sys
+open('/proc/self/comm', 'w').write('a) (b 1')
+print(os.getpid(), flush=True)
+sys.stdin.read()"""
+    with subprocess.Popen(
+        ["sh", "-c", f"{shlex.join([sys.executable, '-c', code])}; :"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shell:
+        child = int(shell.stdout.readline())
+        assert process.ancestors(child)[:2] == (shell.pid, os.getpid())
+        shell.stdin.close()
+        shell.wait()
+    assert process.ancestors(child) == ()
+    assert process.ancestors(1) == ()

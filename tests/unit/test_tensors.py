@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from toolchain import tensors
 from toolchain.errors import VerificationError
-from toolchain.tensors import DTYPES, TOLERANCE, Difference, TensorSpec
+from toolchain.tensors import DTYPES, TOLERANCE, Bound, Difference, TensorSpec
 
 ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0)))
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda name: name != "__metadata__")
@@ -173,11 +173,13 @@ def test_large_integers_are_not_rounded(dtype, large):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("sides", [("bad", "good"), ("good", "bad"), ("bad", "bad")])
-def test_what_is_not_finite_is_never_right(bad, sides):
-    got, wanted = ([1.0, bad] if side == "bad" else [1.0, 1.0] for side in sides)
-    found = compare(got, wanted, tolerance=1e9)
+@pytest.mark.parametrize("sides", [("bad", "good"), ("good", "bad"), ("other", "bad"), ("none", "none")])
+def test_what_is_not_finite_is_wrong_unless_it_is_expected_there(bad, sides):
+    values = {"good": [1.0, 1.0], "bad": [1.0, bad], "other": [bad, 1.0], "none": [bad, bad]}
+    found = compare(values[sides[0]], values[sides[1]], tolerance=1e9)
     assert (found.max_abs, found.max_rel, found.ok) == (math.inf, math.inf, False)
+    assert compare([1.0, bad], [1.0, bad]).ok
+    assert not compare([1.1, bad], [1.0, bad]).ok
 
 
 @pytest.mark.parametrize(("got", "ok"), [(0.0, True), (5e-5, True), (1e-3, False)])
@@ -287,3 +289,17 @@ def test_senseless_notes_are_refused(tmp_path, text):
     save_file({"a": np.zeros(2)}, tmp_path / "odd", {"notes": text})
     with pytest.raises(VerificationError):
         tensors.notes(tmp_path / "odd")
+
+
+def test_outputs_are_cut_to_their_counts():
+    specs = (TensorSpec("y", (2, 4), "float32", Bound(1, "n")), TensorSpec("n", (1,), "int64"))
+    found = {"y": np.arange(8.0).reshape(2, 4), "n": np.array([3])}
+    assert list(tensors.cut(found, specs)) == ["y"]
+    np.testing.assert_array_equal(tensors.cut(found, specs)["y"], found["y"][:, :3])
+
+
+@pytest.mark.parametrize("count", [-1, 5])
+def test_a_count_that_there_cannot_be_is_an_error(count):
+    specs = (TensorSpec("y", (2, 4), "float32", Bound(1, "n")), TensorSpec("n", (1,), "int64"))
+    with pytest.raises(VerificationError, match="output y claims"):
+        tensors.cut({"y": np.zeros((2, 4)), "n": np.array([count])}, specs)

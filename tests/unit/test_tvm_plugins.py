@@ -79,3 +79,22 @@ def load_named(path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(tvm_plugins.VARIABLE, str(path))
         tvm_plugins.load()
+
+
+CALLBACK = """
+import tvm
+
+@tvm.ir.transform.module_pass(opt_level=0)
+def interrupted(module, context):
+    raise KeyboardInterrupt("SIGTERM")
+
+try:
+    tvm.transform.Sequential([tvm.relax.transform.Normalize(), interrupted])(tvm.IRModule())
+except BaseException as fault:
+    print(type(fault).__name__, *fault.args)
+"""
+
+
+def test_an_interrupt_stays_one_on_its_way_through_the_compiler():
+    done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=True)
+    assert done.stdout == "KeyboardInterrupt SIGTERM\n"

@@ -20,11 +20,11 @@ import tvm
 from tvm.ir.utils import derived_object
 
 from toolchain import files
-from toolchain.backends import Templates
-from toolchain.tuning import schedules
-from toolchain.tuning._template_search import Candidate, TemplateSearch
-from toolchain.tuning._tvm import meta_schedule
-from toolchain.tuning.tasks import Task, workload_hash
+from toolchain.backends.base import Backend
+from toolchain.records import traces
+from toolchain.records.metaschedule import meta_schedule
+from toolchain.records.tasks import Task, workload_hash
+from toolchain.tuning.template_search import Candidate, TemplateSearch
 
 Tuner = Literal["evolutionary-xgb", "evolutionary-random", "random", "grid"]
 TUNERS: tuple[Tuner, ...] = ("evolutionary-xgb", "evolutionary-random", "random", "grid")
@@ -52,7 +52,7 @@ class Known:
 
     database: Any
     workload: Any
-    rebuilder: schedules.Rebuilder
+    rebuilder: traces.Rebuilder
     tried: set[str] = field(default_factory=set)
     untuned: Candidate | None = None
 
@@ -63,16 +63,15 @@ class Search:
     Of a layer that a template computes, the template's few candidates are proposed, whatever the strategy.
 
     Args:
-        target: TVM code-generation target.
+        backend: The board's.
         tuner: Which strategy.
         seed: The run's seed.
-        templates: The kernels that the backend writes itself.
     """
 
-    def __init__(self, target: tvm.target.Target, tuner: Tuner, seed: int, templates: Templates) -> None:
-        self._templates = TemplateSearch(templates)
-        self._default = templates.default
-        self._target = target
+    def __init__(self, backend: Backend, tuner: Tuner, seed: int) -> None:
+        self._templates = TemplateSearch(backend.templates)
+        self._default = backend.scheduled
+        self._target = backend.target
         self._tuner = tuner
         self._seed = seed
         self._known: dict[str, Known] = {}
@@ -84,7 +83,7 @@ class Search:
         """Return what is known of a task so far."""
         if task.workload not in self._known:
             database = meta_schedule().database.MemoryDatabase()
-            rebuilder = schedules.Rebuilder(task.module, self._target)
+            rebuilder = traces.Rebuilder(task.module, self._target)
             self._known[task.workload] = Known(database, database.commit_workload(task.module), rebuilder)
         return self._known[task.workload]
 
@@ -122,8 +121,12 @@ class Search:
         known = self.known(task)
         if known.untuned is None:
             module = self._default(task.module)
-            known.untuned = Candidate(workload_hash(module), schedules.DEFAULT, module)
+            known.untuned = Candidate(workload_hash(module), traces.DEFAULT, module)
         return known.untuned
+
+    def untuned(self, task: Task) -> str:
+        """Return the key of the candidate that a kernel is where nothing was tuned; empty if there is none."""
+        return self._templates.untuned(task) if task.layer else self._untuned(task).key
 
     def begin_finals(self) -> None:
         """From now on, propose the best of the templates' kernels once more, when all of a layer have been tried."""
@@ -162,7 +165,7 @@ class Search:
         return meta_schedule().TuneContext(
             mod=task.module,
             target=self._target,
-            space_generator=schedules.space_generator(self._target),
+            space_generator=traces.space_generator(self._target),
             search_strategy=strategy,
             task_name=task.name,
             rand_state=state,
@@ -179,7 +182,7 @@ class Search:
 
     def _space_of(self, task: Task) -> Sequence[Any]:
         if task.workload not in self._spaces:
-            schedules.know_rule(task.module, self._target)
+            traces.know_rule(task.module, self._target)
             context = self._context(task, None, self._state(task, -1))
             self._spaces[task.workload] = context.generate_design_space()
         return self._spaces[task.workload]
@@ -235,7 +238,7 @@ class Search:
         """Make a candidate again from its trace; None if it does not fit the kernel any more."""
         if task.layer:
             return self._templates.rebuilt(task, trace)
-        if trace == schedules.DEFAULT:
+        if trace == traces.DEFAULT:
             return self._untuned(task)
         schedule = self.known(task).rebuilder.from_json(trace)
         return None if schedule is None else _candidate(schedule)
@@ -258,7 +261,7 @@ def _guessing(state: int) -> Any:
 
 
 def _candidate(schedule: Any) -> Candidate:
-    return Candidate(workload_hash(schedule.mod), schedules.as_json(schedule), schedule.mod, schedule)
+    return Candidate(workload_hash(schedule.mod), traces.as_json(schedule), schedule.mod, schedule)
 
 
 def measure_candidate(schedule: Any) -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from tests import nets
-from tests.nets import node, value
+from tests.support import nets
+from tests.support.nets import node, value
 
 FOLDER = Path(__file__).parent
 FILTER = {"w": np.arange(4 * 3 * 3 * 3, dtype=np.float32).reshape(4, 3, 3, 3) / 100}
@@ -64,10 +64,6 @@ def with_data_dependent_output() -> onnx.ModelProto:
     return nets.model([node("NonZero", ["x"], ["y"])], [value("x", (2, 3))], [value("y", (2, "n"), "int64")])
 
 
-def with_shape_as_output() -> onnx.ModelProto:
-    return nets.model([node("Shape", ["x"], ["y"])], [value("x", (2, 3))], [value("y", (2,), "int64")])
-
-
 def with_bfloat16_output() -> onnx.ModelProto:
     output = helper.make_tensor_value_info("y", TensorProto.BFLOAT16, [2])
     return nets.model([node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)], [value("x", (2,))], [output])
@@ -117,7 +113,6 @@ MODELS = {
     "quantized": quantized(),
     "result-from-nowhere": with_result_from_nowhere(),
     "sequence-input": with_sequence_input(),
-    "shape-as-output": with_shape_as_output(),
     "string-input": typed(TensorProto.STRING),
     "unknown-operator": with_unknown_operator(),
     "unknown-padding": with_unknown_padding(),
@@ -133,7 +128,6 @@ def main() -> None:
     whole = with_weights_among_inputs().SerializeToString()
     (FOLDER / "truncated.onnx").write_bytes(whole[: len(whole) // 2])
     (FOLDER / "garbage.onnx").write_bytes(np.random.default_rng(0).bytes(512))
-    (FOLDER / "text.onnx").write_text("<html><body>404: the model has moved</body></html>\n")
     (FOLDER / "empty.onnx").write_bytes(b"")
     (FOLDER / "external.data").unlink(missing_ok=True)
     external(FOLDER)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolchain.backends.vta._functions import stream_of
-from toolchain.backends.vta._offers import Offers
-from toolchain.backends.vta.kernels import Choice
-from toolchain.backends.vta.layers import Conv2d
-from toolchain.backends.vta.simulator import Profile, Simulator, Statistics
-from toolchain.backends.vta.stream import Stream
+from toolchain.backends.vta.candidates import VtaTemplates
+from toolchain.backends.vta.codegen.functions import stream_of
+from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.simulator import Profile, Simulator, Statistics
+from toolchain.backends.vta.isa.stream import Stream
+from toolchain.tables import Table
 
 _HEAD = ("KERNEL", "CALLS", "TILE h w ci co", "SLOTS", "INSTRUCTIONS", "BYTES")
 
@@ -66,24 +67,24 @@ class Kernel:
         return {**known, "choice": self.choice.document(), **sizes, "clock_mhz": self.clock_mhz, "modelled": modelled}
 
 
-def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, offers: Offers) -> Kernel:
+def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, templates: VtaTemplates) -> Kernel:
     """Compile a layer and count its cycles.
 
     Args:
         layer: What to compute.
         calls: How often.
         chosen: What a tuning record says of it; None where there is none.
-        offers: The kernels for the board.
+        templates: The kernels for the board.
 
     Raises:
         BuildError: It cannot be computed.
     """
-    text, device = layer.to_json(), offers.device
-    choice = offers.chosen(text, chosen)
+    text, device = layer.to_json(), templates.device
+    choice = templates.chosen(text, chosen)
     stream = stream_of(layer, choice, device)
     simulator = Simulator(device.config, device.revision)
     statistics = {label(one): simulator.cycles(stream, one) for one in Profile}
-    tuned = bool(chosen) and offers.known(text, chosen or {}) is not None
+    tuned = bool(chosen) and templates.known(text, chosen or {}) is not None
     return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
 
 
@@ -92,11 +93,11 @@ def label(profile: Profile) -> str:
     return profile.name.lower().replace("_", "-")
 
 
-def table(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
+def table(kernels: Sequence[Kernel]) -> Table:
     """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
     labels = [label(one) for one in Profile]
     heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
-    return [heading, *(_row(one, labels) for one in kernels)]
+    return Table([_row(one, labels) for one in kernels], heading, numbers=range(4, len(heading)))
 
 
 def _row(one: Kernel, labels: Sequence[str]) -> tuple[str, ...]:

@@ -81,12 +81,14 @@ int64_t Send(int socket, SessionState* state, const char* data, size_t size) {
   return count;
 }
 
-Bytes Receive(int socket, int64_t size) {
+Bytes Receive(int socket, SessionState* state, int64_t size) {
+  state->idle_since = Now();
   std::string data(static_cast<size_t>(std::min(size, kMostAtOnce)), '\0');
   ssize_t count = -1;
   do {
     count = recv(socket, data.data(), data.size(), 0);
   } while (count < 0 && errno == EINTR);
+  state->idle_since = 0;
   data.resize(count > 0 ? static_cast<size_t>(count) : 0);  // a lost client is one that has left
   return Bytes(std::move(data));
 }
@@ -97,8 +99,8 @@ void Serve(int socket, const std::string& folder, SessionState* state) {
   const Function send = Function::FromTyped([socket, state](Bytes bytes) {
     return Send(socket, state, bytes.data(), bytes.size());
   });
-  const Function receive =
-      Function::FromTyped([socket](int64_t size) { return Receive(socket, size); });
+  const Function receive = Function::FromTyped(
+      [socket, state](int64_t size) { return Receive(socket, state, size); });
   Function::GetGlobalRequired("rpc.ServerLoop")(send, receive);
   state->finished = true;
 }

@@ -24,9 +24,19 @@ int64_t DropFront(List* list, int64_t now, DeadlineOf deadline_of, Farewell fare
   return list->empty() ? kNever : deadline_of(list->front());
 }
 
+// What the log calls who is at a Unix socket; nothing, after a line in the log, for another user.
+std::string PeerName(int socket) {
+  const Peer peer = PeerOf(socket);
+  if (peer.is_this_user) return "process " + std::to_string(peer.process);
+  Log("refusing process " + std::to_string(peer.process) + ": it is user " +
+      std::to_string(peer.user) + "'s");
+  return "";
+}
+
 }  // namespace
 
 bool Newcomers::AcceptFrom(int listener) {
+  const bool by_path = LocalAddress(listener).IsUnix();
   while (true) {
     Address from;
     from.size = sizeof(from.storage);
@@ -38,12 +48,14 @@ bool Newcomers::AcceptFrom(int listener) {
       if (no_room) LogErrno("cannot accept a connection", errno);
       return !no_room;
     }
-    SetConnectionOptions(socket.get());
+    const std::string peer = by_path ? PeerName(socket.get()) : from.Text();
+    if (peer.empty()) continue;
+    if (!by_path) SetConnectionOptions(socket.get());
     if (all_.size() == kMostNewcomers) {
       Log("dropping " + all_.front().peer() + ": too many connections without a key");
       all_.pop_front();
     }
-    all_.emplace_back(std::move(socket), from.Text(), Now() + kHandshakeMs);
+    all_.emplace_back(std::move(socket), peer, Now() + kHandshakeMs);
   }
 }
 
@@ -89,6 +101,14 @@ void WaitingLine::OnHangUp(int socket) {
   if (found == all_.end()) return;
   Log(found->peer + " left before its turn");
   all_.erase(found);
+}
+
+void WaitingLine::Refuse() {
+  for (const Client& one : all_) {
+    Log("refusing " + one.peer + ": its key is none any more");
+    SendWhole(one.socket.get(), Int32Bytes(kRpcMismatch));
+  }
+  all_.clear();
 }
 
 Client WaitingLine::TakeFirst() {

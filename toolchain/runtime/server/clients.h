@@ -17,7 +17,8 @@ namespace board_server {
 // Clients in their handshake, the oldest first.
 class Newcomers {
  public:
-  // Takes every connection that waits at the listener. False if the system has no room for more.
+  // Takes every connection that waits at the listener, except those of other users at a Unix
+  // socket. False if the system has no room for more.
   bool AcceptFrom(int listener);
   // Drops those that took too long; returns when the next one will have.
   int64_t DropLate(int64_t now);
@@ -54,6 +55,8 @@ class WaitingLine {
   bool Add(Client* client);
   // Drops a client that has left.
   void OnHangUp(int socket);
+  // Sends all of them away.
+  void Refuse();
   bool empty() const { return all_.empty(); }
   Client TakeFirst();
   const std::deque<Client>& all() const { return all_; }

@@ -11,7 +11,6 @@
 
 #include "../runner/fault.h"
 #include "log.h"
-#include "options.h"
 
 namespace board_server {
 namespace {
@@ -28,15 +27,20 @@ bool IsTransient(int error) { return error == EAGAIN || error == EINTR; }
 
 }  // namespace
 
-ControlLine ParseControlLine(const std::string& line) {
+ControlLine ParseControlLine(const std::string& line,
+                             std::string (*key_problem)(const std::string&)) {
   const size_t blank = line.find(' ');
   const std::string order = line.substr(0, blank);
   const std::string rest = blank == std::string::npos ? "" : line.substr(blank + 1);
-  if (line.size() > kMaxControlLine) return {"the line is too long", false, ""};
-  if (line == "withdraw") return {"", true, ""};
-  if (order != "key") return {"there is no order \"" + Printable(line) + "\"", false, ""};
-  const std::string problem = KeyProblem(rest);
-  return {problem.empty() ? "" : "the key " + problem, false, rest};
+  ControlLine parsed;
+  if (line.size() > kMaxControlLine) parsed.problem = "the line is too long";
+  else if (line == "withdraw") parsed.order = ControlLine::Order::kWithdraw;
+  else if (line == "cut") parsed.order = ControlLine::Order::kCut;
+  else if (order != "key") parsed.problem = "there is no order \"" + Printable(line) + "\"";
+  else if (const std::string problem = key_problem(rest); !problem.empty()) {
+    parsed.problem = "the key " + problem;
+  } else parsed.key = rest;
+  return parsed;
 }
 
 Control::Control() {
@@ -45,13 +49,13 @@ Control::Control() {
   }
 }
 
-bool Control::wants_input() const { return !keeper_gone_ && out_.size() < kMostUnread; }
+bool Control::wants_input() const { return !controller_gone_ && out_.size() < kMostUnread; }
 
 std::vector<std::string> Control::TakeLines() {
   char buffer[4096];
   const ssize_t count = read(input(), buffer, sizeof(buffer));
   std::vector<std::string> lines;
-  if (count == 0 || (count < 0 && !IsTransient(errno))) keeper_gone_ = true;
+  if (count == 0 || (count < 0 && !IsTransient(errno))) controller_gone_ = true;
   for (ssize_t i = 0; i < count; ++i) {
     if (buffer[i] == '\n') {
       lines.push_back(std::move(in_));
@@ -78,7 +82,7 @@ void Control::Flush() {
     const ssize_t count = write(output(), out_.data(), std::min<size_t>(out_.size(), PIPE_BUF));
     if (count < 0 && IsTransient(errno)) return;
     if (count < 0) {
-      keeper_gone_ = true;
+      controller_gone_ = true;
       out_.clear();
       return;
     }

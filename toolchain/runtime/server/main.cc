@@ -1,4 +1,5 @@
-// board_server: serves TVM's RPC protocol on a board. See options.cc for its usage.
+// board_server: serves TVM's RPC protocol on a board, or leads to a server that does. See options.cc
+// for its usage.
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "../runner/fault.h"
+#include "connect.h"
 #include "log.h"
 #include "options.h"
 #include "server.h"
@@ -24,6 +26,7 @@ void Main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   if (options.help) return Print(kUsage);
   if (options.version) return Print(VersionLine() + "\n");
+  if (!options.connect.empty()) return Connect(options.connect);
   // Most kernels of sessions are candidates that run once: kept, they would cost time, and push out
   // those of the models that are deployed. Who starts the server may want it otherwise.
   setenv("EDGE_OPENCL_CACHE", "", 0);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "../runner/fault.h"
 #include "handshake.h"
@@ -11,24 +12,32 @@
 namespace board_server {
 
 const char kUsage[] =
-    "usage: board_server [--host 127.0.0.1] [--port 9090] [--port-end N]\n"
-    "                    [--tracker HOST:PORT --key KEY [--custom-addr ADDR] [--control]]\n"
-    "                    [--work-dir DIR] [--session-limit SECONDS]\n"
+    "usage: board_server --socket [--work-dir DIR] [--session-limit S] [--idle-limit S]\n"
+    "       board_server --connect PATH\n"
+    "       board_server [--host 127.0.0.1] [--port 9090] [--port-end N] --control\n"
+    "       board_server [--host 127.0.0.1] [--port 9090] [--port-end N]\n"
+    "                    --tracker HOST:PORT --key NAME [--custom-addr ADDR] [--control]\n"
     "       board_server --version\n"
     "\n"
     "Serves TVM's RPC protocol, one session at a time, each in a process of its own. Prints the\n"
-    "address once it listens. Whoever reaches the port can run code as this user: leave it on the\n"
-    "loopback address and reach it through a tunnel.\n"
+    "address once it listens. Who has a session runs code as this user.\n"
     "\n"
-    "  --port N           first port to try; 0 lets the system choose\n"
+    "  --socket           listens on a Unix socket that is this user's alone, and is controlled\n"
+    "  --connect PATH     is no server: carries standard input and output to and from the one of\n"
+    "                     this user that listens there\n"
+    "  --port N           first TCP port to try; 0 lets the system choose\n"
     "  --port-end N       last port to try; without it only the first\n"
-    "  --tracker          registers there as --key, and again after the tracker was away\n"
-    "  --custom-addr      address that the tracker gives to clients\n"
     "  --control          reads orders from standard input and answers each by one line:\n"
-    "                     'key KEY' offers the board under another key, 'withdraw' under none;\n"
-    "                     prints when sessions begin and end; ends when standard input does\n"
+    "                     'key KEY', 64 hexadecimal digits that open sessions from now on;\n"
+    "                     'withdraw', none does; 'cut' ends the session. The first two end it,\n"
+    "                     too. Prints when sessions begin and end; ends when standard input does\n"
+    "  --tracker          registers there as --key, which everybody there can read, and again\n"
+    "                     after the tracker was away; 'key NAME' is then another name, and the\n"
+    "                     tracker gives the keys of sessions to whoever asks it\n"
+    "  --custom-addr      address that the tracker gives to clients\n"
     "  --work-dir DIR     existing folder for the sessions' files; $TMPDIR or /tmp without it\n"
-    "  --session-limit S  no session lasts longer, whatever the client asks for\n";
+    "  --session-limit S  no session lasts longer, whatever the client asks for\n"
+    "  --idle-limit S     none lasts in which the client asks for nothing for so many seconds\n";
 
 namespace {
 
@@ -67,8 +76,8 @@ void SetTracker(Options* options, const std::string& text) {
   options->tracker_port = ParsePort("--tracker", text.substr(colon + 1), 1);
 }
 
-std::string CheckedKey(const std::string& text) {
-  const std::string problem = KeyProblem(text);
+std::string CheckedName(const std::string& text) {
+  const std::string problem = NameProblem(text);
   if (!problem.empty()) Refuse("--key " + problem);
   return text;
 }
@@ -78,8 +87,10 @@ struct Flag {
   bool Options::*value;
 };
 
-const Flag kFlags[] = {
-    {"--help", &Options::help}, {"--version", &Options::version}, {"--control", &Options::control}};
+const Flag kFlags[] = {{"--help", &Options::help},
+                       {"--version", &Options::version},
+                       {"--socket", &Options::socket},
+                       {"--control", &Options::control}};
 
 bool SetFlag(Options* options, const std::string& name) {
   for (const Flag& flag : kFlags) {
@@ -96,12 +107,13 @@ struct ValueOption {
 };
 
 const ValueOption kValues[] = {
+    {"--connect", [](Options* o, const std::string& s) { o->connect = NotEmpty("--connect", s); }},
     {"--host", [](Options* o, const std::string& s) { o->host = NotEmpty("--host", s); }},
     {"--port", [](Options* o, const std::string& s) { o->port = ParsePort("--port", s, 0); }},
     {"--port-end",
      [](Options* o, const std::string& s) { o->port_end = ParsePort("--port-end", s, 1); }},
     {"--tracker", SetTracker},
-    {"--key", [](Options* o, const std::string& s) { o->key = CheckedKey(s); }},
+    {"--key", [](Options* o, const std::string& s) { o->key = CheckedName(s); }},
     {"--custom-addr",
      [](Options* o, const std::string& s) { o->custom_addr = NotEmpty("--custom-addr", s); }},
     {"--work-dir",
@@ -109,6 +121,10 @@ const ValueOption kValues[] = {
     {"--session-limit",
      [](Options* o, const std::string& s) {
        o->session_limit = ParseNumber("--session-limit", s, 0.1, kOneWeek);
+     }},
+    {"--idle-limit",
+     [](Options* o, const std::string& s) {
+       o->idle_limit = ParseNumber("--idle-limit", s, 0.1, kOneWeek);
      }},
 };
 
@@ -119,23 +135,52 @@ const ValueOption* FindOption(const std::string& name) {
   return nullptr;
 }
 
-void CheckTogether(const Options& options) {
+void RefuseAny(const std::set<std::string>& given, const std::string& beside,
+               const std::set<std::string>& refused) {
+  for (const std::string& name : given) {
+    if (refused.count(name) != 0) Refuse(name + " is of no use with " + beside);
+  }
+}
+
+void CheckTracker(const Options& options) {
+  const bool tracker = options.tracker_port != 0;
+  if (tracker && options.key.empty()) Refuse("--tracker needs --key");
+  if (!tracker && !options.key.empty()) {
+    Refuse(
+        "--key is a board's public name at a --tracker; a key that opens sessions is a secret, "
+        "which everybody on this machine could read here: use --socket or --control, and write "
+        "'key KEY' to standard input");
+  }
+  if (!tracker && !options.custom_addr.empty()) {
+    Refuse("--custom-addr is of use with --tracker only");
+  }
+}
+
+void CheckTogether(const Options& options, std::set<std::string> given) {
+  if (options.help || options.version) return;
+  if (!options.connect.empty()) {
+    given.erase("--connect");
+    if (!given.empty()) Refuse(*given.begin() + " is of no use with --connect");
+    return;
+  }
+  if (options.socket) {
+    RefuseAny(given, "--socket",
+              {"--host", "--port", "--port-end", "--tracker", "--custom-addr"});
+  }
+  CheckTracker(options);
   if (options.port_end != 0 && options.port_end < options.port) {
     Refuse("--port-end is below --port");
   }
-  if (options.tracker_port != 0 && options.key.empty()) Refuse("--tracker needs --key");
-  if (options.tracker_port == 0 && !options.custom_addr.empty()) {
-    Refuse("--custom-addr is of use with --tracker only");
-  }
-  if (options.tracker_port == 0 && options.control) {
-    Refuse("--control is of use with --tracker only");
+  if (!options.socket && !options.control && options.tracker_port == 0) {
+    Refuse("nobody could ever get a session: use --socket or --control, and write 'key KEY' to "
+           "standard input");
   }
 }
 
 }  // namespace
 
 // Clients send their key in one line with blanks between the words.
-std::string KeyProblem(const std::string& key) {
+std::string NameProblem(const std::string& key) {
   if (key.empty()) return "cannot be empty";
   for (unsigned char c : key) {
     if (c <= ' ' || c > '~') return "must be of printable ASCII characters without blanks";
@@ -155,7 +200,8 @@ Options ParseOptions(int argc, char** argv) {
     if (++i == argc) Refuse(name + " needs a value");
     option->set(&options, argv[i]);
   }
-  CheckTogether(options);
+  CheckTogether(options, std::move(seen));
+  options.control = options.control || options.socket;
   return options;
 }
 

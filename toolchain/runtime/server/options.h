@@ -11,20 +11,23 @@ extern const char kUsage[];
 struct Options {
   bool help = false;
   bool version = false;
+  bool socket = false;
+  std::string connect;  // path of another server's socket; empty: this is a server itself
   std::string host = "127.0.0.1";
   int port = 9090;
   int port_end = 0;  // 0: only `port`
   std::string tracker_host;
   int tracker_port = 0;  // 0: no tracker
-  std::string key;
+  std::string key;  // the board's public name at the tracker
   std::string custom_addr;
   bool control = false;
   std::string work_dir;
   double session_limit = 0;  // seconds; 0: none
+  double idle_limit = 0;     // seconds; 0: none
 };
 
-// What is wrong with a server's key; empty if nothing is.
-std::string KeyProblem(const std::string& key);
+// What is wrong with a board's name at a tracker; empty if nothing is.
+std::string NameProblem(const std::string& key);
 
 // Throws runner::Fault of kExitUsage.
 Options ParseOptions(int argc, char** argv);

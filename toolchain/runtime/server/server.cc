@@ -11,8 +11,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "descendants.h"
 #include "log.h"
 #include "packets.h"
+#include "secrets.h"
 #include "version.h"
 
 namespace board_server {
@@ -21,6 +23,8 @@ namespace {
 constexpr int64_t kAcceptPauseMs = 1000;
 // Who shows this key gets the versions for an answer, also while a session runs, and no session.
 constexpr char kVersionKey[] = "edge-toolchain:version";
+constexpr char kSocketName[] = "/socket";
+constexpr char kShortFolder[] = "/tmp";
 constexpr short kGone = POLLRDHUP | POLLHUP | POLLERR;
 
 // nohup, and a shell that starts a job in the background, have a signal ignored.
@@ -43,12 +47,6 @@ Descriptor SignalDescriptor() {
   return Descriptor(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
 }
 
-Descriptor ListenerFor(const Options& options) {
-  Descriptor listener = Listen(Resolve("--host", options.host, options.port), options.port_end);
-  fcntl(listener.get(), F_SETFL, fcntl(listener.get(), F_GETFL) | O_NONBLOCK);
-  return listener;
-}
-
 std::string Welcoming(const std::string& text) {
   return Int32Bytes(kRpcMagic) + Int32Bytes(static_cast<int32_t>(text.size())) + text;
 }
@@ -63,9 +61,10 @@ short EventsOf(const std::map<int, short>& ready, int socket) {
 Server::Server(const Options& options)
     : options_(options),
       control_(options.control ? std::make_unique<Control>() : nullptr),
-      listener_(ListenerFor(options)),
-      signals_(SignalDescriptor()),
-      work_folder_(options.work_dir) {
+      work_folder_(options.work_dir),
+      listener_(MakeListener()),
+      signals_(SignalDescriptor()) {
+  AdoptDescendants();
   const Address here = LocalAddress(listener_.get());
   if (!here.IsLoopback()) {
     Log("warning: whoever reaches " + here.Text() + " can run code on this board");
@@ -76,6 +75,23 @@ Server::Server(const Options& options)
   }
 }
 
+// The folder is this user's alone, and so is the socket in it.
+Descriptor Server::MakeListener() {
+  Descriptor listener;
+  if (options_.socket) {
+    std::string path = work_folder_.path() + kSocketName;
+    if (!FitsUnixAddress(path)) {
+      socket_folder_ = std::make_unique<WorkFolder>(kShortFolder);
+      path = socket_folder_->path() + kSocketName;
+    }
+    listener = ListenUnix(UnixAddress(path));
+  } else {
+    listener = Listen(Resolve("--host", options_.host, options_.port), options_.port_end);
+  }
+  fcntl(listener.get(), F_SETFL, fcntl(listener.get(), F_GETFL) | O_NONBLOCK);
+  return listener;
+}
+
 void Server::Run() {
   while (!stopping_) Handle(Wait(Update()));
   Log("stopping");
@@ -84,13 +100,9 @@ void Server::Run() {
 // Does what time asks for; returns when it will ask again.
 int64_t Server::Update() {
   const int64_t now = Now();
-  if (session_ && session_->deadline() <= now) {
-    if (session_->client_left()) Log("ending what a client that has left began");
-    session_->Expire();
-  }
   Welcome();
   int64_t next = std::min(newcomers_.DropLate(now), dismissed_.DropLate(now));
-  if (session_) next = std::min(next, session_->deadline());
+  if (session_) next = std::min(next, session_->Update(now));
   if (tracker_) {
     tracker_->SetFree(!session_);
     next = std::min(next, tracker_->Update(now));
@@ -147,22 +159,41 @@ void Server::HandleControl(const ReadySockets& ready) {
     for (const std::string& line : control_->TakeLines()) control_->Answer(Obey(line));
   }
   if (EventsOf(ready, control_->output()) != 0) control_->Flush();
-  if (!control_->keeper_gone() || stopping_) return;
-  Log("the keeper is gone: standard input or output is closed");
+  if (!control_->controller_gone() || stopping_) return;
+  Log("the controller is gone: standard input or output is closed");
   stopping_ = true;
 }
 
-// Does what a line asks for; returns the answer.
+// Does what a line asks for; returns the answer, which has no secret in it.
 std::string Server::Obey(const std::string& line) {
-  const ControlLine order = ParseControlLine(line);
+  const ControlLine order = ParseControlLine(line, tracker_ ? NameProblem : SecretProblem);
   if (!order.problem.empty()) return "error " + order.problem;
-  if (order.withdraw) {
-    tracker_->Withdraw();
-    Log("withdrawn from the tracker");
-    return "ok withdraw";
+  switch (order.order) {
+    case ControlLine::Order::kCut: CutSession(); return "ok cut";
+    case ControlLine::Order::kWithdraw:
+      if (tracker_) tracker_->Withdraw();
+      else SetKey("");
+      Log("withdrawn: no session for anybody");
+      return "ok withdraw";
+    case ControlLine::Order::kKey: break;
+  }
+  if (!tracker_) {
+    SetKey(order.key);
+    return "ok key";
   }
   tracker_->SetKey(order.key);
   return "ok key " + order.key;
+}
+
+// What was begun, or waits, under the last key is over.
+void Server::SetKey(const std::string& key) {
+  key_ = key;
+  waiting_.Refuse();
+  CutSession();
+}
+
+void Server::CutSession() {
+  if (session_) session_->Cut();
 }
 
 void Server::Tell(const std::string& event) {
@@ -188,12 +219,11 @@ void Server::Admit(Handshake* newcomer) {
     SendWhole(newcomer->socket(), Welcoming(VersionLine()));
     return;
   }
-  const ClientKey key = ParseClientKey(newcomer->key());
-  const std::string& wanted = tracker_ ? tracker_->match_key() : options_.key;
-  Client client{newcomer->TakeSocket(), newcomer->peer(), key.timeout};
-  const bool used_up = tracker_ && wanted.empty();
-  if (!key.valid || used_up || key.match_key != wanted) {
-    Log("refusing " + client.peer + ": no session for the key " + Printable(newcomer->key()));
+  const ClientKey shown = ParseClientKey(newcomer->key());
+  Client client{newcomer->TakeSocket(), newcomer->peer(), shown.timeout};
+  if (!shown.valid || !IsSecret(shown.match_key, tracker_ ? tracker_->match_key() : key_)) {
+    // What it shows may be the key of yesterday, or of another board: it is not for the log.
+    Log("refusing " + client.peer + ": it shows no key that opens a session now");
     SendWhole(client.socket.get(), Int32Bytes(kRpcMismatch));
     return;
   }
@@ -205,10 +235,8 @@ void Server::Admit(Handshake* newcomer) {
 void Server::Welcome() {
   while (!session_ && !waiting_.empty()) {
     Client client = waiting_.TakeFirst();
-    const std::string& key = tracker_ ? tracker_->key() : options_.key;
-    if (SendWhole(client.socket.get(), Welcoming("server:" + key))) {
-      Start(std::move(client));
-    }
+    const std::string name = tracker_ ? tracker_->key() : "";
+    if (SendWhole(client.socket.get(), Welcoming("server:" + name))) Start(std::move(client));
   }
 }
 
@@ -219,14 +247,15 @@ void Server::Start(Client client) {
   std::string folder;
   try {
     folder = work_folder_.MakeSessionFolder(number);
-    session_ = std::make_unique<Session>(number, &client, folder, options_.session_limit);
+    session_ = std::make_unique<Session>(number, &client, folder,
+                                         Limits{options_.session_limit, options_.idle_limit});
     Log(name + " for " + peer + " begins");
     Tell(name + " begins");
   } catch (const std::runtime_error& error) {
     Log(name + " for " + peer + " cannot begin: " + error.what());
+    if (!folder.empty()) RemoveFolder(folder);  // whoever is told finds nothing left
     Tell(name + " ends: " + error.what());
     dismissed_.Add(std::move(client.socket), error.what());
-    if (!folder.empty()) RemoveFolder(folder);
   }
 }
 

@@ -24,31 +24,36 @@ class Server {
 
   std::string address() const { return LocalAddress(listener_.get()).Text(); }
 
-  // Serves until SIGTERM, SIGINT or SIGHUP, or until its keeper is gone.
+  // Serves until SIGTERM, SIGINT or SIGHUP, or until its controller is gone.
   void Run();
 
  private:
   using ReadySockets = std::map<int, short>;
 
+  Descriptor MakeListener();
   ReadySockets Wait(int64_t until) const;
   int64_t Update();
   void Handle(const ReadySockets& ready);
   void HandleSignals();
   void HandleControl(const ReadySockets& ready);
   std::string Obey(const std::string& line);
+  void SetKey(const std::string& key);
   void Tell(const std::string& event);
   void HandleNewcomers(const ReadySockets& ready);
   void Admit(Handshake* newcomer);
   void Welcome();
   void Start(Client client);
+  void CutSession();
   void Finish();
 
   const Options options_;
   std::unique_ptr<Control> control_;  // first: a socket could take a closed stream's number
+  WorkFolder work_folder_;
+  std::unique_ptr<WorkFolder> socket_folder_;  // where the other's path is too long
   Descriptor listener_;
   Descriptor signals_;
-  WorkFolder work_folder_;
   std::unique_ptr<Tracker> tracker_;
+  std::string key_;  // that opens sessions; empty: none does. With a tracker its match key does
   Newcomers newcomers_;
   WaitingLine waiting_;
   std::unique_ptr<Session> session_;

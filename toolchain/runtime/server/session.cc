@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "channel.h"
+#include "descendants.h"
 #include "log.h"
 
 namespace board_server {
@@ -40,10 +41,12 @@ std::string SignalName(int number) {
 
 }  // namespace
 
-Session::Session(int number, Client* client, const std::string& folder, double limit)
-    : number_(number), folder_(folder), allowed_(client->timeout) {
-  limited_by_server_ = limit > 0 && (allowed_ == 0 || limit < allowed_);
-  if (limited_by_server_) allowed_ = limit;
+Session::Session(int number, Client* client, const std::string& folder, const Limits& limits)
+    : number_(number), folder_(folder), allowed_(client->timeout), idle_limit_(limits.idle) {
+  if (limits.session > 0 && (allowed_ == 0 || limits.session < allowed_)) {
+    allowed_ = limits.session;
+    at_deadline_ = Reason::kLimit;
+  }
   // Beyond a year a deadline is none; the product would not fit its type either.
   constexpr double kYear = 366.0 * 24 * 3600;
   if (allowed_ > 0 && allowed_ < kYear) deadline_ = Now() + static_cast<int64_t>(allowed_ * 1000);
@@ -70,20 +73,37 @@ Session::~Session() {
   if (pid_ > 0) {
     Kill();
     waitpid(pid_, nullptr, 0);
+    EndDescendants();
   }
   munmap(state_, sizeof(SessionState));
 }
 
 void Session::Kill() { kill(-pid_, SIGKILL); }
 
-void Session::Expire() {
-  expired_ = !client_left_;
-  deadline_ = kNever;
+void Session::End(Reason reason) {
+  if (ended_ != Reason::kNone) return;
+  ended_ = reason;
+  if (reason == Reason::kLeft) Log("ending what a client that has left began");
   Kill();
 }
 
+int64_t Session::Update(int64_t now) {
+  if (ended_ != Reason::kNone) return kNever;
+  int64_t next = deadline_;
+  if (idle_limit_ > 0 && !client_left_) {
+    const int64_t since = state_->idle_since;
+    const int64_t idle_end = (since == 0 ? now : since) + static_cast<int64_t>(idle_limit_ * 1000);
+    if (idle_end <= now) End(Reason::kIdle);
+    next = std::min(next, idle_end);
+  }
+  if (deadline_ <= now) End(at_deadline_);
+  return ended_ == Reason::kNone ? next : kNever;
+}
+
 void Session::OnClientLeft() {
+  if (client_left_) return;
   client_left_ = true;
+  at_deadline_ = Reason::kLeft;
   deadline_ = std::min(deadline_, Now() + kGoodByeMs);
 }
 
@@ -98,18 +118,26 @@ bool Session::Reap() {
   Kill();
   waitpid(pid_, &wait_status_, 0);
   pid_ = -1;
+  EndDescendants();
   return true;
 }
 
 std::string Session::Problem() const {
   if (state_->finished || client_left_) return "";
-  if (expired_ && limited_by_server_) {
-    return "RPCSessionTimeoutError: session limit of " + Seconds(allowed_) +
-           " s reached; it is the board server's own, see its --session-limit";
-  }
-  if (expired_) {
-    return "RPCSessionTimeoutError: session timeout of " + Seconds(allowed_) +
-           " s reached; the client set it when it asked for the session";
+  const std::string expired = "RPCSessionTimeoutError: session ";
+  switch (ended_) {
+    case Reason::kTimeout:
+      return expired + "timeout of " + Seconds(allowed_) +
+             " s reached; the client set it when it asked for the session";
+    case Reason::kLimit:
+      return expired + "limit of " + Seconds(allowed_) +
+             " s reached; it is the board server's own, see its --session-limit";
+    case Reason::kIdle:
+      return expired + "idle limit of " + Seconds(idle_limit_) +
+             " s reached; it is the board server's own, see its --idle-limit";
+    case Reason::kCut: return "the session was ended by the board server's controller";
+    case Reason::kLeft:
+    case Reason::kNone: break;
   }
   if (WIFSIGNALED(wait_status_)) {
     const int number = WTERMSIG(wait_status_);

@@ -26,15 +26,24 @@ struct SessionState {
   PacketMeter replies;
   std::atomic<bool> sending{false};   // within a call that sends
   std::atomic<bool> finished{false};  // the client has said good-bye
+  // Since when nothing runs and nothing comes from the client, as Now() tells it; 0: it does.
+  std::atomic<int64_t> idle_since{0};
 };
+static_assert(std::atomic<int64_t>::is_always_lock_free, "two processes share it");
 
 constexpr int64_t kNever = INT64_MAX;
 
+// The server's own, in seconds; 0: none.
+struct Limits {
+  double session = 0;
+  double idle = 0;
+};
+
 class Session {
  public:
-  // Makes the folder's process. `limit` is the server's own in seconds; 0: none. Throws
-  // std::runtime_error if the system refuses; the client is then still the caller's.
-  Session(int number, Client* client, const std::string& folder, double limit);
+  // Makes the folder's process. Throws std::runtime_error if the system refuses; the client is then
+  // still the caller's.
+  Session(int number, Client* client, const std::string& folder, const Limits& limits);
   // Ends it, if it still runs.
   ~Session();
   Session(const Session&) = delete;
@@ -45,20 +54,24 @@ class Session {
   const std::string& folder() const { return folder_; }
   bool client_left() const { return client_left_; }
 
-  // When Expire is due; kNever if it is not.
-  int64_t deadline() const { return deadline_; }
-  void Expire();
+  // Ends it if its time is over, or if its client has left or is idle for too long. Returns when to
+  // call this again; kNever if never.
+  int64_t Update(int64_t now);
+  // Ends it because the server's controller wants that.
+  void Cut() { End(Reason::kCut); }
 
   // The client's end of the connection is closed: the process has a moment to notice.
   void OnClientLeft();
 
-  // True once the process has ended; does not wait for it.
+  // True once the process has ended, and with it all that it started; does not wait for it.
   bool Reap();
 
   // After its end: what went wrong in words for the client; empty if nothing did. Python tells the
-  // causes apart by these words, see toolchain/board_server.py: they stay as they are.
+  // causes apart by these words, see toolchain/rpc/server.py: they stay as they are.
   //   RPCSessionTimeoutError: session timeout of 5 s reached; ...
   //   RPCSessionTimeoutError: session limit of 5 s reached; ...
+  //   RPCSessionTimeoutError: session idle limit of 5 s reached; ...
+  //   the session was ended by the board server's controller
   //   the session's process was ended by signal 11 (SIGSEGV)
   //   the session's process was ended by signal 9 (SIGKILL: the system does this when memory ...)
   //   the session's process ended by itself with code 7
@@ -68,6 +81,10 @@ class Session {
   Descriptor TakeSocket() { return std::move(client_.socket); }
 
  private:
+  // Why this side ended it.
+  enum class Reason { kNone, kTimeout, kLimit, kIdle, kLeft, kCut };
+
+  void End(Reason reason);
   void Kill();
 
   int number_;
@@ -77,10 +94,11 @@ class Session {
   pid_t pid_ = -1;
   int wait_status_ = 0;
   int64_t deadline_ = kNever;
-  bool expired_ = false;
+  Reason at_deadline_ = Reason::kTimeout;
+  Reason ended_ = Reason::kNone;
   bool client_left_ = false;
   double allowed_ = 0;
-  bool limited_by_server_ = false;
+  double idle_limit_ = 0;
 };
 
 }  // namespace board_server

@@ -6,6 +6,8 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,6 +49,7 @@ void Descriptor::Close() {
 }
 
 bool Address::IsLoopback() const {
+  if (IsUnix()) return true;
   if (storage.ss_family == AF_INET6) {
     return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
   }
@@ -59,6 +62,9 @@ int Address::port() const {
 }
 
 std::string Address::Text() const {
+  if (IsUnix()) {
+    return "unix:" + std::string(reinterpret_cast<const sockaddr_un*>(&storage)->sun_path);
+  }
   char host[INET6_ADDRSTRLEN] = "?";
   const bool six = storage.ss_family == AF_INET6;
   const void* raw = six ? static_cast<const void*>(
@@ -85,6 +91,43 @@ Address Resolve(const std::string& option, const std::string& host, int port) {
   return address;
 }
 
+bool FitsUnixAddress(const std::string& path) {
+  return path.size() < sizeof(sockaddr_un::sun_path);
+}
+
+Address UnixAddress(const std::string& path) {
+  if (!FitsUnixAddress(path)) {
+    throw Fault(kExitUsage, "the path of the socket has more than " +
+                                std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes",
+                path);
+  }
+  Address address;
+  auto* unix_address = reinterpret_cast<sockaddr_un*>(&address.storage);
+  unix_address->sun_family = AF_UNIX;
+  memcpy(unix_address->sun_path, path.c_str(), path.size() + 1);
+  address.size = sizeof(sockaddr_un);
+  return address;
+}
+
+Descriptor ListenUnix(const Address& address) {
+  const mode_t usual = umask(0177);  // the socket has this mode from its beginning
+  try {
+    Descriptor listener = Listen(address, 0);
+    umask(usual);
+    return listener;
+  } catch (...) {
+    umask(usual);
+    throw;
+  }
+}
+
+Peer PeerOf(int socket) {
+  ucred found = {};
+  socklen_t size = sizeof(found);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) != 0) return {};
+  return {found.pid, found.uid == geteuid(), found.uid};
+}
+
 Descriptor Listen(Address address, int last_port) {
   Descriptor listener(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener.open()) throw Fault(kExitUsage, std::string("no socket: ") + strerror(errno));
@@ -95,7 +138,7 @@ Descriptor Listen(Address address, int last_port) {
         listen(listener.get(), kBacklog) == 0) {
       return listener;
     }
-    if (errno != EADDRINUSE || address.port() >= last_port) {
+    if (errno != EADDRINUSE || address.IsUnix() || address.port() >= last_port) {
       throw Fault(kExitUsage, "cannot listen on " + address.Text() + ": " + strerror(errno));
     }
     SetPort(&address, address.port() + 1);

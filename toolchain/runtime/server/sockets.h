@@ -1,8 +1,9 @@
-// TCP sockets and descriptors that close themselves.
+// Sockets and descriptors that close themselves.
 #ifndef BOARD_SERVER_SOCKETS_H_
 #define BOARD_SERVER_SOCKETS_H_
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <string>
@@ -32,13 +33,28 @@ struct Address {
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   bool IsLoopback() const;
-  std::string Text() const;  // 127.0.0.1:9090, [::1]:9090
+  bool IsUnix() const { return storage.ss_family == AF_UNIX; }
+  std::string Text() const;  // 127.0.0.1:9090, [::1]:9090, unix:/tmp/socket
   int port() const;
 };
 
-// Both throw runner::Fault of kExitUsage.
+// These throw runner::Fault of kExitUsage.
 Address Resolve(const std::string& option, const std::string& host, int port);
+Address UnixAddress(const std::string& path);
 Descriptor Listen(Address address, int last_port);
+// Makes a socket that only this user may connect to.
+Descriptor ListenUnix(const Address& address);
+
+// Whether a path is short enough for the address of a Unix socket.
+bool FitsUnixAddress(const std::string& path);
+
+// Who is at the other end of a Unix socket.
+struct Peer {
+  pid_t process = 0;
+  bool is_this_user = false;
+  uid_t user = 0;
+};
+Peer PeerOf(int socket);
 
 Address LocalAddress(int socket);
 

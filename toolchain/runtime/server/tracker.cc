@@ -2,10 +2,8 @@
 #include "tracker.h"
 
 #include <sys/poll.h>
-#include <sys/syscall.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/extra/json.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +11,7 @@
 
 #include "log.h"
 #include "packets.h"
+#include "secrets.h"
 
 namespace board_server {
 namespace {
@@ -27,15 +26,6 @@ constexpr int64_t kPatienceMs = 5000, kFirstBackoffMs = 250, kMaxBackoffMs = 500
 // The stock server's numbers: a client that was given the key has about six seconds to come.
 constexpr int64_t kPingMs = 2000, kUnseenMs = 6000;
 constexpr int64_t kLongMs = 3600 * 1000;
-
-std::string RandomDigits() {
-  uint64_t number = 0;
-  // Not getrandom(), which Android's C library lacks before API level 28.
-  if (syscall(SYS_getrandom, &number, sizeof(number), 0) != sizeof(number)) {
-    number = static_cast<uint64_t>(Now());
-  }
-  return "0." + std::to_string(number);
-}
 
 json::Value TextOrNull(const std::string& text) {
   return text.empty() ? json::Value(nullptr) : json::Value(String(text));
@@ -157,7 +147,7 @@ void Tracker::Ask(Request request, const std::string& json, int64_t now) {
 }
 
 void Tracker::Offer(int64_t now) {
-  match_key_ = key_ + ":" + RandomDigits();
+  match_key_ = key_ + ":" + NewSecret();
   offered_ = true;
   unseen_since_ = 0;
   next_ping_ = now + kPingMs;

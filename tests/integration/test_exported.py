@@ -1,0 +1,48 @@
+"""Networks as PyTorch's exporters write them, from the ONNX file to a release that runs.
+
+Each network once, of one exporter or the other in turn; `make exported` runs all files.
+"""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+import pytest
+
+from tests.support import exported, networks
+from toolchain import tensors
+from toolchain.errors import InputError
+from toolchain.models import importer, reference, source
+from toolchain.models.request import Model
+
+LIMIT = 1e-4
+ALIVE = 10 * LIMIT
+"""What two inputs must at least differ by in the outputs, for the limit to tell right from wrong."""
+
+CHOSEN = exported.NAMES if "TOOLCHAIN_EXPORTED" in os.environ else exported.NAMES[::2]
+
+REFUSED = {"ssdlite-boxes-script": "NonZero node '/detector/NonZero' cannot be compiled"}
+"""Networks that compute with tensors whose sizes depend on the data, and what is said of them."""
+
+
+@pytest.mark.parametrize("name", [name for name in CHOSEN if name not in REFUSED])
+def test_an_exported_network_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
+    made, path = exported.load(name), tmp_path / f"{name}.onnx"
+    onnx.save(made.proto, path)
+    read = source.load(str(path), made.shapes)
+    fed = [made.inputs(read.inputs, seed) for seed in range(2)]
+    first, second = (reference.run(read, one) for one in fed)
+    assert not tensors.compare(first, second, ALIVE).ok, "its outputs do not depend on its inputs"
+    given = networks.fed(tmp_path / "inputs.npz", fed[0])
+    done = networks.deployed(Model(str(path), made.shapes, given), native, program, tmp_path)
+    assert done.changed
+    assert done.difference.max_rel < LIMIT
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_network_whose_sizes_depend_on_data_is_refused_by_name(name, tmp_path):
+    made, path = exported.load(name), tmp_path / f"{name}.onnx"
+    onnx.save(made.proto, path)
+    with pytest.raises(InputError, match=REFUSED[name]):
+        importer.import_model(source.load(str(path), made.shapes))

@@ -1,0 +1,23 @@
+"""A first hour with int8: a network is quantized with random numbers, and deployed to this machine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.commands import toolchain
+from toolchain.tensors import TOLERANCE
+
+
+@pytest.mark.parametrize("network", ["mobilenet", "squeezenet_v1.1"])
+def test_a_quantized_network_is_computed_as_its_file_says(network, tmp_path):
+    """Float layers lie between its int8 ones; rounding some halves another way made 9.2e-2 of MobileNet."""
+    path = tmp_path / f"{network}-int8.onnx"
+    seen = toolchain("quantize", network, "--calibration", "random", "--samples", 1, "-o", path)
+    assert seen.code == 0, seen.err
+    seen = toolchain("deploy", path, "--root", tmp_path / "root", "--budget", 0.1, "--json", "-")
+    assert seen.code == 0, seen.err
+    found = json.loads(seen.out)["outputs"]
+    assert found["reference"].endswith("without optimisations")
+    assert found["max_rel_diff"] < TOLERANCE["float32"], "far below the limit for int8, which allows for a step"

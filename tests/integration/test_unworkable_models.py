@@ -1,0 +1,60 @@
+"""Models that cannot work on a board: one message each, with the operator, the node, and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support import paths
+from tests.support.commands import toolchain
+
+DATA = paths.DATA / "unworkable"
+
+EXPORT = r"hint: export"
+
+# What is wrong, by the file's name: what the message says, and what the hint says to do.
+CASES = {
+    "ancient-opset": (r"Add.*'spread'", r"version_converter|opset"),
+    "circle": (r"not a valid ONNX model[\s\S]*'b' of node[\s\S]*first", EXPORT),
+    "complex-input": (r"tensor x has the element type complex64", r"supported: float32"),
+    "custom-domain": (r"com\.example\.Frobnicate at node 1 'foreign'", r"model inspect"),
+    "external-missing": (r"w\b[\s\S]*lost\.data", r"beside"),
+    "external-outside": (r"w\b[\s\S]*\.\./models/external\.data", r"folder"),
+    "float8-output": (r"Cast node 'narrow'[\s\S]*float8_e4m3fn is not supported", r"model inspect"),
+    "foreign-relu": (r"com\.example\.Relu at node 1 'foreign'", r"model inspect"),
+    "gradient-step": (r"ai\.onnx\.preview\.training\.Adagrad at node 0 'learn'", r"model inspect"),
+    "growing-loop": (r"Loop.*'until'", r"model inspect|--fixed|--shape"),
+    "image-file": (r"ImageDecoder at node 0 'decode'", r"model inspect"),
+    "int4-input": (r"tensor x has the element type int4", r"supported: float32"),
+    "microsoft-unknown": (r"com\.microsoft\.NGramRepeatBlock2 at node 1 'foreign'", r"model inspect"),
+    "optional-input": (r"input o is not a tensor", EXPORT),
+    "optional-output": (r"output y is not a tensor[\s\S]*Optional[\s\S]*'perhaps'", EXPORT),
+    "random-output": (r"RandomNormalLike at node 1 'noise'", r"model inspect"),
+    "recursive-function": (r"own::Again", EXPORT),
+    "reshape-by-data": (r"Reshape.*'as_told'", r"--fix|model inspect"),
+    "sequence-output": (r"output y is not a tensor[\s\S]*SequenceConstruct[\s\S]*'pair'", EXPORT),
+    "strings": (r"StringConcat at node 1 'join'|tensor y has the element type string", r"model inspect|supported"),
+    "too-few-inputs": (r"MatMul", EXPORT),
+    "tree": (r"ai\.onnx\.ml\.Normalizer at node 1 'foreign'", r"model inspect"),
+    "unbounded": (r"NonZero node 'which' cannot be compiled", r"end the network before it"),
+    "unequal-shapes": (r"Concat.*'side_by_side'", r"model inspect"),
+    "uneven-branches": (r"If.*'either'", r"--fix|model inspect"),
+    "unknown-ir": (r"ir_version 99", r"onnx"),
+    "unknown-opset": (r"opset 99", r"opset"),
+    "without-rank": (r"input x", r"--shape"),
+}
+
+
+def test_every_file_is_a_case():
+    assert {path.stem for path in DATA.glob("*.onnx")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_that_cannot_work_is_refused_by_name(name, tmp_path):
+    message, hint = CASES[name]
+    seen = toolchain("build", DATA / f"{name}.onnx", "--board", "local", "-o", tmp_path / "out")
+    assert (seen.code, "Traceback" in seen.err) == (2, False), seen.err
+    assert re.search(message, seen.err), seen.err
+    assert re.search(hint, seen.err.partition("hint: ")[1] + seen.err.partition("hint: ")[2]), seen.err
+    assert list(tmp_path.iterdir()) == []

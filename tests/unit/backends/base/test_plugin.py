@@ -1,0 +1,43 @@
+"""Runtimes for Python: how one is built; what they do is the business of test_opencl and test_vta_device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.commands import toolchain
+from toolchain import tvm_plugins
+from toolchain.backends.base import plugin
+from toolchain.errors import BuildError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
+
+
+def test_it_is_put_where_tvm_looks_and_stays_where_a_compiler_refuses_the_next(monkeypatch):
+    told = []
+    path = plugin.build_plugin("opencl", told.append)
+    before = path.read_bytes()
+    assert path.parent == tvm_plugins.folder()
+    assert before[:4] == b"\x7fELF"
+    assert told == [f"building {path.name}"]
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(BuildError):
+        plugin.build_plugin("opencl", lambda _line: None)
+    (kept,) = tvm_plugins.folder().iterdir()
+    assert kept.read_bytes() == before
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    seen = toolchain("python-runtime", "--board", "opencl-local")
+    assert seen.code == 3
+    assert "no-such-compiler" in seen.err
+    assert not tvm_plugins.folder().exists() or list(tvm_plugins.folder().iterdir()) == []
+
+
+def test_boards_that_need_none():
+    seen = toolchain("python-runtime", "--board", "local")
+    assert seen.code == 2
+    assert "TVM runs kernels for CPUs as it is" in seen.err

@@ -1,0 +1,141 @@
+"""Attention as exporters write it is one kernel, whose results are those of ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+
+from tests.support import nets
+from tests.support.nets import node, value
+from tests.support.one_node import expected
+from toolchain import board
+from toolchain.backends import backend_of
+from toolchain.models import importer, source
+
+_RNG = np.random.default_rng(3)
+_BATCH, _LENGTH, _HEADS, _SIZE = 2, 19, 3, 16
+_HIDDEN = _HEADS * _SIZE
+
+
+def _numbers(*shape: int) -> Any:
+    return (_RNG.standard_normal(shape) * 0.4).astype(np.float32)
+
+
+_WEIGHTS = {
+    "split": np.array([_BATCH, _LENGTH, _HEADS, _SIZE]),
+    "parts": np.array([_BATCH, _LENGTH, 3, _HEADS, _SIZE]),
+    "joined": np.array([_BATCH, _LENGTH, _HIDDEN]),
+    "rows": np.array([_BATCH * _HEADS, _LENGTH, _SIZE]),
+    "whole": np.array([_BATCH, _HEADS, _LENGTH, _SIZE]),
+    "three": _numbers(_HIDDEN, 3 * _HIDDEN),
+    "root": np.float32(4.0),
+    "less": np.float32(0.5),
+    "bias": _numbers(1, _HEADS, _LENGTH, _LENGTH),
+    **{f"part{at}": np.array(at) for at in range(3)},
+    **{name: _numbers(_HIDDEN, _HIDDEN) for name in ("wq", "wk", "wv")},
+}
+_BACK = [
+    node("Transpose", ["c"], ["ct"], perm=[0, 2, 1, 3]),
+    node("Reshape", ["ct", "joined"], ["y"]),
+]
+
+
+def _apart() -> list[onnx.NodeProto]:
+    """Write queries, keys and values as three products."""
+    perms = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
+    return [
+        one
+        for name, perm in perms.items()
+        for one in (
+            node("MatMul", ["x", f"w{name}"], [f"{name}m"]),
+            node("Reshape", [f"{name}m", "split"], [f"{name}s"]),
+            node("Transpose", [f"{name}s"], [name], perm=perm),
+        )
+    ]
+
+
+def _together() -> list[onnx.NodeProto]:
+    """Write them as one product, whose parts are gathered; each of the first two is scaled."""
+    return [
+        node("MatMul", ["x", "three"], ["m"]),
+        node("Reshape", ["m", "parts"], ["s"]),
+        node("Transpose", ["s"], ["t"], perm=[2, 0, 3, 1, 4]),
+        *(node("Gather", ["t", f"part{at}"], [name], axis=0) for at, name in enumerate(("q0", "k0", "v"))),
+        node("Mul", ["q0", "less"], ["q"]),
+        node("Transpose", ["k0"], ["k1"], perm=[0, 1, 3, 2]),
+        node("Mul", ["k1", "less"], ["k"]),
+    ]
+
+
+_ENCODER = [
+    *_apart(),
+    node("MatMul", ["q", "k"], ["p"]),
+    node("Div", ["p", "root"], ["d"]),
+    node("Add", ["d", "mask"], ["a"]),
+    node("Softmax", ["a"], ["w"], axis=-1),
+    node("MatMul", ["w", "v"], ["c"]),
+    *_BACK,
+]
+_VISION = [
+    *_together(),
+    node("MatMul", ["q", "k"], ["p"]),
+    node("Add", ["bias", "p"], ["a"]),
+    node("Softmax", ["a"], ["w"], axis=-1),
+    node("MatMul", ["w", "v"], ["c"]),
+    *_BACK,
+]
+_ROWS = [
+    *_apart()[:-1],
+    node("Transpose", ["vs"], ["v0"], perm=[0, 2, 1, 3]),
+    node("Reshape", ["v0", "rows"], ["v"]),
+    *(node("Transpose", [f"{one}s"], [f"{one}h"], perm=[0, 2, 1, 3]) for one in "qk"),
+    *(node("Reshape", [f"{one}h", "rows"], [f"{one}r"]) for one in "qk"),
+    node("Transpose", ["kr"], ["kt"], perm=[0, 2, 1]),
+    node("MatMul", ["qr", "kt"], ["p"]),
+    node("Softmax", ["p"], ["w"], axis=-1),
+    node("MatMul", ["w", "v"], ["c0"]),
+    node("Reshape", ["c0", "whole"], ["c"]),
+    *_BACK,
+]
+
+
+def _functions(nodes: list[onnx.NodeProto], tmp_path: Any) -> set[str]:
+    """Compile a network, compare its results with ONNX Runtime's, and return the names of its kernels."""
+    shape = (_BATCH, _LENGTH, _HIDDEN)
+    used = {name for one in nodes for name in one.input}
+    weights = {name: array for name, array in _WEIGHTS.items() if name in used}
+    given = {"x": _numbers(*shape)}
+    if "mask" in used:
+        given["mask"] = np.where(_RNG.random((_BATCH, 1, 1, _LENGTH)) < 0.7, 0, -1e4).astype(np.float32)
+    inputs = [value(name, array.shape) for name, array in given.items()]
+    proto = nets.model(nodes, inputs, [value("y", shape)], weights, 17)
+    imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
+    backend = backend_of(board.load("local").resolved())
+    finished = backend.finished(backend.lowered(imported.module), {})
+    run = relax.VirtualMachine(tvm.compile(finished, target=backend.target), tvm.cpu())["main"]
+    found = run(*(tvm.runtime.tensor(array) for array in given.values())).numpy()
+    np.testing.assert_allclose(found, expected(proto, list(given.values()))[0], rtol=1e-4, atol=1e-5)
+    return {str(variable.name_hint) for variable in finished.get_global_vars()}
+
+
+@pytest.mark.parametrize("nodes", [_ENCODER, _VISION], ids=["encoder", "vision"])
+def test_all_of_it_is_one_kernel(nodes, tmp_path):
+    names = _functions(nodes, tmp_path)
+    assert "attention" in names
+    assert not [name for name in names if "softmax" in name or "transpose" in name or "take" in name]
+
+
+def test_heads_in_the_batch(tmp_path):
+    assert "attention" in _functions(_ROWS, tmp_path)
+
+
+def test_weights_that_are_a_result_too_are_computed_apart(tmp_path):
+    nodes = [*_ENCODER, node("ReduceSum", ["w"], ["s1"], keepdims=0), node("Add", ["y0", "s1"], ["y"])]
+    nodes = [onnx.NodeProto.FromString(one.SerializeToString()) for one in nodes]
+    nodes[-3].output[0] = "y0"
+    assert "attention" not in _functions(nodes, tmp_path)

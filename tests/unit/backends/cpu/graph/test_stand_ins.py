@@ -1,0 +1,68 @@
+"""The stand-ins of layers: one for each kind, named after what it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.cpu.graph.stand_ins import StandIns, name
+from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool, from_json, task_of
+
+PLACE, PART, PLAIN = Activation(1, 16, 4, 4, 8), Activation(1, 16, 4, 4, 8, 1, 4), Activation(1, 16, 4, 4, 1)
+
+
+def variable(*shape):
+    return relax.Var("x", relax.TensorType(shape, "float32"))
+
+
+def shapes(function):
+    return [[int(size) for size in parameter.ty.shape] for parameter in function.params]
+
+
+def test_one_stand_in_for_all_layers_that_are_the_same():
+    builder = relax.BlockBuilder()
+    kernels = StandIns(builder)
+    given = [variable(*PLACE.shape)]
+    first, second = (kernels.of(Map(PLACE, PLACE), given) for _ in range(2))
+    other = kernels.of(Map(PLACE, PART), given)
+    assert first.same_as(second)
+    assert not first.same_as(other)
+    assert len(builder.get().get_global_vars()) == 2
+
+
+def test_a_stand_in_tells_its_layer_and_takes_its_arguments():
+    builder = relax.BlockBuilder()
+    layer = Conv(PLACE, PART, (3, 3), bias=True)
+    weights = relax.const(np.zeros((16, 16, 3, 3), np.float32))
+    found = StandIns(builder).of(layer, [variable(*PLACE.shape), weights, variable(2, 8)])
+    function = builder.get()[found]
+    assert from_json(str(function.attrs[EXACT])) == layer
+    assert from_json(str(function.attrs[LAYER])) == task_of(layer)
+    assert shapes(function) == [[1, 2, 4, 4, 8], [16, 16, 3, 3], [2, 8], [1, 4, 4, 4, 8]]
+
+
+def test_the_result_of_a_dense_layer_is_rows():
+    builder = relax.BlockBuilder()
+    given = [variable(2, 3), variable(5, 3)]
+    found = StandIns(builder).of(Dense(2, 3, 5), given)
+    assert shapes(builder.get()[found])[-1] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (Conv(PLACE, PLACE, (3, 1)), "conv_3x1_kernel"),
+        (Conv(PLACE, PLACE, (3, 3), groups=16), "depthwise_3x3_kernel"),
+        (Pool(PLACE, PLACE, "max", (2, 2)), "max_pool"),
+        (Pool(PLACE, PLACE, "mean", (2, 2)), "mean_pool"),
+        (Map(PLAIN, PLACE), "to_blocks"),
+        (Map(PLACE, PLAIN), "from_blocks"),
+        (Map(PLACE, PLACE, shuffle=4), "shuffle"),
+        (Map(PLACE, PART), "map"),
+        (Dense(1, 2, 3), "dense"),
+    ],
+)
+def test_names(layer, expected):
+    assert name(layer) == expected

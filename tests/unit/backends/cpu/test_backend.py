@@ -1,0 +1,97 @@
+"""The CPU's backend: a module lowered, and finished as records or estimates choose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tests.support import nets
+from toolchain import board
+from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.errors import InputError
+from toolchain.models import importer, source
+
+LOCAL = board.load("local").resolved()
+KIND = dataclasses.replace(LOCAL, target=dataclasses.replace(LOCAL.target, mcpu="x86-64-v3"), cores=2)
+CPU = Cpu(KIND)
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    """A convolution, and a softmax that no template computes."""
+    proto = nets.model(
+        [nets.node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), nets.node("Softmax", ["c"], ["y"])],
+        [nets.value("x", (1, 16, 9, 9))],
+        [nets.value("y", (1, 16, 9, 9))],
+        {"w": np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)},
+    )
+    return importer.import_model(source.load(nets.save(proto, tmp_path_factory.mktemp("net")))).module
+
+
+def kernels(found):
+    return [one for _, one in found.functions_items() if isinstance(one, tirx.PrimFunc)]
+
+
+def layers(found):
+    return [str(one.attrs[LAYER]) for one in kernels(found) if LAYER in (one.attrs or {})]
+
+
+def convolution(found):
+    (layer,) = {one for one in layers(found) if '"kind":"conv"' in one}
+    return layer
+
+
+def test_layers_of_templates_have_no_body_until_they_are_finished(module):
+    lowered = CPU.lowered(module)
+    assert any(EXACT in (one.attrs or {}) for one in kernels(lowered))
+    finished = CPU.finished(lowered, {})
+    assert not any(EXACT in (one.attrs or {}) for one in kernels(finished))
+    assert layers(finished)
+    assert tvm.compile(finished, target=CPU.target).mod is not None
+
+
+def test_a_choice_is_followed_where_it_fits_and_passed_over_where_it_does_not(module):
+    lowered = CPU.lowered(module)
+    task = convolution(lowered)
+    first, *_, last = CPU.templates.candidates(task)
+    likely, chosen = CPU.finished(lowered, {}), CPU.finished(lowered, {task: last})
+    same = tvm_ffi.structural_equal
+    assert same(CPU.finished(lowered, {task: first}), likely)
+    assert same(CPU.finished(lowered, {task: {"template": "nosuch"}}), likely)
+    assert same(Cpu(KIND).finished(lowered, {task: last}), chosen)
+    assert not same(chosen, likely)
+
+
+def test_without_templates_all_kernels_are_fused_and_scheduled(module):
+    plain = Cpu(KIND, Cpu.template_names)
+    lowered = plain.lowered(module)
+    assert layers(lowered) == []
+    assert tvm.compile(plain.finished(lowered, {}), target=plain.target).mod is not None
+
+
+def test_half_precision_is_refused(module):
+    half = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, float16=True))
+    with pytest.raises(InputError, match="in float32 or int8") as caught:
+        Cpu(half).lowered(module)
+    assert "--float16" in caught.value.hint
+
+
+@pytest.mark.parametrize(("mcpu", "records"), [("x86-64-v4", "x86-64-v4"), ("x86-64-v3", "x86-64-v3"), ("x86-64", "")])
+def test_the_records_that_come_with_the_toolchain_are_those_of_the_same_vectors(mcpu, records):
+    kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, mcpu=mcpu))
+    assert Cpu(kind).shipped == records
+
+
+def test_there_are_none_for_arm():
+    assert Cpu(board.load("rpi4").resolved()).shipped == ""
+
+
+def test_a_backend_makes_its_target_once():
+    assert CPU.target is CPU.target
+    assert CPU.machine.lanes == 8

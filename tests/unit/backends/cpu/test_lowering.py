@@ -1,0 +1,73 @@
+"""What is bound stays apart on its way to LLVM, and is computed as it was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir import prim
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu import lowering
+from toolchain.backends.cpu.kernels import emit
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())})
+
+
+def chain(depth, lanes):
+    """Return a kernel of x - x * x / 2, done so often to its own result."""
+
+    def body(data, out):
+        value = data[emit.ramp(0, lanes)]
+        for _ in range(depth):
+            value = T.Bind(value)
+            value = value - value * value * emit.splat(0.5, lanes)
+        T.buffer_store(out, value, [emit.ramp(0, lanes)])
+
+    return emit.kernel([emit.Argument("data", (lanes,)), emit.Argument("out", (lanes,))], body, {})
+
+
+def for_llvm(function):
+    """Return a kernel as LLVM gets it."""
+    module = tirx.transform.BindTarget(TARGET.with_host(TARGET))(tvm.IRModule({"main": function}))
+    passes, host, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
+    return host()(passes(module))
+
+
+def products(module):
+    found = []
+    for _, function in module.functions_items():
+        tvm_ffi.structural_walk(function.body, (prim.Mul, found.append))
+    return [one for one in found if str(one.ty.dtype).startswith("float32")]
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_what_is_bound_is_there_once(lanes):
+    made = for_llvm(chain(6, lanes).with_attr("global_symbol", "main"))
+    assert len(products(made)) == 6 * 2  # and not two to the power of six
+    assert lowering._BOUND not in made.script()
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_function_of_a_function_of_many_more(lanes):
+    data = np.linspace(0.1, 0.9, lanes).astype("float32")
+    wanted, out = data, tvm.runtime.tensor(np.zeros(lanes, "float32"))
+    for _ in range(100):
+        wanted = wanted - wanted * wanted * np.float32(0.5)
+    library = tvm.tirx.build(chain(100, lanes).with_attr("global_symbol", "main"), TARGET, lowering.PIPELINE)
+    library["main"](tvm.runtime.tensor(data), out)
+    np.testing.assert_allclose(out.numpy(), wanted, rtol=1e-5)
+
+
+def test_indices_are_seen_through():
+    def body(data, out):
+        place = T.Bind(tirx.const(3, "int32") * 4)
+        T.buffer_store(out, data[place - 12], [0])
+
+    function = emit.kernel([emit.Argument("data", (1,)), emit.Argument("out", (1,))], body, {})
+    loads = []
+    for _, one in for_llvm(function.with_attr("global_symbol", "main")).functions_items():
+        tvm_ffi.structural_walk(one.body, (tirx.BufferStore, lambda store: loads.append(store.value)))
+    assert any(int(one.indices[0]) == 0 for one in loads if isinstance(one, ir.TensorLoad))

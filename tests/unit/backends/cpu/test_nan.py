@@ -1,0 +1,86 @@
+"""NaNs go through limits, as in ONNX Runtime, by one instruction for each limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.support.cpu_kernels import AARCH64, ARMV7, NATIVE, assembly, run
+from tests.unit.backends.cpu.schedule.test_schedule import kernels as functions
+from tests.unit.backends.cpu.schedule.test_schedule import relax_module
+from toolchain.backends.cpu import kernels, schedule
+from toolchain.backends.cpu.layers import Activation, Map, PostOp
+from toolchain.backends.cpu.machine import machine
+
+X = np.array([np.nan, -np.inf, -2, -0.5, 0, 0.5, 9, np.inf] * 8, np.float32)
+STEPS = {
+    "relu": (PostOp("relu"), np.maximum(X, 0)),
+    "clip": (PostOp("clip", (-1.0, 6.0)), np.clip(X, -1, 6)),
+    "leaky_relu": (PostOp("leaky_relu", (0.5,)), np.where(X < 0, X / 2, X)),
+    "hard_sigmoid": (PostOp("hard_sigmoid", (0.2, 0.5)), np.clip(X * np.float32(0.2) + np.float32(0.5), 0, 1)),
+}
+FUNCTIONS = {"sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh}
+
+
+def kernel(step, target):
+    """Return a kernel that does a step to an image of one row."""
+    processor = machine(target)
+    place = Activation(1, processor.lanes, 1, X.size // processor.lanes, processor.lanes)
+    layer = Map(place, place, (step,))
+    return kernels.kernel(layer, processor, kernels.default(layer, processor)), place.shape
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_keeps_nan(name):
+    step, wanted = STEPS[name]
+    function, shape = kernel(step, NATIVE)
+    found = run(function, [X.reshape(shape)], np.zeros(shape, np.float32))
+    np.testing.assert_allclose(found.reshape(-1), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_keeps_nan(name):
+    function, shape = kernel(PostOp(name), NATIVE)
+    found = run(function, [X.reshape(shape)], np.zeros(shape, np.float32))
+    with np.errstate(over="ignore"):
+        wanted = FUNCTIONS[name](X.astype(np.float64))
+    np.testing.assert_allclose(found.reshape(-1), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_nan_becomes_the_least_byte(dtype):
+    """As in ONNX Runtime; through a cast it would be another number on each processor."""
+
+    def rounded(x):
+        grid = relax.const(np.float32(0.5)), relax.const(np.array(3, dtype))
+        return relax.op.dequantize(relax.op.quantize(x, *grid, out_dtype=dtype), *grid)
+
+    module = relax_module(rounded, (X.shape, "float32"))
+    [on_arm] = functions(schedule.schedule(module, AARCH64, machine(AARCH64).lanes)).values()
+    assert "fmaxnm" in assembly(on_arm.with_attr("global_symbol", "main"), AARCH64)  # of a NaN and a number: the number
+    [function] = functions(schedule.schedule(module, NATIVE, machine(NATIVE).lanes)).values()
+    found = run(function.with_attr("global_symbol", "main"), [X], np.zeros_like(X))
+    limits = np.iinfo(dtype)
+    with np.errstate(invalid="ignore"):
+        wanted = np.clip(np.rint(X / np.float32(0.5)) + 3, limits.min, limits.max)
+    wanted[np.isnan(X)] = limits.min
+    np.testing.assert_array_equal(found, (wanted - 3) * np.float32(0.5))
+
+
+@pytest.mark.parametrize("target", [AARCH64, ARMV7], ids=["aarch64", "armv7"])
+def test_a_limit_is_one_instruction_on_arm(target):
+    code = assembly(kernel(PostOp("clip", (-1.0, 6.0)), target)[0], target)
+    assert code.count("max") == code.count("min") > 0
+    assert not [name for name in ("fcmgt", "fcmlt", "vcgt", "vclt", "bsl", "maxnm") if name in code]
+
+
+@pytest.mark.parametrize("target", [NATIVE, AARCH64], ids=["here", "aarch64"])
+def test_a_kernel_without_template_keeps_nan(target):
+    module = relax_module(lambda x: relax.op.clip(x, -1, 6), (X.shape, "float32"))
+    [function] = functions(schedule.schedule(module, target, machine(target).lanes)).values()
+    function = function.with_attr("global_symbol", "main")
+    if target is AARCH64:
+        assert "maxnm" not in assembly(function, target)
+    else:
+        np.testing.assert_array_equal(run(function, [X], np.zeros_like(X)), np.clip(X, -1, 6))

@@ -1,0 +1,61 @@
+"""What LLVM is told of a board's CPU, and which flags the CPU must have."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from toolchain import board
+from toolchain.backends.cpu.target import cpu_features, target
+from toolchain.errors import InputError
+
+RPI4 = board.load("rpi4").resolved()
+
+
+def with_target(kind, **fields):
+    return dataclasses.replace(kind, target=dataclasses.replace(kind.target, **fields))
+
+
+def test_a_boards_cpu_and_cores():
+    found = target(RPI4)
+    assert (found.kind.name, found.attrs["mtriple"], found.attrs["mcpu"]) == ("llvm", RPI4.triple, RPI4.target.mcpu)
+    assert found.attrs["num-cores"] == RPI4.cores
+    assert "num-cores" not in target(dataclasses.replace(RPI4, cores=0)).attrs
+
+
+def test_features_of_the_board_file_are_passed_on():
+    found = target(with_target(RPI4, mattr=("+dotprod",)))
+    assert [str(one) for one in found.attrs["mattr"]] == ["+dotprod"]
+
+
+@pytest.mark.parametrize(("name", "abi"), [("pynq", "hard"), ("rpi4", "")])
+def test_floats_are_passed_as_the_triple_says(name, abi):
+    assert target(board.load(name).resolved()).attrs.get("mfloat-abi", "") == abi
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "hint"), [("z80", "such as generic"), ("cortex-a73x", "did you mean cortex-a73"), ("haswell", "generic")]
+)
+def test_a_cpu_that_llvm_does_not_know_for_the_triple(mcpu, hint):
+    with pytest.raises(InputError, match=f"no CPU called '{mcpu}' for {RPI4.triple}") as caught:
+        target(with_target(RPI4, mcpu=mcpu))
+    assert hint in caught.value.hint
+
+
+def test_a_processor_that_llvm_does_not_know():
+    with pytest.raises(InputError, match="no processor 'foo64'") as caught:
+        target(dataclasses.replace(RPI4, triple="foo64-linux-gnu"))
+    assert "foo64-linux-gnu" in caught.value.details
+
+
+def test_the_flags_of_a_board_file_are_those_that_it_names():
+    assert cpu_features(dataclasses.replace(RPI4, cpu_features=("asimd", "crc32"))) == ("asimd", "crc32")
+
+
+def test_the_flags_of_this_machine_are_flags_that_it_has(native):
+    found = cpu_features(with_target(native, mcpu=board.NATIVE))
+    own = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    assert found
+    assert set(found) <= set(own)

@@ -1,0 +1,80 @@
+"""The Mali backend: targets, lowering and default schedules; what the kernels compute is test_opencl's business."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from tests.support import nets
+from tests.support.nets import node, value
+from toolchain import board
+from toolchain.backends import backend_of
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.cpu.layers import Dense, to_json
+from toolchain.backends.mali.backend import Mali
+from toolchain.errors import InputError
+from toolchain.models import importer, source
+
+BOARDS = ("hikey970", "odroid-n2", "opencl-local", "rk3399", "rk3588")
+
+
+def imported(tmp_path):
+    net = nets.model(
+        [node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["r"]), node("Softmax", ["r"], ["y"])],
+        [value("x", (1, 8, 9, 9))],
+        [value("y", (1, 8, 9, 9))],
+        {"w": np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)},
+    )
+    return importer.import_model(source.load(str(nets.save(net, tmp_path))))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_has_a_target_for_its_gpu_and_one_for_its_cpu(name):
+    kind = board.load(name).resolved()
+    found = backend_of(kind).target
+    assert (found.kind.name, found.host.kind.name) == ("opencl", "llvm")
+    assert "mali" in list(found.keys)
+    assert found.attrs["max_threads_per_block"] == found.attrs["max_num_threads"] == kind.target.max_threads_per_block
+    assert found.attrs["max_shared_memory_per_block"] == kind.target.max_shared_memory_per_block
+    assert found.host.attrs["mtriple"] == kind.triple
+
+
+def test_an_unknown_cpu_is_refused():
+    kind = board.load("rk3399").resolved()
+    wrong = dataclasses.replace(kind, target=dataclasses.replace(kind.target, mcpu="cortex-a0"))
+    with pytest.raises(InputError, match="cortex-a0"):
+        _ = Mali(wrong).target
+
+
+def test_every_kernel_is_scheduled_for_the_gpu(tmp_path):
+    backend = Mali(board.load("rk3588").resolved())
+    finished = backend.finished(backend.lowered(imported(tmp_path).module), {})
+    kernels = [one for _, one in finished.functions_items() if isinstance(one, tirx.PrimFunc)]
+    assert kernels
+    assert all("threadIdx.x" in one.script() for one in kernels)
+
+
+def test_kernels_become_opencl_c(tmp_path):
+    backend = Mali(board.load("rk3588").resolved())
+    finished = backend.finished(backend.lowered(imported(tmp_path).module), {})
+    executable = tvm.compile(finished, target=backend.target)
+    (host,) = executable.mod.imports
+    (kernels,) = host.imports
+    assert kernels.kind == "opencl"
+    assert "__kernel void" in kernels.inspect_source()
+
+
+def test_there_are_no_templates_and_no_records_of_the_projects():
+    backend = Mali(board.load("rk3588").resolved())
+    layer = to_json(Dense(1, 64, 64))
+    assert backend.template_names == ()
+    assert Cpu(backend.board).templates.candidates(layer)
+    assert not backend.templates.candidates(layer)
+    assert not backend.templates.fits(layer, Cpu(backend.board).templates.candidates(layer)[0])
+    assert not backend.computes_int8
+    assert backend.machine_model is None
+    assert Mali(board.load("opencl-local").resolved()).shipped == ""

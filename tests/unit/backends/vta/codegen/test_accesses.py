@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from tvm import tirx
+
+from toolchain.backends.vta.codegen.accesses import Accesses, Around, elements_of, memory_of
+from toolchain.backends.vta.codegen.nests import Loop
+from toolchain.backends.vta.codegen.recorder import Rows
+from toolchain.backends.vta.isa.instructions import Memory
+from toolchain.errors import BuildError
+
+OUTER, ROW, COLUMN, LANE = (tirx.Var(name, "int32") for name in ("outer", "row", "column", "lane"))
+AROUND = Around((OUTER,), (3,))
+ALL = Around((OUTER, ROW, COLUMN, LANE), (3, 4, 5, 16))
+ACCESS = Accesses(AROUND, ALL)
+
+TENSOR = tirx.decl_buffer((12, 6, 16), "int8", "x")
+TILE = tirx.decl_buffer((4, 5, 16), "int8", "tile", scope="local.inp_buffer")
+SUMS = tirx.decl_buffer((4, 16), "int32", "sums", scope="local.acc_buffer")
+WEIGHTS = tirx.decl_buffer((5, 16, 16), "int8", "w", scope="local.wgt_buffer")
+
+
+def load(buffer: tirx.Buffer, *indices):
+    return tirx.BufferLoad(buffer, list(indices))
+
+
+def test_buffers():
+    assert [memory_of(one) for one in (TENSOR, TILE, SUMS, WEIGHTS)] == [None, Memory.INP, Memory.ACC, Memory.WGT]
+    assert [elements_of(one) for one in (TILE, SUMS, WEIGHTS)] == [20, 4, 5]
+
+
+def test_loops_over_elements():
+    store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, LANE])
+    src, wgt = load(TILE, ROW, COLUMN, LANE), load(WEIGHTS, COLUMN, LANE, LANE)
+    assert ACCESS.loops(store, src, wgt) == (Loop(4, 1, 5, 0), Loop(5, 0, 1, 1))
+    assert ACCESS.loops(store) == (Loop(4, 1),)
+
+
+def test_a_transfer():
+    transfer = ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, [OUTER * 4 + ROW, COLUMN + 1, LANE])
+    assert not transfer.clipped
+    assert list(transfer.rows(7, (2,))) == [Rows(7, 8 * 6 + 1, 4, 5, 6)]
+
+
+def test_padding_is_seen_where_any_pass_reaches_outside():
+    indices = [OUTER * 4 + ROW - 1, COLUMN + 1, LANE]
+    transfer = ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, indices)
+    assert transfer.clipped
+    assert list(transfer.rows(0, (0,))) == [Rows(0, 1, 3, 5, 6, (1, 0))]
+    assert list(transfer.rows(0, (1,))) == [Rows(0, 19, 4, 5, 6)]
+
+
+def test_loops_that_share_an_axis():
+    with pytest.raises(BuildError, match="two loops"):
+        ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, [ROW + COLUMN, OUTER, LANE])
+
+
+def test_an_index_that_is_not_linear():
+    with pytest.raises(BuildError, match="not linear") as caught:
+        ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, [ROW * ROW, COLUMN, LANE])
+    assert "row * row" in caught.value.details
+
+
+def test_a_place_in_sram_that_depends_on_the_loops_around():
+    store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [OUTER + ROW, LANE])
+    with pytest.raises(BuildError, match="loops around"):
+        ACCESS.loops(store)

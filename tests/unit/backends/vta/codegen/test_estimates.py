@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.vta_layers import RESNET, task
+from toolchain.backends.vta.codegen.estimates import cycles
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.tilings import Choice, Tiling
+
+LAYER = Conv2d(1, 14, 14, 256, 256, (3, 3), padding=(1, 1, 1, 1), shift=8)
+CHOICE = Choice(1, 14, 14, 2, 4, 2, 2)
+
+
+def estimate(layer=LAYER, choice=CHOICE) -> float:
+    return cycles(Tiling(layer, choice))
+
+
+@pytest.mark.parametrize(("shape", "choice"), [(RESNET[6][0], CHOICE), (RESNET[0][0], Choice(1, 8, 28, 1, 4, 2, 2))])
+def test_no_faster_than_the_array(shape, choice):
+    layer = task(*shape)
+    ideal = layer.macs / 256
+    assert ideal < estimate(layer, choice) < 1.25 * ideal
+
+
+@pytest.mark.parametrize("slots", [(1, 1), (1, 2), (2, 1)])
+def test_two_slots_are_faster(slots):
+    oc_threads, h_threads = slots
+    assert estimate() < estimate(choice=replace(CHOICE, oc_threads=oc_threads, h_threads=h_threads))
+
+
+def test_tiny_tiles_are_slower():
+    assert estimate() < estimate(choice=Choice(1, 1, 1, 1, 1, 2, 2)) / 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"residual_shift": 3}, {"shift": 16}, {"low": 0, "shift": 0}, {"kernel": (5, 5), "padding": (2,) * 4}]
+)
+def test_more_work_takes_longer(change):
+    plain = replace(LAYER, bias=False, shift=0 if "low" in change else 8)
+    other = replace(plain, **change)
+    assert estimate(other) >= estimate(plain)
+
+
+def test_the_alu_takes_two_cycles_for_an_element():
+    added = estimate() - estimate(replace(LAYER, bias=False))
+    assert 2 <= added / (14 * 14 * 16) < 2.1
+
+
+def test_a_residual_that_needs_a_shift_of_its_own():
+    assert estimate(replace(LAYER, residual_shift=7)) > estimate(replace(LAYER, residual_shift=6)) > estimate()

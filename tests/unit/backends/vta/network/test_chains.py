@@ -1,0 +1,106 @@
+"""What follows a layer, as arithmetic on whole numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import relax
+
+from toolchain.backends.graph.values import Operation, Value
+from toolchain.backends.vta.network.chains import Chain, UnfitError, exponent, integers
+
+ONES = np.ones((1, 1, 1, 1), np.int8)
+
+
+def constant(number, dtype):
+    held = relax.const(np.asarray(number, dtype), dtype)
+    return Value(None, np.shape(number), dtype, held)
+
+
+def quantize(scale, zero=0, dtype="int8"):
+    inputs = Value(dtype="float32"), constant(scale, "float32"), constant(zero, dtype)
+    return Operation("quantize", inputs, (Value(dtype=dtype),))
+
+
+def dequantize(scale):
+    inputs = Value(dtype="int8"), constant(scale, "float32"), constant(0, "int8")
+    return Operation("dequantize", inputs, (Value(dtype="float32"),))
+
+
+def chain(result, bias=0.0, residual=None, bounds=()):
+    """Return a chain of one channel whose result has an exponent."""
+    added = None if residual is None else dequantize(2.0**-residual)
+    return Chain(quantize(2.0**-result), np.array([bias]), added, list(bounds))
+
+
+@given(st.integers(-(2**24), 2**24), st.integers(-(2**20), 2**20), st.floats(0.01, 0.99), st.integers(0, 30))
+def test_bias_and_shift_round_to_nearest(products, whole, fraction, shift):
+    sums = 12
+    made = integers(chain(sums - shift, math.ldexp(whole + fraction, -sums)), ONES, sums)
+    exact = math.ldexp(products + whole + fraction, -shift)
+    found = (products + int(made.bias[0])) >> made.shift
+    assert made.shift == shift
+    if abs(exact % 1 - 0.5) > 1e-9 or shift:  # without a shift, the sums' own fraction is half-way alone
+        assert found == np.rint(exact)
+
+
+@given(
+    st.floats(-20, 20),
+    st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)).map(sorted), max_size=3),
+)
+def test_bounds_are_those_of_the_rounded_numbers(number, bounds):
+    made = integers(chain(4, bounds=bounds), ONES, 12)
+    limited = number
+    for least, greatest in bounds:
+        limited = min(max(limited, least), greatest)
+    wanted = np.clip(np.rint(limited * 16), -128, 127)
+    assert np.clip(np.rint(number * 16), made.low, made.high) == wanted
+
+
+@pytest.mark.parametrize(("residual", "shift"), [(12, 0), (4, 8), (-3, 15)])
+def test_shift_of_a_residual(residual, shift):
+    assert integers(chain(4, residual=residual), ONES, 12).residual_shift == shift
+
+
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        (chain(13), "shifted right by -1 bits"),
+        (chain(-19), "shifted right by 31 bits"),
+        (chain(4, residual=13), "shifted left by -1 bits"),
+        (chain(4, residual=-4), "shifted left by 16 bits"),
+        (chain(4, bias=2.0**19), "int32 ends at"),
+        (chain(4, bias=-(2.0**19)), "int32 ends at"),
+        (chain(4, bias=math.nan), "int32 ends at"),
+        (chain(4, bias=2.0**19 - 2.0**-8 * 130, residual=4), "int32 ends at"),
+    ],
+)
+def test_what_does_not_fit_is_refused(made, cause):
+    with pytest.raises(UnfitError, match=cause):
+        integers(made, ONES, 12)
+
+
+@pytest.mark.parametrize(("scale", "wanted"), [(1.0, 0), (0.125, 3), (4.0, -2), ([0.5, 0.5], 1), (2.0**-140, 140)])
+def test_exponent_of_a_scale(scale, wanted):
+    assert exponent(quantize(scale), "it") == wanted
+
+
+@pytest.mark.parametrize(
+    ("operation", "cause"),
+    [
+        (quantize(0.1), "the scale of it, 0.1, is no power of two"),
+        (quantize(0.0), "no power of two"),
+        (quantize(math.inf), "no power of two"),
+        (quantize(-0.5), "no power of two"),
+        (quantize(0.5, zero=3), "the zero point of it"),
+        (quantize([0.5, 0.25]), "the scales of it differ"),
+        (quantize(0.5, dtype="uint8"), "the type of it is uint8"),
+    ],
+)
+def test_scales_that_are_refused(operation, cause):
+    with pytest.raises(UnfitError, match=cause):
+        exponent(operation, "it")

@@ -1,0 +1,63 @@
+"""Layouts of VTA."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from toolchain.backends.vta.network import packing
+
+BLOCK = 16
+
+
+def evaluated(shape, write):
+    """Return what an expression makes of numbers of some shape, and those numbers."""
+    array = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
+    data, builder = relax.Var("x", relax.TensorType(shape, "int8")), relax.BlockBuilder()
+    with builder.function("main", [data]):
+        builder.emit_func_output(builder.emit(write(builder, data)))
+    main = relax.VirtualMachine(tvm.compile(builder.get(), target="llvm"), tvm.cpu())["main"]
+    return array, main(tvm.runtime.tensor(array)).numpy()
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2, 5), (2, 16, 3, 3), (1, 40, 1, 2), (3, 20)])
+def test_channels_in_blocks_and_back(shape):
+    def write(builder, data):
+        return packing.unpacked(builder.emit(packing.packed(data, BLOCK)), shape)
+
+    array, there_and_back = evaluated(shape, write)
+    assert np.array_equal(array, there_and_back)
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 3, 5), (3, 20)])
+def test_where_a_channel_lies(shape):
+    array, packed = evaluated(shape, lambda _, data: packing.packed(data, BLOCK))
+    assert packed.shape == packing.packed_shape(shape, BLOCK)
+    images = array.reshape(packing.image(shape))
+    assert np.array_equal(packed[:, 1, :, :, 0, 2], images[:, 18])
+    assert not packed[:, 1, ..., 4:].any()
+
+
+def test_where_a_weight_lies():
+    weights = np.random.default_rng(0).integers(-128, 128, (20, 40, 3, 2)).astype(np.int8)
+    packed = packing.packed_weights(weights, BLOCK)
+    assert packed.shape == (2, 3, 3, 2, 16, 16)
+    assert packed[1, 2, 1, 0, 3, 7] == weights[19, 39, 1, 0]
+    assert packed.any(axis=(0, 1, 2, 3)).all()
+    assert not packed[1, :, :, :, 4:].any()
+    assert not packed[:, 2, ..., 8:].any()
+
+
+def test_a_bias_ends_with_zeros():
+    packed = packing.packed_bias(np.arange(1, 21, dtype=np.int32), BLOCK)
+    assert packed.shape == (2, 1, 16)
+    assert packed.reshape(-1).tolist() == [*range(1, 21), *[0] * 12]
+
+
+@pytest.mark.parametrize(("shift", "weight"), [(0, 1), (5, 32), (6, 64), (15, 64)])
+def test_a_residual_is_shifted_by_weights_as_far_as_int8_goes(shift, weight):
+    held = packing.residual_weights(shift, BLOCK)
+    assert held.dtype == np.int8
+    assert np.array_equal(held, np.diag([weight] * BLOCK))

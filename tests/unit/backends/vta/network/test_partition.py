@@ -1,0 +1,237 @@
+"""Networks that are split between VTA and the CPU: their results are ONNX Runtime's, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+from tests.support.vta_nets import Net, calls, kernel_calls, layers, reference, run
+from toolchain import board
+from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
+from toolchain.backends.vta.network.partition import partitioned
+
+
+def split(net, *outputs, refusals=0):
+    made = partitioned(from_onnx(net.proto(*outputs)))
+    assert len(made.refused) == refusals
+    return made.module
+
+
+def check(net, *outputs, module=None, data=None):
+    """Compare a network whose results are int8 with ONNX Runtime; returns the split module."""
+    module = module or split(net, *outputs)
+    data = net.data() if data is None else data
+    wanted, found = reference(net.proto(*outputs), data), run(module, data)
+    assert len(wanted) == len(found)
+    for mine, its in zip(found, wanted, strict=True):
+        assert np.unique(its).size > 8
+        assert np.array_equal(mine, its)
+    return module
+
+
+def sizes(module):
+    return [(one.in_channels, one.out_channels, one.kernel, one.stride) for one in layers(module)]
+
+
+def basic_block(net, data, channels):
+    middle = net.layer(data, channels, channels, 3)
+    last = net.conv(middle, channels, channels, 3, pads=[1, 1, 1, 1])
+    return net.rounded(net.add("Relu", [net.add("Add", [last, data])]), 4)
+
+
+def bottleneck(net, data, inputs, channels, stride):
+    """Add a bottleneck block whose other branch is a convolution."""
+    first = net.layer(data, inputs, channels)
+    middle = net.layer(first, channels, channels, 3, stride=stride)
+    other = net.rounded(net.conv(data, inputs, 4 * channels, strides=[stride] * 2), 3)
+    whole = net.add("Add", [other, net.conv(middle, channels, 4 * channels)])
+    return net.rounded(net.add("Relu", [whole]), 4)
+
+
+@pytest.mark.parametrize("channels", [3, 40])
+def test_basic_block(channels):
+    net = Net(channels, 6)
+    module = check(net, basic_block(net, net.rounded("x", 4), channels))
+    assert [one.residual_shift for one in layers(module)] == [None, 9]
+    assert calls(module, "permute_dims") == 2
+
+
+def test_bottleneck_with_a_convolution_beside_it():
+    net = Net(24, 9)
+    module = check(net, bottleneck(net, net.rounded("x", 4), 24, 10, 2))
+    assert sizes(module) == [
+        (32, 16, (1, 1), (1, 1)),
+        (16, 16, (3, 3), (2, 2)),
+        (32, 48, (1, 1), (2, 2)),
+        (16, 48, (1, 1), (1, 1)),
+    ]
+    assert layers(module)[3].residual_shift == 10
+
+
+def test_region_changes_layout_at_its_edges_alone():
+    net = Net(16, 6)
+    data = bottleneck(net, basic_block(net, net.rounded("x", 4), 16), 16, 8, 2)
+    module = split(net, basic_block(net, data, 32))
+    assert len(layers(module)) == 8
+    assert [calls(module, name) for name in ("permute_dims", "quantize", "dequantize")] == [2, 1, 1]
+    given = {one for call in kernel_calls(module) for one in call.args[1].fields if isinstance(one, relax.Var)}
+    assert {str(one.ty.dtype) for one in given} == {"int8"}
+    assert len(given) == 8  # what enters, and the results but for the last
+
+
+def test_tensor_that_vta_and_the_cpu_read():
+    net = Net(24, 8)
+    shared = net.layer(net.rounded("x", 4), 24, 24, 3)
+    pooled = net.rounded(net.add("MaxPool", [shared], kernel_shape=[2, 2], strides=[2, 2]), 4)
+    module = check(net, net.layer(shared, 24, 16), net.layer(pooled, 24, 16), shared)
+    assert len(layers(module)) == 3
+    assert calls(module, "permute_dims") == 5  # two inputs, three results: the shared one is transposed once
+
+
+def test_int8_tensors_as_input_of_two_layers_are_turned_once():
+    net = Net(16, 4)
+    data = net.rounded("x", 4)
+    module = check(net, net.layer(data, 16, 16), net.layer(data, 16, 32))
+    assert calls(module, "permute_dims") == 3
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "clip", "both"])
+def test_activations(activation):
+    net = Net(16, 5)
+    made = net.conv(net.rounded("x", 4), 16, 16)
+    if activation in {"relu", "both"}:
+        made = net.add("Relu", [made])
+    if activation in {"clip", "both"}:
+        made = net.add("Clip", [made, net.hold(np.float32(-0.4)), net.hold(np.float32(1.97))])
+    (layer,) = layers(check(net, net.rounded(made, 4)))
+    wanted = {"none": (-128, 127), "relu": (0, 127), "clip": (-6, 32), "both": (0, 32)}
+    assert (layer.low, layer.high) == wanted[activation]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
+        ((3, 3), {"pads": [0, 1, 2, 0], "strides": [2, 1]}),
+        ((1, 5), {"pads": [0, 2, 0, 2], "strides": [1, 3]}),
+        ((3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2], "kernel_shape": [3, 3]}),
+    ],
+)
+def test_windows(kernel, attributes):
+    net = Net(20, (8, 10), batch=2)
+    made = net.add("Conv", [net.rounded("x", 4), net.weights(16, 20, *kernel), net.bias(16)], **attributes)
+    (layer,) = layers(check(net, net.rounded(made, 3)))
+    assert (layer.batch, layer.kernel) == (2, kernel)
+    assert layer.padding == tuple(attributes.get("pads", (0, 0, 1, 1)))
+
+
+def test_without_bias_and_shift():
+    net = Net(16, 4)
+    weights = net.add("DequantizeLinear", [net.hold(np.eye(16, dtype=np.int8)[:, :, None, None]), net.scale(0), "zero"])
+    (layer,) = layers(check(net, net.rounded(net.add("Conv", [net.rounded("x", 4), weights]), 4)))
+    assert (layer.shift, layer.bias) == (0, False)
+
+
+def test_bias_in_int32():
+    net = Net(16, 4)
+    numbers = net.hold(net.random.integers(-1000, 1000, 16).astype(np.int32))
+    bias = net.add("DequantizeLinear", [numbers, net.scale(12), net.hold(np.int32(0))])
+    made = net.add("Conv", [net.rounded("x", 4), net.weights(16, 16, 1, 1, exponent=9), bias])
+    module = split(net, net.rounded(made, 4))
+    assert layers(module)[0].bias
+    apart = np.abs(run(module, net.data())[0] - reference(net.proto(net.nodes[-1].output[0]), net.data())[0])
+    assert apart.max() <= 2**-4  # halves: VTA rounds them up, ONNX to even
+    assert np.mean(apart > 0) < 0.01
+
+
+def test_halves_at_the_entry_are_rounded_to_even():
+    net = Net(16, 8)
+    data = (net.random.integers(-300, 300, net.shape) / 32).astype(np.float32)
+    check(net, net.layer(net.rounded("x", 4), 16, 16), data=data)
+
+
+def test_dense_layers():
+    net = Net(20, 1, batch=3)
+    flat = net.rounded(net.add("Flatten", ["x"]), 4)
+    first = net.add("Gemm", [flat, net.weights(24, 20), net.bias(24)], transB=1)
+    second = net.add("MatMul", [net.rounded(net.add("Relu", [first]), 4), net.weights(24, 40)])
+    second = net.add("Add", [second, net.bias(40)])
+    assert sizes(check(net, net.rounded(second, 4))) == [(32, 32, (1, 1), (1, 1)), (32, 48, (1, 1), (1, 1))]
+
+
+def test_int8_result_of_a_network():
+    net = Net(20, 4)
+    net.layer(net.rounded("x", 4), 20, 20)
+    check(net, net.nodes[-2].output[0])
+
+
+def test_layers_that_are_the_same_share_a_kernel():
+    net = Net(16, 4)
+    data = net.rounded("x", 4)
+    for _ in range(3):
+        data = net.layer(data, 16, 16, 3)
+    module = split(net, data)
+    assert len({call.args[0] for call in kernel_calls(module)}) == 1
+
+
+def test_kernels_have_the_shapes_of_their_layer():
+    net = Net(24, 6)
+    module = split(net, basic_block(net, net.rounded("x", 4), 24))
+    for call in kernel_calls(module):
+        layer = Conv2d.from_json(str(module[call.args[0]].attrs[EXACT]))
+        kinds = [*(one.ty for one in call.args[1].fields), call.ty_args[0]]
+        shapes = [(tuple(map(int, kind.shape)), str(kind.dtype)) for kind in kinds]
+        assert tuple(shapes) == layer.arguments()
+        assert len(module[call.args[0]].params) == len(shapes)
+
+
+def residual_network():
+    """Return a network with a first convolution on floats and a last layer on floats."""
+    net = Net(3, 12)
+    weights, bias = net.hold(net.random.standard_normal((20, 3, 3, 3)).astype(np.float32) / 4), net.bias(20)
+    stem = net.add("Relu", [net.add("Conv", ["x", weights, bias], strides=[2, 2], pads=[1, 1, 1, 1])])
+    pooled = net.add("MaxPool", [stem], kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
+    data = basic_block(net, net.rounded(pooled, 4), 20)
+    flat = net.add("Flatten", [net.add("GlobalAveragePool", [data])])
+    head = net.hold(net.random.standard_normal((10, 20)).astype(np.float32))
+    return net, net.add("Gemm", [flat, head], transB=1)
+
+
+def test_residual_network():
+    net, output = residual_network()
+    module = split(net, output, refusals=1)
+    assert len(layers(module)) == 2
+    data = net.data()
+    assert np.allclose(run(module, data)[0], reference(net.proto(output), data)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_passes_of_the_cpu_leave_kernels_alone():
+    net, output = residual_network()
+    module = split(net, output, refusals=1)
+    lowered = Cpu(board.load("rpi4").resolved()).lowered_floats(module)
+    kept = [str(module[call.args[0]].attrs[EXACT]) for call in kernel_calls(module)]
+    found = [str(lowered[call.args[0]].attrs[EXACT]) for call in kernel_calls(lowered)]
+    assert [one for one in found if is_layer(one)] == kept
+    assert len(found) > len(kept)  # the first convolution is a layer of the CPU's now
+    edges = [str(variable.name_hint) for variable in lowered.get_global_vars() if "quantize" in str(variable)]
+    assert len(edges) == 2  # each in one step with the change of layout
+    assert not any(calls(lowered, name) for name in ("quantize", "dequantize", "permute_dims"))
+
+
+def test_layers_that_are_refused_compute_as_before():
+    net = Net(16, 6)
+    data = net.layer(net.rounded("x", 4), 16, 16)
+    spread = net.rounded(net.conv(data, 1, 16, 3, group=16), 4)
+    module = split(net, net.layer(spread, 16, 16), refusals=1)
+    assert len(layers(module)) == 2
+    check(net, net.nodes[-1].output[0], module=module)
+
+
+def test_network_of_floats_stays_as_it_is():
+    net = Net(16, 4)
+    module = split(net, net.add("Relu", ["x"]))
+    assert not layers(module)
+    assert calls(module, "nn.relu") == 1

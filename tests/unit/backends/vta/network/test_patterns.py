@@ -1,0 +1,170 @@
+"""Which layers VTA computes, and what is said of the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm.relax.frontend.onnx import from_onnx
+
+from tests.support.vta_nets import Net, layers
+from toolchain.backends.vta.network.partition import partitioned
+
+
+def refused(net, *outputs):
+    """Return why each of the layers stays on the CPU."""
+    return partitioned(from_onnx(net.proto(*outputs))).refused
+
+
+def only(net, output):
+    """Return the only refusal of a network of one layer."""
+    found = refused(net, output)
+    assert not layers(partitioned(from_onnx(net.proto(output))).module)
+    (one,) = found
+    assert one.hint
+    return one.cause
+
+
+def test_a_refusal_names_the_layer_as_a_user_can_find_it():
+    net = Net(20, (6, 8))
+    first = net.layer(net.rounded("x", 4), 20, 32, 3)
+    made = net.rounded(net.conv(first, 32, 16, 3, dilations=[2, 2]), 4)
+    (one,) = refused(net, made)
+    assert one.layer == "convolution 2: 1x32x6x8, 16x32x3x3 -> 1x16x2x4"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "cause"),
+    [
+        ({"group": 16}, "16 groups"),
+        ({"dilations": [2, 1]}, "dilated"),
+        ({"pads": [0, 16, 0, 0]}, "padding is 16"),
+    ],
+)
+def test_windows_that_are_refused(attributes, cause):
+    net = Net()
+    inputs = 16 // attributes.get("group", 1)
+    made = net.conv(net.rounded("x", 4), inputs, 16, 3, **attributes)
+    assert cause in only(net, net.rounded(made, 4))
+
+
+def test_window_larger_than_the_memory():
+    net = Net(16, 40)
+    made = net.conv(net.rounded("x", 4), 16, 16, 33)
+    assert "33x33" in only(net, net.rounded(made, 4))
+
+
+def test_floats_are_not_quantized_in_the_file():
+    net = Net()
+    made = net.add("Conv", ["x", net.hold(np.ones((16, 16, 1, 1), np.float32))])
+    one = refused(net, made)[0]
+    assert "not quantized in the file" in one.cause
+    assert "toolchain quantize" in one.hint
+
+
+def test_float_weights():
+    net = Net()
+    made = net.add("Conv", [net.rounded("x", 4), net.hold(np.ones((16, 16, 1, 1), np.float32))])
+    assert only(net, net.rounded(made, 4)) == "its weights are floats: they are not quantized in the file"
+
+
+def test_weights_that_are_computed():
+    net = Net(16, 1, batch=16)
+    data = net.rounded("x", 4)
+    assert "no constants" in only(net, net.rounded(net.add("Conv", [data, data]), 4))
+
+
+def test_float_result():
+    net = Net()
+    made = net.conv(net.rounded("x", 4), 16, 16)
+    assert "result is read as floats" in only(net, made)
+
+
+def test_result_that_is_read_twice():
+    net = Net()
+    made = net.conv(net.rounded("x", 4), 16, 16)
+    found = refused(net, net.rounded(made, 4), made)
+    assert "result is read as floats" in found[0].cause
+
+
+@pytest.mark.parametrize("place", ["input", "weights", "result"])
+def test_scale_that_is_no_power_of_two(place):
+    net = Net()
+    scales = {one: net.hold(np.float32(0.1 if one == place else 0.0625)) for one in ("input", "weights", "result")}
+    data = net.rounded("x", 0, scale=scales["input"])
+    made = net.add("Conv", [data, net.weights(16, 16, 1, 1, scale=scales["weights"])])
+    assert f"the scale of its {place}, 0.1, is no power of two" in only(
+        net, net.rounded(made, 0, scale=scales["result"])
+    )
+
+
+def test_scale_for_each_channel_of_the_weights():
+    net = Net()
+    scales = net.hold((2.0 ** -np.arange(16)).astype(np.float32))
+    zeros = net.hold(np.zeros(16, np.int8))
+    numbers = net.hold(np.ones((16, 16, 1, 1), np.int8))
+    weights = net.add("DequantizeLinear", [numbers, scales, zeros], axis=0)
+    made = net.add("Conv", [net.rounded("x", 4), weights])
+    assert only(net, net.rounded(made, 4)) == "the scales of its weights differ between channels"
+
+
+@pytest.mark.parametrize(
+    ("zero", "cause"), [(np.int8(1), "the zero point of its input"), (np.uint8(0), "input is uint8")]
+)
+def test_grid_of_the_input(zero, cause):
+    net = Net()
+    made = net.conv(net.rounded("x", 4, zero=net.hold(zero)), 16, 16)
+    assert cause in only(net, net.rounded(made, 4))
+
+
+def test_activation_that_vta_lacks():
+    net = Net()
+    made = net.add("Sigmoid", [net.conv(net.rounded("x", 4), 16, 16)])
+    assert only(net, net.rounded(made, 4)) == "sigmoid follows it before its result is int8"
+
+
+def test_sum_behind_the_activation():
+    net = Net()
+    data = net.rounded("x", 4)
+    made = net.add("Add", [net.add("Relu", [net.conv(data, 16, 16)]), data])
+    assert only(net, net.rounded(made, 4)) == "add follows it before its result is int8"
+
+
+def test_sum_with_floats():
+    net = Net()
+    made = net.add("Add", [net.conv(net.rounded("x", 4), 16, 16), "x"])
+    assert "what is added to it is not int8" in only(net, net.rounded(made, 4))
+
+
+def test_sum_with_two_tensors():
+    net = Net()
+    data = net.rounded("x", 4)
+    made = net.add("Add", [net.add("Add", [net.conv(data, 16, 16), data]), net.rounded(net.add("Relu", [data]), 4)])
+    assert only(net, net.rounded(made, 4)) == "more than one tensor is added to it"
+
+
+def test_sum_with_a_tensor_of_another_shape():
+    net = Net(16, 8)
+    data = net.rounded("x", 4)
+    row = net.rounded(net.add("MaxPool", [data], kernel_shape=[8, 8]), 4)
+    made = net.add("Add", [net.conv(data, 16, 16), row])
+    assert "another shape" in only(net, net.rounded(made, 4))
+
+
+def test_constant_that_changes_within_a_channel():
+    net = Net(16, 8)
+    numbers = net.hold(np.arange(64, dtype=np.float32).reshape(8, 8))
+    made = net.add("Add", [net.conv(net.rounded("x", 4), 16, 16), numbers])
+    assert "not the same for a whole channel" in only(net, net.rounded(made, 4))
+
+
+def test_dense_layer_on_floats_is_no_business_of_vta():
+    net = Net(16, 1)
+    flat = net.add("Flatten", ["x"])
+    assert refused(net, net.add("Gemm", [flat, net.hold(np.ones((16, 10), np.float32))])) == ()
+
+
+def test_dense_layer_with_a_float_result_is_named():
+    net = Net(16, 1)
+    flat = net.rounded(net.add("Flatten", ["x"]), 4)
+    (one,) = refused(net, net.add("Gemm", [flat, net.weights(10, 16)], transB=1))
+    assert one.layer == "dense layer 1: 1x16, 16x10 -> 1x10"

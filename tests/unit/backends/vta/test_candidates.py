@@ -1,0 +1,196 @@
+"""What a tuner may choose from on a board with a VTA, and what choices of another time are worth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support import nets
+from tests.support.nets import node, value
+from toolchain import board
+from toolchain.backends.base.attributes import CHOICE, LAYER
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.vta.backend import Vta
+from toolchain.backends.vta.candidates import TEMPLATE, likely
+from toolchain.backends.vta.codegen import functions, kernels
+from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.simulator import Simulator
+from toolchain.errors import BuildError
+from toolchain.models import importer
+from toolchain.models import source as model
+from toolchain.records import tasks
+
+BOARD = board.load("vta-sim-x86_64").resolved()
+TEMPLATES = Vta(BOARD).templates
+LAYER_OF = Conv2d(1, 8, 8, 32, 32, (3, 3), (1, 1), (1, 1, 1, 1), shift=9, low=0)
+TASK = LAYER_OF.task().to_json()
+# All channels of all 28x28 pixels at once: with a residual beside them, they are too many.
+LARGE = Conv2d(1, 28, 28, 32, 16, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
+WHOLE = Choice(tile_h=28, tile_w=28, tile_ci=2, tile_co=1)
+
+
+def document(choice):
+    return {"template": TEMPLATE, **choice.document()}
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """Let some choices turn out not to work when their instructions are written; returns the list of them."""
+    found, written = [], kernels.stream
+
+    def stream(layer, choice, *machine):
+        if choice in found:
+            raise BuildError("it does not fit after all")
+        return written(layer, choice, *machine)
+
+    functions.stream_of.cache_clear()
+    monkeypatch.setattr(functions.kernels, "stream", stream)
+    yield found
+    functions.stream_of.cache_clear()
+
+
+def test_candidates_are_documents_that_fit():
+    found = TEMPLATES.candidates(TASK)
+    assert len(found) > 10
+    assert found == json.loads(json.dumps(found))
+    assert {one["template"] for one in found} == {"vta"}
+    assert all(TEMPLATES.fits(TASK, one) for one in found)
+
+
+@pytest.mark.parametrize("residual", [0, 9])
+def test_what_is_tuned_without_a_residual_fits_with_one(residual):
+    exact = replace(LARGE, residual_shift=residual)
+    assert TEMPLATES.fits(LARGE.to_json(), document(WHOLE))
+    assert not TEMPLATES.fits(exact.to_json(), document(WHOLE))
+    assert all(TEMPLATES.fits(exact.to_json(), one) for one in TEMPLATES.candidates(exact.task().to_json()))
+
+
+def test_a_candidates_module_says_what_it_is():
+    choice = TEMPLATES.candidates(TASK)[-1]
+    function = TEMPLATES.module(TASK, choice)["main"]
+    assert str(function.attrs[LAYER]) == TASK
+    assert json.loads(str(function.attrs[CHOICE])) == choice
+
+
+GOOD = document(Choice(tile_h=8, tile_w=8))
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({}, True),
+        ({"template": "blocked"}, False),
+        ({"tile_h": 3}, False),
+        ({"tile_h": 0}, False),
+        ({"tile_h": "8"}, False),
+        ({"oc_threads": 3}, False),
+        ({"speed": 9}, False),
+    ],
+    ids=str,
+)
+def test_choices_of_another_time(change, fits):
+    choice = {**GOOD, **change}
+    assert TEMPLATES.fits(TASK, choice) == fits
+    assert (TEMPLATES.module(TASK, choice) is not None) == fits
+    chosen = TEMPLATES.chosen(TASK, choice)
+    assert (chosen == Choice(tile_h=8, tile_w=8)) == fits
+    assert fits or chosen == likely(Conv2d.from_json(TASK), TEMPLATES.device)
+
+
+def test_without_a_choice_it_is_the_likely_fastest():
+    exact, fastest = LAYER_OF.to_json(), kernels.candidates(LAYER_OF, TEMPLATES.device.config)[0]
+    assert TEMPLATES.chosen(exact, None) == TEMPLATES.chosen(exact, {}) == fastest
+
+
+def test_a_choice_that_does_not_fit_a_residual_gives_way():
+    assert TEMPLATES.chosen(LARGE.to_json(), document(WHOLE)) == WHOLE
+    exact = replace(LARGE, residual_shift=2)
+    assert TEMPLATES.chosen(exact.to_json(), document(WHOLE)) == likely(exact, TEMPLATES.device) != WHOLE
+
+
+def test_what_seems_to_fit_and_does_not_is_passed_over(refused):
+    first, second, *_ = kernels.candidates(LAYER_OF, TEMPLATES.device.config)
+    refused.append(first)
+    assert TEMPLATES.module(LAYER_OF.to_json(), document(first)) is None
+    assert TEMPLATES.chosen(LAYER_OF.to_json(), document(first)) == second
+    assert likely(LAYER_OF, TEMPLATES.device) == second
+
+
+def test_a_layer_without_any_tile_is_told():
+    huge = Conv2d(1, 64, 64, 16, 16, (64, 64))
+    with pytest.raises(BuildError, match="no tile that fits") as caught:
+        TEMPLATES.chosen(huge.to_json(), None)
+    assert "--without vta" in caught.value.hint
+    assert caught.value.details == huge.to_json()
+
+
+def test_names_and_work():
+    assert TEMPLATES.operator(TASK) == "vta_conv2d"
+    assert TEMPLATES.gflop(TASK) == pytest.approx(2 * 64 * 32 * 32 * 9 / 1e9)
+
+
+# --- what the CPU computes ---
+
+
+@pytest.fixture(scope="module")
+def layer(tmp_path_factory):
+    """The layer of a convolution on floats."""
+    proto = nets.model(
+        [node("Conv", ["x", "w"], ["y"])],
+        [value("x", (1, 8, 9, 9))],
+        [value("y", (1, 8, 7, 7))],
+        {"w": np.ones((8, 8, 3, 3), np.float32)},
+    )
+    source = model.load(nets.save(proto, tmp_path_factory.mktemp("conv")))
+    lowered = Vta(BOARD).lowered(importer.import_model(source).module)
+    return next(one.layer for one in tasks.extract(lowered, Vta(BOARD)) if one.operator == "conv2d")
+
+
+def test_the_cpus_layers_are_the_cpu_backends(layer):
+    own = Cpu(BOARD).templates
+    found = TEMPLATES.candidates(layer)
+    assert found == own.candidates(layer)
+    assert TEMPLATES.gflop(layer) == own.gflop(layer)
+    assert TEMPLATES.fits(layer, found[0])
+    assert not TEMPLATES.fits(layer, GOOD)
+    assert TEMPLATES.module(layer, found[0])["main"].script() == own.module(layer, found[0])["main"].script()
+
+
+def test_templates_of_the_cpu_can_be_left_out(layer):
+    used = TEMPLATES.candidates(layer)[0]["template"]
+    assert used not in {one["template"] for one in Vta(BOARD, [used]).templates.candidates(layer)}
+
+
+# --- the model of the machine ---
+
+
+def test_cycles_are_the_simulators():
+    machine, choice = Vta(BOARD).machine_model, TEMPLATES.candidates(TASK)[-1]
+    found = machine.cycles(TASK, choice)
+    own = {name: number for name, number in choice.items() if name != "template"}
+    stream = kernels.stream(LAYER_OF.task(), Choice.of(own))
+    assert found.cycles == Simulator().cycles(stream).cycles
+    assert (found.macs, found.macs_per_cycle) == (LAYER_OF.macs, 256)
+    assert found.cycles > found.macs / found.macs_per_cycle
+
+
+def test_another_choice_takes_other_cycles_and_a_residual_more():
+    machine, choices = Vta(BOARD).machine_model, TEMPLATES.candidates(TASK)
+    assert machine.cycles(TASK, choices[0]).cycles < machine.cycles(TASK, choices[-1]).cycles
+    assert machine.cycles(TASK, None) == machine.cycles(TASK, choices[0])
+    with_residual = replace(LAYER_OF, residual_shift=3).to_json()
+    assert machine.cycles(with_residual, choices[0]).cycles > machine.cycles(TASK, choices[0]).cycles
+
+
+def test_the_model_knows_nothing_of_the_cpu(layer):
+    assert Vta(BOARD).machine_model.cycles(layer, None) is None
+
+
+@pytest.mark.parametrize(("name", "mhz"), [("pynq-z1", 100.0), ("ultra96", 333.0)])
+def test_the_clock_is_the_devices(name, mhz):
+    machine = Vta(board.load(name).resolved()).machine_model
+    assert (machine.name, machine.clock_mhz) == ("hls-pynq", mhz)

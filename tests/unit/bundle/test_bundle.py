@@ -1,0 +1,384 @@
+"""Bundles and their packages: what goes in comes out, the same bytes every time, and nothing else is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import shutil
+import tarfile
+import time
+
+import numpy as np
+import pytest
+
+from tests.support import bundles as made
+from toolchain import bundle, files, tensors
+from toolchain.bundle.manifest import Modelled
+from toolchain.errors import InputError, VerificationError
+
+
+@pytest.fixture
+def package(tiny, tmp_path):
+    path = tmp_path / "tiny.oci.tar"
+    bundle.pack(tiny, path)
+    return path
+
+
+def members(package):
+    with tarfile.open(package) as archive:
+        return {name: archive.extractfile(name).read() for name in archive.getnames()}
+
+
+def rewritten(package, change):
+    """Write a package again with its members as `change` leaves them."""
+    content = members(package)
+    change(content)
+    other = package.with_name("other.oci.tar")
+    with tarfile.open(other, "w") as archive:
+        for name, data in content.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return other
+
+
+def blob_of(content, name):
+    """Name the member that holds a file of the bundle."""
+    manifests = json.loads(content["index.json"])["manifests"]
+    layers = [
+        layer
+        for entry in manifests
+        for layer in json.loads(content[path(entry["digest"])])["layers"]
+        if layer["annotations"]["org.opencontainers.image.title"] == name
+    ]
+    return path(layers[0]["digest"])
+
+
+def path(digest):
+    return "blobs/sha256/" + digest.removeprefix("sha256:")
+
+
+def test_unpacking_gives_back_what_was_packed(tiny, package, tmp_path):
+    found = bundle.unpack(package, tmp_path / "out")
+    assert found.digest == tiny.digest
+    assert found.manifest == tiny.manifest
+    names = {item.name for item in tiny.folder.iterdir()}
+    assert {item.name for item in found.folder.iterdir()} == names
+    assert all((found.folder / name).read_bytes() == (tiny.folder / name).read_bytes() for name in names)
+
+
+def test_a_package_is_the_same_bytes_in_another_folder_at_another_time(tiny, package, tmp_path):
+    elsewhere = tmp_path / "deep" / "er"
+    shutil.copytree(tiny.folder, elsewhere)
+    for item in elsewhere.iterdir():
+        os.utime(item, (time.time() - 86400, 0))
+        item.chmod(0o600)
+    again = tmp_path / "again.tar"
+    bundle.pack(bundle.load(elsewhere), again)
+    assert again.read_bytes() == package.read_bytes()
+
+
+def test_the_package_is_an_oci_image_layout(tiny, package):
+    content = members(package)
+    assert json.loads(content["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+    index = json.loads(content["index.json"])
+    described = index["manifests"][0]
+    assert described["digest"] == f"sha256:{tiny.digest}"
+    assert described["annotations"]["org.opencontainers.image.ref.name"] == tiny.manifest.name
+    manifest = json.loads(content[path(described["digest"])])
+    assert manifest["artifactType"] == described["artifactType"] == bundle.ARTIFACT
+    for entry in [manifest["config"], *manifest["layers"]]:
+        data = content[path(entry["digest"])]
+        assert (len(data), f"sha256:{files.sha256_bytes(data)}") == (entry["size"], entry["digest"])
+    titles = [layer["annotations"]["org.opencontainers.image.title"] for layer in manifest["layers"]]
+    assert titles == list(bundle.LAYERS)
+
+
+def test_the_reference_refers_to_the_bundle_and_does_not_change_its_digest(tiny, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny.folder, bare)
+    (bare / bundle.REFERENCE).unlink()
+    without = bundle.load(bare)
+    assert without.digest == tiny.digest
+    assert without.reference is None
+    target = tmp_path / "with.tar"
+    bundle.pack(tiny, target)
+    index = json.loads(members(target)["index.json"])
+    referrer = json.loads(members(target)[path(index["manifests"][1]["digest"])])
+    assert referrer["subject"]["digest"] == f"sha256:{tiny.digest}"
+
+
+def test_a_changed_parameter_changes_params_and_digest_alone(tiny, tmp_path):
+    other = made.reweighted(tiny, tmp_path / "other", seed=3)
+    assert other.digest != tiny.digest
+    changed = {name for name, record in other.manifest.files.items() if record != tiny.manifest.files[name]}
+    assert changed == {bundle.PARAMS}
+
+
+@pytest.mark.parametrize("name", sorted(bundle.LAYERS))
+def test_a_tampered_file_of_a_bundle_is_named(tiny, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.folder, copy)
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    with pytest.raises(VerificationError, match=name):
+        bundle.load(copy)
+
+
+def test_a_missing_file_of_a_bundle_is_named(tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.folder, copy)
+    (copy / bundle.PARAMS).unlink()
+    with pytest.raises(VerificationError, match=r"params.safetensors is missing"):
+        bundle.load(copy)
+
+
+@pytest.mark.parametrize("name", [*sorted(bundle.LAYERS), bundle.REFERENCE])
+def test_a_tampered_blob_is_refused_and_nothing_is_left(package, tmp_path, name):
+    def flip(content):
+        blob = blob_of(content, name)
+        data = bytearray(content[blob])
+        data[-1] ^= 1
+        content[blob] = bytes(data)
+
+    with pytest.raises(VerificationError):
+        bundle.unpack(rewritten(package, flip), tmp_path / "out")
+    assert {item.name for item in tmp_path.iterdir()} == {package.name, "other.oci.tar"}
+
+
+def lose_index(content):
+    del content["index.json"]
+
+
+def lose_blob(content):
+    del content[blob_of(content, bundle.PARAMS)]
+
+
+def break_index(content):
+    content["index.json"] = b"{"
+
+
+def tamper_manifest(content):
+    digest = json.loads(content["index.json"])["manifests"][0]["digest"]
+    content[path(digest)] = content[path(digest)].replace(b"mediaType", b"mediatype")
+
+
+def tamper_config(content):
+    digest = json.loads(content["index.json"])["manifests"][0]["digest"]
+    config = json.loads(content[path(digest)])["config"]["digest"]
+    content[path(config)] = content[path(config)].replace(b'"main"', b'"evil"')
+
+
+@pytest.mark.parametrize("change", [lose_index, lose_blob, break_index, tamper_manifest, tamper_config])
+def test_a_corrupt_package_is_refused(package, tmp_path, change):
+    with pytest.raises(VerificationError):
+        bundle.unpack(rewritten(package, change), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+def test_a_truncated_package_is_refused(package, tmp_path, share):
+    data = package.read_bytes()
+    package.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises((InputError, VerificationError)):
+        bundle.unpack(package, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_archive_is_no_package(tmp_path):
+    stranger = tmp_path / "other.tar"
+    with tarfile.open(stranger, "w") as archive:
+        data = json.dumps({"manifests": [{"digest": "sha256:0", "artifactType": "application/other"}]}).encode()
+        info = tarfile.TarInfo("index.json")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(InputError, match="holds no bundle"):
+        bundle.unpack(stranger, tmp_path / "out")
+
+
+def test_a_full_folder_is_not_unpacked_into(package, tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine").write_text("mine")
+    with pytest.raises(InputError, match="something else"):
+        bundle.unpack(package, full)
+    assert [item.name for item in full.iterdir()] == ["mine"]
+
+
+def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
+    with pytest.raises(InputError, match="holds no bundle"):
+        bundle.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("schema", 2), ("files", {"model.so": {"sha256": "short", "size": 1}}), ("library", "../evil.so"), ("inputs", 3)],
+)
+def test_a_manifest_of_another_form_is_refused(tiny, field, value):
+    document = json.loads(tiny.manifest.encoded())
+    document[field] = value
+    with pytest.raises(VerificationError, match="not valid"):
+        bundle.read_manifest(json.dumps(document).encode(), "a test")
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.02])
+def test_a_reference_keeps_what_computed_it_and_its_tolerance(tmp_path, tolerance):
+    given = bundle.Reference("a runtime 1.2", {"x": np.ones(3)}, {"y.z": np.zeros((2, 2))}, tolerance)
+    given.save(tmp_path)
+    found = bundle.Reference.read(tmp_path / bundle.REFERENCE)
+    assert (found.runtime, found.tolerance) == ("a runtime 1.2", tolerance)
+    assert found.inputs["x"].tolist() == [1, 1, 1]
+    assert found.outputs["y.z"].shape == (2, 2)
+
+
+def test_a_reference_with_a_senseless_tolerance_is_refused(tmp_path):
+    tensors.save(tmp_path / bundle.REFERENCE, {"input.x": np.ones(1)}, {"tolerance": "much"})
+    with pytest.raises(VerificationError, match="no number"):
+        bundle.Reference.read(tmp_path / bundle.REFERENCE)
+
+
+# --- tuning records --------------------------------------------------------------------------------------------
+
+RECORDS = b"what was applied\n"
+
+
+@pytest.fixture
+def tuned(tiny, tmp_path):
+    """A bundle that says that records were applied to it, and holds some."""
+    wanted = bundle.Tuned(files.sha256_bytes(RECORDS), tasks=2, tuned=1)
+    found = made.variant(tiny, tmp_path / "tuned", {}, records=wanted)
+    (found.folder / bundle.RECORDS).write_bytes(RECORDS)
+    return found
+
+
+def test_records_travel_in_the_package_and_to_no_device(tuned, tmp_path):
+    target = tmp_path / "tuned.tar"
+    bundle.pack(tuned, target)
+    content = members(target)
+    referrer = json.loads(content[path(json.loads(content["index.json"])["manifests"][2]["digest"])])
+    assert referrer["subject"]["digest"] == f"sha256:{tuned.digest}"
+    assert content[path(referrer["layers"][0]["digest"])] == RECORDS
+    found = bundle.unpack(target, tmp_path / "out")
+    assert found.digest == tuned.digest
+    assert found.records.read_bytes() == RECORDS
+    assert bundle.RECORDS not in found.manifest.files
+
+
+def test_a_package_without_records_is_of_the_same_bundle(tuned, tmp_path):
+    tuned.records.unlink()
+    bundle.pack(tuned, tmp_path / "bare.tar")
+    found = bundle.unpack(tmp_path / "bare.tar", tmp_path / "out")
+    assert found.digest == tuned.digest
+    assert found.records is None
+
+
+def test_other_records_do_not_pass_for_those_that_were_applied(tuned):
+    tuned.records.write_bytes(b"better ones\n")
+    with pytest.raises(VerificationError, match="records that were applied"):
+        bundle.load(tuned.folder)
+
+
+def test_records_beside_an_untuned_bundle_are_refused(tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny.folder, copy)
+    (copy / bundle.RECORDS).write_bytes(RECORDS)
+    with pytest.raises(VerificationError, match="records that were applied"):
+        bundle.load(copy)
+
+
+def test_records_that_were_changed_in_a_package_are_refused(tuned, tmp_path):
+    target = tmp_path / "tuned.tar"
+    bundle.pack(tuned, target)
+
+    def change(content):
+        content[blob_of(content, bundle.RECORDS)] = b"better ones\n"
+
+    with pytest.raises(VerificationError, match=r"records\.jsonl in the package is not what its digest says"):
+        bundle.unpack(rewritten(target, change), tmp_path / "out")
+
+
+def test_a_manifest_from_before_there_were_records_keeps_its_digest(tiny):
+    document = json.loads(tiny.manifest.encoded())
+    del document["records"]
+    older = files.canonical_json(document)
+    found = bundle.read_manifest(older, "here")
+    assert found.records is None
+    assert found.encoded() == older
+
+
+@pytest.mark.parametrize("value", [{"sha256": "abc"}, {"tasks": -1}, {"tuned": "many"}, 7])
+def test_a_manifest_with_other_words_about_records_is_refused(tiny, value):
+    document = json.loads(tiny.manifest.encoded()) | {"records": value}
+    with pytest.raises(VerificationError, match="manifest of here is not valid"):
+        bundle.read_manifest(files.canonical_json(document), "here")
+
+
+def test_what_a_model_says_is_part_of_the_manifest(tiny):
+    array = Modelled("ideal", 100.0, kernels=2, cycles=1000, macs=128_000, macs_per_cycle=256)
+    manifest = dataclasses.replace(tiny.manifest, modelled=array)
+    assert bundle.read_manifest(manifest.encoded(), "here") == manifest
+    assert (array.milliseconds, array.utilisation, array.gops) == pytest.approx((0.01, 0.5, 25.6))
+
+
+def test_a_manifest_without_a_model_says_nothing_of_it(tiny):
+    assert "modelled" not in json.loads(tiny.manifest.encoded())
+
+
+def webapp(folder):
+    """A folder that holds some manifest.json, and the work of years."""
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    (folder / "manifest.json").write_text('{"name": "webapp", "start_url": "/"}')
+    (folder / "index.html").write_text("<h1>mine</h1>")
+
+
+def bundle_and_git(folder, tiny):
+    shutil.copytree(tiny.folder, folder)
+    (folder / ".git").mkdir()
+
+
+def other_manifest(folder, tiny):
+    shutil.copytree(tiny.folder, folder)
+    (folder / "manifest.json").write_text('{"name": "webapp"}')
+
+
+def bundle_with_link(folder, tiny):
+    shutil.copytree(tiny.folder, folder)
+    (folder / "model.so").unlink()
+    (folder / "model.so").symlink_to("/usr/bin/env")
+
+
+def tree(folder):
+    return {str(item): item.read_bytes() if item.is_file() else None for item in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("make", [webapp, bundle_and_git, other_manifest, bundle_with_link])
+def test_a_folder_that_is_no_mere_bundle_is_left_alone(make, tiny, package, tmp_path):
+    folder = tmp_path / "folder"
+    make(folder) if make is webapp else make(folder, tiny)
+    before = tree(tmp_path)
+    for attempt in (bundle.check_target, lambda target: bundle.unpack(package, target)):
+        with pytest.raises(InputError, match="something else than a bundle") as caught:
+            attempt(folder)
+        assert caught.value.details
+        assert caught.value.hint
+        assert tree(tmp_path) == before
+
+
+def test_an_older_bundle_gives_way_to_a_package(tiny, package, tmp_path):
+    shutil.copytree(tiny.folder, tmp_path / "out")
+    (tmp_path / "out" / "graph.txt").write_text("damaged")
+    assert bundle.unpack(package, tmp_path / "out").digest == tiny.digest
+    assert {item.name for item in tmp_path.iterdir()} == {"out", package.name}
+
+
+def test_only_a_package_gives_way_to_a_package(tiny, package, tmp_path):
+    bundle.check_package_target(package)
+    for name, content in {"thesis.tar": b"mine", "model.onnx": b"\x08\x0a"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match="something else than a package"):
+            bundle.check_package_target(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == content

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from toolchain.cli import build, connection, containers, device, farm, options, survey, tuning, vta
+from toolchain.cli.gathering import gathered, option, record, same, single
+
+FAMILIES = [
+    kind
+    for module in (build, connection, containers, device, farm, options, survey, tuning, vta)
+    for kind in vars(module).values()
+    if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
+]
+
+
+@dataclass(frozen=True)
+class Inner:
+    much: int = option("-m", "--much", default=3, show_default=True, help="So much.")
+    where: tuple[Path, ...] = option("--in", type=options.PATH, multiple=True)
+
+
+@dataclass(frozen=True)
+class Outer:
+    first: str | None = option("--first")
+    inner: Inner = record(Inner)  # noqa: RUF009 - it returns a dataclass's field
+    last: bool = option("--last", is_flag=True)
+    again: int = same(options.ModelOptions, "seed")
+
+
+def taken(kind: type, *words: str) -> object:
+    """Return the record that a command gets which is called with these words."""
+    calls = []
+
+    @click.command()
+    @click.argument("files", nargs=-1)
+    @gathered("asked", kind)
+    def command(files: tuple[str, ...], asked: object) -> None:
+        calls.append((files, asked))
+
+    seen = CliRunner().invoke(command, words)
+    assert seen.exit_code == 0, seen.output
+    ((files, asked),) = calls
+    return (files, asked) if files else asked
+
+
+def test_a_record_in_a_record():
+    assert taken(Outer) == Outer() == Outer(None, Inner(3, ()), False, 0)  # noqa: FBT003
+    words = ["--in", "a", "f", "-m", "4", "--last", "--first", "one", "--in", "b", "--seed", "7"]
+    expected = Outer("one", Inner(4, (Path("a"), Path("b"))), last=True, again=7)
+    assert taken(Outer, *words) == (("f",), expected)
+
+
+def test_help_has_the_order_of_the_fields():
+    @click.command()
+    @click.option("--before")
+    @gathered("outer", Outer)
+    @click.option("--after")
+    def command() -> None:
+        """Do something."""
+
+    text = CliRunner().invoke(command, ["--help"]).output
+    found = re.findall(r"--(\w+)", text)
+    assert found == ["before", "first", "much", "in", "last", "seed", "after", "help"]
+    assert "-m, --much INTEGER  So much.  [default: 3]" in text
+    assert "Do something." in text
+
+
+@pytest.mark.parametrize("kind", FAMILIES, ids=lambda kind: kind.__name__)
+def test_a_record_made_in_code_is_what_an_empty_command_line_makes(kind):
+    assert taken(kind) == kind()
+
+
+def test_one_option_of_a_family():
+    @click.command()
+    @single(Inner, "where")
+    def command(where: tuple[Path, ...]) -> None:
+        click.echo(where[0].name)
+
+    assert CliRunner().invoke(command, ["--in", "x/y"]).output == "y\n"

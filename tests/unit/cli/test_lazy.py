@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.commands import toolchain
+from toolchain.cli import cli, lazy
+
+NAMES = cli.list_commands(click.Context(cli))
+MODULES = {path.stem for path in Path(lazy.__file__).parent.glob("*.py")}
+ALWAYS = {"commands", "console", "lazy", "reports", "terminal"}
+LOADED = """
+import json, sys, toolchain.cli
+sys.argv[0] = "toolchain"
+try: toolchain.cli.main()
+except SystemExit: print("\\n", json.dumps([name for name in sys.modules if name.startswith(("toolchain.", "tvm"))]))
+"""
+
+
+def loaded_by(*words: str) -> set[str]:
+    """Return the modules of the command line that are imported for some words, and what takes seconds."""
+    done = subprocess.run([sys.executable, "-c", LOADED, *words], capture_output=True, text=True, check=True)
+    found = set(json.loads(done.stdout.splitlines()[-1]))
+    ours = {name for name in MODULES if f"toolchain.cli.{name}" in found}
+    return (ours - ALWAYS) | (found & {"tvm", "toolchain.backends"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_line_about_a_command_is_its_own(name):
+    context = click.Context(cli)
+    command = cli.get_command(context, name)
+    assert command
+    assert command.name == name
+    for width in (45, 80, 1000):
+        assert cli._lines.commands[name].get_short_help_str(width) == command.get_short_help_str(width)
+
+
+def test_the_help_imports_no_command():
+    assert loaded_by("--help") == set()
+    out = toolchain("--help").out
+    assert all(f"\n  {name} " in out for name in NAMES)
+
+
+def test_completing_a_command_imports_none(monkeypatch):
+    for name, value in {"_TOOLCHAIN_COMPLETE": "bash_complete", "COMP_WORDS": "toolchain ", "COMP_CWORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert loaded_by() == set()
+    found = cli.shell_complete(click.Context(cli), "re")
+    assert [(one.value, one.help[:10]) for one in found] == [("records", "Look at tu"), ("releases", "List the r")]
+    assert "--debug" in {one.value for one in cli.shell_complete(click.Context(cli), "--")}
+
+
+def test_a_command_imports_what_it_is_made_of():
+    assert loaded_by("model", "list") == {"completion", "gathering", "models", "options"}
+    assert loaded_by("vta", "--help") >= {"vta", "toolchain.backends"}
+
+
+@pytest.mark.parametrize("group", ["", "boards", "vta"])
+def test_an_unknown_command(group):
+    seen = toolchain(*group.split(), "nothing")
+    assert (seen.code, seen.out) == (2, "")
+    assert "No such command 'nothing'" in seen.err

@@ -1,0 +1,147 @@
+"""The command, as it is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.support import int8_nets, nets
+from tests.support.commands import toolchain
+from toolchain import quantize
+from toolchain.models import source
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return nets.save(int8_nets.residual(), tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for number in range(10):
+        np.savez(samples / f"{number}.npz", x=np.random.default_rng(number).standard_normal((1, 3, 14, 14), np.float32))
+    return samples
+
+
+def test_a_model_becomes_a_quantized_one(file, folder, tmp_path):
+    done = toolchain("quantize", file, "--calibration", folder, "--samples", 8)
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[0] == "quantizing 5 convolutions of net with 8 sample(s)"
+    rows = {line.split()[0]: line for line in done.out.splitlines() if line}
+    assert "dB" in rows["fourth"]
+    assert "<<" in rows["fourth"]
+    assert rows["on"] == "on floats  stem"
+    assert "warning" not in done.out
+    assert quantize.is_quantized(source.load(str(tmp_path / "net-int8.onnx")))
+
+
+def test_a_zoo_network_and_random_samples(tmp_path):
+    output = tmp_path / "out.onnx"
+    done = toolchain("quantize", "squeezenet_v1.1", "--calibration", "random", "--samples", 1, "-o", output, "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert (document["samples"], len(document["layers"]), document["left"]) == (1, 25, ["stem.conv"])
+    assert "random numbers" in document["warnings"][0]
+    assert document["file"] == str(output)
+    assert document["sha256"] == source.load(str(output)).sha256
+
+
+def test_two_runs_write_the_same(file, folder, tmp_path):
+    for name in ("a", "b"):
+        toolchain(
+            "quantize",
+            file,
+            "--calibration",
+            folder,
+            "-o",
+            tmp_path / f"{name}.onnx",
+            "--report",
+            tmp_path / f"{name}.json",
+        )
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "ab")
+    assert first | {"file": ""} == second | {"file": ""}
+    assert first["top1_agreement"] == 1
+
+
+def test_a_quantized_model_is_left_as_it_is(file, folder, tmp_path):
+    toolchain("quantize", file, "--calibration", folder, "-o", tmp_path / "a.onnx")
+    done = toolchain("quantize", tmp_path / "a.onnx", "--calibration", folder, "-o", tmp_path / "b.onnx")
+    assert done.code == 0
+    assert "left as it is" in done.out
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_options_reach_the_quantizer(file, folder):
+    done = toolchain("quantize", file, "--calibration", folder, "--exclude", "third", "--method", "max")
+    assert "on floats  stem, third" in done.out
+    assert "scales by max" in done.out
+
+
+def test_an_open_shape_can_be_set(folder, tmp_path):
+    proto = int8_nets.residual()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    path = nets.save(proto, tmp_path)
+    asked = ["quantize", path, "--calibration", folder, "-o", tmp_path / "out.onnx"]
+    seen = toolchain(*asked)
+    assert (seen.code, "a batch of 1 is taken" in seen.err) == (0, True)
+    assert toolchain(*asked, "--shape", "x:2,3,14,14").code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [("odd.npz", b"rubbish", "odd.npz"), ("odd.npy", b"", "odd.npy"), ("odd.jpg", b"no picture", "odd.jpg")],
+)
+def test_a_bad_sample_is_named_and_nothing_is_written(file, folder, tmp_path, name, content, words):
+    (folder / name).write_bytes(content)
+    done = toolchain("quantize", file, "--calibration", folder)
+    assert done.code == 2
+    assert words in done.err
+    assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "samples"}
+
+
+def test_wrong_folders(file, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for calibration, words in (("empty", "no samples"), ("nowhere", "no folder")):
+        done = toolchain("quantize", file, "--calibration", tmp_path / calibration)
+        assert (done.code, words in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["-o", "--report"])
+def test_what_cannot_be_written_is_told_first(file, folder, tmp_path, option):
+    done = toolchain("quantize", file, "--calibration", folder, option, tmp_path / "nowhere" / "out")
+    assert done.code == 2
+    assert "cannot write" in done.err
+    assert "quantizing" not in done.err
+
+
+def test_the_written_model_runs(file, folder, tmp_path):
+    toolchain("quantize", file, "--calibration", folder, "-o", tmp_path / "a.onnx")
+    proto = onnx.load(tmp_path / "a.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert nets.run(proto, {"x": np.zeros((1, 3, 14, 14), np.float32)})[0].shape == (1, 10)
+
+
+def test_only_results_of_quantize_are_replaced(file, folder, tmp_path):
+    words = ("quantize", file, "--calibration", folder, "--samples", 2)
+    before = Path(file).read_bytes()
+    seen = toolchain(*words, "-o", file)
+    assert (seen.code, "is the model itself" in seen.err) == (2, True)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(before)
+    (tmp_path / "package.json").write_text('{"name": "webapp"}')
+    for more in (["-o", other], ["--report", tmp_path / "package.json"], ["--report", other]):
+        seen = toolchain(*words, *more)
+        assert (seen.code, "something else" in seen.err) == (2, True), seen.err
+    assert (Path(file).read_bytes(), other.read_bytes()) == (before, before)
+    assert (tmp_path / "package.json").read_text() == '{"name": "webapp"}'
+    for _ in range(2):
+        seen = toolchain(*words, "-o", tmp_path / "q.onnx", "--report", tmp_path / "q.json")
+        assert seen.code == 0, seen.err

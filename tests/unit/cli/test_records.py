@@ -1,0 +1,112 @@
+"""The `records` commands: their text and their JSON, and what they say to a wrong file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.support.tunings import KEY, OTHER, OTHER_KEY, TARGET, record, workload
+from toolchain.cli import records
+from toolchain.cli.console import Console
+from toolchain.errors import InputError
+from toolchain.records import Key, RecordFile
+from toolchain.tables import plain
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "rpi4.jsonl"
+    RecordFile(path).append(
+        [
+            workload(0, "conv", 4e6),
+            record(1, 2e-3, board="bench-1", tuner="grid"),
+            record(2, 1e-3, board="bench-2", tuner="grid"),
+            record(3, None),
+            record(4, 3e-3, target=OTHER, emulated=True),
+        ]
+    )
+    return path
+
+
+def run(*argv, say=str):
+    console = Console(say, print)
+    return records.records.main([str(one) for one in argv], standalone_mode=False, obj=console)
+
+
+def document(*argv):
+    found = run(*argv, "--json")
+    assert found.as_json
+    return json.loads(json.dumps(found.document, default=dataclasses.asdict))
+
+
+def test_show_prints_a_table_for_each_target(file):
+    text = plain(run("show", file).text)
+    first, second = text.split("\n\n")
+    assert first.startswith(f"target {KEY.id}  ")
+    assert "EMULATED" not in first
+    row = first.splitlines()[-1].split()
+    assert row[:8] == ["conv", "3", "crash", "1", "1.0000", "ms", "4.00", "bench-2"]
+    assert "EMULATED" in second.splitlines()[0]
+
+
+def test_show_as_json(file):
+    first, second = document("show", file)
+    assert (first["id"], first["target"], first["emulated"], second["emulated"]) == (KEY.id, TARGET, False, True)
+    assert first["tasks"][0]["failures"] == {"crash": 1}
+    assert first["tasks"][0]["latency_s"] == 1e-3
+
+
+def test_show_takes_the_boards_own_file(file, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_RECORDS", str(file.parent))
+    told = []
+    assert run("show", "--board", "rpi4", say=told.append).text == run("show", file).text
+    assert told == [f"tuning records: {file}"]
+    assert run("show", "--board", "boards/rpi4.toml").text == run("show", file).text
+
+
+def test_best_prints_the_fastest_of_each_target(file):
+    emulated = Key.of(OTHER, emulated=True)
+    assert run("best", file).text.splitlines() == [f"{KEY.id}  conv  1.0000 ms", f"{emulated.id}  conv  3.0000 ms"]
+    assert [one["index"] for one in document("best", file, "--target", KEY.id)] == [2]
+
+
+def test_distill_and_merge_tell_what_they_wrote(file, tmp_path):
+    kept, both = tmp_path / "best.jsonl", tmp_path / "both.jsonl"
+    assert run("distill", file, "-o", kept).text == f"{kept}: 2 records of 1 kernels"
+    assert document("merge", file, kept, "-o", both) == {"file": str(both), "workloads": 1, "trials": 4}
+    assert len(RecordFile(both).read().trials) == 4
+
+
+def test_export_wants_one_target(file, tmp_path):
+    with pytest.raises(InputError, match="records for 2 targets") as caught:
+        run("export", file, "-o", tmp_path / "out")
+    assert KEY.id in caught.value.details
+    assert "--target" in caught.value.hint
+
+
+@pytest.mark.parametrize("command", ["show", "best"])
+def test_another_target_is_refused_with_those_there_are(file, command):
+    with pytest.raises(InputError, match=f"no records for target {OTHER_KEY.id}") as caught:
+        run(command, file, "--target", OTHER_KEY.id)
+    assert KEY.id in caught.value.details
+
+
+@pytest.mark.parametrize(
+    "argv", [["show", "{}"], ["best", "{}"], ["distill", "{}", "-o", "x"], ["merge", "{}", "-o", "x"]], ids=" ".join
+)
+@pytest.mark.parametrize("content", [None, b"notes\n"], ids=["missing", "notes"])
+def test_a_wrong_file_is_named(tmp_path, monkeypatch, argv, content):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match="file") as caught:
+        run(*(word.format("file") for word in argv))
+    assert caught.value.hint
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_without_trials_says_so(tmp_path):
+    RecordFile(tmp_path / "empty.jsonl").append([workload()])
+    assert "holds no trials" in run("show", tmp_path / "empty.jsonl").text

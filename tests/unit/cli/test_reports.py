@@ -1,0 +1,208 @@
+"""Reports tell of the run that was asked for last, whatever became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.support.commands import toolchain
+from toolchain import files
+from toolchain.cli import reports
+from toolchain.errors import BuildError, DeviceError, InputError, VerificationError
+
+GREEN = '<testsuite name="toolchain deploy" tests="2" failures="0" errors="0"/>'
+REPORT = '{"schema_version": 1, "bundle_digest": "sha256:0", "outputs": {"ok": true}}'
+
+
+@pytest.fixture
+def green(tmp_path):
+    """The files of an earlier run that went well, and the options that name them."""
+    (tmp_path / "r.xml").write_text(GREEN)
+    (tmp_path / "r.json").write_text(REPORT)
+    return ["--junit", tmp_path / "r.xml", "--json", tmp_path / "r.json"]
+
+
+def told(tmp_path):
+    """Return what both files say, which must be the same: message and exit code."""
+    suite = ET.parse(tmp_path / "r.xml").getroot()  # noqa: S314 - our own file
+    wrong = [*suite.iter("failure"), *suite.iter("error")]
+    error = json.loads((tmp_path / "r.json").read_text())["error"]
+    assert [case.get("message") for case in wrong] == [error["message"]]
+    assert int(suite.get("failures")) + int(suite.get("errors")) == 1
+    return error
+
+
+WRONG = [
+    ["deploy", "no-such-model"],
+    ["deploy", "mlp", "--board", "x86_64"],
+    ["deploy", "mlp", "--board", "nonesuch"],
+    ["deploy", "mlp", "--budget", "much"],
+    ["deploy", "mlp", "--no-such-option"],
+    ["deploy"],
+    ["deploy", "mlp", "--records", "x", "--no-records"],
+    ["bench", "--board", "nonesuch"],
+    ["bench", "--no-such-option"],
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_a_wrong_input_leaves_nothing_green(words, green, tmp_path):
+    seen = toolchain(*words, *green)
+    assert seen.code == 2
+    error = told(tmp_path)
+    assert error["exit_code"] == 2
+    assert error["message"] in seen.err
+
+
+@pytest.mark.parametrize(
+    "fault", [InputError, BuildError, DeviceError, VerificationError, ZeroDivisionError, RecursionError]
+)
+def test_every_end_is_written(fault, green, tmp_path, monkeypatch):
+    def fails(*_arguments, **_options):
+        raise fault("the step failed")
+
+    monkeypatch.setattr("toolchain.pipeline.Pipeline.obtain", fails)
+    seen = toolchain("deploy", "mlp", *green)
+    error = told(tmp_path)
+    assert error["exit_code"] == seen.code == getattr(fault, "exit_code", 70)
+    assert "the step failed" in error["message"]
+
+
+def test_the_files_are_taken_before_the_model_is_looked_at(green, tmp_path, monkeypatch):
+    seen = []
+
+    def looks(*_arguments, **_options):
+        seen.append(told(tmp_path))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolchain.board.load", looks)
+    assert toolchain("deploy", "mlp", *green).code == 130
+    assert (seen[0]["message"], seen[0]["exit_code"]) == ("the run has not ended", None)
+    assert (told(tmp_path)["message"], told(tmp_path)["exit_code"]) == ("interrupted", 130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_leaves_nothing_green(number, green, tmp_path):
+    """A real process with a real signal, as soon as it is at work."""
+    command = [sys.executable, "-c", "from toolchain.cli import main; main()", "deploy", "mobilenet"]
+    words = [*command, "--root", str(tmp_path / "root"), *map(str, green)]  # the user's own may be busy
+    environment = os.environ | {"TOOLCHAIN_CACHE": str(files.cache_root())}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        before = next((line for line in process.stderr if "importing" in line), "it ended")
+        assert told(tmp_path)["message"] == "the run has not ended"
+        process.send_signal(number)
+        out, err = process.communicate()
+    expected = {signal.SIGTERM: "interrupted by SIGTERM", signal.SIGINT: "interrupted"}.get(number)
+    assert process.returncode == (130 if expected else -signal.SIGKILL), err
+    assert told(tmp_path)["message"] == (expected or "the run has not ended")
+    assert (out, before) == ("", "importing mobilenet\n")
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+@pytest.mark.parametrize("place", ["none/report", "folder", "/proc/none"])
+def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("toolchain.board.load", lambda _name: pytest.fail("a board was looked at"))
+    other = green[green.index("--junit" if option == "--json" else "--json") :][:2]
+    seen = toolchain("deploy", "mlp", option, tmp_path / place, *other)
+    assert (seen.code, "cannot write" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    assert "cannot write" in other[1].read_text()
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+@pytest.mark.parametrize("content", ['{"name": "webapp"}', "[]", '<testsuite name="pytest"/>', "\x08\x0a"])
+def test_files_of_others_are_left_alone(option, content, tmp_path):
+    (tmp_path / "mine").write_text(content)
+    seen = toolchain("deploy", "mlp", option, tmp_path / "mine")
+    assert (seen.code, "something else than" in seen.err) == (2, True), seen.err
+    assert (tmp_path / "mine").read_text() == content
+
+
+def test_reports_of_a_run_that_failed_give_way(green, tmp_path):
+    for _ in range(2):
+        assert toolchain("deploy", "no-such-model", *green).code == 2
+        assert "no-such-model" in told(tmp_path)["message"]
+
+
+def test_help_is_no_run(green, tmp_path):
+    assert toolchain("deploy", "--help", *green).code == 0
+    assert (tmp_path / "r.xml").read_text() == GREEN
+
+
+def test_quantize_invalidates_its_report(tmp_path):
+    (tmp_path / "q.json").write_text('{"layers": [], "top1_agreement": 1.0}')
+    assert toolchain("quantize", "nonesuch", "--calibration", "random", "--report", tmp_path / "q.json").code == 2
+    assert json.loads((tmp_path / "q.json").read_text())["error"]["exit_code"] == 2
+
+
+# --- errors as JSON --------------------------------------------------------------------------------------------
+
+ASKED = [
+    ["build", "nonesuch", "--json"],
+    ["deploy", "nonesuch", "--json", "-"],
+    ["deploy", "nonesuch", "--json=-"],
+    ["bench", "--board", "nonesuch", "--json", "-"],
+    ["model", "inspect", "nonesuch", "--json"],
+    ["boards", "check", "none.toml", "--json"],
+    ["status", "--board", "nonesuch", "--json"],
+    ["tune", "nonesuch", "--json", "--toolchain", "host"],
+    ["records", "show", "none.jsonl", "--json"],
+    ["build", "--json"],
+    ["build", "mlp", "--json", "--no-such-option"],
+    ["compare", "mlp", "--json", "--budget", "much"],
+]
+
+
+@pytest.mark.parametrize("words", ASKED, ids=" ".join)
+def test_errors_are_json_where_json_was_asked(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = toolchain(*words)
+    error = json.loads(seen.out)["error"]
+    assert set(error) == {"message", "details", "hint", "exit_code"}
+    assert error["exit_code"] == seen.code == 2
+    assert error["message"] in seen.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_internal_errors_and_interrupts_too(monkeypatch):
+    for fault, code in ((ZeroDivisionError("oh"), 70), (KeyboardInterrupt(), 130)):
+
+        def fails(fault=fault):
+            raise fault
+
+        monkeypatch.setattr("toolchain.board.names", fails)
+        seen = toolchain("boards", "--json")
+        assert json.loads(seen.out)["error"]["exit_code"] == seen.code == code
+
+
+def test_where_json_goes_to_a_file_standard_output_is_for_people(tmp_path):
+    seen = toolchain("deploy", "nonesuch", "--json", tmp_path / "r.json")
+    assert (seen.code, seen.out) == (2, "")
+
+
+def test_a_result_that_is_a_fault_stays_one_document(tmp_path):
+    (tmp_path / "typo.toml").write_text('conection = "ssh"\n')
+    seen = toolchain("boards", "check", tmp_path / "typo.toml", "--json")
+    assert seen.code == 2
+    assert json.loads(seen.out)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--json", "a"], "a"),
+        (["--json=a"], "a"),
+        (["--json", "a", "--json", "b"], "b"),
+        (["--json"], None),
+        (["--", "--json", "a"], None),
+        ([], None),
+    ],
+)
+def test_an_option_is_found_in_any_command_line(words, found):
+    assert reports.value_of(words, "--json") == found

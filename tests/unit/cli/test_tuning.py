@@ -1,0 +1,182 @@
+"""The tuning commands, as far as they need no board; tests/integration/test_tune.py has some."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import toolchain
+from toolchain.cli import tuning
+from toolchain.cli.connection import BoardOptions, DeviceOptions
+from toolchain.cli.device import DeployOptions
+from toolchain.cli.options import ModelOptions, SearchOptions
+from toolchain.tuning.report import page
+from toolchain.tuning.run import Plan
+from toolchain.tuning.trials import Options
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty folder, in which nothing may appear."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("DEVICES", "RECORDS", "BOARDS"):
+        monkeypatch.delenv(f"TOOLCHAIN_{name}", raising=False)
+    yield tmp_path
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_tasks_are_listed():
+    seen = toolchain("tasks", "mlp")
+    lines = seen.out.splitlines()
+    assert lines[0].split() == ["ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs"]
+    assert [line.split()[2] for line in lines[1:6]] == ["reshape", "dense", "dense", "dense", "softmax"]
+    assert "1x784, 128x784, 128 -> 1x128" in lines[2]
+    assert lines[-1].startswith("5 tasks, ")
+
+
+def test_tasks_as_json():
+    seen = toolchain("tasks", "mlp", "--board", "rpi4", "--json")
+    found = json.loads(seen.out)
+    assert [one["id"] for one in found] == list(range(5))
+    first = found[1]
+    assert set(first) == {"id", "name", "operator", "shape", "weight", "gflop", "workload", "args"}
+    assert (first["operator"], first["weight"], len(first["workload"])) == ("dense", 1, 16)
+    assert first["args"][0] == {"dtype": "float32", "shape": [1, 784]}
+    assert first["gflop"] == pytest.approx(2 * 784 * 128 / 1e9, rel=0.01)
+
+
+def test_tasks_of_some_operators():
+    found = json.loads(toolchain("tasks", "mlp", "--op", "dense", "--op", "4", "--json").out)
+    assert [one["id"] for one in found] == [1, 2, 3, 4]
+    assert [one["operator"] for one in found] == ["dense"] * 3 + ["softmax"]
+    assert toolchain("tasks", "mlp", "--op", "softmax").out.splitlines()[-1].startswith("1 tasks, ")
+
+
+QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "hint"),
+    [
+        (("tasks", "mpl"), "mpl", "mlp"),
+        (("tune", "mpl"), "mpl", "mlp"),
+        (("tasks", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
+        (("tune", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
+        (("tune", "mlp", "--op", "99"), "no task is called '99'", "toolchain tasks"),
+        (("tune", "mlp", "--tuner", "annealing"), "annealing", "evolutionary-xgb"),
+        (("tune", "mlp", "--trials", "0"), "--trials", "x>=1"),
+        (("tune", "mlp", "--board", "rpi4", "--tracker", "nonsense"), "'nonsense' is no address", "127.0.0.1:9190"),
+        ((*QUICK, "--tracker", "127.0.0.1:9190"), "local is this machine", "--board"),
+        ((*QUICK, "--host", "me@there"), "local is this machine", "--board"),
+        ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key goes with --tracker", "--board"),
+        ((*QUICK, "--board", "rpi5"), "rpi5", "rpi4"),
+        ((*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"), "'a b' is no folder", "absolute"),
+        ((*QUICK, "--board", "vta-sim"), "vta-sim computes none of the 3 chosen tasks", "toolchain tasks mlp"),
+        (("tune", "mlp", "--board", "vta-sim", "--float16"), "accelerator of vta-sim computes in int8", "--float16"),
+        (("tune", "mlp", "--shape", "data"), "--shape data", "NAME:"),
+        (("hardware", "--board", "rpi4"), "which rpi4 device", "--host"),
+        (("hardware", "--host", "me@there"), "local is this machine", "--board"),
+        (("deploy", "mlp", "--trials", "0"), "--trials", "x>=1"),
+    ],
+)
+def test_wrong_inputs(words, cause, hint):
+    seen = toolchain(*words)
+    assert (seen.code, cause in seen.err, hint in seen.err) == (2, True, True), seen.err
+    assert seen.out == ""
+    assert "Traceback" not in seen.err
+
+
+@pytest.mark.parametrize("content", ["notes\n", '{"a": 1}\n'])
+def test_a_file_that_is_no_file_of_records(folder, content):
+    path = folder / "notes.txt"
+    path.write_text(content)
+    seen = toolchain(*QUICK, "--toolchain", "host", "--records", path)
+    assert (seen.code, "notes.txt" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    assert path.read_text() == content, "it is somebody's"
+
+
+def test_records_where_nothing_can_be_written(folder):
+    (folder / "file").write_text("")
+    seen = toolchain(*QUICK, "--toolchain", "host", "--records", folder / "file" / "r.jsonl")
+    assert (seen.code, "file" in seen.err) == (2, True), seen.err
+
+
+@pytest.mark.parametrize("place", ["none/page.html", "folder"])
+def test_a_report_that_cannot_be_written_is_told_before_the_first_trial(folder, place):
+    (folder / "folder").mkdir()
+    seen = toolchain(*QUICK, "--report", folder / place)
+    assert (seen.code, f"cannot write {folder / place}" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
+    assert "importing" not in seen.err
+
+
+def test_a_page_of_others_is_left_alone(folder):
+    (folder / "index.html").write_text("<!DOCTYPE html><title>mine</title>")
+    seen = toolchain(*QUICK, "--report", folder / "index.html")
+    assert (seen.code, "something else than a report" in seen.err, "importing" in seen.err) == (2, True, False)
+    assert (folder / "index.html").read_text() == "<!DOCTYPE html><title>mine</title>"
+
+
+def test_an_earlier_page_gives_way(tmp_path):
+    (tmp_path / "page.html").write_text(page.page("an earlier run", []))
+    assert tuning._foreign_page(tmp_path / "page.html") == ""
+
+
+def test_what_deploy_tunes_with():
+    """The same as `tune` without an option."""
+    kind = BoardOptions("rpi4").board()
+    found = DeployOptions(device=DeviceOptions("rpi4", "pi@there")).tuning(7)
+    assert found.search.plan(kind, 0, None) == Plan(trials=7, options=Options(threads=kind.threads))
+    assert tuning.TuneOptions(search=SearchOptions(trials=7), device=found.device) == found
+
+
+def test_a_request_is_what_the_options_say(folder):
+    device = DeviceOptions("rpi4", "pi@there", root="~/here", identity=Path("key"))
+    asked = tuning.TuneOptions(device=device, threads=3, model=ModelOptions(("x:1,2",), seed=5), operators=("dense",))
+    found = asked.request("net.onnx", passing=True)
+    assert (found.model.shapes, found.model.given.seed, found.plan.seed) == ({"x": (1, 2)}, 5, 5)
+    assert (found.boards.host, found.boards.root, found.boards.purpose) == ("pi@there", "~/here", "tune net")
+    assert (found.boards.ssh.identity, found.plan.options.threads) == (Path("key"), 3)
+    assert (found.operators, found.passing, found.toolchain, found.without) == (("dense",), True, "", ())
+
+
+@pytest.mark.parametrize("command", ["tasks", "tune", "hardware", "compare"])
+def test_help_waits_for_nothing_heavy(command):
+    code = (
+        "import sys, toolchain.cli\n"
+        "try: toolchain.cli.main()\n"
+        "except SystemExit as end: print('exit', end.code, sorted({m.split('.')[0] for m in sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, check=True)
+    assert f"Usage: -c {command}" in done.stdout
+    assert "exit 0" in done.stdout
+    assert not [name for name in ("numpy", "onnx", "tvm", "tvm_ffi", "paramiko") if f"'{name}'" in done.stdout]
+
+
+@pytest.mark.parametrize("command", ["build", "tasks"])
+def test_half_precision_is_not_for_cpus(command, folder):
+    output = ("-o", folder / "bundle") if command == "build" else ()
+    seen = toolchain(command, "mlp", "--board", "x86_64", "--float16", *output)
+    assert seen.code == 2
+    assert "float32 or int8" in seen.err
+
+
+def test_a_template_for_a_board_that_has_none():
+    seen = toolchain("tasks", "mlp", "--board", "rk3399", "--without", "winograd")
+    assert seen.code == 2
+    assert "kernels for rk3399 are made without templates" in seen.err
+
+
+@pytest.mark.parametrize("command", ["build", "tasks"])
+@pytest.mark.parametrize("name", ["vta-sim", "pynq-z1"])
+def test_half_precision_is_not_for_int8_accelerators(command, name, folder):
+    output = ("-o", folder / "bundle", "--toolchain", "host") if command == "build" else ()
+    seen = toolchain(command, "mlp", "--board", name, "--float16", *output)
+    assert seen.code == 2
+    assert f"the accelerator of {name} computes in int8" in seen.err
+    assert "leave --float16 out" in seen.err
+    assert "importing" not in seen.err, "it is told first"

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import int8_nets, paths
+from tests.support.commands import toolchain
+from tests.support.paths import ROOT
+from toolchain.backends.vta.isa import Isa, Revision
+from toolchain.backends.vta.isa.config import DEFAULT
+from toolchain.backends.vta.isa.instructions import Alu, AluOp, Finish, Gemm, Load, Memory, Store, Tokens, Uop
+from toolchain.backends.vta.isa.stream import UOPS, Buffer, Stream
+
+DATA = paths.DATA / "vta"
+PROGRAM = (
+    Load(Memory.UOP, 0, 0, 1, 1, 1),
+    Load(Memory.INP, 0, 2, 1, 4, 4, tokens=Tokens(push_next=True)),
+    Gemm(0, 1, 1, 4, 0, 1, 0, 1, 0, 0, tokens=Tokens(pop_prev=True)),
+    Alu(AluOp.SHR, 0, 1, 1, 4, 0, 1, 0, 1, use_imm=True, imm=8, tokens=Tokens(push_next=True)),
+    Store(Memory.OUT, 0, 0, 1, 4, 4, tokens=Tokens(pop_prev=True)),
+    Finish(),
+)
+BUFFERS = (Buffer(Memory.INP, written=False, elements=6), Buffer(Memory.OUT, written=True, elements=4))
+STREAM = Stream(
+    DEFAULT, Revision.V2020_12, BUFFERS, PROGRAM, uops=(Uop(3, 5, 7),), relocations=((0, UOPS), (1, 0), (4, 1))
+)
+CONFIG = ROOT / "toolchain" / "backends" / "vta" / "configs" / f"{DEFAULT.name}.json"
+
+
+@pytest.fixture
+def kernel(tmp_path) -> Path:
+    path = tmp_path / "kernel.stream"
+    path.write_bytes(STREAM.encoded())
+    return path
+
+
+@pytest.fixture
+def old(tmp_path) -> Path:
+    path = tmp_path / "old.bin"
+    path.write_bytes(Isa(revision=Revision.V2020_07).encode_all(PROGRAM))
+    return path
+
+
+def done(*words: object) -> str:
+    seen = toolchain("vta", *words)
+    assert seen.code == 0, seen.err
+    return seen.out
+
+
+def failed(*words: object) -> str:
+    seen = toolchain("vta", *words)
+    assert (seen.code, seen.out) == (2, "")
+    return seen.err
+
+
+# --- disasm ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_listed(kernel):
+    out = done("disasm", kernel)
+    assert out.splitlines()[0] == f"{DEFAULT.name}, revision 2020-12: 6 instructions, 1 micro-ops"
+    assert "load     >l2g             LOAD INP   sram=0 from buffer 0 (INP) at 2, 1 x 4\n" in out
+    assert "acc=3" not in out
+
+
+def test_micro_ops_are_listed(kernel):
+    out = done("disasm", kernel, "--uops")
+    assert "uop 0: acc=3 inp=5 wgt=7" in out
+    assert "uop 0: acc=3 operand=5 wgt=7" in out
+
+
+def test_a_stream_as_json(kernel):
+    found = json.loads(done("disasm", kernel, "--json"))
+    assert [one["opcode"] for one in found["instructions"]] == ["LOAD", "LOAD", "GEMM", "ALU", "STORE", "FINISH"]
+    assert (found["instructions"][4]["pops"], found["instructions"][4]["buffer"]) == (["g2s"], "buffer 1 (OUT)")
+    assert "uops" not in found["instructions"][2]
+    found = json.loads(done("disasm", kernel, "--json", "--uops"))
+    assert found["instructions"][2]["uops"] == [{"index": 0, "uop": {"dst": 3, "src": 5, "wgt": 7}}]
+
+
+def test_bare_instructions_are_listed(old):
+    out = done("disasm", old, "--raw", "--revision", "2020-07")
+    assert "STORE OUT  sram=0 to DRAM at 0, 1 x 4" in out
+    assert out.startswith(f"{DEFAULT.name}, revision 2020-07: 6 instructions, 0 micro-ops")
+
+
+def test_bare_instructions_of_another_machine(old):
+    err = failed("disasm", old, "--raw")
+    assert f"error: {old}: instruction 3, " in err
+    assert "hint: check that --revision" in err
+
+
+def test_a_truncated_stream():
+    path = DATA / "truncated.stream"
+    err = failed("disasm", path)
+    assert f"error: {path}: this is no stream" in err
+    assert "--raw" in err
+
+
+def test_bare_instructions_that_are_cut_off(tmp_path):
+    path = tmp_path / "cut.bin"
+    path.write_bytes(Isa().encode_all(PROGRAM)[:-3])
+    assert f"{path}: instruction 5 is cut off after 13 of 16 bytes" in failed("disasm", path, "--raw")
+
+
+def test_a_missing_file(tmp_path):
+    assert "cannot read" in failed("disasm", tmp_path / "kernel.stream")
+
+
+def test_a_stream_names_its_machine_itself(kernel):
+    assert done("disasm", kernel, "--config", CONFIG, "--revision", "2020-12") == done("disasm", kernel)
+    expected = f"{kernel} is for {DEFAULT.name}, revision 2020-12"
+    assert expected in failed("disasm", kernel, "--revision", "2020-07")
+
+
+def test_a_faulty_configuration(kernel):
+    err = failed("disasm", kernel, "--config", DATA / "configs" / "unknown-key.json")
+    assert "did you mean LOG_UOP_BUFF_SIZE?" in err
+
+
+# --- isa -------------------------------------------------------------------------------------------------------
+
+
+def test_fields_are_shown():
+    out = done("isa")
+    assert out.startswith(f"{DEFAULT.name}, revision 2020-12\n")
+    assert "  imm             112..127   16  -32768 to 32767\n" in out
+    assert "  reset           7           1  0 to 1\n" in out
+    assert "  memory          7..9        3  UOP 0, WGT 1, INP 2, ACC 3, OUT 4\n" in out
+
+
+def test_fields_of_another_machine(tmp_path):
+    path = tmp_path / "vta_config.json"
+    path.write_text(CONFIG.read_text().replace('"LOG_BLOCK": 4', '"LOG_BLOCK": 5'))
+    out = done("isa", "--config", path, "--revision", "2020-07")
+    assert out.startswith("1x32_i8w8a32_15_15_18_17, revision 2020-07\n")
+    assert "  memory          7..8        2  OUT 0, WGT 1, INP 2, ACC 3\n" in out
+    assert "  wgt             20..27      8  0 to 255\n" in out
+
+
+def test_fields_as_json():
+    found = json.loads(done("isa", "--json"))
+    assert list(found["instructions"]) == ["LOAD", "STORE", "GEMM", "FINISH", "ALU", "UOP"]
+    fields = {one["name"]: one for one in found["instructions"]["ALU"]}
+    assert fields["imm"] == {"name": "imm", "low": 112, "width": 16, "signed": True, "values": {}}
+    assert fields["op"]["values"] == {"MIN": 0, "MAX": 1, "ADD": 2, "SHR": 3, "MUL": 4}
+
+
+def test_an_unknown_revision():
+    assert "2021-01" in failed("isa", "--revision", "2021-01")
+
+
+# --- the kernels of a network ---
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("network") / "net.onnx"
+    path.write_bytes(int8_nets.residual(16, 8).SerializeToString())
+    return path
+
+
+def test_kernels_of_a_network(network, tmp_path):
+    found = json.loads(done("kernels", network, "-o", tmp_path / "streams", "--json"))
+    kernels = found["kernels"]
+    assert {one["name"] for one in kernels} >= {"conv3x3s1-2x2x16-16", "conv1x1s2-3x3x16-16"}
+    for number, one in enumerate(kernels):
+        path = tmp_path / "streams" / f"{number:02}-{one['name']}.vta"
+        assert path.stat().st_size == one["bytes"]
+        assert len(Stream.decode(path.read_bytes()).instructions) == one["instructions"]
+        assert 0 < one["modelled"]["ideal"]["utilisation"] <= one["modelled"]["ideal"]["gops"] / 51.2 + 1e-3 <= 1
+    calls = sum(one["calls"] * one["modelled"]["hls-pynq"]["cycles"] for one in kernels)
+    assert found["modelled_ms"]["hls-pynq"] == pytest.approx(calls / 100e3)
+
+
+def test_kernels_as_a_table_are_told_to_be_modelled(network, tmp_path):
+    written = tmp_path / "streams"
+    text = done("kernels", network, "-o", written)
+    assert text.splitlines()[0].startswith("KERNEL")
+    assert "(not tuned)" in text
+    assert text.rstrip().endswith("cycles are modelled, not measured")
+    assert "FINISH" in done("disasm", min(written.iterdir()))
+
+
+def test_kernels_of_a_record(network, tmp_path):
+    records = tmp_path / "records.jsonl"
+    tuned = toolchain("tune", network, "--board", "vta-sim", "--trials", "4", "--records", records, "--json")
+    assert tuned.code == 0, tuned.err
+    found = json.loads(done("kernels", network, "--records", records, "--json"))
+    assert any(one["tuned"] for one in found["kernels"])
+
+
+def test_kernels_for_a_board_without_vta(network):
+    seen = toolchain("vta", "kernels", network, "--board", "x86_64")
+    assert (seen.code, "board x86_64 has no VTA" in seen.err) == (2, True)
+
+
+def test_kernels_into_a_folder_that_cannot_be(network, tmp_path):
+    (tmp_path / "file").write_text("")
+    seen = toolchain("vta", "kernels", network, "-o", tmp_path / "file" / "streams")
+    assert (seen.code, "cannot write" in seen.err) == (2, True)
+
+
+def test_only_the_streams_of_an_earlier_run_give_way(network, tmp_path):
+    written = tmp_path / "streams"
+    written.mkdir()
+    (written / "99-gone.vta").write_bytes(STREAM.encoded())
+    done("kernels", network, "-o", written)
+    assert not (written / "99-gone.vta").exists()
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    (written / "00-mine.vta").write_text("notes")
+    seen = toolchain("vta", "kernels", network, "-o", written)
+    assert (seen.code, "something else than the streams" in seen.err, "00-mine.vta" in seen.err) == (2, True, True)
+    assert "importing" not in seen.err, "it is told first"
+    (written / "00-mine.vta").unlink()
+    assert {path.name: path.read_bytes() for path in written.iterdir()} == before

@@ -1,0 +1,249 @@
+"""The compiler: a bundle whose parts fit together, the same bytes every time, and faults that name their cause."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.support import nets, qdq_nets, tunings
+from toolchain import board, bundle, files, tensors
+from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.vta.backend import Vta
+from toolchain.backends.vta.codegen.layers import is_layer
+from toolchain.board import Target
+from toolchain.compile import compiler, prepare
+from toolchain.compile.known import Known
+from toolchain.compile.request import BuildRequest
+from toolchain.errors import BuildError, InputError
+from toolchain.models import importer, inputs
+from toolchain.models import source as model
+from toolchain.models.request import Model
+from toolchain.records import RecordFile, Records, tasks
+
+COMMAND = "toolchain build net.onnx --board local --seed 0"
+CONVOLUTION = """
+from pathlib import Path
+import sys
+from toolchain import board
+from toolchain.compile import compiler
+from toolchain.compile.request import BuildRequest
+from toolchain.models import importer, inputs, source
+from toolchain.models.request import Model
+kind = board.load("local").resolved()
+model = importer.import_model(source.load("squeezenet_v1.1"))
+request = BuildRequest(Model("squeezenet_v1.1", {}, inputs.Source()), kind)
+made = compiler.build(model, request, Path(sys.argv[1]))
+print(made.digest)
+"""
+
+
+def build(proto, native, folder, records=None, shipped=None, **options):
+    path = folder / "net.onnx"
+    onnx.save(proto, path)
+    request = BuildRequest(Model(str(path), {}, inputs.Source()), native, **options)
+    imported = importer.import_model(model.load(str(path)))
+    return compiler.build(imported, request, folder / "bundle", known=Known(records, shipped))
+
+
+@pytest.mark.long
+def test_two_processes_in_two_folders_build_the_same_bundle(tmp_path):
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", CONVOLUTION, str(folder)],
+            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed, folder in [("1", tmp_path / "a" / "bundle"), ("2", tmp_path / "else" / "where")]
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_the_weights_are_params_and_not_in_library_or_graph(native, tmp_path):
+    marks = np.linspace(0.123, 0.987, 12, dtype=np.float32).reshape(3, 4)
+    proto = nets.model(
+        [nets.node("MatMul", ["x", "w"], ["y"])], [nets.value("x", (2, 3))], [nets.value("y", (2, 4))], {"w": marks}
+    )
+    made = build(proto, native, tmp_path, without=Cpu.template_names)  # which would pack them
+    params = tensors.load(made.folder / bundle.PARAMS)
+    assert [params[name].tolist() for name in made.manifest.params_order] == [marks.tolist()]
+    for name in (bundle.LIBRARY, bundle.GRAPH):
+        assert marks.tobytes() not in (made.folder / name).read_bytes()
+
+
+def test_the_manifest_says_what_the_bundle_needs(tiny, native):
+    manifest = tiny.manifest
+    assert (manifest.machine, manifest.triple) == (native.machine, native.triple)
+    assert [str(spec) for spec in manifest.inputs] == ["x 1x8 float32"]
+    assert [str(spec) for spec in manifest.outputs] == ["y 1x4 float32"]
+    assert manifest.target["kind"] == "llvm"
+    assert manifest.versions["tvm"] == "0.27.0.post1"
+    assert manifest.versions["tvm_ffi"] == "0.1.14.post1"
+    assert manifest.compiler["compiler"]
+    assert {"sse2"} <= set(manifest.cpu_features) or native.machine != "x86_64"
+
+
+def test_the_graph_is_there_for_machines_and_for_people(tiny):
+    assert "nodes" in json.loads((tiny.folder / bundle.GRAPH).read_bytes())
+    assert "def main" in (tiny.folder / bundle.GRAPH_TEXT).read_text()
+
+
+def test_a_folder_with_something_else_is_left_alone(native, tmp_path):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="something else"):
+        build(nets.relu(), native, tmp_path)
+    assert (tmp_path / "bundle" / "thesis.txt").read_text() == "mine"
+
+
+def test_an_older_bundle_is_replaced(native, tmp_path):
+    first = build(nets.relu((2, 3)), native, tmp_path)
+    second = build(nets.relu((4, 5)), native, tmp_path)
+    assert first.digest != second.digest
+    assert bundle.load(tmp_path / "bundle").digest == second.digest
+    assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
+
+
+def test_a_failed_build_leaves_the_older_bundle_and_nothing_else(native, tmp_path, monkeypatch):
+    first = build(nets.relu((2, 3)), native, tmp_path)
+
+    def refuse(*_arguments, **_options):
+        raise BuildError("the linker is out of order")
+
+    monkeypatch.setattr("toolchain.native.cross.HostCross.link", refuse)
+    with pytest.raises(BuildError, match="out of order"):
+        build(nets.relu((4, 5)), native, tmp_path)
+    assert bundle.load(tmp_path / "bundle").digest == first.digest
+    assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(("mcpu", "advice"), [("z80", "such as generic"), ("znver44", "did you mean znver4?")])
+def test_an_unknown_cpu_is_refused_with_advice(native, mcpu, advice):
+    board = dataclasses.replace(native, target=Target(mcpu=mcpu))
+    with pytest.raises(InputError, match=f"no CPU called '{mcpu}'") as caught:
+        _ = Cpu(board).target
+    assert advice in caught.value.hint
+
+
+def test_a_missing_compiler_is_a_build_error(native, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="not installed") as caught:
+        build(nets.relu(), native, tmp_path)
+    assert "doctor" in caught.value.hint
+
+
+# --- tuning records --------------------------------------------------------------------------------------------
+
+
+def convolution():
+    weights = {"k": np.random.default_rng(0).standard_normal((16, 8, 3, 3)).astype(np.float32)}
+    return nets.model(
+        [nets.node("Conv", ["x", "k"], ["c"]), nets.node("Relu", ["c"], ["y"])],
+        [nets.value("x", (1, 8, 10, 10))],
+        [nets.value("y", (1, 16, 8, 8))],
+        weights,
+    )
+
+
+def records_of(proto, native, folder):
+    path = folder / "net.onnx"
+    onnx.save(proto, path)
+    lowered = Cpu(native).lowered(importer.import_model(model.load(str(path))).module)
+    return Records.collect(tunings.of_kernels(lowered, Cpu(native)))
+
+
+def test_records_are_applied_and_named_in_the_manifest(native, tmp_path):
+    records, told = records_of(convolution(), native, tmp_path), []
+    made = build(convolution(), native, tmp_path, records=records, tell=told.append)
+    count = len(records.workloads)  # the convolution, and perhaps changes of layout around it
+    assert told == [f"applied tuning records for {count} of {count} tasks"]
+    assert made.manifest.records == bundle.Tuned(files.sha256_file(made.records), tasks=count, tuned=count)
+    assert made.manifest.command == f"{COMMAND} --records records.jsonl"
+    assert made.manifest.target["num-cores"] == native.cores
+
+
+def test_the_records_in_a_bundle_make_it_again(native, tmp_path):
+    records = records_of(convolution(), native, tmp_path)
+    first = build(convolution(), native, tmp_path, records=records)
+    (tmp_path / "again").mkdir()
+    again = build(convolution(), native, tmp_path / "again", records=RecordFile(first.records).read())
+    assert again.digest == first.digest
+
+
+def test_records_that_fit_nothing_leave_the_bundle_untuned(native, tmp_path):
+    first = build(nets.relu((2, 3)), native, tmp_path)
+    other = records_of(convolution(), native, tmp_path)
+    told = []
+    (tmp_path / "again").mkdir()
+    again = build(nets.relu((2, 3)), native, tmp_path / "again", records=other, tell=told.append)
+    assert told == ["applied tuning records for 0 of 1 tasks"]
+    assert again.digest == first.digest
+    assert again.records is None
+    assert again.manifest.records == bundle.Tuned()
+    assert again.manifest.command == f"{COMMAND} --no-records"
+
+
+def test_a_record_that_does_not_fit_is_told(native, tmp_path):
+    records = records_of(convolution(), native, tmp_path)
+    broken = Records(records.workloads, (dataclasses.replace(records.trials[0], trace='{"template": "nosuch"}'),))
+    told = []
+    made = build(convolution(), native, tmp_path, records=broken, tell=told.append)
+    assert "does not fit it any more" in told[0]
+    assert told[1] == f"applied tuning records for 0 of {len(records.workloads)} tasks"
+    assert made.records is None
+
+
+def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
+    build(convolution(), native, tmp_path, records=records_of(convolution(), native, tmp_path))
+    assert build(convolution(), native, tmp_path).records is None
+
+
+def test_the_users_records_win_over_shipped_ones(native, tmp_path):
+    records, told = records_of(convolution(), native, tmp_path), []
+    worst = [dataclasses.replace(one, samples_s=(1e-9,), target={"kind": "llvm"}) for one in records.trials]
+    shipped = Records({}, tuple(worst))
+    made = build(convolution(), native, tmp_path, records=records, shipped=shipped, tell=told.append)
+    assert (made.manifest.records.tuned, made.manifest.records.shipped) == (len(records.workloads), 0)
+    made = build(convolution(), native, tmp_path, shipped=shipped, tell=told.append)
+    assert (made.manifest.records.tuned, made.manifest.records.shipped) == (0, len(records.workloads))
+    assert made.manifest.command == f"{COMMAND} --records shipped"
+    assert "the toolchain's own records" in told[-1]
+
+
+# --- accelerators of int8 ---------------------------------------------------------------------------------------
+
+
+VTA = board.load("vta-sim").resolved()
+
+
+def quantized(proto, folder):
+    path = nets.save(proto, folder)
+    return prepare.suited(model.load(path), BuildRequest(Model(path, {}, inputs.Source(seed=3)), VTA))
+
+
+def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_path):
+    proto = qdq_nets.two_convolutions()
+    proto.graph.node[1].output[0] = "d"
+    proto.graph.node.append(nets.node("Add", ["d", "c"], ["y"]))
+    made = quantized(proto, tmp_path)
+    told = []
+    modelled = build(made.proto, VTA, tmp_path, tell=told.append).manifest.modelled
+    lowered = Vta(VTA).lowered(importer.import_model(made).module)
+    (exact,) = filter(is_layer, (str(one.attrs.get(EXACT, "")) for _, one in tasks.called(lowered)))
+    assert '"residual_shift":null' not in exact
+    assert modelled.cycles == Vta(VTA).machine_model.cycles(exact, None).cycles
+    assert (modelled.kernels, modelled.macs, modelled.macs_per_cycle) == (1, 36 * 16 * 16, 256)
+    assert (modelled.model, modelled.clock_mhz) == ("hls-pynq", 100.0)
+    assert [line for line in told if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]
+
+
+def test_what_the_cpu_computes_takes_no_modelled_cycles(tmp_path):
+    assert build(qdq_nets.two_convolutions(groups=4), VTA, tmp_path).manifest.modelled is None

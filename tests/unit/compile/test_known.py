@@ -1,0 +1,155 @@
+"""Which tuning records a build takes: the user's own, those that come with the toolchain, and for which board."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import tvm
+
+from tests.support import nets, qdq_nets, tunings
+from toolchain import board
+from toolchain.backends import backend_of
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.vta.backend import Vta
+from toolchain.compile import known, prepare
+from toolchain.compile.known import Known, record_key
+from toolchain.compile.request import BuildRequest
+from toolchain.errors import InputError
+from toolchain.models import importer, inputs, source
+from toolchain.models.request import Model
+from toolchain.records import RecordFile, Records, default_path, tasks
+from toolchain.records.apply import Applied
+
+
+def request(model, kind, *tell, **options):
+    return BuildRequest(Model(model, {}, inputs.Source()), kind, *tell, **options)
+
+
+def shipped(kind):
+    return known.shipped_records(backend_of(kind))
+
+
+# --- those that come with the toolchain ---
+
+
+def like(native, mcpu, cores):
+    return dataclasses.replace(native, target=dataclasses.replace(native.target, mcpu=mcpu), cores=cores)
+
+
+def test_shipped_records_are_for_cpus_of_the_same_vectors_and_about_as_many_cores(native):
+    found = shipped(like(native, "x86-64-v4", 2))
+    assert found is not None
+    assert len(found.trials) > 400
+    assert shipped(like(native, "znver4", 4)) is not None
+    assert len(shipped(like(native, "haswell", 2)).trials) > 100
+    assert shipped(like(native, "x86-64-v4", 16)) is None
+    assert shipped(like(native, "x86-64", 2)) is None
+    assert shipped(board.load("rpi4").resolved()) is None
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("network", ["mobilenet_v2", "squeezenet_v1.1", "resnet-18"])
+def test_shipped_records_are_for_layers_as_they_are_described_today(native, network, mcpu):
+    wanted = request(network, like(native, mcpu, 2))
+    lowered = wanted.backend.lowered(importer.import_model(source.load(network)).module)
+    applied = Known(shipped=known.shipped_for(wanted)).applied(lowered, wanted)
+    layers = [task for task in tasks.extract(lowered, wanted.backend) if task.layer]
+    assert applied.shipped == len(layers) > 10
+    assert set(applied.choices) == {task.layer for task in layers}
+
+
+# --- the user's own ---
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLCHAIN_RECORDS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def of_this_board(native, **fields):
+    return tunings.record(target=json.loads(record_key(Cpu(native)).target), **fields)
+
+
+def test_where_there_are_none_it_is_told_where_they_were_looked_for(native, folder):
+    told = []
+    wanted = request("mlp", native, told.append)
+    assert known.own_records(wanted) is None
+    assert not known.has_records(wanted)
+    assert told == []  # who looks says nothing: a build looks before its work, and when it begins
+    known.tell_of_own(wanted, None)
+    assert str(folder / "data") in told[0]
+
+
+def test_the_boards_own_are_found_unless_they_are_left_out(native, folder):
+    RecordFile(default_path(native.name)).append([of_this_board(native)])
+    assert known.has_records(request("mlp", native))
+    assert len(known.own_records(request("mlp", native)).trials) == 1
+    assert known.own_records(request("mlp", native, tuned=False)) is None
+    assert known.own_records(request("mlp", native, records=Path("shipped"))) is None
+
+
+def test_those_of_an_emulator_are_asked_for(native, folder):
+    RecordFile(default_path(native.name)).append([of_this_board(native, emulated=True)])
+    assert not known.has_records(request("mlp", native))
+    assert known.has_records(request("mlp", native, emulated=True))
+
+
+def test_those_that_are_named_must_suit_the_board(native, folder):
+    path = folder / "others.jsonl"
+    RecordFile(path).append([tunings.record(target=tunings.OTHER)])
+    with pytest.raises(InputError, match=f"has no records for {native.name}") as caught:
+        known.own_records(request("mlp", native, records=path))
+    assert "toolchain tune" in caught.value.hint
+
+
+def test_whoever_wants_shipped_ones_alone_is_told_where_there_are_none(native):
+    told = []
+    alone = request("mlp", dataclasses.replace(native, cores=999), told.append, records=Path("shipped"))
+    assert not known.has_records(alone)
+    assert known.shipped_for(alone) is None
+    assert told == [f"the toolchain has no records of its own that suit {native.name}"]
+
+
+def test_nothing_known_changes_nothing(native):
+    module = tvm.IRModule()
+    assert Known().applied(module, request("mlp", native)).module.same_as(module)
+
+
+@pytest.mark.parametrize(
+    ("applied", "emulated", "words"),
+    [
+        ({"tuned": 1, "shipped": 2}, False, ("--records records.jsonl",)),
+        ({"tuned": 1}, True, ("--records records.jsonl", "--emulated")),
+        ({"shipped": 2}, False, ("--records shipped",)),
+        ({}, True, ("--no-records",)),
+    ],
+)
+def test_the_options_that_apply_the_same_again(applied, emulated, words):
+    assert known.options(Applied(tvm.IRModule(), **applied), emulated=emulated) == words
+
+
+# --- accelerators ---
+
+
+VTA = board.load("vta-sim").resolved()
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_records_of_one_accelerator_are_not_applied_to_another(tmp_path, emulated):
+    """Even of the same CPU: one of them is simulated."""
+    path = nets.save(qdq_nets.two_convolutions(), tmp_path)
+    made = prepare.suited(source.load(path), request(path, VTA))
+    lowered = Vta(VTA).lowered(importer.import_model(made).module)
+    lines = tunings.of_kernels(lowered, Vta(VTA), emulated=True)
+    found = Known(Records.collect(lines))
+    pynq = dataclasses.replace(VTA, target=dataclasses.replace(VTA.target, device="vta-pynq-z1"))
+    other = board.load("pynq-z1").resolved()
+    assert bool(found.applied(lowered, request(path, VTA, emulated=emulated)).tuned) == emulated
+    assert found.applied(lowered, request(path, pynq, emulated=emulated)).tuned == 0
+    assert found.applied(lowered, request(path, other, emulated=emulated)).tuned == 0

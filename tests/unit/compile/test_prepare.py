@@ -1,0 +1,90 @@
+"""What is done to a model for its board: quantized where the accelerator computes int8 alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import nets, qdq_nets
+from toolchain import board, quantize
+from toolchain.backends import backend_of
+from toolchain.compile import prepare
+from toolchain.compile.request import BuildRequest
+from toolchain.models import inputs
+from toolchain.models import source as model
+from toolchain.models.request import Model
+
+VTA = board.load("vta-sim").resolved()
+GIVEN = inputs.Source(seed=3)
+
+
+def suited(proto, folder, kind=VTA, without=(), given=GIVEN):
+    """Return a model as it was and as it is for a board, and what was told."""
+    path, told = nets.save(proto, folder), []
+    source = model.load(path)
+    request = BuildRequest(Model(path, {}, given), kind, told.append, without=without)
+    return source, prepare.suited(source, request), told
+
+
+def test_a_network_of_floats_is_quantized_for_such_a_board(tmp_path):
+    source, made, told = suited(qdq_nets.two_convolutions(), tmp_path)
+    assert quantize.is_quantized(made)
+    assert not quantize.is_quantized(source)
+    assert (made.inputs, made.output_names, made.origin) == (source.inputs, source.output_names, source.origin)
+    (line,) = told
+    assert "8 samples" in line
+    assert "toolchain quantize" in line
+
+
+def test_it_is_calibrated_with_what_it_is_run_with(tmp_path):
+    np.savez(tmp_path / "wide.npz", x=np.full((1, 16, 6, 6), 1e4, np.float32))
+    _, usual, _ = suited(qdq_nets.two_convolutions(), tmp_path)
+    _, same, _ = suited(qdq_nets.two_convolutions(), tmp_path)
+    _, wide, _ = suited(qdq_nets.two_convolutions(), tmp_path, given=inputs.Source(npz=tmp_path / "wide.npz", seed=3))
+    assert usual.sha256 == same.sha256 != wide.sha256
+
+
+def test_a_quantized_network_stays_as_it_is(tmp_path):
+    _, made, _ = suited(qdq_nets.two_convolutions(), tmp_path)
+    _, again, told = suited(made.proto, tmp_path)
+    assert again.sha256 == made.sha256
+    assert told == []
+
+
+def test_a_quantized_network_is_compared_with_what_its_file_says_on_every_board(tmp_path):
+    source, made, _ = suited(qdq_nets.two_convolutions(), tmp_path)
+    local = board.load("local").resolved()
+    assert prepare.is_computed_to_the_letter(made, backend_of(local))
+    assert not prepare.is_computed_to_the_letter(source, backend_of(local))
+    assert prepare.is_computed_to_the_letter(source, backend_of(VTA))
+
+
+@pytest.mark.parametrize(("name", "without"), [("local", ()), ("rk3399", ()), ("vta-sim", ("vta",))])
+def test_elsewhere_a_network_stays_on_floats(tmp_path, name, without):
+    kind = board.load(name).resolved()
+    source, made, told = suited(qdq_nets.two_convolutions(), tmp_path, kind, without)
+    assert made is source
+    assert told == []
+    assert not backend_of(kind, without).computes_int8
+
+
+@pytest.mark.parametrize("proto", [nets.relu(), qdq_nets.two_convolutions(groups=4)], ids=["none", "grouped"])
+def test_a_network_without_a_convolution_to_quantize_is_the_cpus(tmp_path, proto):
+    source, made, told = suited(proto, tmp_path)
+    assert made is source
+    assert told == ["net has no convolution that could be quantized: the CPU computes everything"]
+
+
+def test_a_network_that_computes_with_integers_itself_is_the_cpus(tmp_path):
+    bytes_ = {"w": np.ones((4, 4), np.uint8)}
+    nodes = [
+        nets.node("DynamicQuantizeLinear", ["x"], ["b", "s", "z"]),
+        nets.node("MatMulInteger", ["b", "w"], ["i"]),
+        nets.node("Cast", ["i"], ["y"], to=1),
+    ]
+    proto = nets.model(nodes, [nets.value("x", (4, 4))], [nets.value("y", (4, 4))], bytes_)
+    source, made, told = suited(proto, tmp_path)
+    assert made is source
+    assert len(told) == 1
+    assert "compute with integers" in told[0]
+    assert told[0].endswith(": the CPU computes everything")

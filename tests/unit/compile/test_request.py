@@ -1,0 +1,71 @@
+"""What a build is asked for by: its backend, and the command line that asks the same again."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolchain import board
+from toolchain.backends.mali.backend import Mali
+from toolchain.backends.vta.backend import Vta
+from toolchain.compile.request import BuildRequest
+from toolchain.models import inputs
+from toolchain.models.request import Model
+
+MLP = Model("mlp", {}, inputs.Source(None, None, 3))
+RPI4 = board.load("rpi4").resolved()
+LOOKS = """
+import sys
+from toolchain.compile import request
+sys.exit(", ".join({"tvm", "onnx", "rich"} & set(sys.modules)) or 0)
+"""
+
+
+def test_a_request_alone_imports_no_compiler():
+    done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def test_the_backend_is_the_boards_and_is_made_once():
+    wanted = BuildRequest(MLP, board.load("rk3588").resolved())
+    assert isinstance(wanted.backend, Mali)
+    assert wanted.backend is wanted.backend
+    assert isinstance(BuildRequest(MLP, board.load("vta-sim").resolved()).backend, Vta)
+
+
+def test_templates_that_are_left_out_are_left_out_by_the_backend():
+    wanted = BuildRequest(MLP, RPI4, without=("winograd",))
+    assert wanted.backend.without == {"winograd"}
+    assert dataclasses.replace(wanted, without=()).backend.without == set()
+
+
+@pytest.mark.parametrize(("records", "alone"), [(None, False), (Path("shipped"), True), (Path("mine.jsonl"), False)])
+def test_the_word_for_no_records_but_those_of_the_toolchain(records, alone):
+    assert BuildRequest(MLP, RPI4, records=records).only_shipped is alone
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (MLP, {}, "mlp.onnx --board rpi4 --seed 3"),
+        (MLP, {"toolchain": "host"}, "mlp.onnx --board rpi4 --toolchain host --seed 3"),
+        (MLP, {"toolchain": RPI4.toolchain}, "mlp.onnx --board rpi4 --seed 3"),
+        (
+            Model("x", {"b": (1, 2), "a": (3,)}, inputs.Source()),
+            {},
+            "mlp.onnx --board rpi4 --shape a:3 --shape b:1,2 --seed 0",
+        ),
+    ],
+    ids=["plain", "host", "the board's own", "shapes"],
+)
+def test_the_command_that_makes_it_again(model, options, words):
+    assert BuildRequest(model, RPI4, **options).command("mlp.onnx") == f"toolchain build {words}"
+
+
+def test_half_precision_is_part_of_the_command():
+    kind = board.load("rk3588").resolved().in_float16()
+    assert BuildRequest(MLP, kind).command("mlp").split()[-3:] == ["--float16", "--seed", "3"]

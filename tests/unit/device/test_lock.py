@@ -1,0 +1,283 @@
+"""The lock of a device's store, taken through a real /bin/sh by real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.stores import blob, client, locked, release, soon
+from toolchain.device import lock
+from toolchain.device.lock import Owner
+from toolchain.device.store import BlobState, Store
+from toolchain.errors import BusyError, DeviceError
+from toolchain.shell import LocalShell
+
+ME = Owner("me", "tests")
+
+
+def test_lock_excludes_and_names_its_holder(store, root):
+    with (
+        client(root),
+        pytest.raises(DeviceError, match="busy: the other one holds it: a deploy") as caught,
+        store.lock(ME),
+    ):
+        pytest.fail("two holders")
+    assert "free the device" in caught.value.details
+
+
+def test_whoever_looks_sees_the_holder_and_since_when(store, root):
+    with client(root), pytest.raises(BusyError, match="busy: the other one holds it: a deploy") as caught:
+        store.check_free()
+    since = r"since \d\d:\d\d:\d\d, for \d+ s by now"
+    assert re.match(since + r"; the last sign of life came \d+ s ago", caught.value.details)
+    assert caught.value.exit_code == 75
+
+
+def test_looking_takes_no_lock(store, root):
+    store.check_free()
+    assert not (root / "lock").exists()
+    with locked(store):
+        pass
+    before = (root / "lock").read_text()
+    store.check_free()
+    assert (root / "lock").read_text() == before
+
+
+@contextlib.contextmanager
+def held(root: Path) -> Iterator[subprocess.Popen[str]]:
+    """Hold the lock without signing it, as between taking it and signing, or on a full disk."""
+    words = ["flock", str(root / "lock"), "sh", "-c", "echo held; read x"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        yield other
+        other.stdin.close()
+
+
+def test_a_holder_that_gave_no_sign_of_life_is_not_in_the_way(store, root):
+    store.facts()
+    with held(root) as other:
+        (root / "lock").write_text(f"idle {other.pid} 1 gone\n")
+        os.utime(root / "lock", (time.time() - 60,) * 2)
+        store.check_free()
+
+
+def test_a_holder_without_a_name_is_seen(store, root):
+    store.facts()
+    with held(root), pytest.raises(BusyError, match="busy: someone"):
+        store.check_free()
+
+
+def test_lock_is_free_afterwards(store):
+    for _ in range(3):
+        with locked(store):
+            pass
+
+
+def test_lock_is_free_after_an_error(store):
+    with pytest.raises(ZeroDivisionError), locked(store):
+        raise ZeroDivisionError
+    with locked(store):
+        pass
+
+
+def test_unsigned_lock_is_busy(store, root):
+    """Between taking the lock and signing it, or on a full disk, its holder has no name."""
+    store.facts()
+    with held(root), pytest.raises(DeviceError, match="busy: someone"), store.lock(ME):
+        pytest.fail("two holders")
+
+
+def test_lock_frees_when_its_client_is_killed(store, root):
+    with client(root) as other:
+        other.kill()
+        other.wait()
+        assert soon(lambda: can_lock(store), 2)
+
+
+def can_lock(store: Store) -> bool:
+    try:
+        with store.lock(ME):
+            return True
+    except DeviceError:
+        return False
+
+
+def test_silent_client_loses_its_lock(store, root, tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "LEASE_S", 1)
+    with client(root, "sys.stdin.readline(); store.activate('a' * 64)") as other:
+        other.send_signal(signal.SIGSTOP)
+        assert soon(lambda: can_lock(store))
+        with locked(store):
+            mine = release(store, tmp_path, "mine")
+            other.send_signal(signal.SIGCONT)
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert "lost its lock" in other.stdout.readline()
+            assert store.current().digest == mine
+    assert len(store.generations()) == 1
+
+
+def test_client_with_a_heartbeat_keeps_its_lock(store, root, monkeypatch):
+    monkeypatch.setattr(lock, "LEASE_S", 2)
+    with client(root):
+        time.sleep(3.5)
+        assert not can_lock(store)
+
+
+def test_long_script_keeps_the_lock(store, root, monkeypatch):
+    """While a script runs its holder reads no signs of life."""
+    monkeypatch.setattr(lock, "LEASE_S", 1)
+    with client(root, "store._change('sleep 3'); store.activate('a' * 64); print('well')") as other:
+        time.sleep(2.5)
+        assert not can_lock(store)
+        assert other.stdout.readline() == "well\n"
+
+
+def test_last_change_of_a_killed_client_comes_before_the_next_ones(store, root, tmp_path):
+    with client(root, "store._change('sleep 1; ln -sfn ../releases/theirs generations/1')") as other:
+        time.sleep(0.3)
+        other.kill()
+        other.wait()
+        assert soon(lambda: can_lock(store))
+        with locked(store):
+            mine = release(store, tmp_path, "mine")
+        time.sleep(1)
+    assert store.current().digest == mine
+
+
+def test_woken_client_cannot_touch_what_was_checked(store, root, tmp_path, monkeypatch):
+    """Its upload goes on in a file of its own, not in the one that the next deploy continues and publishes."""
+    monkeypatch.setattr(lock, "LEASE_S", 1)
+    data = os.urandom(1 << 20)
+    path, digest = blob(tmp_path, data)
+    (tmp_path / "half").write_bytes(data[: 1 << 19])
+    upload = (
+        f"store.examine(['{digest}']);"
+        f"sink = open(f'{{store.root}}/blobs/partial/{{store._held.token}}/{digest}', 'ab', 0);"
+        f"sink.write(open({str(tmp_path / 'half')!r}, 'rb').read()); print('half', flush=True);"
+        "sys.stdin.readline(); sink.write(b'more'); print('more', flush=True)"
+    )
+    with client(root, upload) as other:
+        assert other.stdout.readline() == "half\n"
+        other.send_signal(signal.SIGSTOP)
+        assert soon(lambda: can_lock(store))
+        with locked(store):
+            assert store.examine([digest])[digest] == BlobState("partial", 1 << 19)
+            store.push(path, digest, 1 << 19, None)
+            assert store.publish([digest]) == ()
+            other.send_signal(signal.SIGCONT)
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == "more\n"
+            assert store.examine([digest])[digest].state == "have"
+
+
+# --- who holds it ---
+
+
+def test_an_owner_has_a_name_even_for_a_nameless_user(monkeypatch):
+    assert "@" in Owner.here("deploy").who
+    monkeypatch.setattr(lock, "getpass", SimpleNamespace(getuser=lambda: {}["no such user"]))
+    assert Owner.here("deploy").who
+
+
+def test_whoever_finds_it_taken_is_told_how_to_end_it(store):
+    owner = Owner("ann@desk pid 7", "sh -c 'a \\n b'\n  c\td", "toolchain farm release a")
+    with store.lock(owner), pytest.raises(BusyError) as caught, Store(LocalShell(), store.root).lock(ME):
+        pass
+    assert caught.value.message == "local is busy: ann@desk pid 7 holds it: sh -c 'a \\n b' c d"
+    assert caught.value.hint == "run the command again when that has ended; `toolchain farm release a` there ends it"
+
+
+def test_the_lock_of_an_earlier_toolchain_is_understood(store, root):
+    store.facts()
+    with held(root) as other:
+        (root / "lock").write_text(f"busy {other.pid} {int(time.time()) - 65} ann@desk\n")
+        with pytest.raises(BusyError, match=r"busy: ann@desk holds it$") as caught:
+            store.check_free()
+        assert re.search(r"for 6\d s by now", caught.value.details)
+
+
+def test_a_lost_lock_is_noticed(store, root, monkeypatch):
+    monkeypatch.setattr(lock, "_HEARTBEAT_S", 0.1)
+    told = []
+    with store.lock(ME, lost=lambda: told.append("lost")) as lease:
+        lease.check()
+        os.kill(int((root / "lock").read_text().split()[1]), signal.SIGKILL)
+        assert soon(lambda: told == ["lost"])
+        with pytest.raises(DeviceError, match="lost its lock"):
+            lease.check()
+
+
+# --- inside of a lock ---
+
+
+@pytest.fixture
+def outer(store, monkeypatch):
+    """A lock that is held for this process and its children."""
+    store.facts()
+    with Store(LocalShell(), store.root).lock(Owner("outer", "farm lock"), within="ab12") as lease:
+        monkeypatch.setenv(lock.WITHIN, "ab12")
+        yield lease
+
+
+def test_work_inside_of_a_lock(outer, store, root, tmp_path):
+    store.check_free()
+    with locked(store):
+        mine = release(store, tmp_path, "mine")
+    assert store.current().digest == mine
+    assert (root / "lock").read_text().endswith("outer\tfarm lock\t\tab12\n")
+
+
+def test_one_at_a_time_works_inside_of_a_lock(outer, store, root):
+    with client(root):
+        with pytest.raises(BusyError, match="the other one holds it"), store.lock(ME):
+            pass
+        with pytest.raises(BusyError, match="the other one holds it"):
+            store.check_free()
+    with store.lock(ME):
+        pass
+
+
+@pytest.mark.parametrize("token", ["", "ab13", "12", "$(touch x)"])
+def test_others_are_outside_of_it(outer, store, monkeypatch, token):
+    monkeypatch.setenv(lock.WITHIN, token)
+    with pytest.raises(BusyError, match="outer holds it: farm lock"), store.lock(ME):
+        pass
+    with pytest.raises(BusyError, match="outer holds it: farm lock"):
+        store.check_free()
+
+
+def test_who_works_inside_of_a_lock_that_ends_changes_nothing_more(store, root, monkeypatch):
+    """And nobody else begins before that one has ended, too."""
+    store.facts()
+    outer = Store(LocalShell(), store.root).lock(Owner("outer", "farm lock"), within="ab12")
+    outer.__enter__()
+    monkeypatch.setenv(lock.WITHIN, "ab12")
+    with client(root, "sys.stdin.readline(); store.activate('a' * 64)") as inner:
+        monkeypatch.delenv(lock.WITHIN)
+        outer.__exit__(None, None, None)
+        with pytest.raises(BusyError, match="the other one holds it"), store.lock(ME):
+            pass
+        inner.stdin.write("\n")
+        inner.stdin.flush()
+        assert "lost its lock" in inner.stdout.readline()
+        assert soon(lambda: can_lock(store))
+    assert store.generations() == ()
+
+
+def test_a_sign_of_life_is_never_seen_half(outer, root):
+    """Who works inside of a lock reads its token at any moment."""
+    stop = time.monotonic() + 0.3
+    while time.monotonic() < stop:
+        outer.beat()
+        assert (root / "lock").read_text().endswith("\tab12\n")

@@ -1,0 +1,78 @@
+"""Calling the runner; what it does itself is in integration/test_runner.py."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from toolchain.device import deploy, runner
+from toolchain.device.runner import Plan
+from toolchain.errors import DeviceError
+from toolchain.shell import LocalShell
+
+
+@pytest.fixture
+def places(tiny, program, tmp_path):
+    """The folders of a call, without a store; the root has a name that a shell would take apart."""
+    root = tmp_path / "the root's"
+    (root / "inputs").mkdir(parents=True)
+    runner.tensors.save(root / "inputs" / runner.INPUTS, deploy.samples_of(tiny).inputs)
+    return root, {"runners": str(program.path.parent), "inputs": str(root / "inputs")}
+
+
+def test_smoke_call(tiny, places):
+    root, folders = places
+    run = runner.call(LocalShell(), str(root), folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
+    assert np.allclose(run.outputs["y"], deploy.samples_of(tiny).expected["y"], rtol=1e-5)
+    assert (run.samples_ns, len(run.warmup_ns), run.threads) == ((), 1, 1)
+    assert run.load_ms > 0
+    assert run.peak_rss_kib > 1000
+    assert list((root / "run").iterdir()) == []
+
+
+def test_timed_call(tiny, places):
+    root, folders = places
+    plan = Plan(budget_s=0.0, warmup_runs=3, min_runs=7)
+    run = runner.call(LocalShell(), str(root), folders, release=str(tiny.folder), threads=0, plan=plan)
+    assert (len(run.samples_ns), len(run.warmup_ns)) == (7, 4)
+    assert run.threads == len(os.sched_getaffinity(0))
+    assert min(run.samples_ns) > 0
+
+
+def test_budget_ends_a_call(tiny, places):
+    root, folders = places
+    plan = Plan(budget_s=0.2, max_runs=10_000_000)
+    run = runner.call(LocalShell(), str(root), folders, release=str(tiny.folder), threads=1, plan=plan)
+    assert 3 < len(run.samples_ns) < plan.max_runs
+    assert sum(run.samples_ns) < 1e9
+
+
+def test_failing_call_leaves_nothing(places, tmp_path):
+    root, folders = places
+    with pytest.raises(DeviceError, match="does not run on local") as caught:
+        runner.call(LocalShell(), str(root), folders, release=str(tmp_path / "no"), threads=1, plan=runner.SMOKE)
+    assert "manifest.json" in caught.value.details
+    assert list((root / "run").iterdir()) == []
+
+
+def test_variables_are_set(places, tmp_path):
+    root, folders = places
+    (tmp_path / "runner").write_text('#!/bin/sh\necho "it is $ANY" >&2\nexit 3\n')
+    (tmp_path / "runner").chmod(0o755)
+    words = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
+    with pytest.raises(DeviceError) as caught:
+        runner.call(LocalShell(), str(root), {**folders, "runners": str(tmp_path)}, **words)
+    assert caught.value.details == "it is two words"
+
+
+def test_crash_is_told(places, tmp_path):
+    root, _ = places
+    crashing = tmp_path / "runner"
+    crashing.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    crashing.chmod(0o755)
+    folders = {"runners": str(tmp_path), "inputs": str(tmp_path)}
+    with pytest.raises(DeviceError) as caught:
+        runner.call(LocalShell(), str(root), folders, release="x", threads=1, plan=runner.SMOKE)
+    assert "Segmentation fault" in caught.value.details

@@ -1,0 +1,354 @@
+"""The store of a device, on this machine's file system, driven through a real /bin/sh."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.stores import blob, locked, put, release
+from toolchain.device.store import BlobState, Store
+from toolchain.errors import DeviceError
+from toolchain.shell import LocalShell
+
+
+@pytest.fixture
+def held(store):
+    """The store, locked and laid out."""
+    with locked(store):
+        yield store
+
+
+def numbers(store: Store) -> list[tuple[int, str, bool]]:
+    return [(found.number, found.name, found.current) for found in store.generations()]
+
+
+# --- facts ---
+
+
+def test_facts(store, root):
+    facts = store.facts()
+    assert root.is_dir()
+    assert facts.machine == os.uname().machine
+    assert facts.kernel == f"{os.uname().sysname} {os.uname().release}"
+    assert facts.glibc == os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+    assert facts.cpus == len(os.sched_getaffinity(0))
+    assert facts.memory_kib == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024
+    assert facts.cpu_features
+    assert facts.lacks == ()
+    space = os.statvfs(root)
+    assert facts.free_kib == pytest.approx(space.f_bavail * space.f_frsize / 1024, rel=0.05)
+
+
+def test_facts_name_missing_programs(store, tmp_path, monkeypatch):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "mkdir", "uname", "head", "sed", "nproc", "df", "tail", "getconf", "ln", "mv", "rm", "cp"):
+        (tools / name).symlink_to(f"/bin/{name}")
+    monkeypatch.setenv("PATH", str(tools))
+    assert {"flock", "sha256sum", "base64"} <= set(store.facts().lacks)
+    assert not {"mv", "df"} & set(store.facts().lacks)
+
+
+def test_root_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DeviceError, match="no usable store") as caught:
+        Store(LocalShell(), str(tmp_path / "file" / "root")).facts()
+    assert "Not a directory" in caught.value.details
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "quote's", 'double"', "dollar$HOME", "back`date`", "glob*?[a]", "ümläut;"]
+)
+def test_odd_roots(tmp_path, name):
+    store = Store(LocalShell(), str(tmp_path / name))
+    with locked(store):
+        release(store, tmp_path, "odd")
+        store.prune(1)
+    assert numbers(store) == [(1, "odd", True)]
+    assert store.root == str(tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {name}
+
+
+def test_root_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "my home"))
+    store = Store(LocalShell(), "~/on device")
+    with locked(store):
+        release(store, tmp_path, "home")
+    assert store.root == str(tmp_path / "my home" / "on device")
+    assert numbers(store) == [(1, "home", True)]
+
+
+def test_relative_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(LocalShell(), "some/where")
+    with locked(store):
+        release(store, tmp_path, "relative")
+    assert (tmp_path / "some" / "where" / "current" / "data").read_bytes() == b"data of relative"
+
+
+def test_changes_need_the_lock(store):
+    store.facts()
+    with pytest.raises(RuntimeError, match="without its lock"):
+        store.sweep()
+
+
+def test_failing_change_tells_why(held):
+    with pytest.raises(DeviceError, match="cannot change its store") as caught:
+        held._change("echo because >&2; exit 9")
+    assert "because" in caught.value.details
+
+
+# --- blobs ---
+
+
+def test_new_blob(held, root, tmp_path):
+    path, digest = blob(tmp_path, b"some bytes")
+    assert held.examine([digest]) == {digest: BlobState("missing", 0)}
+    held.push(path, digest, 0, None)
+    assert held.publish([digest]) == ()
+    assert held.examine([digest]) == {digest: BlobState("have", 0)}
+    stored = root / "blobs" / "sha256" / digest
+    assert stored.read_bytes() == b"some bytes"
+    assert stored.stat().st_mode & 0o777 == 0o444
+
+
+def test_program_is_executable(held, root, tmp_path):
+    path, digest = blob(tmp_path, b"#!/bin/sh\n")
+    other, second = blob(tmp_path, b"no program")
+    held.examine([digest, second])
+    held.push(path, digest, 0, None)
+    held.push(other, second, 0, None)
+    held.publish([digest, second], executable=[digest])
+    modes = {name: (root / "blobs/sha256" / name).stat().st_mode & 0o777 for name in (digest, second)}
+    assert modes == {digest: 0o555, second: 0o444}
+
+
+def test_upload_is_resumed_by_the_next_deploy(store, root, tmp_path):
+    data = os.urandom(100_000)
+    path, digest = blob(tmp_path, data)
+    (tmp_path / "part").write_bytes(data[:30_000])
+    with locked(store):
+        store.examine([digest])
+        store.push(tmp_path / "part", digest, 0, None)
+    with locked(store):
+        assert store.examine([digest]) == {digest: BlobState("partial", 30_000)}
+        assert store.examine([digest]) == {digest: BlobState("partial", 30_000)}
+        store.push(path, digest, 30_000, None)
+        assert store.publish([digest]) == ()
+        store.prune(1)
+    assert list((root / "blobs" / "partial").iterdir()) == []
+
+
+def test_upload_that_was_about_to_be_published_is_resumed(store, root, tmp_path):
+    """A power cut came between the chmod and the rename; who is not root could not write to that file any more."""
+    path, digest = blob(tmp_path, b"whole")
+    with locked(store):
+        store.examine([digest])
+        store.push(path, digest, 0, None)
+        next((root / "blobs" / "partial").glob(f"*/{digest}")).chmod(0o444)
+    with locked(store):
+        assert store.examine([digest]) == {digest: BlobState("partial", 5)}
+        (copy,) = (root / "blobs" / "partial").glob(f"*/{digest}")
+        assert copy.stat().st_mode & 0o777 == 0o644
+        store.push(path, digest, 5, None)
+        assert store.publish([digest]) == ()
+
+
+def test_damaged_upload_is_refused_and_nothing_is_published(held, root, tmp_path):
+    good, digest = blob(tmp_path, b"good")
+    bad, other = blob(tmp_path, b"bad")
+    bad.write_bytes(b"worse")
+    held.examine([digest, other])
+    held.push(good, digest, 0, None)
+    held.push(bad, other, 0, None)
+    assert held.publish([digest, other]) == (other,)
+    assert list((root / "blobs" / "sha256").iterdir()) == []
+    assert held.examine([digest, other]) == {digest: BlobState("partial", 4), other: BlobState("missing", 0)}
+
+
+def test_damaged_blob_is_removed(held, root, tmp_path):
+    digest = put(held, tmp_path, b"whole")
+    stored = root / "blobs" / "sha256" / digest
+    stored.chmod(0o644)
+    stored.write_bytes(b"torn")
+    assert held.examine([digest, digest]) == {digest: BlobState("damaged", 0)}
+    assert held.examine([digest]) == {digest: BlobState("missing", 0)}
+
+
+# --- folders ---
+
+
+def test_install_links_blobs(held, root, tmp_path):
+    digest = put(held, tmp_path, b"content")
+    path = held.install("runners", "r1", {"it's a file": digest})
+    assert path == str(root / "runners" / "r1")
+    assert (Path(path) / "it's a file").samefile(root / "blobs" / "sha256" / digest)
+
+
+def test_install_mends_a_folder(held, root, tmp_path):
+    files = {"a": put(held, tmp_path, b"content of a"), "b": put(held, tmp_path, b"content of b")}
+    folder = Path(held.install("releases", "r1", files))
+    kept = (folder / "b").stat().st_ino
+    (folder / "a").unlink()
+    (folder / "a").write_bytes(b"tampered")
+    held.install("releases", "r1", files)
+    assert (folder / "a").read_bytes() == b"content of a"
+    assert (folder / "b").stat().st_ino == kept
+    (folder / "a").unlink()
+    held.install("releases", "r1", files)
+    assert (folder / "a").read_bytes() == b"content of a"
+    assert [path.name for path in (root / "releases").iterdir()] == ["r1"]
+
+
+def test_tampering_through_a_link_is_mended_by_another_upload(held, tmp_path):
+    digest = put(held, tmp_path, b"content")
+    folder = Path(held.install("releases", "r1", {"a": digest}))
+    (folder / "a").chmod(0o644)
+    (folder / "a").write_bytes(b"tampered")
+    assert put(held, tmp_path, b"content") == digest
+    held.install("releases", "r1", {"a": digest})
+    assert (folder / "a").read_bytes() == b"content"
+
+
+def test_copies_where_hard_links_are_impossible(store, tmp_path, monkeypatch):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "ln").write_text('#!/bin/sh\ncase $1 in -s*) exec /bin/ln "$@" ;; esac\nexit 1\n')
+    (tools / "ln").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    with locked(store):
+        release(store, tmp_path, "copied")
+        store.prune(1)
+        data = Path(store.root, "current", "data")
+        assert (data.read_bytes(), data.stat().st_nlink) == (b"data of copied", 1)
+        data.unlink()
+        release(store, tmp_path, "copied")
+        assert data.read_bytes() == b"data of copied"
+
+
+# --- generations ---
+
+
+def test_list_on_an_empty_device(store, root):
+    assert store.generations() == ()
+    assert store.current() is None
+    assert not root.exists()
+
+
+def test_activate_is_idempotent(held, tmp_path):
+    digest = release(held, tmp_path, "one")
+    assert held.activate(digest) is False
+    assert numbers(held) == [(1, "one", True)]
+
+
+def test_generations(held, tmp_path):
+    before = int(time.time())
+    for name in ("one", "two", "one"):
+        release(held, tmp_path, name)
+    assert numbers(held) == [(1, "one", False), (2, "two", False), (3, "one", True)]
+    assert all(before <= found.time <= time.time() for found in held.generations())
+    assert held.current().digest == held.generations()[0].digest
+    assert held.read("current/data") == b"data of one"
+
+
+def test_ten_generations_are_sorted_by_number(held, tmp_path):
+    for index in range(11):
+        release(held, tmp_path, f"model {index}")
+    assert [found.number for found in held.generations()] == list(range(1, 12))
+
+
+def test_roll_back_and_deploy_again(held, tmp_path):
+    for name in ("one", "two", "three"):
+        release(held, tmp_path, name)
+    assert held.roll_back().name == "two"
+    assert numbers(held) == [(1, "one", False), (2, "two", True), (3, "three", False)]
+    held.sweep()
+    release(held, tmp_path, "four")
+    assert numbers(held) == [(1, "one", False), (2, "two", False), (3, "four", True)]
+    assert held.roll_back().name == "two"
+    assert held.roll_back().name == "one"
+
+
+def test_roll_back_with_nothing_before(held, tmp_path):
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="no earlier release") as caught:
+            held.roll_back()
+        assert "toolchain releases" in caught.value.hint
+        release(held, tmp_path, "one")
+    assert numbers(held) == [(1, "one", True)]
+
+
+def test_prune_keeps_some_and_frees_the_rest(held, root, tmp_path):
+    for index in range(4):
+        release(held, tmp_path, f"model {index}")
+    held.prune(2)
+    assert numbers(held) == [(3, "model 2", False), (4, "model 3", True)]
+    assert len(list((root / "releases").iterdir())) == 2
+    assert len(list((root / "blobs" / "sha256").iterdir())) == 4
+    assert (root / "current" / "data").read_bytes() == b"data of model 3"
+
+
+def test_prune_keeps_a_release_that_an_older_and_a_kept_activation_share(held, tmp_path):
+    for name in ("one", "two", "one"):
+        release(held, tmp_path, name)
+    held.prune(1)
+    assert numbers(held) == [(3, "one", True)]
+    assert held.read("current/data") == b"data of one"
+
+
+def test_prune_keeps_the_last_programs_and_inputs(held, root, tmp_path):
+    for index in range(5):
+        digest = put(held, tmp_path, b"%d" % index)
+        for kind in ("runners", "servers", "inputs"):
+            folder = root / kind / held.install(kind, f"{kind}{index}", {"file": digest})
+            os.utime(folder, (index, index))
+    held.prune(1)
+    assert {path.name for path in (root / "runners").iterdir()} == {"runners3", "runners4"}
+    assert {path.name for path in (root / "servers").iterdir()} == {"servers3", "servers4"}
+    assert {path.name for path in (root / "inputs").iterdir()} == {"inputs2", "inputs3", "inputs4"}
+
+
+def test_sweep_removes_leftovers(held, root, tmp_path):
+    release(held, tmp_path, "one")
+    for name in ("releases/.new-x", "runners/.new-y", "inputs/.new-z", ".trash-release", "run/abc"):
+        (root / name).mkdir()
+        (root / name / "file").touch()
+    (root / ".current-new").symlink_to("generations/2")
+    (root / "generations" / "2").symlink_to("../releases/never-current")
+    held.sweep()
+    assert not [path for path in root.rglob(".*") if path.name != "."]
+    assert list((root / "run").iterdir()) == []
+    assert [path.name for path in (root / "generations").iterdir()] == ["1"]
+    assert (root / "current" / "data").read_bytes() == b"data of one"
+
+
+def test_activation_that_was_killed_before_its_rename(held, root, tmp_path):
+    """The number of a generation that never became current is used again."""
+    release(held, tmp_path, "one")
+    two = release(held, tmp_path, "two")
+    (root / ".current-old").symlink_to("generations/1")
+    (root / ".current-old").replace(root / "current")
+    held.sweep()
+    assert numbers(held) == [(1, "one", True)]
+    assert held.activate(two) is True
+    assert numbers(held) == [(1, "one", False), (2, "two", True)]
+
+
+def test_read_of_a_missing_file(store):
+    store.facts()
+    with pytest.raises(DeviceError) as caught:
+        store.read("current/manifest.json")
+    assert "No such file" in caught.value.details
+
+
+def test_scripts_are_quoted(held, root, tmp_path):
+    digest = put(held, tmp_path, b"content")
+    name = "$(touch pwned); 'x' \"y\""
+    assert (Path(held.install("inputs", "i", {name: digest})) / name).is_file()
+    assert shlex.quote(name) != name
+    assert not (root / "pwned").exists()

@@ -1,0 +1,73 @@
+"""Normalizations, against ONNX Runtime or the standard's reference: all outputs, element types, opsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.one_node import One, agree, fed
+
+DATA = np.random.default_rng(0).normal(2, 3, (2, 6, 4, 5))
+
+
+def weights(shape, kind="float32"):
+    return [np.random.default_rng(seed).uniform(0.5, 2, shape).astype(kind) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_layers(axis):
+    data = DATA[:, :, 0].astype("float32")
+    scale, bias = weights(data.shape[axis:])
+    asked = {"axis": axis, "epsilon": 1e-3}
+    agree(
+        [
+            One("LayerNormalization", [data, scale, bias], asked, outputs=(True, True, True)),
+            One("LayerNormalization", [data, scale, bias], asked),
+            One("LayerNormalization", [data, scale], asked),
+            One("LayerNormalization", [data.astype("float64"), scale.astype("float64")], asked),
+            fed("LayerNormalization", data, scale, bias, **asked),
+        ]
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_root_mean_squares(axis):
+    data = DATA[:, :, 0].astype("float32")
+    scale, _ = weights(data.shape[axis:])
+    agree([One("RMSNormalization", [data, scale], {"axis": axis})], 23)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+def test_instances(kind):
+    scale, bias = weights((6,), kind)
+    data = DATA.astype(kind)
+    agree([One("InstanceNormalization", [one, scale, bias]) for one in (data, data[..., 0])])
+
+
+def test_groups():
+    scale, bias = weights((6,))
+    data = DATA.astype("float32")
+    groups = {"num_groups": 3, "epsilon": 1e-2}
+    agree([One("GroupNormalization", [one, scale, bias], groups) for one in (data, data[..., 0])], 21)
+
+
+def test_vectors():
+    data = np.concatenate([DATA.astype("float32"), np.zeros((1, 6, 4, 5), "float32")])
+    agree([fed("LpNormalization", data, p=power, axis=axis) for power in (1, 2) for axis in (1, -1)])
+    agree(
+        [fed("MeanVarianceNormalization", data + 1000), fed("MeanVarianceNormalization", data[:2], axes=[1, -1])],
+        rtol=1e-3,
+    )
+
+
+@pytest.mark.parametrize("opset", [9, 15])
+def test_batches(opset):
+    scale, bias = weights((6,))
+    mean, variance = weights((6,))
+    values = [DATA.astype("float32"), scale, bias, mean, variance]
+    agree([One("BatchNormalization", values), fed("BatchNormalization", *values, epsilon=1e-2)], opset)
+
+
+def test_batches_in_training_mode():
+    values = [DATA.astype("float32"), *weights((6,)), *weights((6,))]
+    agree([fed("BatchNormalization", *values, outputs=3, training_mode=1, momentum=0.7)], 15)

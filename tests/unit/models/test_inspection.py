@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import nets, paths
+from tests.support.nets import node, value
+from toolchain.models import importer, inspection
+from toolchain.models import source as model
+from toolchain.tensors import TensorSpec
+
+IMAGE = TensorSpec("x", (1, 3, 8, 8), "float32")
+DATA = paths.DATA / "models"
+
+
+def load(name: str, **options) -> model.SourceModel:
+    return model.load(str(DATA / f"{name}.onnx"), **options)
+
+
+def test_inspection_of_a_net_made_by_hand(tmp_path):
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"]),
+        node("Relu", ["c"], ["r"]),
+        node("Reshape", ["r", "shape"], ["f"]),
+        node("Gemm", ["f", "m"], ["y"]),
+    ]
+    stream = np.random.default_rng(0)
+    weights = {
+        "w": stream.standard_normal((500, 3, 3, 3), np.float32),
+        "b": np.zeros(500, "float32"),
+        "shape": np.array([1, 18000]),
+        "m": np.zeros((18000, 10), "float32"),
+    }
+    proto = nets.model(nodes, [value("x", (1, 3, 8, 8))], [value("y", (1, 10))], weights, opset=19)
+    found = inspection.inspect(model.load(nets.save(proto, tmp_path, "hand.onnx")))
+    assert found == inspection.Inspection(
+        name="hand",
+        opset=19,
+        inputs=(IMAGE,),
+        outputs=(TensorSpec("y", (1, 10), "float32"),),
+        parameters=500 * 27 + 500 + 180_000,
+        gflops=round(2 * (500 * 36 * 27 + 18000 * 10) / 1e9, 4),
+        operators={"Conv": 1, "Gemm": 1, "Relu": 1, "Reshape": 1},
+        imported={"Conv": 1, "Gemm": 1, "Relu": 1, "Reshape": 1},
+        guessed=(),
+        unsupported=(),
+    )
+
+
+def test_inspection_of_a_model_that_cannot_be_imported():
+    found = inspection.inspect(load("unsupported-operators"))
+    assert found.unsupported == (importer.UnsupportedNode("TfIdfVectorizer", "count_words", 1),)
+    assert found.operators == {"Abs": 1, "Det": 1, "TfIdfVectorizer": 1}
+
+
+def test_inspection_of_the_zoo():
+    # ResNet-18 has 1.8 billion multiply-adds and 11.7 million parameters; its running statistics count as well.
+    found = inspection.inspect(model.load("resnet-18"))
+    assert found.gflops == pytest.approx(3.63, abs=0.05)
+    assert found.parameters == pytest.approx(11_689_512, rel=2e-3)
+
+
+def test_work_of_an_unknown_shape_is_unknown():
+    found = inspection.inspect(load("data-dependent-output"))
+    assert found.outputs == (TensorSpec("y", (2, 0), "int64"),)
+    assert found.gflops == 0

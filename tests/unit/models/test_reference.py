@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.support import int8_nets, nets, paths, vta_nets
+from tests.support.nets import node, value
+from toolchain import quantize
+from toolchain.errors import InputError
+from toolchain.models import inputs, reference
+from toolchain.models import source as model
+from toolchain.models.ort import onnxruntime
+
+DATA = paths.DATA / "models"
+
+
+@pytest.fixture
+def layer(tmp_path):
+    """A fully connected layer, y = Relu(x @ w + b), that also gives the sum before its ReLU."""
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["s"]), node("Relu", ["s"], ["y"])]
+    ends = [value("x", (2, 3))], [value("y", (2, 4)), value("s", (2, 4))]
+    stream = np.random.default_rng(0)
+    weights = {name: stream.standard_normal(shape, np.float32) for name, shape in (("w", (3, 4)), ("b", (4,)))}
+    return model.load(nets.save(nets.model(nodes, *ends, weights), tmp_path)), weights
+
+
+def test_agrees_with_numpy(layer):
+    source, weights = layer
+    fed = inputs.random(source.inputs, 0)
+    found = reference.run(source, fed)
+    total = fed["x"] @ weights["w"] + weights["b"]
+    assert list(found) == ["y", "s"]
+    np.testing.assert_allclose(found["s"], total, rtol=1e-6)
+    np.testing.assert_allclose(found["y"], np.maximum(total, 0), rtol=1e-6)
+
+
+def test_is_reproducible():
+    source = model.load("mlp")
+    fed = inputs.random(source.inputs, 0)
+    first, second = (reference.run(source, fed)["prob"] for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    assert first.sum() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["quantized", "float16", "external", "weights-among-inputs"])
+def test_kinds_of_models(name):
+    source = model.load(str(DATA / f"{name}.onnx"))
+    found = reference.run(source, inputs.random(source.inputs, 0))["y"]
+    assert (found.shape, found.dtype) == ((1, 4, 6, 6), source.inputs[0].dtype)
+    assert np.abs(found).max() > 0
+
+
+@pytest.mark.parametrize("name", ["wrong-product", "unknown-padding", "bfloat16-output"])
+def test_a_model_that_it_rejects(name):
+    source = model.load(str(DATA / f"{name}.onnx"))
+    with pytest.raises(InputError, match=f"ONNX Runtime cannot run {name}") as caught:
+        reference.run(source, inputs.random(source.inputs, 0))
+    assert caught.value.details
+    assert "toolchain model inspect" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "fed",
+    [{}, {"x": np.zeros((9, 3), "float32")}, {"x": np.zeros((2, 3))}, {"z": np.zeros((2, 3), "float32")}],
+    ids=["none", "shape", "dtype", "name"],
+)
+def test_inputs_that_do_not_fit(layer, fed):
+    with pytest.raises(InputError, match="ONNX Runtime cannot run"):
+        reference.run(layer[0], fed)
+
+
+def test_the_name_says_which_version():
+    assert f"onnxruntime {onnxruntime.__version__}" == reference.NAME
+
+
+@pytest.mark.parametrize(("name", "limit"), [("quantized", 5e-2), ("float16", None)])
+def test_a_quantized_model_has_a_tolerance_of_its_own(name, limit):
+    assert reference.tolerance(model.load(str(DATA / f"{name}.onnx"))) == limit
+
+
+@pytest.mark.parametrize(("level", "limit"), [(None, None), (0, None), (1, None), (4, 5e-2)])
+def test_packed_weights_have_one_where_their_data_is_rounded(level, limit, tmp_path):
+    held = {"w": np.full((4, 1, 8), 0x78, np.uint8), "s": np.ones(4, np.float32)}
+    more = {} if level is None else {"accuracy_level": level}
+    product = nets.node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=16, N=4, block_size=16, **more)
+    proto = nets.model([product], [nets.value("x", (1, 16))], [nets.value("y", (1, 4))], held)
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    assert reference.tolerance(model.load(nets.save(proto, tmp_path))) == limit
+
+
+def test_half_precision_has_a_tolerance_of_its_own(layer):
+    source, _ = layer
+    assert (reference.tolerance(source), reference.tolerance(source, float16=True)) == (None, 2e-2)
+
+
+def test_to_the_letter_it_is_named_so():
+    assert reference.name() == reference.NAME
+    assert reference.name(to_the_letter=True) == f"{reference.NAME} without optimisations"
+
+
+def test_to_the_letter_nothing_is_merged(tmp_path):
+    """What is merged rounds at other places, and is one step off here and there."""
+    source = model.load(nets.save(int8_nets.residual(size=32), tmp_path))
+    made = quantize.quantized(source, [inputs.random(source.inputs, seed) for seed in range(3)]).source
+    fed = [inputs.random(source.inputs, seed) for seed in range(3, 6)]
+    exact = [reference.run(made, one, to_the_letter=True) for one in fed]
+    merged = [reference.run(made, one) for one in fed]
+    wanted = [vta_nets.reference(made.proto, one["x"])[0] for one in fed]
+    assert [next(iter(one.values())).tobytes() for one in exact] == [one.tobytes() for one in wanted]
+    assert str(merged) != str(exact)
+
+
+def test_a_quantized_network_that_the_reference_rounds_in_two_ways_has_a_wider_limit(tmp_path, monkeypatch):
+    data = {"x": np.array([[1.0, 0.5]], np.float32)}
+    held = {"s": np.float32(0.1), "z": np.uint8(0)}
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    proto = nets.model(nodes, [value("x", (1, 2))], [value("y", (1, 2))], held)
+    source = model.load(nets.save(proto, tmp_path))
+    optimized = reference.run(source, data)
+    assert reference.widened(source, data, optimized) is None
+    for own, limit in ((0.02, None), (0.04, 0.09), (0.5, 0.15)):
+        apart = {"y": optimized["y"] * np.float32(1 + own)}
+        monkeypatch.setattr(reference, "run", lambda *_, apart=apart, **__: apart)
+        found = reference.widened(source, data, optimized)
+        assert found is None if limit is None else found == pytest.approx(limit, rel=1e-3)
+
+
+def test_a_network_that_amplifies_rounding_has_a_wider_limit(tmp_path, layer):
+    fed = inputs.random(layer[0].inputs, 0)
+    assert reference.widened(layer[0], fed, reference.run(layer[0], fed)) is None
+    stream = np.random.default_rng(0)
+    weights = {"w": stream.standard_normal((8, 4, 3, 3), np.float32)}
+    weights |= {name: stream.random(8, np.float32) + 0.5 for name in ("scale", "shift", "mean", "variance")}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["n"]),
+    ]
+    ends = [value("x", (1, 4, 8, 8))], [value("n", None)]
+    plain = model.load(nets.save(nets.model(nodes, *ends, weights), tmp_path))
+    fed = inputs.random(plain.inputs, 0)
+    weights["all"] = reference.run(plain, fed, to_the_letter=True)["n"]  # what is left of it is rounding alone
+    nodes.append(node("Sub", ["n", "all"], ["y"]))
+    amplifies = model.load(nets.save(nets.model(nodes, ends[0], [value("y", None)], weights), tmp_path))
+    assert reference.widened(amplifies, fed, reference.run(amplifies, fed)) == 5e-2

@@ -1,0 +1,144 @@
+"""The folder that device programs are compiled in, and what is told of it; how they are kept is in test_programs.py."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from toolchain.errors import BuildError
+from toolchain.native import compiling
+from toolchain.native.compiling import Compiler, Workplace
+from toolchain.progress import Step
+
+LISTS = """
+cmake_minimum_required(VERSION 3.24)
+project(tiny CXX)
+message(STATUS "${WORD}")
+add_library(shared OBJECT shared.cc)
+foreach(name runner board_server)
+  add_executable(${name} ${name}.cc $<TARGET_OBJECTS:shared>)
+  install(TARGETS ${name} DESTINATION . COMPONENT ${name})
+endforeach()
+"""
+COMPILER = Compiler(("c++",), ("-DFLAG",), (), ())
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
+    return Workplace(tmp_path / "device", "x86_64-linux-gnu", "0123")
+
+
+@pytest.fixture
+def sources(tmp_path):
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(LISTS)
+    (folder / "shared.cc").write_text("#ifndef FLAG\n#error no flags\n#endif\nint shared() { return 0; }\n")
+    for name in ("runner", "board_server"):
+        (folder / f"{name}.cc").write_text("int main() { return 0; }\n")
+    return folder
+
+
+def compiled(work: Path) -> set[str]:
+    return {path.name.partition(".")[0] for path in (work / "build").rglob("*.cc.o")}
+
+
+def test_a_program_and_what_it_needs(workplace, sources):
+    with compiling.opened(workplace) as first:
+        compiling.run(COMPILER, sources, "runner", first, {"WORD": "runner"})
+        assert [path.name for path in (first / "staged").iterdir()] == ["runner"]
+        assert compiled(first) == {"shared", "runner"}
+        before = next(first.rglob("shared.cc.o")).stat().st_mtime_ns
+    with compiling.opened(workplace) as second:
+        compiling.run(COMPILER, sources, "board_server", second, {"WORD": "again"})
+        assert compiled(second) == {"shared", "runner", "board_server"}
+        assert next(second.rglob("shared.cc.o")).stat().st_mtime_ns == before
+    assert second == first
+
+
+def test_a_linked_file_that_may_be_half_written_is_linked_again(workplace, sources):
+    with compiling.opened(workplace) as work:
+        compiling.run(COMPILER, sources, "runner", work, {})
+        whole = (work / "build" / "runner").read_bytes()
+        (work / "build" / "runner").write_bytes(whole[:100])
+        compiling.run(COMPILER, sources, "runner", work, {})
+        assert (work / "staged" / "runner").stat().st_size >= len(whole) // 2
+
+
+def test_sources_that_do_not_compile_leave_nothing(workplace, sources):
+    (sources / "shared.cc").write_text("int shared() { return nothing; }\n")
+    with pytest.raises(BuildError, match="cmake failed") as caught, compiling.opened(workplace) as work:
+        compiling.run(COMPILER, sources, "runner", work, {})
+    assert "nothing" in caught.value.details
+    assert list(workplace.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_was_configured_is_gone_on_with(workplace, interrupted):
+    def work_once():
+        with compiling.opened(workplace) as work:
+            (work / "configured").touch()
+            if interrupted:
+                raise KeyboardInterrupt
+        return work
+
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            work_once()
+    else:
+        work_once()
+    [kept] = workplace.root.iterdir()
+    with compiling.opened(workplace) as again:
+        assert (again, [path.name for path in again.iterdir()]) == (kept, ["configured"])
+
+
+def test_what_was_killed_is_not_gone_on_with(workplace):
+    """Its compiler may be at work; the same goes for what was not configured to its end."""
+    killed = workplace.make()
+    (killed / "configured").touch()
+    with compiling.opened(workplace) as work:
+        assert work != killed
+        assert list(workplace.root.iterdir()) == [work]
+
+
+def test_what_other_sources_left_goes_and_what_other_triples_left_stays(workplace):
+    older = Workplace(workplace.root, workplace.triple, "4567").make()
+    other = Workplace(workplace.root, "aarch64-linux-gnu", "0123").make()
+    with compiling.opened(workplace) as work:
+        assert set(workplace.root.iterdir()) == {work, other}
+    assert not older.exists()
+
+
+def test_the_steps_of_a_build_are_told_whoever_builds(workplace):
+    """What a waiting process sees of another one's work: nothing, then an object more each time."""
+    told, heard = [], threading.Event()
+
+    def tell(step):
+        told.append(step)
+        heard.set()
+
+    with compiling.watched(workplace, "board_server", tell):
+        objects = workplace.make() / "build" / "server" / "CMakeFiles" / "board_server.dir"
+        objects.mkdir(parents=True)
+        (objects / "main.cc.o").touch()
+        words = 'c++ CMakeFiles/board_server.dir/main.cc.o "../CMakeFiles/shared.dir/shared.cc.o" -o board_server'
+        (objects / "new").write_text(words)
+        (objects / "new").rename(objects / "link.txt")
+        assert heard.wait(30)
+        assert isinstance(told[0], Step)
+        assert (str(told[0]), told[0].amount) == ("compiling the board server", "1 of 2 objects")
+        shared = objects.parents[2] / "CMakeFiles" / "shared.dir"
+        shared.mkdir(parents=True)
+        (shared / "shared.cc.o").touch()
+        heard.clear()
+        while told[-1].done < 2:
+            assert heard.wait(30)
+            heard.clear()
+
+
+def test_nobody_to_tell(workplace):
+    with compiling.watched(workplace, "runner", None):
+        assert not workplace.root.exists()

@@ -1,0 +1,59 @@
+"""The stages on a device: where its store is, a deploy that is checked and measured, and a measurement alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from toolchain.devices import Device
+from toolchain.errors import InputError
+from toolchain.models import inputs
+from toolchain.pipeline import DeviceStages, Settings, opened
+from toolchain.shell import SshOptions
+
+BRIEFLY = Settings(budget_s=0.02)
+
+
+@pytest.fixture
+def lab(native, tmp_path):
+    with opened(native, Device(native.name, "local"), SshOptions(), str(tmp_path / "store")) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("root", "own", "expected"),
+    [("/given", "/own", "/given"), ("", "/own", "/own"), ("", None, "~/.local/share/edge-toolchain")],
+)
+def test_where_the_store_is(native, root, own, expected):
+    with opened(native, Device(native.name, "local", root=own), SshOptions(), root) as lab:
+        assert lab.store.root.endswith(expected.removeprefix("~"))
+
+
+def test_either_the_board_or_the_device_may_be_an_emulator(lab):
+    assert not lab.emulated
+    assert dataclasses.replace(lab, board=dataclasses.replace(lab.board, emulated=True)).emulated
+    assert dataclasses.replace(lab, device=dataclasses.replace(lab.device, emulated=True)).emulated
+
+
+def test_a_deploy_is_checked_and_measured_and_can_be_measured_again(lab, native, tiny, program):
+    told = []
+    stages = DeviceStages(native, told.append)
+    report = stages.deploy(tiny, None, program, lab, BRIEFLY)
+    assert (report.board, report.model, report.bundle_digest) == (native.name, tiny.manifest.name, tiny.digest)
+    assert report.difference.ok
+    assert {"deploy", "smoke", "bench"} <= set(report.stages)
+    assert [str(line).split()[0] for line in told if "local" in line or "measuring" in line][-1] == "measuring"
+
+    found = DeviceStages(native, told.append).bench(inputs.Source(), lab, BRIEFLY)
+    assert found.bundle_digest == tiny.digest
+    assert found.difference is None
+    assert "deploy" not in found.stages
+
+
+def test_labels_that_do_not_fit_are_told_before_anything_is_deployed(lab, native, tiny, program, tmp_path):
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    settings = dataclasses.replace(BRIEFLY, labels=tmp_path / "labels.txt")
+    with pytest.raises(InputError, match="2 labels for 4 classes"):
+        DeviceStages(native, print).deploy(tiny, None, program, lab, settings)
+    assert not lab.store.generations()

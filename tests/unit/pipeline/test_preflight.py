@@ -1,0 +1,256 @@
+"""What is known before a build is told before it, all of it at once; a device is asked and left as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import resource
+
+import pytest
+
+from tests.support import bundles, nets
+from toolchain import board
+from toolchain.device.lock import Owner
+from toolchain.device.store import Store
+from toolchain.devices import Device
+from toolchain.errors import BuildError, BusyError, DeviceError, InputError, VerificationError
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.pipeline import BuildRequest, Lab, Loaded, Pipeline, preflight
+from toolchain.pipeline.preflight import Check, Named
+from toolchain.shell import LocalShell
+
+
+@pytest.fixture
+def lab(native, tmp_path):
+    with LocalShell() as shell:
+        yield Lab(native, Device(board=native.name, host="local"), shell, Store(shell, str(tmp_path / "device")))
+
+
+@pytest.fixture
+def facts(lab):
+    return lab.store.facts()
+
+
+@pytest.fixture
+def opened(lab):
+    return lambda: contextlib.nullcontext(lab)
+
+
+def job_of(path, kind):
+    return Pipeline(BuildRequest(Model(str(path), {}, inputs.Source()), kind))
+
+
+def fails(fault):
+    def find(_found):
+        raise fault
+
+    return find
+
+
+# --- the order -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_found_is_passed_on():
+    later = Check("later", lambda found: found["first"] + 1, ("first",))
+    assert preflight.run([Check("first", lambda _: 1), later]) == {"first": 1, "later": 2}
+
+
+def test_one_fault_is_told_as_it_is():
+    fault = InputError("no labels", details="x", hint="write some")
+    with pytest.raises(InputError) as caught:
+        preflight.run([Check("labels", fails(fault)), Check("other", lambda _: None)])
+    assert caught.value is fault
+
+
+def test_all_faults_are_told_together():
+    checks = [
+        Check("compiler", fails(BuildError("no compiler", hint="apt-get install g++"))),
+        Check("labels", fails(InputError("no labels", details="line 3"))),
+    ]
+    with pytest.raises(BuildError, match="2 things are in the way: compiler, labels") as caught:
+        preflight.run(checks)
+    assert caught.value.details.splitlines() == [
+        "compiler: no compiler",
+        "  hint: apt-get install g++",
+        "labels: no labels",
+        "  line 3",
+    ]
+    assert caught.value.hint == "apt-get install g++"
+
+
+def test_a_check_without_what_it_needs_is_left_out():
+    checks = [
+        Check("device", fails(DeviceError("off"))),
+        Check("machine", lambda found: found["device"], ("device",)),
+        Check("room", lambda found: found["machine"], ("machine",)),
+    ]
+    with pytest.raises(DeviceError, match="off"):
+        preflight.run(checks)
+
+
+def test_what_takes_seconds_is_left_out_where_something_else_is_wrong():
+    slow = Check("slow", lambda _: pytest.fail("was waited for"), slow=True)
+    with pytest.raises(InputError, match="no labels"):
+        preflight.run([slow, Check("labels", fails(InputError("no labels")))])
+
+
+def test_a_fault_of_our_own_is_not_told_as_one_of_the_user():
+    with pytest.raises(ZeroDivisionError):
+        preflight.run([Check("x", lambda _: 1 // 0)])
+
+
+# --- the device ------------------------------------------------------------------------------------------------------
+
+
+def test_this_machine_is_what_its_board_file_says(native, facts):
+    preflight.check_board(native, facts)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message", "hint"),
+    [
+        ({"machine": "armv7l"}, r"board local is for .*, and the device is armv7l", "--board"),
+        ({"glibc": "2.27"}, r"has glibc 2\.27, and glibc 2\.28 or newer", "newer glibc"),
+        ({"glibc": "", "musl": True}, "has musl, and glibc", "newer glibc"),
+    ],
+)
+def test_another_device_than_the_board_file_says(native, facts, changed, message, hint):
+    with pytest.raises(VerificationError, match=message) as caught:
+        preflight.check_board(native, dataclasses.replace(facts, **changed))
+    assert hint in caught.value.hint
+
+
+def test_the_boards_of_the_devices_machine_are_named(native, facts):
+    with pytest.raises(VerificationError) as caught:
+        preflight.check_board(native, dataclasses.replace(facts, machine="armv7l"))
+    assert "pynq" in caught.value.details
+
+
+def test_a_cpu_without_a_feature(native, facts):
+    kind = dataclasses.replace(native, cpu_features=("fpu", "warp_drive"))
+    with pytest.raises(VerificationError, match="CPU has no warp_drive"):
+        preflight.check_board(kind, dataclasses.replace(facts, cpu_features=("fpu",)))
+
+
+def test_a_c_library_that_says_nothing_is_left_to_the_deploy(native, facts):
+    preflight.check_board(native, dataclasses.replace(facts, glibc=""))
+
+
+def test_androids_c_library_is_another_one(facts):
+    kind = board.load("android-arm64")
+    preflight.check_board(
+        kind, dataclasses.replace(facts, machine=kind.machine, glibc="", cpu_features=kind.cpu_features)
+    )
+
+
+def test_a_device_without_tools(native, facts):
+    with pytest.raises(DeviceError, match="lacks flock"):
+        preflight.check_board(native, dataclasses.replace(facts, lacks=("flock",)))
+
+
+# --- before a command ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path):
+    return tmp_path / nets.save(nets.relu(), tmp_path)
+
+
+def test_what_a_build_needs_is_there(native, small, opened):
+    ready = preflight.before_build(job_of(small, native), opened)
+    assert isinstance(ready, Loaded)
+    assert list(ready.fed) == ["x"]
+
+
+def test_a_bundle_is_opened_once(native, tiny, opened, tmp_path):
+    assert preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened) == tiny
+
+
+def test_a_busy_device_and_a_missing_file_are_told_together(native, small, opened, lab, tmp_path):
+    with (
+        lab.store.lock(Owner.here("deploy")),
+        pytest.raises(BusyError, match="2 things are in the way: device, labels") as caught,
+    ):
+        preflight.before_build(job_of(small, native), opened, tmp_path / "none.txt")
+    assert "is busy" in caught.value.details
+    assert "none.txt" in caught.value.details
+
+
+def test_a_bundle_for_another_machine_is_refused_without_the_device(native, tiny, tmp_path):
+    other = bundles.variant(tiny, tmp_path / "other", {}, machine="riscv64")
+
+    def unreachable():
+        raise DeviceError("off")
+
+    with pytest.raises(VerificationError, match="bundle, device") as caught:
+        preflight.before_deploy(job_of(other.folder, native), tmp_path / "out", unreachable)
+    assert "the bundle is for riscv64, and board local is" in caught.value.details
+
+
+def test_labels_are_counted_before_a_build(native, small, opened, tmp_path):
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    with pytest.raises(InputError, match="2 labels for 6 classes"):
+        preflight.before_build(job_of(small, native), opened, tmp_path / "labels.txt")
+
+
+def test_labels_of_a_bundle_are_counted_too(native, tiny, opened, tmp_path):
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    with pytest.raises(InputError, match="2 labels for 4 classes"):
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened, tmp_path / "labels.txt")
+
+
+def test_a_device_without_room(native, tiny, opened, tmp_path, monkeypatch):
+    plain = Store.facts
+    monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), free_kib=100))
+    with pytest.raises(DeviceError, match=r"0\.1 MiB free, and dense needs 1\.\d MiB or more"):
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+
+
+def test_every_network_of_a_survey_is_read(native, small, opened, tmp_path):
+    with pytest.raises(InputError, match="there is no model 'mobilent'"):
+        preflight.before_survey([job_of(small, native), job_of("mobilent", native)], opened)
+
+
+def test_a_full_disk_of_this_machine(monkeypatch):
+    monkeypatch.setattr(preflight, "_LEAST_FREE", 1 << 60)
+    with pytest.raises(InputError, match="MiB more, and a build needs") as caught:
+        preflight.check_host()
+    assert "TOOLCHAIN_CACHE" in caught.value.hint
+
+
+def test_a_limit_of_files_counts_as_a_full_disk():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(InputError, match="takes 1 MiB more") as caught:
+            preflight.check_room()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "TMPDIR" in caught.value.hint
+
+
+def test_a_misspelt_cpu_and_a_missing_compiler_are_told_together(native, opened, small):
+    target = dataclasses.replace(native.target, mcpu="skylakke")
+    kind = dataclasses.replace(native, target=target, compiler="no-such-compiler")
+    with pytest.raises(InputError, match="2 things are in the way: target, compiler") as caught:
+        preflight.before_build(job_of(small, kind), opened)
+    assert "did you mean skylake" in caught.value.details
+    assert "no-such-compiler is not installed" in caught.value.details
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+LOST = DeviceError("the name deks cannot be resolved", details="Name or service not known")
+
+
+def test_a_misspelt_device_is_suggested():
+    devices = {"desk": Device(board="rpi4", host="pi@10.0.0.7")}
+    told = Named("deks", devices).explained(LOST)
+    assert (type(told), told.message) == (InputError, "there is no device 'deks', and no host of that name")
+    assert told.hint == "did you mean desk?"
+
+
+@pytest.mark.parametrize(("host", "fault"), [("pi@deks", LOST), ("deks.lan", LOST), ("deks", DeviceError("off"))])
+def test_an_address_stays_one(host, fault):
+    assert Named(host, {}).explained(fault) is fault

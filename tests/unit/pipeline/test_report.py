@@ -1,0 +1,200 @@
+"""Reports as JSON, as a table and as JUnit XML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from toolchain import files
+from toolchain.bundle.manifest import Modelled
+from toolchain.device import bench
+from toolchain.device.bench import Conditions, Measurement
+from toolchain.device.runner import Run
+from toolchain.device.shipment import Transfer
+from toolchain.device.store import DeviceFacts
+from toolchain.models.inputs import Guess
+from toolchain.pipeline import report
+from toolchain.pipeline.report import Report
+from toolchain.tensors import Difference
+
+FACTS = DeviceFacts(
+    machine="aarch64", kernel="Linux 6.1.0", glibc="2.36", cpu="Cortex-A53", cpu_features=("fp",), cpus=4,
+    memory_kib=1 << 20, free_kib=1 << 20, lacks=(),
+)  # fmt: skip
+CONDITIONS = Conditions(load=0.1, busy=0.0, governors=("performance",), mhz=1200.0, celsius=None)
+LATENCY_KEYS = {"mean", "median", "min", "max", "std", "p90", "p99", "median_ci95", "samples"}
+
+
+def made(samples=tuple(10.0 + 0.01 * index for index in range(120)), warnings=(), **values) -> Report:
+    run = Run(
+        outputs={"y": np.zeros(1)}, samples_ns=tuple(round(value * 1e6) for value in samples),
+        warmup_ns=(20_000_000, 11_000_000), load_ms=3.5, threads=2, peak_rss_kib=40_000,
+    )  # fmt: skip
+    sent = Transfer(2048, 100, 3, 4, 0.25)
+    measurement = Measurement(bench.statistics(samples), run, CONDITIONS, CONDITIONS, warnings, sent)
+    wanted = {
+        "board": "pi3", "host": "pi@10.0.0.5:22", "model": "mlp", "bundle_digest": "ab" * 32, "emulated": False,
+        "facts": FACTS, "stages": {"import": 0.123456, "deploy": 1.5}, "measurement": measurement,
+        "reference": "onnxruntime 1.22", "difference": Difference(1e-6, 2e-6, 1e-4, ok=True),
+        "transfer": sent,
+    }  # fmt: skip
+    return Report(**{**wanted, **values})
+
+
+def parsed(found: Report) -> dict:
+    """The document as a strict JSON parser reads it."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(files.canonical_json(found.document()), parse_constant=refuse)
+
+
+# --- JSON ---
+
+
+def test_document():
+    found = parsed(made(warnings=("hot",), top=(Guess(7, "cat", 0.5),)))
+    assert found["schema_version"] == 1
+    assert (found["board"], found["model"], found["emulated"]) == ("pi3", "mlp", False)
+    assert found["bundle_digest"] == "sha256:" + "ab" * 32
+    assert found["host"] == {
+        "name": "pi@10.0.0.5:22", "machine": "aarch64", "kernel": "Linux 6.1.0", "glibc": "2.36",
+        "cpu": "Cortex-A53", "cpus": 4, "memory_kib": 1 << 20,
+    }  # fmt: skip
+    assert found["outputs"] == {
+        "reference": "onnxruntime 1.22", "max_abs_diff": 1e-6, "max_rel_diff": 2e-6, "tolerance": 1e-4, "ok": True,
+    }  # fmt: skip
+    assert found["transfer"] == {
+        "bytes_sent": 2048, "bytes_received": 100, "blobs_sent": 3, "blobs_skipped": 4, "seconds": 0.25,
+    }  # fmt: skip
+    assert found["stages_s"] == {"import": 0.1235, "deploy": 1.5}
+    assert found["warnings"] == ["hot"]
+    assert found["top"] == [{"index": 7, "label": "cat", "score": 0.5}]
+    assert (found["threads"], found["load_ms"], found["peak_rss_kib"]) == (2, 3.5, 40_000)
+    assert found["warmup_ms"] == [20.0, 11.0]
+    assert found["conditions"]["before"] == {
+        "load": 0.1, "busy": 0.0, "governors": ["performance"], "mhz": 1200.0, "celsius": None,
+    }  # fmt: skip
+
+
+def test_latency_of_the_document():
+    found = parsed(made())["latency_ms"]
+    samples = found["samples"]
+    assert set(found) == LATENCY_KEYS
+    assert len(samples) == 120
+    assert (found["min"], found["max"]) == (min(samples), max(samples))
+    assert found["median"] == pytest.approx(np.median(samples))
+    assert found["p90"] == pytest.approx(np.percentile(samples, 90))
+
+
+def test_few_samples_have_no_tails():
+    found = parsed(made(samples=(1.0,)))["latency_ms"]
+    assert (found["p90"], found["p99"], found["std"]) == (None, None, 0.0)
+
+
+def test_mere_benchmark():
+    found = parsed(made(difference=None, reference=""))
+    assert set(found["outputs"].values()) == {None}
+
+
+def test_what_is_not_finite_is_null():
+    found = parsed(
+        made(difference=Difference(math.inf, math.inf, math.inf, ok=False), top=(Guess(0, "cat", math.nan),))
+    )
+    assert found["outputs"]["max_abs_diff"] is found["outputs"]["max_rel_diff"] is found["outputs"]["tolerance"] is None
+    assert found["outputs"]["ok"] is False
+    assert found["top"][0]["score"] is None
+
+
+def test_report_s_own_warnings_come_first():
+    assert parsed(made(warnings=("hot",), emulated=True))["emulated"] is True
+    assert dataclasses.replace(made(warnings=("hot",)), warnings=("old",)).document()["warnings"] == ["old", "hot"]
+
+
+# --- the table ---
+
+
+def test_table():
+    text = report.table(made(warnings=("hot",)))
+    for part in (
+        "mlp", "abab", "pi3 at pi@10.0.0.5:22", "Cortex-A53, 4 CPUs", "match onnxruntime 1.22", "10.59 ms median",
+        "10.00 ms min", "120 timed on 2 thread(s), p90", "p99", "0.002 MB sent in 0.2 s, 3 blob(s) new, 4 already",
+        "import 0.1 s, deploy 1.5 s", "warning   hot",
+    ):  # fmt: skip
+        assert part in text
+    assert "emulated" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_table_of_an_emulated_board():
+    """Nobody copies a time out of the table without the word beside it."""
+    lines = report.table(made(emulated=True)).splitlines()
+    timed = [line for line in lines if " ms" in line]
+    assert len(timed) == 3
+    assert all(line.endswith("(emulated)") or " median (emulated)" in line for line in timed)
+    assert any("pi3 at" in line and "(emulated)" in line for line in lines)
+
+
+def test_table_without_a_reference():
+    assert "not compared" in report.table(made(difference=None))
+
+
+def test_table_of_wrong_outputs():
+    assert "DIFFER FROM onnxruntime" in report.table(made(difference=Difference(1.0, 1.0, 1e-4, ok=False)))
+
+
+def test_table_with_the_best_guesses():
+    lines = report.table(made(top=(Guess(7, "cat", 0.51234), Guess(1, "dog", 0.25)))).splitlines()
+    assert lines[-3:] == ["score   class", "0.5123  cat", "0.25    dog"]
+
+
+def test_short_times_have_three_digits():
+    assert "0.0123 ms median" in report.table(made(samples=(0.01234,) * 10))
+
+
+# --- JUnit ---
+
+
+def test_junit():
+    suite = ET.fromstring(report.junit(made(emulated=True)))  # noqa: S314 - our own text
+    assert (suite.tag, suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("testsuite", "2", "0", None)
+    outputs, latency = suite.findall("testcase")
+    assert (outputs.get("classname"), outputs.get("name"), list(outputs)) == ("pi3.mlp", "outputs", [])
+    assert float(latency.get("time")) == pytest.approx(0.010595)
+    assert "(emulated)" in latency.find("system-out").text
+
+
+def test_junit_without_a_reference():
+    suite = ET.fromstring(report.junit(made(difference=None)))  # noqa: S314
+    assert suite.get("skipped") == "1"
+    assert "no reference" in suite.find("testcase/skipped").get("message")
+
+
+# --- what a model of an accelerator says ---
+
+ARRAY = Modelled("hls-pynq", 100.0, kernels=19, cycles=8_000_000, macs=1_600_000_000, macs_per_cycle=256)
+
+
+def test_modelled_numbers_are_derived_from_cycles():
+    found = parsed(made(modelled=ARRAY))["modelled"]
+    assert found == {
+        "model": "hls-pynq", "clock_mhz": 100.0, "kernels": 19, "cycles": 8_000_000, "macs": 1_600_000_000,
+        "macs_per_cycle": 256, "ms": 80.0, "gops": 40.0, "utilisation": 0.7812,
+    }  # fmt: skip
+
+
+def test_modelled_numbers_are_told_to_be_none_of_the_device():
+    line = next(line for line in report.table(made(modelled=ARRAY)).splitlines() if line.startswith("modelled"))
+    assert "80.00 ms at 100 MHz in 19 kernels" in line
+    assert line.endswith("(model hls-pynq, not measured)")
+
+
+def test_a_board_without_an_accelerator_has_no_modelled_numbers():
+    assert parsed(made())["modelled"] is None
+    assert "modelled" not in report.table(made())

@@ -1,0 +1,346 @@
+"""Quantized networks: what their form is, what hardware makes of them, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.support import int8_nets, nets, qdq_nets
+from tests.support.nets import node
+from toolchain import quantize
+from toolchain.errors import InputError
+from toolchain.models import importer
+from toolchain.models import source as model
+from toolchain.models.ort import onnxruntime
+from toolchain.quantize import Settings
+from toolchain.quantize.run import Probe
+from toolchain.quantize.samples import random
+
+LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+def loaded(proto, folder, name="net.onnx"):
+    return model.load(nets.save(proto, folder, name))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return loaded(int8_nets.residual(size=32), tmp_path_factory.mktemp("nets"))
+
+
+@pytest.fixture(scope="module")
+def samples(source):
+    return random(source.inputs, 8)
+
+
+@pytest.fixture(scope="module")
+def found(source, samples):
+    return quantize.quantized(source, samples)
+
+
+def bytes_of(proto, feeds, level):
+    """Run a network and return what its QuantizeLinear nodes make, by name."""
+    names = [one.output[0] for one in proto.graph.node if one.op_type == "QuantizeLinear"]
+    probed = onnx.ModelProto()
+    probed.CopyFrom(proto)
+    probed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    session = onnxruntime.InferenceSession(probed.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def by_output(proto):
+    return {name: one for one in proto.graph.node for name in one.output}
+
+
+def weights_of(proto):
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+
+
+# --- what hardware computes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_integers_give_what_onnxruntime_gives_bit_for_bit(seed, tmp_path):
+    source = loaded(int8_nets.residual(size=32, seed=10 * seed), tmp_path)
+    proto = quantize.quantized(source, random(source.inputs, 3, seed)).source.proto
+    for feeds in random(source.inputs, 5, 100 + seed):
+        seen = bytes_of(proto, feeds, LEVELS.ORT_DISABLE_ALL)
+        computed = int8_nets.evaluate(proto, feeds)
+        for name, wanted in seen.items():
+            np.testing.assert_array_equal(computed[name], wanted, err_msg=name)
+
+
+def test_ties_are_there_to_be_broken(found, samples):
+    """Without the quarter in the biases, halves would be rounded to even, and hardware would differ."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(found.source.proto)
+    layers = {layer.name: layer for layer in found.layers}
+    for one in proto.graph.node:
+        if one.name in layers:
+            layer = layers[one.name]
+            unit = 2.0 ** (layer.input_exponent + layer.weight_exponent)
+            tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == one.input[2])
+            whole = np.floor(numpy_helper.to_array(tensor) / unit) * unit
+            tensor.CopyFrom(numpy_helper.from_array(whole.astype(np.float32), tensor.name))
+    differences = 0
+    for feeds in samples:
+        seen = bytes_of(proto, feeds, LEVELS.ORT_DISABLE_ALL)
+        computed = int8_nets.evaluate(proto, feeds, seen)
+        steps = [np.abs(computed[name] - wanted) for name, wanted in seen.items()]
+        assert max(step.max() for step in steps) <= 1
+        differences += sum(np.count_nonzero(step) for step in steps)
+    assert differences
+
+
+def test_default_optimizations_are_at_most_one_step_off_in_a_layer(found, samples):
+    proto = found.source.proto
+    for feeds in samples:
+        seen = bytes_of(proto, feeds, LEVELS.ORT_ENABLE_ALL)
+        computed = int8_nets.evaluate(proto, feeds, seen)
+        assert max(np.abs(computed[name] - wanted).max() for name, wanted in seen.items()) <= 1
+
+
+def test_hardware_has_every_shift(found):
+    assert all(0 <= layer.shift <= 30 for layer in found.layers)
+    residual = {layer.name: layer.residual_shift for layer in found.layers}
+    assert {name for name, shift in residual.items() if shift is not None} == {"second", "fourth"}
+    assert all(0 <= shift <= 15 for shift in residual.values() if shift is not None)
+
+
+def test_a_bias_too_large_for_a_quarter_is_told(tmp_path):
+    proto = int8_nets.residual()
+    for tensor in proto.graph.initializer:
+        if tensor.name == "b2":
+            bias = numpy_helper.to_array(tensor).copy()
+            bias[0] = -1e6
+            tensor.CopyFrom(numpy_helper.from_array(bias, "b2"))
+    source = loaded(proto, tmp_path)
+    found = quantize.quantized(source, random(source.inputs, 8))
+    assert [layer.name for layer in found.layers if not layer.exact] == ["second"]
+    assert any("second" in warning for warning in found.warnings)
+
+
+# --- the form --------------------------------------------------------------------------------------------------
+
+
+def test_onnx_accepts_it_and_its_signature_stays(found, source):
+    onnx.checker.check_model(found.source.proto, full_check=True)
+    assert (found.source.name, found.source.origin) == (source.name, source.origin)
+    assert (found.source.inputs, found.source.output_names) == (source.inputs, source.output_names)
+    assert found.source.sha256 != source.sha256
+
+
+def test_scales_are_powers_of_two_and_zero_points_zero(found):
+    assert quantize.is_quantized(found.source)
+    held = weights_of(found.source.proto)
+    pairs = [one for one in found.source.proto.graph.node if one.op_type.endswith("tizeLinear")]
+    for one in pairs:
+        scale, zero = (held[name] for name in one.input[1:])
+        assert np.frexp(scale.item())[0] == 0.5
+        assert (zero.dtype, zero.item(), scale.shape) == (np.int8, 0, ())
+
+
+def test_convolutions_read_and_write_bytes(found):
+    makers = by_output(found.source.proto)
+    readers = collections.defaultdict(list)
+    for one in found.source.proto.graph.node:
+        for name in one.input:
+            readers[name].append(one)
+    held = weights_of(found.source.proto)
+    quantized = {one.name: one for one in found.source.proto.graph.node if one.op_type == "Conv" and one.name != "stem"}
+    assert set(quantized) == {"first", "second", "shortcut", "third", "fourth"}
+    for conv in quantized.values():
+        assert [makers[name].op_type for name in conv.input[:2]] == ["DequantizeLinear"] * 2
+        assert held[makers[conv.input[1]].input[0]].dtype == np.int8
+        assert held[conv.input[2]].dtype == np.float32
+    ends = {name: chain(readers, conv.output[0]) for name, conv in quantized.items()}
+    assert ends == {
+        "first": ["Clip", "QuantizeLinear"],
+        "second": ["Add", "Relu", "QuantizeLinear"],
+        "shortcut": ["QuantizeLinear"],
+        "third": ["Relu", "QuantizeLinear"],
+        "fourth": ["Add", "QuantizeLinear"],
+    }
+
+
+def chain(readers, name):
+    """Name what follows a tensor up to where it is rounded."""
+    (reader,) = readers[name]
+    after = [] if reader.op_type == "QuantizeLinear" else chain(readers, reader.output[0])
+    return [reader.op_type, *after]
+
+
+def test_a_tensor_has_one_pair_for_all_its_readers(found):
+    counts = collections.Counter(one.op_type for one in found.source.proto.graph.node)
+    assert counts["QuantizeLinear"] == 6  # p0, r1, c3, r3, r4, a5
+    assert counts["DequantizeLinear"] == 6 + 5
+
+
+def test_a_result_keeps_its_name_and_carries_what_was_rounded(tmp_path):
+    proto = int8_nets.residual()
+    proto.graph.output.append(nets.value("a5", (1, 12, 3, 3)))
+    source = loaded(proto, tmp_path)
+    found = quantize.quantized(source, random(source.inputs, 2))
+    onnx.checker.check_model(found.source.proto, full_check=True)
+    assert by_output(found.source.proto)["a5"].op_type == "DequantizeLinear"
+    assert found.top1_agreement is None  # of two results, neither is the one
+
+
+def test_it_is_the_same_each_time(source, samples, found):
+    before = source.proto.SerializeToString()
+    again = quantize.quantized(source, samples)
+    assert source.proto.SerializeToString() == before
+    assert again.source.proto.SerializeToString() == found.source.proto.SerializeToString()
+    assert again.document() == found.document()
+
+
+def test_tvm_imports_it(found):
+    imported = importer.import_model(found.source)
+    assert [spec.shape for spec in imported.outputs] == [(1, 10)]
+
+
+# --- accuracy --------------------------------------------------------------------------------------------------
+
+
+def test_a_trained_network_keeps_its_answers(tmp_path):
+    source = loaded(int8_nets.trained(), tmp_path)
+    calibration = [{"x": one[None]} for one in int8_nets.gratings(32, 24, seed=2)[0]]
+    found = quantize.quantized(source, calibration)
+    assert not found.warnings
+    assert found.output_snr_db > 15
+    pictures, classes = int8_nets.gratings(200, 24, seed=3)
+    exact, rounded = (
+        np.array([probe.run({"x": one[None]})["y"].argmax() for one in pictures])
+        for probe in (Probe(source.proto, ["y"]), Probe(found.source.proto, ["y"], optimized=False))
+    )
+    assert np.mean(exact == classes) > 0.85
+    assert np.mean(rounded == classes) > np.mean(exact == classes) - 0.05
+    assert np.mean(exact == rounded) > 0.9
+
+
+def test_the_worst_layer_comes_first(found):
+    ratios = [layer.snr_db for layer in found.layers]
+    assert ratios == sorted(ratios)
+    assert 20 < ratios[0] < ratios[-1] < 60
+    assert 0 <= found.top1_agreement <= 1
+
+
+def test_the_report_is_json(found):
+    document = json.loads(json.dumps(found.document()))
+    assert document["layers"][0]["snr_db"] == found.layers[0].snr_db
+    assert (document["samples"], document["left"], document["sha256"]) == (8, ["stem"], found.source.sha256)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "words"),
+    [(Settings(), 8, ""), (Settings(), 7, "few"), (Settings(random=True), 8, "random")],
+)
+def test_figures_of_little_worth_come_with_a_warning(source, settings, count, words):
+    warnings = quantize.quantized(source, random(source.inputs, count), settings).warnings
+    assert [words in warning for warning in warnings] == ([True] if words else [])
+
+
+@pytest.mark.parametrize("method", quantize.METHODS)
+def test_methods_are_all_usable(source, samples, method):
+    found = quantize.quantized(source, samples, Settings(method))
+    assert found.method == method
+    assert found.output_snr_db > 10
+
+
+# --- other models ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_quantized_stays_as_it_is(found):
+    again = quantize.quantized(found.source, [])
+    assert again.unchanged
+    assert again.source is found.source
+
+
+@pytest.mark.parametrize("activation", ["uint8", "int8"])
+def test_another_quantization_is_taken_back(tmp_path, activation):
+    other = loaded(qdq_nets.quantized(qdq_nets.residual(), tmp_path, activation), tmp_path)
+    assert not quantize.is_quantized(other)
+    found = quantize.quantized(other, random(other.inputs, 8))
+    assert found.refitted
+    assert quantize.is_quantized(found.source)
+    assert len(found.layers) == 2
+    (feeds,) = random(other.inputs, 1, 50)
+    exact, rounded = (nets.run(proto, feeds)[0] for proto in (other.proto, found.source.proto))
+    assert np.square(exact - rounded).sum() < 0.03 * np.square(exact).sum()
+
+
+def test_a_model_of_an_old_opset_is_raised(tmp_path):
+    proto = int8_nets.residual()
+    proto.opset_import[0].version = 11
+    source = loaded(proto, tmp_path)
+    found = quantize.quantized(source, random(source.inputs, 2))
+    assert found.source.proto.opset_import[0].version >= 13
+    onnx.checker.check_model(found.source.proto, full_check=True)
+
+
+def test_a_convolution_can_be_left_out(source, samples):
+    found = quantize.quantized(source, samples, Settings(exclude=("third",)))
+    assert found.left == ("stem", "third")
+    assert "third" not in {layer.name for layer in found.layers}
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_is_not_excluded_silently(source, samples):
+    with pytest.raises(InputError, match="no convolution 'thrid'") as fault:
+        quantize.quantized(source, samples, Settings(exclude=("thrid",)))
+    assert "third" in fault.value.hint
+
+
+def test_a_model_without_convolutions_is_refused(tmp_path):
+    source = loaded(nets.relu(), tmp_path)
+    with pytest.raises(InputError, match="no convolution to quantize"):
+        quantize.quantized(source, random(source.inputs, 1))
+
+
+def test_what_would_be_quantized(tmp_path, source, found):
+    assert set(quantize.quantizable(source)) == {layer.name for layer in found.layers}
+    assert quantize.quantizable(loaded(nets.relu(), tmp_path)) == ()
+
+
+def test_samples_are_needed(source):
+    with pytest.raises(InputError, match="no samples"):
+        quantize.quantized(source, [])
+
+
+def test_activations_must_be_finite(source):
+    samples = random(source.inputs, 2)
+    samples[1]["x"][0, 0, 0, 0] = np.inf
+    with pytest.raises(InputError, match="sample 1"):
+        quantize.quantized(source, samples)
+
+
+@pytest.mark.parametrize("operator", ["DynamicQuantizeLinear", "QLinearConv"])
+def test_integer_operators_are_named(tmp_path, operator):
+    count = {"DynamicQuantizeLinear": (1, 3), "QLinearConv": (8, 1)}[operator]
+    made = node(operator, ["x"] * count[0], [f"q{place}" for place in range(count[1])], "odd")
+    source = loaded(int8_nets.residual(), tmp_path)
+    source.proto.graph.node.append(made)
+    with pytest.raises(InputError, match="compute with integers") as fault:
+        quantize.quantized(source, random(source.inputs, 1))
+    assert f"{operator} 'odd'" in fault.value.details
+
+
+def test_a_model_that_does_not_run_is_refused(source, samples):
+    samples = [{"x": samples[0]["x"][:, :2]}]
+    with pytest.raises(InputError, match="ONNX Runtime cannot run"):
+        quantize.quantized(source, samples)
+
+
+def test_it_tells_what_it_does(source, samples):
+    lines = []
+    quantize.quantized(source, samples, say=lines.append)
+    assert lines[0] == "quantizing 5 convolutions of net with 8 sample(s)"

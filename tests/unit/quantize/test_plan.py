@@ -1,0 +1,141 @@
+"""Small graphs around convolutions, and what is made of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import nets, qdq_nets
+from tests.support.nets import node, value
+from toolchain.errors import InputError
+from toolchain.quantize.graph import Graph
+from toolchain.quantize.plan import plan
+
+STEM = node("Conv", ["x", "w"], ["s"], "stem")
+HELD = {
+    "w": qdq_nets.weights(4, 4, 1, 1),
+    "w3": qdq_nets.weights(4, 4, 3, 3),
+    "wd": qdq_nets.weights(4, 1, 1, 1),
+    "b": np.zeros(4, np.float32),
+    "channels": np.ones((1, 4, 1, 1), np.float32),
+    "whole": np.ones((1, 4, 6, 6), np.float32),
+    "0": np.float32(0),
+    "1": np.float32(1),
+    "6": np.float32(6),
+}
+
+
+def planned(*nodes, outputs=("y",), exclude=(), inputs=("x",)):
+    """Plan a net that begins with the stem; all its tensors are alike."""
+    given = [value(name, (1, 4, 6, 6)) for name in inputs]
+    proto = nets.model([STEM, *nodes], given, [value(name, None) for name in outputs], HELD)
+    return plan(Graph(proto), exclude, "net")
+
+
+def conv(source, output, weight="w", **options):
+    return node("Conv", [source, weight], [output], output, **options)
+
+
+def around(source, output):
+    return conv(source, output, "w3", pads=[1, 1, 1, 1])
+
+
+def ends(found):
+    return {layer.name: (layer.residual, layer.output) for layer in found.layers}
+
+
+def test_the_first_convolution_stays_on_floats():
+    found = planned(conv("s", "y"))
+    assert (ends(found), found.left) == ({"y": ("", "y")}, ("stem",))
+    assert found.tensors == ("s", "y")
+
+
+def test_each_input_has_a_first_convolution():
+    other = node("Conv", ["x2", "w"], ["o"], "other")
+    found = planned(other, node("Add", ["s", "o"], ["a"]), conv("a", "y"), inputs=("x", "x2"))
+    assert found.left == ("stem", "other")
+
+
+@pytest.mark.parametrize(
+    "nodes", [[conv("s", "y", "wd", group=4)], [node("Mul", ["w", "1"], ["v"]), conv("s", "y", "v")]]
+)
+def test_grouped_ones_and_computed_weights_stay_on_floats(nodes):
+    found = planned(*nodes, conv("y", "z"), outputs=("z",))
+    assert (list(ends(found)), found.left) == (["z"], ("stem", "y"))
+
+
+def test_a_weight_of_another_type_stays():
+    with pytest.raises(InputError, match="no convolution to quantize"):
+        planned(node("Cast", ["s"], ["h"], to=10), node("Conv", ["h", "w16"], ["y"]))
+
+
+@pytest.mark.parametrize(
+    ("activation", "taken"),
+    [
+        (node("Relu", ["c"], ["y"]), True),
+        (node("Clip", ["c", "0", "6"], ["y"]), True),
+        (node("Clip", ["c", "1", "6"], ["y"]), False),
+        (node("Clip", ["c", "0"], ["y"]), False),
+        (node("Clip", ["c", "", "6"], ["y"]), False),
+        (node("Sigmoid", ["c"], ["y"]), False),
+    ],
+)
+def test_activations_at_the_end(activation, taken):
+    (layer,) = planned(conv("s", "c"), activation).layers
+    assert layer.output == ("y" if taken else "c")
+    assert layer.clipped == (taken and activation.op_type == "Clip")
+
+
+def test_what_others_read_too_is_rounded_there():
+    found = planned(conv("s", "c"), node("Relu", ["c"], ["r"]), node("Mul", ["c", "r"], ["y"]))
+    assert ends(found) == {"c": ("", "c")}
+
+
+def test_a_result_is_rounded_there():
+    found = planned(conv("s", "c"), node("Relu", ["c"], ["y"]), outputs=("y", "c"))
+    assert ends(found) == {"c": ("", "c")}
+
+
+@pytest.mark.parametrize("inputs", [["c", "s"], ["s", "c"]])
+def test_an_addition_is_taken_along(inputs):
+    found = planned(conv("s", "c"), node("Add", inputs, ["a"]), node("Relu", ["a"], ["y"]))
+    assert ends(found) == {"c": ("s", "y")}
+    assert found.tensors == ("s", "y")
+
+
+@pytest.mark.parametrize("other", ["channels", "whole", "mean", "c"])
+def test_other_additions_are_not(other):
+    """Constants, a number for each channel, a tensor added to itself."""
+    found = planned(conv("s", "c"), node("GlobalAveragePool", ["s"], ["mean"]), node("Add", ["c", other], ["y"]))
+    assert ends(found) == {"c": ("", "c")}
+
+
+@pytest.mark.parametrize("order", [["deep", "c"], ["c", "deep"]])
+def test_of_two_branches_the_deeper_one_adds(order):
+    found = planned(around("s", "c"), conv("s", "d"), conv("d", "deep"), node("Add", order, ["y"]))
+    assert ends(found) == {"c": ("", "c"), "d": ("", "d"), "deep": ("c", "y")}
+
+
+@pytest.mark.parametrize("order", [["wide", "c"], ["c", "wide"]])
+def test_of_two_as_deep_the_larger_window_adds(order):
+    assert ends(planned(conv("s", "c"), around("s", "wide"), node("Add", order, ["y"])))["wide"] == ("c", "y")
+
+
+def test_of_two_alike_the_first_adds():
+    found = planned(conv("s", "c"), conv("s", "d"), node("Add", ["d", "c"], ["y"]))
+    assert ends(found) == {"c": ("", "c"), "d": ("c", "y")}
+
+
+def test_a_branch_that_others_read_cannot_add():
+    shared = [conv("s", "d"), conv("d", "deep"), node("Add", ["c", "deep"], ["a"]), node("Mul", ["a", "deep"], ["y"])]
+    assert ends(planned(conv("s", "c"), *shared))["c"] == ("deep", "a")
+
+
+def test_a_sum_of_three_adds_twice():
+    nodes = [conv("s", "c"), conv("s", "d"), node("Add", ["c", "s"], ["a"]), node("Add", ["a", "d"], ["y"])]
+    assert ends(planned(*nodes)) == {"c": ("s", "a"), "d": ("a", "y")}
+
+
+def test_an_excluded_branch_is_added():
+    found = planned(conv("s", "c"), conv("s", "d"), node("Add", ["d", "c"], ["y"]), exclude=("d",))
+    assert (ends(found), found.left) == ({"c": ("d", "y")}, ("stem", "d"))

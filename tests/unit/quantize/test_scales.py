@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolchain.errors import InputError
+from toolchain.quantize import scales
+from toolchain.quantize.plan import Layer
+from toolchain.quantize.scales import Exponents, Histogram
+
+
+def layer(name="a", source="x", output="y", residual=""):
+    return Layer(name, f"{name}.conv", source, f"{name}.w", "", residual, output, clipped=False)
+
+
+@given(st.floats(1e-9, 1e9))
+def test_the_covering_exponent_is_the_lowest(limit):
+    exponent = scales.covering(limit)
+    assert 127 * 2.0**exponent >= limit > 127 * 2.0 ** (exponent - 1)
+
+
+def test_a_full_range_needs_no_more():
+    assert scales.covering(127 * 0.25) == -2
+    assert scales.covering(0) == -7
+    assert scales.covering(1e-30) == -40
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50), st.integers(1, 5))
+def test_a_histogram_does_not_mind_how_its_values_come(values, parts):
+    whole, split = Histogram(), Histogram()
+    assert whole.add(np.array(values, dtype=np.float32))
+    for part in np.array_split(np.array(values, dtype=np.float32), parts):
+        assert split.add(part)
+    for method in ("max", "percentile"):
+        assert abs(whole.exponent(method) - split.exponent(method)) <= (method == "percentile")
+
+
+def test_the_greatest_value_counts():
+    histogram = Histogram()
+    histogram.add(np.array([0.5, -100.0]))
+    histogram.add(np.array([1e-3]))
+    assert histogram.exponent("max") == scales.covering(100)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_histogram_refuses_what_is_not_finite(value):
+    histogram = Histogram()
+    assert not histogram.add(np.array([1.0, value]))
+    assert histogram.exponent("max") == -7
+
+
+@pytest.mark.parametrize("method", scales.METHODS)
+def test_zeros_have_an_exponent(method):
+    histogram = Histogram()
+    assert histogram.add(np.zeros((2, 3)))
+    assert histogram.exponent(method) == -7
+
+
+@pytest.mark.parametrize("method", ["mse", "percentile"])
+def test_one_in_a_million_does_not_coarsen_the_rest(method):
+    values = np.random.default_rng(0).standard_normal(10**6)
+    values[0] = 20.0
+    histogram = Histogram()
+    histogram.add(values)
+    assert histogram.exponent("max") == -2
+    assert histogram.exponent(method) == -5
+
+
+@given(st.integers(0, 10**6), st.floats(0.01, 100))
+def test_the_least_error_of_a_histogram_is_that_of_its_values(seed, size):
+    values = size * np.random.default_rng(seed).standard_normal(5000)
+    histogram = Histogram()
+    histogram.add(values)
+    errors = {
+        exponent: np.square(values - np.ldexp(scales.rounded(values, exponent).astype(float), exponent)).sum()
+        for exponent in range(-15, 8)
+    }
+    assert errors[histogram.exponent("mse")] <= 1.1 * min(errors.values())
+    assert errors[scales.of_weight(values)] == min(errors.values())
+
+
+def test_values_beyond_the_range_stay_at_its_ends():
+    found = scales.rounded(np.array([-100.0, -0.26, 0.0, 0.24, 100.0]), -1)
+    assert found.tolist() == [-128, -1, 0, 0, 127]
+    assert found.dtype == np.int8
+
+
+# --- what hardware demands -------------------------------------------------------------------------------------
+
+
+def test_exponents_that_fit_stay():
+    wanted = Exponents({"x": -4, "r": -5, "y": -4}, {"a.w": -9})
+    (first,) = layers = (layer(residual="r"),)
+    assert scales.settled(layers, wanted) == wanted
+    assert (wanted.accumulator(first), wanted.shift(first), wanted.residual_shift(first)) == (-13, 9, 8)
+
+
+def test_an_output_finer_than_the_sums_is_raised_to_them():
+    settled = scales.settled((layer(),), Exponents({"x": 0, "y": -20}, {"a.w": -9}))
+    assert settled.activations == {"x": 0, "y": -9}
+
+
+def test_sums_much_finer_than_what_is_added_get_coarser_weights():
+    settled = scales.settled((layer(residual="r"),), Exponents({"x": -10, "r": 0, "y": 0}, {"a.w": -12}))
+    assert settled.weights == {"a.w": -5}
+    assert settled.residual_shift(layer(residual="r")) == 15
+
+
+EXPONENTS = st.integers(-30, 5)
+FINE = st.integers(-30, -7)  # of weights below 1
+
+
+@given(st.lists(EXPONENTS, min_size=4, max_size=4), st.lists(FINE, min_size=3, max_size=3))
+def test_every_shift_is_there_in_the_end(activations, weights):
+    layers = (layer("a", "x", "y"), layer("b", "y", "z", "x"), layer("c", "z", "t", "y"))
+    wanted = Exponents(
+        dict(zip("xyzt", activations, strict=True)), dict(zip(["a.w", "b.w", "c.w"], weights, strict=True))
+    )
+    settled = scales.settled(layers, wanted)
+    assert all(0 <= settled.shift(one) <= 30 for one in layers)
+    assert all(0 <= (settled.residual_shift(one) or 0) <= 15 for one in layers)
+    assert all(settled.activations[name] >= value for name, value in wanted.activations.items())
+    assert all(settled.weights[name] >= value for name, value in wanted.weights.items())
+
+
+def test_what_never_settles_is_told():
+    layers = (layer("a", "x", "y", "z"), layer("b", "y", "t", "x"))
+    with pytest.raises(InputError, match="shifts that hardware has") as fault:
+        scales.settled(layers, Exponents({"x": 0, "y": 0, "z": 0, "t": 0}, {"a.w": 3, "b.w": 3}))
+    assert "--exclude" in fault.value.hint

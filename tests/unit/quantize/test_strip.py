@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import nets
+from tests.support.nets import node, value
+from toolchain.errors import InputError
+from toolchain.quantize import strip
+
+HELD = {
+    "half": np.float32(0.5),
+    "third": np.float32(1 / 3),
+    "each": np.array([0.5, 0.25], np.float32),
+    "zero": np.int8(0),
+    "zeros": np.zeros(2, np.int8),
+    "one": np.int8(1),
+    "low": np.int8(-128),
+    "u0": np.uint8(0),
+    "u7": np.uint8(7),
+    "w": np.array([[1, 2], [3, 4]], np.int8),
+    "b": np.array([8, 9], np.int32),
+    "b0": np.int32(0),
+}
+
+
+def net(*nodes, outputs=("y",), dtype="float32", held=None):
+    return nets.model(
+        nodes, [value("x", (2, 2), dtype)], [value(name, None) for name in outputs], {**HELD, **(held or {})}
+    )
+
+
+def pair(source, output, scale="half", zero="zero"):
+    constants = [scale, zero] if zero else [scale]
+    quantize = node("QuantizeLinear", [source, *constants], [f"{output}.q"])
+    return quantize, node("DequantizeLinear", [f"{output}.q", *constants], [output])
+
+
+def operators(proto):
+    return [one.op_type for one in proto.graph.node]
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero", "shiftable"),
+    [
+        ("half", "zero", True),
+        ("third", "zero", False),
+        ("each", "zeros", False),
+        ("half", "one", False),
+        ("half", "u0", False),
+        ("half", "", False),
+    ],
+)
+def test_what_shifts_can_compute(scale, zero, shiftable):
+    assert strip.is_shiftable(net(*pair("x", "y", scale, zero))) == shiftable
+
+
+def test_constants_need_no_zero_point():
+    weight = [node("DequantizeLinear", ["w", "half"], ["f"]), node("DequantizeLinear", ["b", "half", "b0"], ["c"])]
+    assert strip.is_shiftable(net(*pair("x", "r"), *weight, node("Gemm", ["r", "f", "c"], ["y"])))
+    assert not strip.is_shiftable(net(*weight, node("Gemm", ["x", "f", "c"], ["y"])))  # its activations are floats
+
+
+def test_a_float_model_stays():
+    proto = net(node("Relu", ["x"], ["y"]))
+    before = proto.SerializeToString()
+    assert not strip.strip(proto, "net")
+    assert proto.SerializeToString() == before
+
+
+def test_pairs_vanish_and_constants_become_floats():
+    weight = [
+        node("DequantizeLinear", ["w", "each", "zeros"], ["f"], axis=0),
+        node("DequantizeLinear", ["b", "half"], ["c"]),
+    ]
+    proto = net(
+        *pair("x", "r"),
+        *weight,
+        node("Gemm", ["r", "f", "c"], ["g"]),
+        *pair("g", "h", "third", "u7"),
+        node("Neg", ["h"], ["y"]),
+    )
+    assert strip.strip(proto, "net")
+    assert operators(proto) == ["Gemm", "Neg"]
+    x = np.array([[1, 2], [3, 5]], np.float32)
+    wanted = -(x @ np.array([[0.5, 1], [0.75, 1]]) + [4, 4.5])
+    np.testing.assert_allclose(nets.run(proto, {"x": x})[0], wanted)
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_scales_lie_along_their_axis(axis):
+    proto = net(
+        node("DequantizeLinear", ["w", "each"], ["f"], axis=axis), *pair("x", "r"), node("Add", ["r", "f"], ["y"])
+    )
+    strip.strip(proto, "net")
+    (found,) = nets.run(proto, {"x": np.zeros((2, 2), np.float32)})
+    assert found.tolist() == [[0.5, 0.5], [1.5, 1]]
+
+
+@pytest.mark.parametrize(("zero", "relu"), [("u0", True), ("low", True), ("", True), ("u7", False), ("zero", False)])
+def test_a_relu_that_the_zero_point_stands_for_comes_back(zero, relu):
+    proto = net(node("Add", ["x", "x"], ["a"]), *pair("a", "h", "half", zero), node("Neg", ["h"], ["y"]))
+    strip.strip(proto, "net")
+    assert operators(proto) == ["Add", *(["Relu"] if relu else []), "Neg"]
+    nets.run(proto, {"x": np.zeros((2, 2), np.float32)})
+
+
+def test_it_does_not_come_twice():
+    proto = net(node("Relu", ["x"], ["a"]), *pair("a", "h", "half", "u0"), node("Neg", ["h"], ["y"]))
+    strip.strip(proto, "net")
+    assert operators(proto) == ["Relu", "Neg"]
+
+
+def test_what_only_moves_bytes_moves_floats():
+    quantize, dequantize = pair("x", "r")
+    dequantize.input[0] = "t"
+    proto = net(quantize, node("Transpose", ["r.q"], ["t"]), dequantize, node("Neg", ["r"], ["y"]))
+    strip.strip(proto, "net")
+    assert operators(proto) == ["Transpose", "Neg"]
+    assert nets.run(proto, {"x": np.array([[1, 2], [3, 4]], np.float32)})[0].tolist() == [[-1, -3], [-2, -4]]
+
+
+def test_a_result_keeps_its_name():
+    proto = net(node("Neg", ["x"], ["n"]), *pair("n", "y"))
+    strip.strip(proto, "net")
+    assert operators(proto) == ["Neg", "Identity"]
+
+
+def test_integers_at_the_edges_are_refused():
+    quantize, dequantize = pair("x", "y")
+    with pytest.raises(InputError, match="a result of integers"):
+        strip.strip(net(quantize, outputs=("y.q",)), "net")
+    dequantize.input[0] = "x"
+    with pytest.raises(InputError, match="an input of integers"):
+        strip.strip(net(dequantize, dtype="int8"), "net")
+
+
+def test_weights_in_blocks_are_refused():
+    blocks = node("DequantizeLinear", ["w", "blocks"], ["f"], axis=0, block_size=1)
+    proto = net(blocks, node("Add", ["x", "f"], ["y"]), held={"blocks": np.ones((2, 2), np.float32)})
+    with pytest.raises(InputError, match="in blocks"):
+        strip.strip(proto, "net")
+
+
+@pytest.mark.parametrize(
+    "operator", ["QLinearConv", "QLinearAdd", "ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"]
+)
+def test_integer_operators_are_refused(operator):
+    with pytest.raises(InputError, match="compute with integers") as fault:
+        strip.strip(net(node(operator, ["x"], ["y"], "odd")), "net")
+    assert fault.value.details == f"{operator} 'odd'"

@@ -1,0 +1,156 @@
+"""Records put to use: the same outputs from scheduled kernels, and only records of the very target and kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from tests.support import nets, tunings
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.compile import compiler
+from toolchain.compile.constants import lift_constants
+from toolchain.models import importer, source
+from toolchain.records import Key, Record, Records, best_bytes, parse
+from toolchain.records.apply import apply
+from toolchain.records.metaschedule import target_table
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A convolution whose weights a schedule may pack, and a dense layer."""
+    stream = np.random.default_rng(0)
+    weights = {"k": stream.standard_normal((32, 16, 3, 3)), "w": stream.standard_normal((32, 10))}
+    proto = nets.model(
+        [
+            nets.node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
+            nets.node("Relu", ["c"], ["r"]),
+            nets.node("GlobalAveragePool", ["r"], ["g"]),
+            nets.node("Flatten", ["g"], ["f"]),
+            nets.node("MatMul", ["f", "w"], ["y"]),
+        ],
+        [nets.value("x", (1, 16, 14, 14))],
+        [nets.value("y", (1, 10))],
+        {name: value.astype(np.float32) for name, value in weights.items()},
+    )
+    path = tmp_path_factory.mktemp("net") / "net.onnx"
+    onnx.save(proto, path)
+    return importer.import_model(source.load(str(path)))
+
+
+@pytest.fixture(scope="module")
+def backend(native):
+    return Cpu(native, Cpu.template_names)
+
+
+@pytest.fixture(scope="module")
+def lowered(imported, backend):
+    return backend.lowered(imported.module)
+
+
+@pytest.fixture(scope="module")
+def lines(lowered, backend):
+    return tuple(tunings.of_kernels(lowered, backend))
+
+
+def changed(lines, **fields):
+    return Records.collect(dataclasses.replace(one, **fields) if isinstance(one, Record) else one for one in lines)
+
+
+def run(module, target, given):
+    compiled = lift_constants(module)
+    machine = relax.VirtualMachine(tvm.compile(compiled.module, target=target), tvm.cpu())
+    found = machine["main"](*(tvm.runtime.tensor(value) for value in [given, *compiled.params.values()]))
+    return (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy(), compiled.params
+
+
+def test_every_kernel_is_scheduled_and_the_outputs_stay(imported, lowered, native, backend, lines):
+    done = apply(lowered, backend, Records.collect(lines))
+    assert done.tasks == done.tuned == len(lines) / 2 >= 3
+    assert done.skipped == ()
+    given = np.random.default_rng(1).standard_normal((1, 16, 14, 14)).astype(np.float32)
+    plain, _ = run(lowered, backend.target, given)
+    tuned, params = run(done.module, backend.target, given)
+    np.testing.assert_allclose(tuned, plain, rtol=1e-4, atol=1e-4)
+    assert (32, 16, 3, 3) not in {value.shape for value in params.values()}  # packed at compile time
+
+
+def test_what_was_applied_is_enough_to_do_it_again(lowered, backend, lines):
+    first = apply(lowered, backend, Records.collect([*lines, *changed(lines, samples_s=(9.0,), board="slow").lines()]))
+    again = apply(lowered, backend, parse(first.records, "here"))
+    assert again.records == first.records
+    assert compiler._graph_json(again.module) == compiler._graph_json(first.module)
+
+
+def test_records_of_other_kernels_are_left_out(lowered, backend, lines):
+    records = Records.collect([*lines[:2], *changed(lines[:2], workload="abc").lines()])
+    done = apply(lowered, backend, records)
+    assert done.tuned == 1
+    assert done.records == best_bytes(records, Key.of(target_table(backend.target)), {lines[0].workload})
+    assert b"abc" not in done.records
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": tunings.OTHER},
+        {"tvm": "0.1"},
+        {"emulated": True},
+        {"samples_s": (), "cause": "crash"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_was_found_for_another_is_not_applied(lowered, backend, lines, fields):
+    done = apply(lowered, backend, changed(lines, **fields))
+    assert (done.tuned, done.records, done.skipped) == (0, b"", ())
+    assert done.module.same_as(lowered)
+
+
+def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, backend, lines):
+    assert apply(lowered, backend, changed(lines, emulated=True), emulated=True).tuned == len(lines) / 2
+    assert apply(lowered, backend, Records.collect(lines), emulated=True).tuned == 0
+
+
+def test_another_number_of_cores_is_another_target(lowered, native, lines):
+    other = Cpu(dataclasses.replace(native, cores=native.cores + 1), Cpu.template_names)
+    assert apply(lowered, other, Records.collect(lines)).tuned == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trace": "no JSON"},
+        {"trace": "[]"},
+        {"trace": "{}"},
+        {"trace": '[[["GetSBlock",[],["no_such_block","main"],["b0"]]],[]]'},
+        {"trace": '[[["NoSuchStep",[],[],[]]],[]]'},
+        {"candidate": "abc"},
+    ],
+    ids=lambda fields: next(iter(fields.values())),
+)
+def test_a_record_that_gives_no_such_schedule_is_skipped_and_named(lowered, backend, lines, fields):
+    broken = [*changed(lines[:2], **fields).lines(), *lines[2:]]
+    done = apply(lowered, backend, Records.collect(broken))
+    assert done.skipped == (lines[0].name,)
+    assert done.tuned == done.tasks - 1
+    assert lines[0].workload.encode() not in done.records
+
+
+def test_the_intrinsics_are_never_imported():
+    assert "tvm.s_tir.tensor_intrin.cuda" not in sys.modules
+
+
+def test_a_kernel_that_was_fastest_as_it_is_stays_so(lowered, backend, lines):
+    """A record may say that no schedule beats the backend's own."""
+    trials = [one for one in lines if isinstance(one, Record)]
+    own = [dataclasses.replace(one, trace='"default"', samples_s=(1e-9,), index=100) for one in trials]
+    done = apply(lowered, backend, Records.collect([*lines, *own]))
+    assert (done.tuned, done.skipped, done.choices) == (done.tasks, (), {})
+    assert tvm_ffi.structural_equal(done.module, lowered)
+    assert done.records.count(b"default") == len(own)

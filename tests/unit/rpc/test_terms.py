@@ -1,0 +1,60 @@
+"""The time that is left for opening a session, with real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from toolchain.rpc.terms import Terms, readable
+
+
+@pytest.fixture
+def ends():
+    here, there = socket.socketpair()
+    with here, there:
+        yield here, there
+
+
+def test_time_runs_out():
+    terms = Terms(0.05)
+    assert 0 < terms.left() <= 0.05
+    assert not terms.wait(lambda seconds: time.sleep(seconds) or False)
+    assert terms.left() <= 0
+    assert not terms.wait(lambda _seconds: pytest.fail("nothing is asked when the time is over"))
+
+
+def test_waiting_ends_when_it_is_done_or_stopped():
+    stop = threading.Event()
+    terms = Terms(600, stop=stop)
+    asked = []
+    assert terms.wait(lambda seconds: asked.append(seconds) or len(asked) == 3)
+    assert max(asked) < 1, "whoever waits looks again and again whether it was stopped"
+    threading.Timer(0.05, stop.set).start()
+    assert not terms.wait(lambda seconds: stop.wait(seconds) and False)
+    assert terms.left() == 0
+
+
+def test_bytes_are_received_in_parts(ends):
+    here, there = ends
+    there.sendall(b"one")
+    threading.Timer(0.05, there.sendall, [b"two"]).start()
+    assert Terms(600).receive(here, 6) == b"onetwo"
+
+
+def test_the_time_is_for_the_whole(ends):
+    here, there = ends
+    there.sendall(b"one")
+    with pytest.raises(TimeoutError):
+        Terms(0.1).receive(here, 6)
+
+
+def test_the_other_end_closes(ends):
+    here, there = ends
+    there.sendall(b"one")
+    there.close()
+    with pytest.raises(ConnectionResetError):
+        Terms(600).receive(here, 6)
+    assert readable(here.fileno(), 0)

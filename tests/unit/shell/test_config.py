@@ -1,0 +1,164 @@
+"""What an SSH configuration says of the way to a device."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+
+import pytest
+
+from tests.support.parts import require
+from toolchain.errors import InputError
+from toolchain.shell import Address, SshOptions, config, parse_address
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """The folder that stands for ~/.ssh."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".ssh"
+    folder.mkdir()
+    return folder
+
+
+def _route(home, text, host, **options):
+    (home / "config").write_text(text)
+    return config.Config(SshOptions(**options)).route(parse_address(host))
+
+
+def test_config_alias(home):
+    (hop,) = _route(
+        home,
+        "Host board\n HostName 10.1.2.3\n User pi\n Port 2200\n IdentityFile ~/.ssh/lab\n IdentitiesOnly yes\n"
+        " UserKnownHostsFile ~/.ssh/lab_hosts\n GlobalKnownHostsFile none\n ConnectTimeout 3\n",
+        "board",
+    )
+    assert (hop.name, hop.timeout, hop.identities_only) == ("pi@10.1.2.3:2200", 3, True)
+    assert hop.identities == (home / "lab",)
+    assert hop.known_hosts == (home / "lab_hosts",)
+    assert hop.key_name == "[10.1.2.3]:2200"
+
+
+def test_address_and_options_win_over_config(home):
+    text = "Host board\n HostName h\n User pi\n Port 2200\n ConnectTimeout 3\n HostKeyAlias Lab-Board\n"
+    known = (home / "mine",)
+    (hop,) = _route(home, text, "root@board:22", connect_timeout=7, known_hosts=known)
+    assert (hop.name, hop.timeout, hop.known_hosts) == ("root@h:22", 7, known)
+    assert hop.key_name == "lab-board"
+
+
+def test_config_jump_chain(home):
+    text = (
+        "Host board\n ProxyJump a@one:1,two\nHost two\n Port 2\n User b\n ProxyJump never\n"
+        "Host one\n HostName 1.1.1.1\n"
+    )
+    hops = _route(home, text, "c@board")
+    assert [hop.name for hop in hops] == ["a@1.1.1.1:1", "b@two:2", "c@board:22"]
+    assert (hops[2].jumps, hops[2].via) == (("a@one:1", "two"), "b@two:2")
+
+
+def test_config_jump_circle(home):
+    with pytest.raises(InputError, match="circles"):
+        _route(home, "Host a\n ProxyJump b\nHost b\n ProxyJump a\n", "a")
+
+
+def test_config_include(home):
+    (home / "config.d").mkdir()
+    (home / "config.d" / "lab").write_text("Host board\n HostName 10.9.9.9\n User pi\n")
+    (hop,) = _route(home, "Include config.d/*\n", "board")
+    assert hop.name == "pi@10.9.9.9:22"
+
+
+@pytest.mark.parametrize(
+    "text", ["Nonsense\n", "Host a\n Port many\n", "Host a\n ProxyCommand nc %z\n", "Match tagged lab\n User x\n"]
+)
+def test_wrong_config_is_an_input_error(home, text):
+    with pytest.raises(InputError):
+        _route(home, text, "a")
+
+
+def test_missing_config_is_an_error_only_if_asked_for(home):
+    assert config.Config(SshOptions()).route(Address("h", "u"))[0].name == "u@h:22"
+    with pytest.raises(InputError, match="nowhere"):
+        config.Config(SshOptions(config_file=home / "nowhere"))
+
+
+# --- what OpenSSH makes of it ---
+
+NAMED = "Host board\n HostName 10.0.0.1\n"
+AGREED = {
+    "exec": "Match exec true\n User yes\nMatch exec false\n Port 23\nMatch !exec false\n Port 24\n",
+    "shell": """Match exec "test a = b || test $(echo x) = x"\n User yes\n""",
+    "status": 'Match exec "exit 3"\n User no\n',
+    "input": 'Match exec "! read -r line"\n User yes\n',
+    "order": 'Match host nowhere exec "touch RAN"\n User no\nMatch user pi exec "test ! -e RAN"\n Port 23\n',
+    "alias": f"""{NAMED}Match exec "test '%n %h %p %r' = 'board 10.0.0.1 22 pi'"\n Port 23\n""",
+    "before": f"""Match exec "test %h = board"\n Port 23\n{NAMED}Match exec "test %h = board"\n Port 24\n""",
+    "once": f"Match host 10.0.0.1\n Port 23\n{NAMED}",
+    "final": f"{NAMED}Match final host 10.0.0.1\n Port 23\n",
+    "own": """Match exec "test '%u %L %l %% %i %k' = 'ME SHORT HERE %% ID board'"\n Port 23\n""",
+    "hash": """Match exec "test %C = $(printf HEREboard22pi | sha1sum | cut -d' ' -f1)"\n Port 23\n""",
+    "case": "match Host board Exec true\n port=23\n",
+    "token": 'HostName %h.%%.lab\nMatch exec "test %h = board.%%.lab"\n Port 23\n',
+    "jump": "Host board\n ProxyJump a,b\n ProxyCommand nc %h\n",
+    "command": "ProxyCommand nc %h\nProxyJump a,b\n",
+    "none": "ProxyJump none\nProxyCommand nc %h\n",
+    "no command": "ProxyCommand none\nProxyJump a\n",
+    "quotes": 'ProxyCommand "/a b/nc" "%h"\n',
+    "included": f"Include FOLDER/part\nUser everybody\n{NAMED}Include FOLDER/part\n Port 23\n",
+}
+
+
+@pytest.mark.parametrize("case", AGREED)
+@pytest.mark.parametrize("user", ["pi", None])
+def test_it_is_what_openssh_reads(home, case, user):
+    require("OpenSSH's client", "openssh-client", shutil.which("ssh") is not None)
+    here, ran = socket.gethostname(), home / "ran"
+    text = AGREED[case].replace("RAN", str(ran)).replace("FOLDER", str(home)).replace("ID", str(os.getuid()))
+    text = text.replace("ME", getpass.getuser()).replace("HERE", here).replace("SHORT", here.partition(".")[0])
+    (home / "part").write_text("Host other\n User other\n")
+    (home / "config").write_text(text)
+    words = ["ssh", "-G", "-F", home / "config", *(["-l", user] if user else []), "board"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    theirs = dict(line.split(" ", 1) for line in said.splitlines())
+    *_, hop = config.Config(SshOptions()).route(Address("board", user))
+    assert (hop.user, hop.host, hop.port) == (theirs["user"], theirs["hostname"], int(theirs["port"]))
+    assert ",".join(hop.jumps) == theirs.get("proxyjump", "")
+    assert hop.proxy_command == theirs.get("proxycommand", "").replace("%h", hop.host)
+    assert not ran.exists(), "what follows a criterion that is not met is not run"
+
+
+def test_tokens_of_paths_and_of_a_proxy_command(home):
+    text = (
+        "HostName %h.lab\nHostKeyAlias key\nIdentityFile %d/%r%%~\nUserKnownHostsFile ~/%n_%k\n"
+        "GlobalKnownHostsFile none\nProxyCommand a %n %h %p %r %% ~\n"
+    )
+    (hop,) = _route(home, text, "pi@board:23")
+    assert hop.identities == (home.parent / "pi%~",)
+    assert hop.known_hosts == (home.parent / "board_key",)
+    assert hop.proxy_command == "a board board.lab 23 pi % ~"
+
+
+@pytest.mark.parametrize("what", ["Match exec", "ProxyCommand"])
+def test_a_configuration_may_be_kept_from_running_commands(home, what):
+    with pytest.raises(InputError, match=f"has a {what}.* somebody else's") as caught:
+        _route(home, f'{what} "touch {home}/ran"\n', "board", commands=False)
+    assert f"touch {home}/ran" in caught.value.details
+    assert f"--ssh-config {home}/config" in caught.value.hint
+    assert not (home / "ran").exists()
+
+
+def test_what_runs_no_command_is_read_as_ever(home):
+    (hop,) = _route(home, "Host board\n User pi\n", "board", config_file=home / "config", commands=False)
+    assert hop.name == "pi@board:22"
+
+
+def test_nothing_of_an_address_is_read_by_the_shell_of_a_command(home):
+    (home / "config").write_text(f"ProxyCommand true %h\nMatch exec 'touch {home}/%n'\n User x\n")
+    for host in ("fe80::1%$(touch${IFS}RAN)", "me@::1%;touch RAN", "`touch RAN`", "me;touch RAN@board"):
+        with pytest.raises(InputError, match="no address"):
+            config.Config(SshOptions()).route(parse_address(host.replace("RAN", f"{home}/ran")))
+    assert sorted(path.name for path in home.iterdir()) == ["config"]

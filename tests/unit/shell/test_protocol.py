@@ -1,0 +1,74 @@
+"""What all shells share: lines, files and the words of an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain import process
+from toolchain.errors import DeviceError, InputError
+from toolchain.shell import protocol
+
+
+def test_lines_are_cut_wherever_the_data_was():
+    lines = protocol.LineBuffer()
+    assert lines.take() is None
+    for data in (b"o", b"ne\ntw", b"o\n", b"caf\xc3", b"\xa9 \xff"):
+        lines.feed(data)
+    assert (lines.take(), lines.take(), lines.take()) == ("one\n", "two\n", None)
+    lines.feed(b"")
+    assert (lines.take(), lines.take(), lines.take()) == ("caf\u00e9 \ufffd", "", "")
+
+
+def test_a_line_is_read_as_long_as_there_is_time():
+    parts, times = [b"on", b"e\nrest"], []
+
+    def receive(timeout: float) -> bytes:
+        times.append(timeout)
+        if not parts:
+            raise TimeoutError
+        return parts.pop(0)
+
+    lines = protocol.LineBuffer()
+    assert lines.read(receive, 100.0) == "one\n"
+    assert 0 < times[1] <= times[0] <= 100
+    with pytest.raises(TimeoutError):
+        lines.read(receive, 0.0)
+
+
+def test_a_file_is_read_from_where_it_goes_on(tmp_path):
+    (tmp_path / "source").write_bytes(b"abcdef")
+    with protocol.reading(tmp_path / "source", 2) as (stream, left):
+        assert (stream.read(), left) == (b"cdef", 4)
+    with protocol.reading(tmp_path / "source", 6) as (stream, left):
+        assert (stream.read(), left) == (b"", 0)
+    for offset in (-1, 7):
+        with pytest.raises(InputError, match="it has 6 bytes"), protocol.reading(tmp_path / "source", offset):
+            pass
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("old")
+    with pytest.raises(TypeError), protocol.replacing(target) as stream:
+        stream.write("no bytes")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert target.read_text() == "old"
+    with protocol.replacing(target) as stream:
+        stream.write(b"new")
+    assert target.read_text() == "new"
+
+
+def test_a_command_that_failed_is_shown_with_its_last_words():
+    with pytest.raises(DeviceError, match="a command on board failed with exit code 3") as caught:
+        protocol.check_result("board", "the script", process.Result(3, "out", ""))
+    assert caught.value.details == "the script\nout"
+    with pytest.raises(DeviceError) as caught:
+        protocol.check_result("board", "", process.Result(3, "out", "err"))
+    assert caught.value.details == "err"
+    well = process.Result(0, "out", "err")
+    assert protocol.check_result("board", "", well) is well
+
+
+def test_an_error_without_words_is_named():
+    assert protocol.words_of(EOFError()) == "EOFError"
+    assert protocol.words_of(EOFError("why")) == "why"

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolchain import devices
+from toolchain.board import Board, Target
+from toolchain.devices import Device
+from toolchain.errors import InputError
+
+FOLDER = r"should match pattern '^(~/|/)[^\s'\"\\$`]+$'"
+
+DEVICES = """
+[devices.desk]
+board = "pi"
+host = "pi@10.0.0.5:2222"
+
+[devices.shelf]
+board = "pi"
+host = "10.0.0.6"
+root = "/opt/models"
+emulated = true
+
+[devices.farm]
+board = "arm"
+host = "arm"
+"""
+KEYS = "board, host, root, ssh_config, emulated"
+DESK = Device("pi", "pi@10.0.0.5:2222")
+SHELF = Device("pi", "10.0.0.6", root="/opt/models", emulated=True)
+FARM = Device("arm", "arm")
+LAB = {"desk": DESK, "shelf": SHELF, "farm": FARM}
+
+
+def kind(name: str, connection: str = "ssh") -> Board:
+    return Board(name=name, description="d", connection=connection, machine="m", triple="t", target=Target())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [DEVICES, DEVICES.replace("devices.", "")], ids=["table", "top level"])
+def test_devices(folder, text):
+    (folder / "lab.toml").write_text(text)
+    assert devices.load_devices(folder / "lab.toml") == LAB
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("[a]\nboard = 'pi'", ["a.host: is missing (every device sets it)"]),
+        ("[a]\nboard = 'pi'\nhost = ''", ["a.host: '' should have at least 1 character"]),
+        ("[a]\nboard = 'a pi'\nhost = 'h'", ["a.board: 'a pi' should match pattern"]),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nrot = '/x'", ["a.rot: unknown key (did you mean root?)"]),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {FOLDER}"]),
+        (
+            "[a]\nboard = 'pi'\nhost = 'h'\nx = 1",
+            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated)"],
+        ),
+        ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
+        ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
+        ("a = 'pi@10.0.0.5'", ["a: 'pi@10.0.0.5' should be an object"]),
+        ("devices = 3", [": 3 should be an object"]),
+    ],
+)
+def test_faults_of_devices(folder, text, faults):
+    (folder / "lab.toml").write_text(text)
+    with pytest.raises(InputError, match=rf"lab\.toml has {len(faults)} fault") as caught:
+        devices.load_devices(folder / "lab.toml")
+    found = caught.value.details.splitlines()
+    assert len(found) == len(faults)
+    assert all(text.startswith(start) for text, start in zip(found, faults, strict=True)), found
+
+
+@pytest.mark.parametrize("content", [b"desk: pi", b"\xff"])
+def test_devices_that_are_not_toml(folder, content):
+    (folder / "lab.toml").write_bytes(content)
+    with pytest.raises(InputError, match=r"lab\.toml is not TOML"):
+        devices.load_devices(folder / "lab.toml")
+
+
+def test_devices_of_an_editor_of_windows(folder):
+    (folder / "lab.toml").write_bytes(b"\xef\xbb\xbf" + DEVICES.replace("\n", "\r\n").encode())
+    assert devices.load_devices(folder / "lab.toml") == LAB
+
+
+def test_named_devices_must_exist(folder):
+    with pytest.raises(InputError, match=r"cannot read .*lab\.toml"):
+        devices.load_devices(folder / "lab.toml")
+
+
+def test_no_devices_here_and_none_named(folder):
+    assert devices.load_devices() == {}
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("variable", [None, ""])
+def test_devices_of_this_folder(folder, monkeypatch, variable):
+    (folder / "devices.toml").write_text(DEVICES)
+    if variable is not None:
+        monkeypatch.setenv("TOOLCHAIN_DEVICES", variable)
+    assert devices.load_devices() == LAB
+
+
+def test_devices_of_the_project_and_of_the_user_are_known_from_any_folder(folder, monkeypatch):
+    own = folder / "config" / "edge-toolchain" / "devices.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[devices.desk]\nboard = "pi"\nhost = "elsewhere"\n[devices.mine]\nboard = "pi"\nhost = "m"\n')
+    (folder / "devices.toml").write_text(DEVICES)
+    (folder / "deep" / "down").mkdir(parents=True)
+    monkeypatch.chdir(folder / "deep" / "down")
+    found = devices.load_devices()
+    assert found == LAB | {"mine": Device("pi", "m")}, "and the project's own entry wins"
+    assert devices.whence(found["desk"]) == folder / "devices.toml"
+    assert devices.whence(found["mine"]) == own
+    assert devices.whence(Device("pi", "an address")) is None
+
+
+def test_only_a_list_of_ones_own_or_one_that_was_named_may_run_commands(folder, monkeypatch):
+    text = '[pi]\nboard = "pi"\nhost = "h"\nssh_config = "config"\n'
+    (folder / "devices.toml").write_text(text)
+    found = devices.load_devices()["pi"]
+    assert devices.may_run(found)
+    assert devices.may_run(Device("pi", "an address"))
+    somebody = (folder / "devices.toml").stat().st_uid + 1
+    monkeypatch.setattr("os.getuid", lambda: somebody)
+    monkeypatch.setattr("toolchain.state._ADMINISTRATOR", -1)  # whose these files are where tests run as root
+    assert not devices.may_run(found)
+    assert devices.may_run(DESK), "nothing of it is run"
+    (folder / "lab.toml").write_text(text.replace('"config"', '"other"'))
+    assert devices.may_run(devices.load_devices(folder / "lab.toml")["pi"])
+
+
+def test_devices_of_the_variable(folder, monkeypatch):
+    (folder / "devices.toml").write_text("not TOML")
+    (folder / "lab.toml").write_text(DEVICES)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "lab.toml")
+    assert devices.load_devices() == LAB
+
+
+def test_devices_of_the_variable_must_exist(folder, monkeypatch):
+    (folder / "devices.toml").write_text(DEVICES)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "lab.toml")
+    with pytest.raises(InputError, match=r"cannot read lab\.toml"):
+        devices.load_devices()
+
+
+@pytest.fixture
+def farm(folder):
+    """The devices file of a farm of virtual boards."""
+    path = devices.farm_devices()
+    path.parent.mkdir(parents=True)
+    entry = 'board = "pi"\nhost = "virtual"\nssh_config = "ssh_config"\nemulated = true\n'
+    path.write_text(f"[devices.desk]\n{entry}[devices.pi-1]\n{entry}")
+    return path
+
+
+def test_virtual_boards_are_devices_like_any_other(farm):
+    device = devices.load_devices()["pi-1"]
+    assert device == Device("pi", "virtual", ssh_config=farm.parent / "ssh_config", emulated=True)
+
+
+def test_the_labs_own_device_wins_over_a_virtual_one(folder, farm):
+    (folder / "devices.toml").write_text(DEVICES)
+    found = devices.load_devices()
+    assert found["desk"] == DESK
+    assert found["pi-1"].emulated
+
+
+def test_a_named_file_stands_alone(folder, farm):
+    (folder / "lab.toml").write_text(DEVICES)
+    assert devices.load_devices(folder / "lab.toml") == LAB
+
+
+def test_the_named_path_goes_before_the_variable(folder, monkeypatch):
+    (folder / "lab.toml").write_text(DEVICES)
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "missing.toml")
+    assert devices.load_devices(Path("lab.toml")) == LAB
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "expected"),
+    [
+        ("pi", "desk", DESK),
+        ("pi", "shelf", SHELF),
+        ("pi", "root@10.0.0.9", Device("pi", "root@10.0.0.9")),
+        ("arm", None, FARM),
+    ],
+    ids=["by name", "another name", "by address", "the only one"],
+)
+def test_which_device(name, host, expected):
+    assert devices.find_device(kind(name), host, LAB) == expected
+
+
+def test_which_of_several_devices():
+    with pytest.raises(InputError, match=r"which pi device\? There are 2: desk, shelf") as caught:
+        devices.find_device(kind("pi"), None, LAB)
+    assert "--host" in caught.value.hint
+
+
+@pytest.mark.parametrize("lab", [LAB, {}])
+def test_no_device_of_this_type(lab):
+    with pytest.raises(InputError, match=r"which riscv device\?$"):
+        devices.find_device(kind("riscv"), None, lab)
+
+
+def test_a_device_of_another_type():
+    with pytest.raises(InputError, match="device farm is a arm, not a pi") as caught:
+        devices.find_device(kind("pi"), "farm", LAB)
+    assert "--board arm" in caught.value.hint
+
+
+def test_this_machine_takes_no_host():
+    with pytest.raises(InputError, match="takes no host"):
+        devices.find_device(kind("local", "local"), "desk", LAB)
+
+
+@pytest.mark.parametrize("host", [None, ""])
+def test_this_machine_is_its_own_device(host):
+    assert devices.find_device(kind("local", "local"), host, LAB) == Device("local", "local")

@@ -1,0 +1,575 @@
+"""Whose fault it is, who is asked again and who has to rest: on boards that do as they are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
+from toolchain.rpc import CallError, server
+from toolchain.tuning.measure import MeasurePool, Rules, calls
+from toolchain.tuning.measure import trial as measure_session
+from toolchain.tuning.measure.health import Pulse
+from toolchain.tuning.trials import Options, Trial
+
+OPTIONS = Options(timeout_s=0.2)
+RULES = Rules(
+    open_s=1.0,
+    slack_s=0.1,
+    grace_s=0.1,
+    answer_s=0.2,
+    canary_s=0.2,
+    canary_trials=4,
+    canary_every_s=1000.0,
+    probe_s=(0.01, 0.05),
+    patience_s=0.5,
+    cool_s=(0.01, 0.02),
+    cool_total_s=0.1,
+)
+CRASH = CallError(
+    "RPCError", "RPCError: Error caught from RPC call:\nthe session's process was ended by signal 11 (SIGSEGV)"
+)
+TIMEOUT = CallError(
+    "RPCSessionTimeoutError", "RPCSessionTimeoutError: session timeout of 5 s reached; the client set it"
+)
+REFUSED = CallError("RPCError", "RPCError: Error caught from RPC call:\nValueError: no")
+GONE = CallError("InternalError", "Channel closes before we get needed bytes")
+SILENCE = DeviceError("the board says nothing")
+
+
+class Session:
+    """A session on a board that only pretends."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.place = board.name
+        self.stock = board.stock
+        self.ended = threading.Event()
+        board.open_sessions += 1
+
+    def cut(self) -> None:
+        self.ended.set()
+
+    def close(self) -> None:
+        self.board.open_sessions -= 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answers(self, _timeout_s: float) -> bool:
+        return self.board.alive
+
+
+@dataclasses.dataclass(eq=False)
+class Board:
+    """A place that does as it is told.
+
+    Attributes:
+        results: What each trial, by name, does in turn: samples, or an error to raise; the last one stays.
+        canaries: Seconds that the canary takes in turn; the last one stays.
+        deadly: Trials after which the board is dead.
+    """
+
+    name: str
+    emulated: bool = True
+    stock: bool = False
+    alive: bool = True
+    results: dict[str, list[object]] = dataclasses.field(default_factory=dict)
+    canaries: list[float | None] = dataclasses.field(default_factory=lambda: [1.0])
+    celsius: list[float | None] = dataclasses.field(default_factory=lambda: [None])
+    deadly: set[str] = dataclasses.field(default_factory=set)
+    fault: Exception | None = None
+    open_sessions: int = 0
+    runs: Counter[str] = dataclasses.field(default_factory=Counter)
+    began: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+
+    def open(self, _timeout_s: float, _session_s: float, _stop: threading.Event) -> Session:
+        if self.fault:
+            raise self.fault
+        if not self.alive:
+            raise DeviceError(f"{self.name} is dead")
+        return Session(self)
+
+    def run(self, session: Session, name: str):
+        self.runs[name] += 1
+        self.began[name].append(time.monotonic())
+        does = self.results.get(name, [(1.0,)])
+        what = does.pop(0) if len(does) > 1 else does[0]
+        if name in self.deadly:
+            self.alive = False
+        if what == "hang":
+            assert session.ended.wait(20)
+            raise GONE
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+
+def first_of(values):
+    return values.pop(0) if len(values) > 1 else values[0]
+
+
+@pytest.fixture(autouse=True)
+def pretended(monkeypatch):
+    def measured(session, trial, options, spread, budget_s):
+        return session.board.run(session, trial.library.stem)
+
+    def pulse(session, milliseconds):
+        board = session.board
+        if not board.alive:
+            raise GONE
+        return Pulse(session.place, first_of(board.canaries), first_of(board.celsius))
+
+    monkeypatch.setattr(measure_session, "measured", measured)
+    monkeypatch.setattr(measure_session, "pulse", pulse)
+    monkeypatch.setattr(measure_session, "send_something", lambda _: None)
+
+
+@pytest.fixture
+def trial(tmp_path):
+    def make(name: str = "good") -> Trial:
+        path = tmp_path / f"{name}.so"
+        path.touch()
+        return Trial(path, ())
+
+    return make
+
+
+@pytest.fixture
+def pool():
+    """Return a function that makes a pool; the pools are closed in the end, and leave no thread and no session."""
+    before = threading.active_count()
+    made = []
+
+    def make(*boards: Board, rules: Rules = RULES, options: Options = OPTIONS) -> MeasurePool:
+        events = []
+        one = MeasurePool(boards, options, events.append, rules)
+        one.events = events
+        made.append((one, boards))
+        return one
+
+    yield make
+    for one, boards in made:
+        one.close()
+        assert [board.open_sessions for board in boards] == [0] * len(boards)
+    assert threading.active_count() <= before  # threads of an earlier test may end meanwhile
+
+
+def until(condition) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def kinds(one: MeasurePool, *left_out: str) -> list[str]:
+    return [event.kind for event in list(one.events) if event.kind not in left_out]
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_the_trials(pool, trial):
+    board = Board("one", results={f"t{n}": [(float(n + 1),)] for n in range(9)})
+    found = pool(board).measure([trial(f"t{n}") for n in range(9)])
+    assert [result.samples_s for result in found] == [(float(n + 1),) for n in range(9)]
+    assert {(result.board, result.attempts, result.cause) for result in found} == {("one", 1, "")}
+
+
+def test_every_board_gets_its_share(pool, trial):
+    boards = [Board(f"board{number}", results={"nap": ["hang"]}) for number in range(3)]
+    one = pool(*boards, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    for _ in boards:
+        one.submit(trial("nap"))
+    until(lambda: [board.runs["nap"] for board in boards] == [1, 1, 1])
+
+
+def test_a_board_rests_between_two_trials(pool, trial):
+    board = Board("one")
+    pool(board, options=dataclasses.replace(OPTIONS, cooldown_s=0.2)).measure([trial(), trial()])
+    first, second = board.began["good"]
+    assert second - first >= 0.2
+
+
+def test_a_kernel_that_takes_no_time_is_a_lie(pool, trial):
+    [result] = pool(Board("one", results={"good": [(0.0, 1.0)]})).measure([trial()])
+    assert (result.cause, result.samples_s) == ("refused", ())
+
+
+def test_what_happens_is_told(pool, trial):
+    one = pool(Board("one"))
+    [result] = one.measure([trial()])
+    until(lambda: len(one.events) == 2)
+    started, ended = one.events
+    assert (started.kind, started.place, started.trial) == ("started", "one", trial())
+    assert (ended.kind, ended.measured) == ("ended", result)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"], [str(number) for number in range(31)]])
+def test_places_that_cannot_be(names):
+    with pytest.raises(InputError, match="different names"):
+        MeasurePool([Board(name) for name in names], OPTIONS)
+
+
+# --- whose fault it is -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "words"),
+    [
+        (CRASH, "crash", "SIGSEGV"),
+        (TIMEOUT, "timeout", "session timeout of 5 s"),
+        (REFUSED, "refused", "ValueError: no"),
+    ],
+)
+def test_a_failure_that_the_server_tells_is_the_candidates_if_the_board_is_well(pool, trial, fault, cause, words):
+    board = Board("one", results={"bad": [fault]})
+    one = pool(board)
+    bad, good = one.measure([trial("bad"), trial()])
+    assert (bad.cause, bad.samples_s, bad.attempts, bad.board) == (cause, (), 1, "one")
+    assert words in bad.error
+    assert "RPC call" not in bad.error
+    assert good.samples_s
+    assert board.runs["bad"] == 1
+    assert set(kinds(one)) == {"started", "ended"}
+
+
+@pytest.mark.parametrize("fault", [CRASH, TIMEOUT, REFUSED, GONE, SILENCE], ids=lambda fault: type(fault).__name__)
+def test_a_failure_is_the_boards_if_the_board_is_not_well(pool, trial, fault):
+    first = Board("first", results={"good": [fault]}, deadly={"good"})
+    one = pool(first)
+    future = one.submit(trial())
+    until(lambda: "lost" in kinds(one))
+    assert not future.done()
+    first.results.clear()
+    first.deadly.clear()
+    first.alive = True
+    result = future.result(20)
+    assert (result.samples_s, result.attempts) == ((1.0,), 2)
+    assert kinds(one, "quarantined") == ["started", "lost", "back", "started", "ended"] or kinds(one).count("lost") > 1
+
+
+@pytest.mark.parametrize("fault", [GONE, SILENCE], ids=["gone", "silence"])
+def test_a_failure_that_our_server_does_not_tell_is_not_the_candidates(pool, trial, fault):
+    """The board was lost and is back already, or it stood still for a while."""
+    board = Board("one", results={"good": [fault, (1.0,)]})
+    one = pool(board)
+    [result] = one.measure([trial()])
+    assert (result.samples_s, result.attempts) == ((1.0,), 2)
+    assert "well again" in next(event.detail for event in one.events if event.kind == "lost")
+
+
+@pytest.mark.parametrize(("fault", "cause"), [(GONE, "crash"), (SILENCE, "timeout")], ids=["gone", "silence"])
+def test_tvms_own_server_never_tells(pool, trial, fault, cause):
+    board = Board("one", stock=True, emulated=False, results={"bad": [fault]})
+    one = pool(board)
+    [result] = one.measure([trial("bad")])
+    assert (result.cause, result.attempts) == (cause, 1)
+    assert kinds(one) == ["stock", "started", "ended"]
+
+
+def test_a_board_that_says_nothing_is_cut(pool, trial):
+    board = Board("one", results={"good": ["hang", (1.0,)]})
+    start = time.monotonic()
+    [result] = pool(board).measure([trial()])
+    assert result.attempts == 2
+    assert 0.6 <= time.monotonic() - start < 5  # three times the slack, since it is emulated
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_killer_is_found_out(pool, trial, count):
+    boards = [Board(f"board{number}", results={"bad": [GONE]}, deadly={"bad"}) for number in range(count)]
+    one = pool(*boards, rules=dataclasses.replace(RULES, patience_s=60))
+    future = one.submit(trial("bad"))
+    done = threading.Event()
+
+    def revive():
+        while not done.wait(0.02):
+            for board in boards if count == 1 else []:
+                board.alive = True
+
+    thread = threading.Thread(target=revive)
+    thread.start()
+    result = future.result(20)
+    done.set()
+    thread.join()
+    assert (result.cause, result.attempts) == ("crash", 3)
+    assert "took 3 boards down" in result.error
+    assert sum(board.runs["bad"] for board in boards) == 3
+
+
+def test_a_board_that_cannot_be_reached_costs_a_trial_no_attempt(pool, trial):
+    board = Board("one", alive=False)
+    one = pool(board, rules=dataclasses.replace(RULES, patience_s=60))
+    future = one.submit(trial())
+    until(lambda: "quarantined" in kinds(one))
+    board.alive = True
+    assert future.result(20).attempts == 1
+    assert kinds(one) == ["lost", "lost", "quarantined", "back", "started", "ended"]
+
+
+def test_a_library_that_is_missing_is_the_callers_fault(pool, trial):
+    one = pool(Board("one"))
+    future = one.submit(Trial(Path("nowhere.so"), ()))
+    with pytest.raises(FileNotFoundError):
+        future.result(20)
+    assert one.measure([trial()])[0].samples_s
+
+
+def test_options_that_do_not_fit_end_it(pool, trial):
+    board = Board("one", results={"good": [InputError("the board cannot run kernels on 9 threads")]})
+    with pytest.raises(InputError, match="9 threads"):
+        pool(board).measure([trial()])
+
+
+def test_a_fault_of_our_own_is_heard(trial):
+    def stumble(event):
+        raise KeyError(event.kind)
+
+    with MeasurePool([Board("one")], OPTIONS, stumble, RULES) as one:
+        with pytest.raises(KeyError):
+            one.submit(trial()).result(20)
+        until(lambda: one.submit(trial()).done())
+
+
+# --- no board --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_board_trials_are_given_up_with_the_reasons(pool, trial):
+    one = pool(Board("first", alive=False), Board("second", fault=DeviceError("no tracker", details="a\nrefused")))
+    start = time.monotonic()
+    with pytest.raises(DeviceError, match="no board is left") as caught:
+        one.measure([trial()] * 3)
+    assert 0.5 <= time.monotonic() - start < 10
+    assert caught.value.details == "first: first is dead\nsecond: no tracker: refused"
+    assert "farm status" in caught.value.hint
+
+
+def test_patience_lasts_while_one_board_is_well(pool, trial):
+    slow = Board("well", results={"nap": ["hang"]})
+    one = pool(Board("dead", alive=False), slow, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    nap = one.submit(trial("nap"))
+    until(lambda: slow.runs["nap"] == 1)
+    other = one.submit(trial())
+    time.sleep(2 * RULES.patience_s)
+    assert not other.done()
+    assert not nap.done()
+
+
+def test_patience_begins_anew_when_a_board_was_back(pool, trial):
+    board = Board("one", alive=False)
+    one = pool(board, rules=dataclasses.replace(RULES, patience_s=1.0))
+    for _ in range(2):
+        future = one.submit(trial())
+        until(lambda: kinds(one)[-1:] == ["quarantined"])
+        time.sleep(0.6)
+        assert not future.done()
+        board.alive = True
+        assert future.result(20).samples_s
+        until(lambda: kinds(one)[-1:] == ["ended"])
+        board.alive = False
+
+
+def test_boards_of_another_version_need_no_patience(pool, trial):
+    one = pool(
+        Board("one", fault=VerificationError("the board server has TVM 0.26")),
+        rules=dataclasses.replace(RULES, patience_s=600),
+    )
+    with pytest.raises(DeviceError) as caught:
+        one.measure([trial()])
+    assert caught.value.details == "one: the board server has TVM 0.26"
+
+
+# --- heat ------------------------------------------------------------------------------------------------------------
+
+
+def test_trials_of_a_throttled_board_are_measured_again(pool, trial):
+    """Canaries: before the first trial, well; after four more, slow, and slow again; then cooled down, then well."""
+    board = Board("one", emulated=False, canaries=[1.0, 1.3, 1.3, 1.3, 1.3, 1.0])
+    one = pool(board)
+    found = one.measure([trial(f"t{number}") for number in range(5)])
+    assert [board.runs[f"t{number}"] for number in range(5)] == [2, 2, 2, 2, 1]
+    assert all(result.samples_s for result in found)
+    told = kinds(one, "started", "ended")
+    assert told == ["cooling", "cooling", "cooled"]
+    assert "30 % slower" in next(event.detail for event in one.events if event.kind == "cooling")
+
+
+def test_results_wait_for_the_canary_and_no_longer(pool, trial):
+    board = Board("one", emulated=False)
+    one = pool(board)
+    assert one.measure([trial()])[0].samples_s
+    assert one.measure([trial()] * 7)[0].samples_s
+    assert board.runs["good"] == 8
+    assert set(kinds(one)) == {"started", "ended"}
+
+
+def test_one_slow_canary_is_no_throttling(pool, trial):
+    board = Board("one", emulated=False, canaries=[1.0, 1.3, 1.0])
+    one = pool(board)
+    one.measure([trial()] * 5)
+    assert board.runs["good"] == 5
+    assert "cooling" not in kinds(one)
+
+
+def test_a_hot_board_rests(pool, trial):
+    board = Board("one", emulated=False, celsius=[85.0, 85.0, 60.0])
+    one = pool(board)
+    one.measure([trial()])
+    assert kinds(one) == ["cooling", "cooled", "started", "ended"]
+    assert one.events[0].detail.startswith("85 C")
+
+
+def test_a_board_that_stays_slow_does_not_rest_for_ever(pool, trial):
+    board = Board("one", emulated=False, canaries=[1.0, 2.0])
+    one = pool(board)
+    one.measure([trial(f"t{number}") for number in range(6)])
+    assert kinds(one, "started", "ended", "cooling") == ["slower"]
+    assert max(board.runs.values()) == 2
+
+
+def test_a_board_that_throttles_each_time_ends_nevertheless(pool, trial):
+    board = Board("one", emulated=False, canaries=[1.0, *[1.3, 1.3, 1.0] * 40])
+    one = pool(board)
+    one.measure([trial(f"t{number}") for number in range(4)])
+    assert max(board.runs.values()) <= RULES.again + 1
+
+
+@pytest.mark.parametrize("kind", [{"emulated": True}, {"emulated": False, "stock": True, "canaries": [None]}])
+def test_clocks_that_mean_nothing_are_not_looked_at(pool, trial, kind):
+    board = Board("one", celsius=[None], **{"canaries": [1.0, 9.0], **kind})
+    one = pool(board)
+    one.measure([trial()] * 12)
+    assert "cooling" not in kinds(one)
+    assert board.runs["good"] == 12
+
+
+def test_a_board_lost_while_it_rests_is_a_lost_board(pool, trial):
+    board = Board("one", emulated=False, canaries=[1.0, 2.0])
+    one = pool(board, rules=dataclasses.replace(RULES, cool_total_s=1000, patience_s=60))
+    futures = [one.submit(trial(f"t{number}")) for number in range(5)]
+    until(lambda: "cooling" in kinds(one))
+    board.alive = False
+    until(lambda: "lost" in kinds(one))
+    board.canaries[:] = [1.0]
+    board.alive = True
+    assert all(future.result(20).samples_s for future in futures)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_closing_cancels_what_waits_and_what_runs(pool, trial):
+    board = Board("one", results={"good": ["hang"]})
+    one = pool(board, options=dataclasses.replace(OPTIONS, timeout_s=600))
+    futures = [one.submit(trial()) for _ in range(3)]
+    until(lambda: board.runs["good"] == 1)
+    start = time.monotonic()
+    one.close()
+    assert time.monotonic() - start < 5
+    assert all(future.cancelled() for future in futures)
+    assert one.submit(trial()).cancelled()
+
+
+def test_closing_ends_the_rest_of_a_board(pool, trial):
+    rules = dataclasses.replace(RULES, cool_s=(600.0, 600.0), probe_s=(600.0, 600.0), patience_s=600.0)
+    hot = pool(Board("hot", emulated=False, celsius=[99.0]), rules=rules)
+    dead = pool(Board("dead", alive=False), rules=rules)
+    futures = [one.submit(trial()) for one in (hot, dead)]
+    until(lambda: kinds(hot) == ["cooling"] and kinds(dead) == ["lost"])
+    start = time.monotonic()
+    hot.close()
+    dead.close()
+    assert time.monotonic() - start < 5
+    assert all(future.cancelled() for future in futures)
+
+
+def test_what_nobody_waits_for_is_not_measured(pool, trial):
+    board = Board("one", results={"nap": ["hang"]})
+    one = pool(board, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    one.submit(trial("nap"))
+    until(lambda: board.runs["nap"] == 1)
+    assert one.submit(trial()).cancel()
+    one.close()
+    assert board.runs["good"] == 0
+
+
+# --- one session -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("takes", "budget_s", "kept", "count"),
+    [
+        ([(1.0, 1.2), (0.1, 0.1)], 10, (1.0, 1.2), 1),
+        ([(1.0, 1.8), (1.1, 1.2)], 10, (1.1, 1.2), 2),
+        ([(1.0, 1.0, 1.8), (1.1, 1.2, 1.2)], 10, (1.0, 1.0, 1.8), 2),
+        ([(1.0, 1.8), (1.1, 1.2)], 0, (1.0, 1.8), 1),
+    ],
+    ids=["close together", "far apart", "the second is no better", "no time"],
+)
+def test_samples_that_differ_much_are_taken_again(takes, budget_s, kept, count):
+    taken = iter(takes)
+    found = calls._sampled(lambda: next(taken), 1.5, budget_s)
+    assert found == kept
+    assert len(takes) - len(list(taken)) == count
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "told"),
+    [
+        (CRASH, "crash", True),
+        (
+            CallError("RPCError", "Error caught from RPC call:\nthe session's process ended by itself with code 7"),
+            "crash",
+            True,
+        ),
+        (TIMEOUT, "timeout", True),
+        (REFUSED, "refused", True),
+        (SILENCE, "timeout", False),
+        (GONE, "crash", False),
+        (
+            CallError("InternalError", "Check failed: (code == kReturn) is false: code=kShutdown"),
+            "crash",
+            False,
+        ),
+        (CallError("InternalError", "Check failed: (code == RPCCode::kReturn) is false: code=1"), "crash", False),
+        (CallError("RPCError", f"{server.SESSION_CUT}; it wants it back"), "crash", False),
+        (CallError("InternalError", "Socket SockChannel::Recv Error:Connection reset by peer"), "crash", False),
+        (CallError("InternalError", "Check failed: ndim"), "refused", True),
+    ],
+)
+def test_what_a_failure_means(fault, cause, told):
+    found = measure_session.failure(fault)
+    assert (found.cause, found.told) == (cause, told)
+    assert found.error
+
+
+def test_a_board_that_attacks_is_left_out_for_good(pool, trial):
+    """Its trial is run on another board, and nobody waits for it to become well again."""
+    evil = Board("evil", results={"good": [VerificationError("evil tried to make this host run something")]})
+    well = Board("well")
+    one = pool(evil, well)
+    found = one.measure([trial() for _ in range(6)])
+    assert {result.board for result in found} == {"well"}
+    assert any("tried to make this host" in event.detail for event in one.events if event.place == "evil")
+
+
+@pytest.mark.parametrize(
+    "fault", [BusyError("the lease of one was ended by its owner"), VerificationError("another TVM")]
+)
+def test_a_board_that_is_gone_for_good_is_not_waited_for(pool, trial, fault):
+    one = pool(Board("one", fault=fault), rules=dataclasses.replace(RULES, patience_s=600.0))
+    start = time.monotonic()
+    with pytest.raises(DeviceError, match="no board is left") as caught:
+        one.measure([trial()])
+    assert time.monotonic() - start < 60
+    assert fault.message in caught.value.details

@@ -1,0 +1,254 @@
+"""Reports of tuning runs: the live table, the table at the end, JSON, and the page with its plot.
+
+Two are compared with files in tests/data/reports; where a change of them is wanted, run this with
+TOOLCHAIN_WRITE_GOLDEN=1, and look at them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.support.parts import require
+from tests.support.paths import DATA
+from toolchain import files
+from toolchain.tables import plain
+from toolchain.tuning import report as tune_report
+from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport, plot
+
+GOLDEN = DATA / "reports"
+
+ROWS = (
+    TaskRow(0, "fused_conv2d_add_relu", "conv2d_nchw", "1x3x8x8 -> 1x4x8x8", 1, 0.0426, 64, 3, 0.00123, done=False),
+    TaskRow(1, "fused_" + "matmul_" * 6, "matmul", "8x8, 8x8 -> 8x8", 2, 0.0063, 32, 30, 0.00016, done=True),
+    TaskRow(7, "softmax<&>", "softmax", "1x10 -> 1x10", 1, 4e-6, 0, 0, None, done=False),
+)  # fmt: skip
+WHOLE = (*ROWS[:2], dataclasses.replace(ROWS[2], trials=4, best_s=0.0000021))
+POINTS = (Point(30.0, 16, 0.0093), Point(90.0, 48, 0.0042), Point(240.0, 80, 0.0015521))
+
+
+def made(**values) -> TuneReport:
+    wanted = {
+        "model": "squeezenet", "board": "rpi4", "emulated": True,
+        "target": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+fp16", "+aes"]},
+        "tuner": "evolutionary-xgb", "seed": 3, "options": {"number": 3, "timeout_s": 10.0},
+        "trials": 100, "resumed": 16, "causes": {"ok": 67, "timeout": 32, "build": 1, "crash": 0},
+        "seconds": 600.0, "shares": {"search": 200.0, "build": 100.0, "run": 270.0}, "tasks": WHOLE,
+        "points": POINTS, "boards": (BoardRow("rpi4-1", 60, 20, 1), BoardRow("rpi4-2", 40, 13, 0)),
+    }  # fmt: skip
+    return TuneReport(**{**wanted, **values})
+
+
+def golden(name: str, found: str) -> str:
+    path = GOLDEN / name
+    if os.environ.get("TOOLCHAIN_WRITE_GOLDEN") == "1":
+        path.write_text(found + "\n", encoding="utf-8")
+    return path.read_text(encoding="utf-8")[:-1]
+
+
+# --- tables ---
+
+
+def test_live_table():
+    found = plain(tune_report.live(ROWS, Totals(None, 96, 500, 312.4)))
+    assert found == golden("tune_live.txt", found)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "12.30 ms"), (1.5, "1500 ms"), (0.9999, "999.9 ms"), (12.3456, "12346 ms"), (2.1e-6, "0.002100 ms")],
+)
+def test_last_line_of_the_live_table(seconds, text):
+    last = tune_report.live(WHOLE, Totals(seconds, 320, 500, 312, 180, 7))[-1]
+    assert last == (f"Estimated total latency: {text}  Trials: 320/500  Used time: 312 s  ETA: 180 s  Next task: 7")
+
+
+def test_a_live_table_without_tasks():
+    assert "Trials: 0/500" in plain(tune_report.live([], Totals(None, 0, 500, 0.0)))
+
+
+def test_table_at_the_end():
+    lines = plain(tune_report.shown(made())).splitlines()
+    assert lines[:8] == [
+        "model      squeezenet",
+        "board      rpi4 (emulated)",
+        "target     kind llvm, mtriple aarch64-linux-gnu, mattr +fp16 +aes",
+        "tuner      evolutionary-xgb, seed 3",
+        "options    number 3, timeout_s 10.0",
+        "latency    1.552 ms estimated (emulated)",
+        "trials     100, 16 of them from an earlier part of the run: 67 ok, failed: 1 build, 32 timeout",
+        "used time  600.0 s: search 200.0 s (33%), build 100.0 s (17%), run 270.0 s (45%)",
+    ]
+    assert lines[-3:] == [
+        "Board   Trials  Failed  Quarantines",
+        "rpi4-1      60      20            1",
+        "rpi4-2      40      13            0",
+    ]
+
+
+def test_a_run_that_found_nothing():
+    """It is told in every form, and divides by nothing."""
+    found = made(tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0)
+    assert "latency    no estimate: not every task has a candidate that works" in plain(tune_report.shown(found))
+    assert "trials     100: 0 ok" in plain(tune_report.shown(found))
+    assert "emulated" not in plain(tune_report.shown(found))
+    assert "There is no estimate" in tune_report.html(found)
+    assert found.document()["estimated_s"] is None
+
+
+# --- JSON ---
+
+
+def test_document():
+    found = made()
+    document = json.loads(files.canonical_json(found.document()))
+    assert document["schema_version"] == 1
+    assert document["emulated"] is True
+    assert document["target"]["mattr"] == ["+fp16", "+aes"]
+    assert document["trials"] == {"total": 100, "resumed": 16, "ok": 67, "failed": {"build": 1, "timeout": 32}}
+    assert document["estimated_s"] == pytest.approx(0.0015521)
+    assert document["points"][2] == {"seconds": 240.0, "trials": 80, "estimated_s": 0.0015521}
+    assert document["boards"][0] == {"name": "rpi4-1", "trials": 60, "failed": 20, "quarantines": 1}
+    assert document["tasks"][0]["gflops"] == pytest.approx(34.634, abs=0.001)
+    assert sum(row["share"] for row in document["tasks"]) == pytest.approx(1.0)
+    assert sorted({field.name for field in dataclasses.fields(TuneReport)} - document.keys()) == [
+        "causes",
+        "resumed",
+        "shares",
+    ]
+
+
+# --- the page ---
+
+
+def test_page():
+    found = tune_report.html(made())
+    assert found == golden("tune.html", found)
+
+
+def test_the_page_needs_no_other_file_and_is_well_formed():
+    found = tune_report.html(made())
+    assert not re.search(r"https?:|src=|href=|url\(|@import|<script", found)
+    ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", found))  # noqa: S314 - our own page
+    assert "prefers-color-scheme: dark" in found
+
+
+def test_what_others_named_is_text_on_the_page():
+    found = tune_report.html(made(model="<script>alert(1)</script>"))
+    assert "<script>" not in found
+    assert "softmax&lt;&amp;&gt;" in found
+
+
+def test_the_mark_of_an_emulator():
+    assert '<span class="mark">emulated</span>' in tune_report.html(made())
+    assert "emulated" not in tune_report.html(made(emulated=False))
+
+
+def test_what_takes_most_of_the_time_comes_first():
+    found = tune_report.html(made(tasks=(WHOLE[2], WHOLE[1], WHOLE[0])))
+    assert re.findall(r'data-name="Share">([^<]*)', found) == ["79.2%", "20.6%", "0.1%"]
+
+
+def test_the_gain_over_what_is_not_tuned():
+    tasks = tuple(dataclasses.replace(row, untuned_s=2.5 * row.best_s) for row in WHOLE)
+    found = made(tasks=tasks)
+    assert found.untuned_s == pytest.approx(2.5 * found.estimated_s)
+    assert found.document()["untuned_s"] == found.untuned_s
+    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.shown(found))
+    page = tune_report.html(found)
+    assert re.findall(r'data-name="Gain">([^<]*)', page) == ["2.50x"] * 3
+    assert "untuned, 3.88" in page
+    assert made().untuned_s is None, "where a task lacks its own"
+
+
+_MEASURE = """
+<!DOCTYPE html><title>?</title><iframe style="border: 0; height: 900px"></iframe><script>
+const page = PAGE, frame = document.querySelector("iframe"), found = [];
+function measure() {
+  const all = [...frame.contentDocument.querySelectorAll("html, table, th, td, h1, svg")];
+  found.push(all.filter(one => one.getBoundingClientRect().right > frame.clientWidth + 1
+    || one.tagName != "svg" && one.scrollWidth > one.clientWidth + 1).map(one => one.tagName + one.textContent));
+}
+function next(widths) {
+  if (!widths.length) { document.title = JSON.stringify(found); return; }
+  frame.style.width = widths[0] + "px";
+  frame.onload = () => { measure(); next(widths.slice(1)); };
+  frame.srcdoc = page;
+}
+next([1280, 360]);
+</script>
+"""
+
+
+def test_nothing_is_clipped_on_a_desk_or_on_a_phone(tmp_path):
+    """In a real browser, at 1280 and at 360 pixels; the names are long ones."""
+    browser = shutil.which("chromium")
+    require("a browser", "chromium", present=browser is not None)
+    rows = [dataclasses.replace(ROWS[0], id=one, name="fused_conv2d_add" * 4, untuned_s=0.1234) for one in range(12)]
+    page = tune_report.html(made(tasks=tuple(rows)))
+    file = tmp_path / "measure.html"
+    file.write_text(_MEASURE.replace("PAGE", json.dumps(page).replace("</", "<\\/")))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    words = [browser, *flags, "--virtual-time-budget=10000", "--dump-dom", file.as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    assert re.search("<title>(.*?)</title>", done.stdout)[1] == "[[],[]]"
+
+
+# --- the plot ---
+
+
+def drawn(report: TuneReport) -> ET.Element:
+    return ET.fromstring(re.search(r"<svg.*</svg>", tune_report.html(report), re.DOTALL)[0])  # noqa: S314 - as above
+
+
+def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
+    picture = drawn(made())
+    path = picture.find("path").get("d")
+    words = re.findall(r"([MHV]) ?([\d.]+)(?: ([\d.]+))?", path)
+    assert [word for word, *_ in words] == ["M", "H", "V", "H", "V", "H"]
+    across = [float(words[0][1])] + [float(value) for word, value, _ in words[1:] if word == "H"]
+    down = [float(words[0][2])] + [float(value) for word, value, _ in words if word == "V"]
+    assert across == sorted(across)
+    assert down == sorted(down)  # the estimate falls
+    assert across[0] == pytest.approx(64 + 400 * 0.5 / 10)
+    assert across[-1] == 480 - 16
+    assert 20 <= down[0] < down[-1] <= 260 - 48
+    assert [title.text for title in picture.iter("title")][-1] == "1.552 ms after 4.0 min, 80 trials"
+
+
+def test_a_single_point():
+    assert drawn(made(points=(Point(0.0, 1, 0.001),), seconds=0.0)).find("path") is not None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
+        (0.0, 0.13, [0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12]),
+        (0.0, 75.0, [0, 10, 20, 30, 40, 50, 60, 70]),
+        (9.95, 10.05, [9.96, 9.98, 10.0, 10.02, 10.04]),
+    ],
+)
+def test_linear_ticks(low, high, expected):
+    assert plot.linear_ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.9, 1100.0, [1, 10, 100, 1000]),
+        (1.4, 13.0, [2, 5, 10]),
+        (2.6, 7.5, [3, 4, 5, 7]),
+        (0.0101, 0.0109, [0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106, 0.0107, 0.0108, 0.0109]),
+    ],
+)
+def test_logarithmic_ticks(low, high, expected):
+    assert plot.logarithmic_ticks(low, high) == pytest.approx(expected)

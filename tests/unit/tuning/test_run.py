@@ -1,0 +1,206 @@
+from concurrent.futures import Future
+
+import pytest
+
+from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, lowered
+from toolchain.errors import BuildError, DeviceError, InputError
+from toolchain.records import Key, RecordFile, tasks
+from toolchain.records.metaschedule import target_table
+from toolchain.tuning.run import BATCH, FIRST_BATCH, Plan, Tuning
+from toolchain.tuning.trials import Built, Measured
+
+KEY = Key.of(target_table(backend().target))
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return tasks.extract(lowered("mlp"), backend())
+
+
+class NoBuilds(FormulaBuilds):
+    """A compiler that refuses everything."""
+
+    def build(self, modules):
+        return [Built(None, "no compiler", 0.1) for _ in modules]
+
+
+class Failing(FormulaMeasures):
+    """Boards on which everything crashes."""
+
+    def submit(self, _trial):
+        future = Future()
+        future.set_result(Measured((), "crash", "segmentation fault", "board-1"))
+        return future
+
+
+class Gone(FormulaMeasures):
+    """Boards that are lost after some trials."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.left = after
+
+    def submit(self, trial):
+        self.left -= 1
+        if self.left >= 0:
+            return super().submit(trial)
+        future = Future()
+        future.set_exception(DeviceError("no board is left"))
+        return future
+
+
+def tuning(tmp_path, chosen, builds=None, measures=None, **plan):
+    folder = tmp_path / "libraries"
+    folder.mkdir(exist_ok=True)
+    return Tuning(
+        chosen,
+        backend(),
+        KEY,
+        file=RecordFile(tmp_path / "records.jsonl"),
+        plan=Plan(**{"tuner": "random", "trials": 48, **plan}),
+        builds=builds or FormulaBuilds(folder),
+        measures=measures or FormulaMeasures(),
+    )
+
+
+def recorded(tmp_path):
+    return RecordFile(tmp_path / "records.jsonl").read().of(KEY)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, lag):
+    job = tuning(tmp_path, kernels[1:4], trials=40, lag=lag)
+    job.run()
+    assert job.trials == len(recorded(tmp_path)) == 40
+    assert job.causes["ok"] + job.causes["crash"] == 40
+    assert job.estimated_s == pytest.approx(sum(one.task.weight * one.fastest_s for one in job.states))
+    assert job.points[-1].estimated_s == job.estimated_s
+    assert list((tmp_path / "libraries").iterdir()) == []
+
+
+@pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random", "random", "grid"])
+def test_what_is_under_way_is_not_proposed_again(tmp_path, kernels, tuner):
+    tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, lag=1).run()
+    assert len({one.candidate for one in recorded(tmp_path)}) == 60
+
+
+def test_records_name_their_round_and_their_run(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:2], trials=20)
+    job.run()
+    assert [
+        (one.round, one.index, one.of) for one in sorted(recorded(tmp_path), key=lambda one: (one.round, one.index))
+    ] == [
+        *((0, index, FIRST_BATCH) for index in range(FIRST_BATCH)),
+        *((1, index, BATCH) for index in range(12)),
+    ]
+    assert {one.run for one in recorded(tmp_path)} == {job.id}
+
+
+def test_a_finished_run_measures_nothing_again(tmp_path, kernels):
+    tuning(tmp_path, kernels[1:3]).run()
+    again = tuning(tmp_path, kernels[1:3])
+    again.run()
+    assert again.trials == again.resumed == 48
+    assert len(recorded(tmp_path)) == 48
+
+
+def test_another_seed_knows_what_the_first_run_found(tmp_path, kernels):
+    tuning(tmp_path, kernels[1:2]).run()
+    best = min(one.latency_s for one in recorded(tmp_path))
+    other = tuning(tmp_path, kernels[1:2], seed=7, tuner="evolutionary-xgb", trials=16)
+    other.run()
+    assert other.resumed == 0
+    assert other.states[0].fastest_s <= best
+    tried = [one.candidate for one in recorded(tmp_path)]
+    assert len(tried) == len(set(tried)) == 64
+
+
+def test_the_cost_model_learns_of_other_kernels_too(tmp_path, kernels):
+    tuning(tmp_path, kernels[1:2], trials=64).run()
+    told, guessing = tuning(tmp_path, kernels[3:4], tuner="evolutionary-xgb", trials=32), tmp_path / "alone"
+    told.run()
+    guessing.mkdir()
+    alone = tuning(guessing, kernels[3:4], tuner="evolutionary-xgb", trials=32)
+    alone.run()
+    later = {one.candidate for one in recorded(tmp_path) if one.run == told.id}
+    assert later != {one.candidate for one in recorded(guessing)}
+
+
+def test_limits_of_a_task(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:3], trials=400, per_task=32)
+    job.run()
+    assert [state.planned for state in job.states] == [32, 32]
+
+
+def test_a_task_without_gain_is_left(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:2], trials=4000, early_stop=32)
+    job.run()
+    assert job.trials < 2000
+    assert job.states[0].stale >= 32
+
+
+def test_a_time_budget_ends_the_run(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:4], trials=100000, budget_s=0.5)
+    job.run()
+    assert 0 < job.trials < 2000
+
+
+@pytest.mark.parametrize(
+    ("builds", "measures", "words"),
+    [(NoBuilds, FormulaMeasures, "no compiler"), (FormulaBuilds, Failing, "segmentation fault")],
+)
+def test_when_nothing_works_the_cause_is_told(tmp_path, kernels, builds, measures, words):
+    (tmp_path / "libraries").mkdir()
+    job = tuning(tmp_path, kernels[1:4], builds(tmp_path / "libraries"), measures(), trials=500)
+    with pytest.raises(BuildError, match=r"none of \d+ candidates") as caught:
+        job.run()
+    assert words in caught.value.details
+    assert 0 < job.trials < 120
+    assert len(recorded(tmp_path)) == job.trials
+
+
+def test_what_was_measured_before_the_boards_were_lost_is_kept(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:4], measures=Gone(20), lag=0)
+    with pytest.raises(DeviceError, match="no board is left"):
+        job.run()
+    assert len(recorded(tmp_path)) == 20
+    again = tuning(tmp_path, kernels[1:4], lag=0)
+    again.run()
+    assert again.resumed == 20
+    assert len(recorded(tmp_path)) == 48
+
+
+class Coarse(FormulaMeasures):
+    """Boards whose clock stands still."""
+
+    def submit(self, _trial):
+        future = Future()
+        future.set_result(Measured((0.0, 0.0), board="board-1"))
+        return future
+
+
+def test_a_clock_that_is_too_coarse_is_told(tmp_path, kernels):
+    with pytest.raises(BuildError) as caught:
+        tuning(tmp_path, kernels[1:3], measures=Coarse()).run()
+    assert "--min-repeat-ms" in caught.value.details
+    assert {one.cause for one in recorded(tmp_path)} == {"refused"}
+
+
+class Broken(FormulaBuilds):
+    """A builder that cannot remove what it made."""
+
+    def discard(self, built):
+        raise PermissionError(f"{built.library} is not ours")
+
+
+def test_a_fault_of_our_own_is_not_swallowed(tmp_path, kernels):
+    (tmp_path / "libraries").mkdir()
+    with pytest.raises(PermissionError, match="not ours"):
+        tuning(tmp_path, kernels[1:3], Broken(tmp_path / "libraries")).run()
+
+
+def test_records_that_cannot_be_written_stop_the_run(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:4])
+    (tmp_path / "records.jsonl").mkdir()
+    with pytest.raises(InputError):
+        job.run()

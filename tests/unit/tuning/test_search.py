@@ -1,0 +1,85 @@
+import pytest
+
+from tests.support.tuning_client import backend, lowered
+from toolchain.records import tasks
+from toolchain.records.traces import DEFAULT
+from toolchain.tuning.search import TUNERS, Search, _tilings
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return next(task for task in tasks.extract(lowered("mlp"), backend()) if task.operator == "matmul")
+
+
+def keys(found):
+    return [one.key for one in found]
+
+
+def latency(candidate):
+    return [1e-4 + int(candidate.key[:6], 16) * 1e-12]
+
+
+def three_rounds(tuner, dense, seed=0):
+    search, found = Search(backend(), tuner, seed), []
+    for number in range(3):
+        round_of = search.propose(dense, number, 8)
+        search.learn(dense, round_of, [latency(one) for one in round_of])
+        found.append(keys(round_of))
+    return found
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_a_search_never_tries_a_candidate_twice_and_repeats_itself(tuner, dense):
+    found = three_rounds(tuner, dense)
+    everything = [key for one in found for key in one]
+    assert len(everything) == 24
+    assert len(set(everything)) == 24
+    assert three_rounds(tuner, dense) == found
+
+
+def test_another_seed_is_another_search(dense):
+    assert three_rounds("random", dense, seed=0) != three_rounds("random", dense, seed=1)
+
+
+@pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random"])
+def test_a_round_follows_from_what_was_learned_not_from_how_it_was_found(tuner, dense):
+    first = Search(backend(), tuner, 0)
+    found = first.propose(dense, 0, 8)
+    first.learn(dense, found, [latency(one) for one in found])
+
+    second = Search(backend(), tuner, 0)
+    again = [second.rebuilt(dense, one.trace) for one in found]
+    second.learn(dense, again, [latency(one) for one in again])
+    assert keys(second.propose(dense, 1, 8)) == keys(first.propose(dense, 1, 8))
+
+
+def test_a_kernel_with_one_schedule_is_soon_exhausted():
+    element_wise = tasks.extract(lowered("mlp"), backend())[0]
+    search = Search(backend(), "evolutionary-xgb", 0)
+    found = search.propose(element_wise, 0, 8)
+    assert len(found) == 2  # and the backend's own
+    search.learn(element_wise, found, [[1e-6]] * 2)
+    assert search.propose(element_wise, 1, 8) == []
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_what_a_kernel_is_untuned_is_the_first_candidate(tuner, dense):
+    search = Search(backend(), tuner, 0)
+    first, *others = search.propose(dense, 0, 4)
+    assert (first.trace, first.schedule) == (DEFAULT, None)
+    assert tasks.workload_hash(backend().scheduled(dense.module)) == first.key
+    assert all(one.trace != DEFAULT for one in others)
+    again = search.rebuilt(dense, DEFAULT)
+    assert (again.key, again.trace) == (first.key, DEFAULT)
+
+
+def test_failures_are_learned_from_and_not_tried_again(dense):
+    search = Search(backend(), "evolutionary-xgb", 0)
+    found = search.propose(dense, 0, 8)
+    search.learn(dense, found, [[]] * 8)
+    assert not set(keys(found)) & set(keys(search.propose(dense, 1, 8)))
+
+
+def test_tilings_are_all_ordered_products():
+    assert _tilings(4, 2) == [[1, 4], [2, 2], [4, 1]]
+    assert len(_tilings(64, 4)) == 84

@@ -1,0 +1,89 @@
+"""The search over templates, on a real layer of this machine's CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.cpu.layers import Activation, Conv, to_json
+from toolchain.records.tasks import layer_hash, layer_of
+from toolchain.tuning.template_search import TemplateSearch, choice_hash
+
+LAYER = to_json(Conv(Activation(1, 32, 8, 8, 4), Activation(1, 32, 8, 8, 4), (3, 3), padding=(1, 1, 1, 1)))
+
+
+@pytest.fixture
+def templates(native):
+    """Templates of a CPU with vectors of four floats, whatever this one has."""
+    found = Cpu(native).templates
+    return dataclasses.replace(found, machine=dataclasses.replace(found.machine, lanes=4, registers=16))
+
+
+@pytest.fixture
+def task():
+    return SimpleNamespace(layer=LAYER, workload=layer_hash(LAYER))
+
+
+def test_all_candidates_are_proposed_once_the_likely_fastest_first(templates, task):
+    search, found = TemplateSearch(templates), []
+    while batch := search.propose(task, 3):
+        search.tried(task).update(one.key for one in batch)
+        found += batch
+    assert [one.trace for one in found] == templates.candidates(LAYER)
+    assert len({one.key for one in found}) == len(found) > 3
+    assert all(layer_of(one.module["main"]) == LAYER for one in found)
+
+
+def test_a_candidate_is_made_again_from_its_record(templates, task):
+    search = TemplateSearch(templates)
+    (first,) = search.propose(task, 1)
+    again = search.rebuilt(task, first.trace)
+    assert (again.key, again.trace) == (first.key, first.trace)
+
+
+@pytest.mark.parametrize("trace", [[], {"template": "nosuch"}, {"template": "direct", "colums": 3}, {}])
+def test_a_record_of_another_kind_makes_nothing(templates, task, trace):
+    assert TemplateSearch(templates).rebuilt(task, trace) is None
+
+
+def test_the_hash_of_settings_does_not_depend_on_their_order():
+    assert choice_hash({"a": 1, "b": 2}) == choice_hash({"b": 2, "a": 1}) != choice_hash({"a": 1, "b": 3})
+
+
+# --- the finals -------------------------------------------------------------------------------------------------
+
+
+def all_tried(search, task, slow=()):
+    """Try every candidate; each takes a second, but for those in `slow`, and for the fifth and those behind it."""
+    found = search.propose(task, 99)
+    search.learn(task, found, [[9.0] if place in slow or place > 3 else [1.0 + place] for place in range(len(found))])
+    assert search.propose(task, 99) == []
+    return found
+
+
+def test_finals_measure_the_fastest_again_and_those_that_the_estimate_favours(templates, task):
+    search = TemplateSearch(templates)
+    found = all_tried(search, task, slow={0})
+    search.begin_finals()
+    finalists = search.propose(task, 99)
+    assert [one.key for one in finalists] == [found[place].key for place in (1, 2, 3, 0)]
+    assert search.propose(task, 99) == []
+
+
+def test_there_is_one_final(templates, task):
+    search = TemplateSearch(templates)
+    found = all_tried(search, task)
+    search.learn(task, found[:2], [[1.0], [1.0]])
+    search.begin_finals()
+    assert search.propose(task, 99) == []
+
+
+def test_no_final_without_a_choice(templates, task):
+    search = TemplateSearch(templates)
+    found = search.propose(task, 99)
+    search.learn(task, found, [[1.0], *([] for _ in found[1:])])
+    search.begin_finals()
+    assert search.propose(task, 99) == []

@@ -1,0 +1,432 @@
+"""What a farm writes, refuses and says, without a board; tests/integration/test_farm.py has real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import stat
+
+import pytest
+
+from toolchain import board, resources
+from toolchain import devices as lab
+from toolchain.errors import DeviceError, InputError
+from toolchain.shell import SshOptions, open_shell
+from toolchain.virtual import board as boards
+from toolchain.virtual import emulation, fleet
+from toolchain.virtual import image as images
+from toolchain.virtual import machine as machines
+from toolchain.virtual.board import Login, VirtualBoard
+
+ROOT = resources.ROOT
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE8E4eAv2pBnHfdh"
+
+
+class Paper:
+    """A kind of boards that exist on paper only, and say of themselves what a test lets them say."""
+
+    def __init__(self):
+        self.boards: dict[str, VirtualBoard] = {}
+        self.says = HOST_KEY + "\n"
+        self.done: list[str] = []
+
+    def found(self):
+        return tuple(self.boards[name] for name in sorted(self.boards))
+
+    def prepare(self, wanted, tell):
+        tell(f"preparing {wanted.name}")
+        self.done.append(f"prepare {wanted.name}")
+
+    def create(self, wanted, login, taken):
+        name = boards.next_name(wanted.name, taken)
+        self.boards[name] = VirtualBoard(
+            name, wanted.name, "docker", port=2200 + len(self.boards), running=True, client=login.fingerprint
+        )
+        self.done.append(f"create {name}")
+        return self.boards[name]
+
+    def start(self, one):
+        self.boards[one.name] = dataclasses.replace(one, running=True)
+        self.done.append(f"start {one.name}")
+
+    def stop(self, one):
+        self.boards[one.name] = dataclasses.replace(one, running=False)
+        self.done.append(f"stop {one.name}")
+
+    def remove(self, one):
+        del self.boards[one.name]
+        self.done.append(f"remove {one.name}")
+
+    def log(self, one):
+        return f"last words of {one.name}"
+
+    def host_key(self, one):
+        return self.says if one.running else ""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))
+    return tmp_path / "farm"
+
+
+@pytest.fixture
+def paper(folder, monkeypatch):
+    kind = Paper()
+    monkeypatch.setattr(fleet, "_kinds", lambda _folder: (kind, Paper()))
+    monkeypatch.setattr(fleet, "_has_banner", lambda _port: True)
+    return kind
+
+
+# --- what is asked for ---
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("rpi4=2,pynq=1", {"rpi4": 2, "pynq": 1}), ("rpi4", {"rpi4": 1}), (" rpi4=1 , pynq ", {"rpi4": 1, "pynq": 1})],
+)
+def test_wanted(text, wanted):
+    assert fleet.parse_wanted(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", ",", "=2", "rpi4=", "rpi4=two", "rpi4=-1", "rpi4=1,rpi4=2", "rpi4=1,", "a=1=2"])
+def test_wanted_wrongly(text):
+    with pytest.raises(InputError) as caught:
+        fleet.parse_wanted(text)
+    assert "--virtual rpi4=2,pynq=1" in caught.value.hint
+
+
+@pytest.mark.parametrize("count", [0, -1, fleet.MOST + 1])
+def test_number_that_makes_no_sense(paper, count):
+    with pytest.raises(InputError, match="make no sense"):
+        fleet.up({"rpi4": count})
+    assert paper.done == []
+
+
+def test_unknown_board_type(paper):
+    with pytest.raises(InputError) as caught:
+        fleet.up({"rpi4": 1, "pinq": 1})
+    assert caught.value.hint == "did you mean pynq?"
+    assert paper.done == []
+
+
+@pytest.mark.parametrize("name", ["local", "x86_64", "android-arm64"])
+def test_boards_that_cannot_be_virtual(paper, name):
+    with pytest.raises(InputError, match="no virtual boards of type"):
+        fleet.up({name: 1})
+    assert paper.done == []
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "cpu"),
+    [("rpi4", "arm64", "cortex-a72"), ("rpi3b", "arm64", "cortex-a53"), ("pynq", "armhf", "cortex-a9")],
+)
+def test_architecture_and_cpu(name, architecture, cpu):
+    assert boards.architecture(board.load(name)) == architecture
+    assert boards.cpu(board.load(name)) == cpu
+
+
+def test_cpu_that_qemu_does_not_know():
+    known = board.load("rpi4")
+    other = dataclasses.replace(known, target=dataclasses.replace(known.target, mcpu="cortex-x99"))
+    assert boards.cpu(other) == "max"
+
+
+def test_names():
+    assert boards.next_name("rpi4", []) == "rpi4-1"
+    assert boards.next_name("rpi4", ["rpi4-1", "rpi4-3", "rpi3b-2"]) == "rpi4-2"
+
+
+# --- images ---
+
+
+@pytest.mark.parametrize(("dockerfile", "what"), [(images.USER_LAND, "board"), (images.MACHINE, "kernel")])
+def test_boards_share_an_image_unless_they_compute_on_something_else(dockerfile, what):
+    names = ["rpi4", "rpi3b", "pynq", "rk3399", "rk3588", "rk3399-cpu"]
+    recipes = {name: images.recipe_for(dockerfile, board.load(name)) for name in names}
+    assert {name: recipe.name for name, recipe in recipes.items()} == {
+        "rpi4": f"{what}-arm64",
+        "rpi3b": f"{what}-arm64",
+        "pynq": f"{what}-armhf",
+        "rk3399": f"{what}-arm64-opencl",
+        "rk3588": f"{what}-arm64-opencl",
+        "rk3399-cpu": f"{what}-arm64",
+    }
+    plain, other = recipes["rpi4"], recipes["rk3399"]
+    assert plain.labels == other.labels
+    assert plain.arguments["PACKAGES"] == "docker/board/packages"
+    assert other.arguments == plain.arguments | {"PACKAGES": "docker/board/packages.opencl"}
+    assert set(other.copied) - set(plain.copied) == {images.FOLDER.relative_to(ROOT) / "packages.opencl"}
+
+
+def test_more_packages_change_the_images_that_have_them(tmp_path, monkeypatch):
+    for folder in ("boards", "docker"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    monkeypatch.setattr(resources, "ROOT", tmp_path)
+    monkeypatch.setattr(images, "FOLDER", tmp_path / "docker" / "board")
+
+    def digests():
+        recipes = [images.recipe_for(images.USER_LAND, board.load(name)) for name in ("rpi4", "rk3399")]
+        return [recipe.digest({}) for recipe in recipes]
+
+    before = digests()
+    with (tmp_path / "docker" / "board" / "packages.opencl").open("a") as packages:
+        packages.write("clinfo\n")
+    after = digests()
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+# --- what is written ---
+
+
+def test_files(paper, folder):
+    found = fleet.up({"rpi4": 2, "pynq": 1})
+    assert [one.name for one in found] == ["pynq-1", "rpi4-1", "rpi4-2"]
+    devices = lab.load_devices()
+    assert devices["rpi4-2"] == lab.Device("rpi4", "rpi4-2", ssh_config=folder / "ssh_config", emulated=True)
+    assert (folder / "known_hosts").read_text() == "".join(f"{one.name} {HOST_KEY}\n" for one in found)
+    config = (folder / "ssh_config").read_text()
+    assert f"Host rpi4-1\n  HostName 127.0.0.1\n  HostKeyAlias rpi4-1\n  Port {found[1].port}\n  User board\n" in config
+    assert stat.S_IMODE((folder / "id_ed25519").stat().st_mode) == 0o600
+    assert fleet.down(["rpi4-1"]) == ("rpi4-1",)
+    assert set(lab.load_devices()) == {"rpi4-2", "pynq-1"}
+    assert "rpi4-1" not in (folder / "ssh_config").read_text() + (folder / "known_hosts").read_text()
+    fleet.down()
+    assert not folder.exists()
+
+
+def test_our_shell_reads_the_ssh_config(paper, folder):
+    fleet.up({"rpi4": 1})
+    with pytest.raises(DeviceError) as caught:  # nobody listens there
+        open_shell("rpi4-1", config=SshOptions(config_file=folder / "ssh_config", agent=False))
+    assert "board@127.0.0.1:2200" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "",
+        "garbage",
+        "ssh-rsa AAAA",
+        f"{HOST_KEY}\nother-host ssh-ed25519 AAAA",
+        f"{HOST_KEY} @revoked\r* x",
+        "ssh-ed25519",
+    ],
+)
+def test_host_key_that_is_none_is_not_trusted(paper, folder, says):
+    paper.says = says
+    fleet.up({"rpi4": 1})
+    assert (folder / "known_hosts").read_text() == ""
+    assert lab.load_devices() == {}
+
+
+@pytest.mark.parametrize("name", ["with space", 'quo"te', "per%cent", "hash#", "tick'", "dollar$"])
+def test_folder_that_ssh_config_cannot_name(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / name))
+    with pytest.raises(InputError) as caught:
+        fleet.status()
+    assert "TOOLCHAIN_CACHE" in caught.value.hint
+    assert not (tmp_path / name).exists()
+
+
+def test_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="cannot write"):
+        fleet.up({"rpi4": 1})
+
+
+# --- up and down ---
+
+
+def test_up_is_idempotent_and_never_takes_away(paper):
+    fleet.up({"rpi4": 2})
+    paper.done.clear()
+    assert len(fleet.up({"rpi4": 1})) == 2
+    assert paper.done == ["prepare rpi4"]
+
+
+def test_stopped_boards_are_started_before_new_ones_are_made(paper):
+    first = fleet.up({"rpi4": 2})
+    paper.stop(first[0])
+    paper.done.clear()
+    fleet.up({"rpi4": 3})
+    assert paper.done == ["prepare rpi4", "start rpi4-1", "create rpi4-3"]
+
+
+def test_stopped_boards_that_nobody_asks_for_stay_stopped(paper):
+    first = fleet.up({"rpi4": 2})
+    paper.stop(first[1])
+    assert [one.name for one in fleet.up({"rpi4": 1})] == ["rpi4-1"]
+    assert list(lab.load_devices()) == ["rpi4-1"]
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, DeviceError("x"), MemoryError])
+def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
+    first = fleet.up({"rpi4": 2})
+    paper.stop(first[1])
+    before = paper.found()
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def fails(*_arguments):
+        raise fault
+
+    monkeypatch.setattr(fleet, "_await_banner", fails)
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - whichever of the three
+        fleet.up({"rpi4": 3, "pynq": 1})
+    assert caught.type is (fault if isinstance(fault, type) else type(fault))
+    assert paper.found() == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+def test_board_that_ends_before_it_answers(paper, monkeypatch):
+    monkeypatch.setattr(fleet, "_has_banner", lambda _port: [paper.stop(one) for one in paper.found()] and False)
+    with pytest.raises(DeviceError, match="rpi4-1 ended before its SSH server answered") as caught:
+        fleet.up({"rpi4": 1})
+    assert caught.value.details == "last words of rpi4-1"
+    assert paper.found() == ()
+
+
+def test_down_of_an_unknown_board(paper):
+    fleet.up({"rpi4": 1})
+    with pytest.raises(InputError) as caught:
+        fleet.down(["rpi4-1", "rpi4-11"])
+    assert caught.value.hint == "did you mean rpi4-1?"
+    assert len(paper.found()) == 1
+
+
+def test_no_engine(folder, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/nobody.sock")
+    for command in (fleet.status, fleet.down, lambda: fleet.up({"rpi4": 1})):
+        with pytest.raises(DeviceError, match="none answers") as caught:
+            command()
+        assert "DOCKER_HOST" in caught.value.hint
+    assert not folder.exists()
+
+
+# --- emulation ---
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """A kernel that has binfmt_misc but no rule, and a user who may not change that."""
+    rules, recipes = tmp_path / "binfmt_misc", tmp_path / "binfmt.d"
+    rules.mkdir()
+    recipes.mkdir()
+    (rules / "register").touch()
+    (recipes / "qemu-aarch64.conf").write_text(":qemu-aarch64:M::magic:mask:interpreter:OPF\n")
+    monkeypatch.setattr(emulation, "RULES", rules)
+    monkeypatch.setattr(emulation, "RECIPES", recipes)
+    monkeypatch.setattr(emulation.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(emulation.os, "geteuid", lambda: 1000)
+    return rules
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        (None, "is missing"),
+        ("disabled\nflags: POF\n", "switched off"),
+        ("enabled\nflags: PO\n", "lacks flag F"),
+        ("enabled\ninterpreter /usr/bin/F\nflags: \n", "lacks flag F"),
+        ("enabled\ninterpreter /usr/bin/x\nflags: POF\n", ""),
+    ],
+)
+def test_rule_of_the_kernel(kernel, rule, fault):
+    if rule is not None:
+        (kernel / "qemu-aarch64").write_text(rule)
+    assert fault in emulation.fault("arm64")
+    assert bool(emulation.fault("arm64")) == bool(fault)
+
+
+def test_who_is_not_root_reads_what_helps(kernel):
+    with pytest.raises(DeviceError) as caught:
+        emulation.ensure("arm64", print)
+    assert "qemu-aarch64 is missing" in caught.value.details
+    assert caught.value.hint == f"sudo sh -c 'cat {emulation.RECIPES}/qemu-aarch64.conf >{kernel}/register'"
+    (kernel / "qemu-aarch64").write_text("enabled\nflags: PO\n")
+    with pytest.raises(DeviceError) as caught:
+        emulation.ensure("arm64", print)
+    assert f"echo -1 >{kernel}/qemu-aarch64; " in caught.value.hint
+
+
+def test_qemu_is_not_installed(kernel):
+    with pytest.raises(DeviceError) as caught:
+        emulation.ensure("armhf", print)
+    assert caught.value.hint == "apt-get install qemu-user-static"
+
+
+def test_root_adds_the_rule_and_says_so(kernel, monkeypatch):
+    monkeypatch.setattr(emulation.os, "geteuid", lambda: 0)
+    told: list[str] = []
+    with pytest.raises(DeviceError):  # a file takes the recipe, but makes no rule of it
+        emulation.ensure("arm64", told.append)
+    assert (kernel / "register").read_text() == (emulation.RECIPES / "qemu-aarch64.conf").read_text()
+    assert "adding the kernel's rule for programs of arm64" in told[0]
+
+
+def test_own_architecture_needs_no_rule(kernel, monkeypatch):
+    monkeypatch.setattr(emulation.platform, "machine", lambda: "aarch64")
+    assert emulation.fault("arm64") == ""
+    assert emulation.fault("armhf") != ""
+
+
+# --- machines ---
+
+
+@pytest.fixture
+def machine(folder):
+    """A machine that was made and does not run."""
+    place = folder / "machines" / "pynq-1"
+    place.mkdir(parents=True)
+    settings = machines._Settings("pynq", "armhf", "cortex-a15", 2222, "image", "ssh-ed25519 AAAA", "client")
+    (place / "machine.json").write_bytes(machines.files.canonical_json(dataclasses.asdict(settings)))
+    return place
+
+
+def test_machine_is_found(machine, folder):
+    kind = machines.KernelBoards(folder)
+    (one,) = kind.found()
+    assert one == VirtualBoard("pynq-1", "pynq", "kernel", 2222, running=False, client="client")
+    (machine / "console.log").write_bytes(
+        b"[ 0.1] x\r\nboard-host-key: " + HOST_KEY.encode() + b" \r\nboard-host-key: x\r\n"
+    )
+    assert kind.host_key(one) == HOST_KEY
+    kind.remove(one)
+    assert kind.found() == ()
+    assert not machine.parent.exists()
+
+
+def test_command_of_a_machine(machine, folder):
+    words = machines._command(machine, machines._read(machine))
+    assert words[0] == "qemu-system-arm"
+    assert "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:2222-:22" in words
+    assert words[words.index("-append") + 1].endswith("board.name=pynq-1 board.key=ssh-ed25519,AAAA")
+    assert any("readonly=on" in word and "root.ext4" in word for word in words)
+
+
+def test_process_number_of_somebody_else(machine):
+    (machine / "pid").write_text(f"{os.getpid()}\n")
+    assert machines._process(machine) is None
+    machines._kill(machine)  # which would have ended this test
+    (machine / "pid").write_text("nonsense\n")
+    assert machines._process(machine) is None
+
+
+def test_machine_whose_image_is_gone(machine, folder):
+    kind = machines.KernelBoards(folder)
+    with pytest.raises(DeviceError) as caught:
+        kind.start(kind.found()[0])
+    assert caught.value.hint == "toolchain farm down pynq-1"
+
+
+def test_what_a_killed_command_left_is_swept(machine, folder, monkeypatch):
+    (machine / "machine.json").unlink()
+    kind = machines.KernelBoards(folder)
+    monkeypatch.setattr(machines, "_boot", lambda *_arguments: None)
+    kind._images["pynq"] = "image"
+    made = kind.create(board.load("pynq"), Login("ssh-ed25519 AAAA", "client"), [])
+    assert made.name == "pynq-1"
+    assert (machine / "machine.json").is_file()

@@ -1,0 +1,125 @@
+"""The backend of CPUs through LLVM, from which those of boards with an accelerator derive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import tvm
+from tvm import relax
+
+from toolchain.backends.base import Backend, Choice, Templates
+from toolchain.backends.cpu import graph, kernels, schedule, target
+from toolchain.backends.cpu.candidates import CpuTemplates
+from toolchain.backends.cpu.graph import int8
+from toolchain.backends.cpu.layers import Layer, task_of, to_json
+from toolchain.backends.cpu.machine import Machine, machine
+from toolchain.backends.graph import fold
+from toolchain.errors import InputError
+
+_ARM_TRIPLES = ("aarch64", "arm")
+
+
+class Cpu(Backend):
+    """CPUs, x86-64 and Arm."""
+
+    template_names = kernels.NAMES
+    shipped_by_lanes: ClassVar[Mapping[int, str]] = {16: "x86-64-v4", 8: "x86-64-v3"}
+    """Names of the tuning records that come with the toolchain, by the floats of a vector register."""
+
+    @cached_property
+    def host(self) -> tvm.target.Target:
+        """The LLVM target of the board's CPU, without a word about any accelerator.
+
+        Raises:
+            InputError: LLVM does not know the CPU.
+        """
+        return target.target(self.board)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The board's CPU."""
+        return machine(self.host)
+
+    @property
+    def target(self) -> tvm.target.Target:
+        """The LLVM target."""
+        return self.host
+
+    @property
+    def cpu_features(self) -> tuple[str, ...]:
+        """The /proc/cpuinfo flags without which the compiled code must not be run."""
+        return target.cpu_features(self.board)
+
+    @cached_property
+    def cpu_templates(self) -> CpuTemplates:
+        """The kernels for the CPU that are written here, but for those of templates that are left out."""
+        return CpuTemplates(self.machine, self.without)
+
+    @property
+    def templates(self) -> Templates:
+        """The kernels that are written here."""
+        return self.cpu_templates
+
+    @staticmethod
+    def space(meta_schedule: Any) -> Any:
+        """Return TVM's own generator of design spaces, by name, as those of the target import intrinsics."""
+        return meta_schedule.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
+
+    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite an imported Relax module into calls of kernels; fused ones say which arguments are weights.
+
+        Raises:
+            InputError: Half precision is asked for.
+        """
+        if self.board.target.float16:
+            raise InputError(
+                f"board {self.board.name} computes with its CPU, and kernels for CPUs do so in float32 or int8",
+                hint="leave --float16 out; a network that is quantized in its file runs in int8",
+            )
+        # Before constants are folded, which turns the bytes of a quantized network's weights into floats.
+        return self._in_kernels(int8.quantized(self._prepared(module), self.machine, self.without))
+
+    def lowered_floats(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite a module as `lowered` does, but compute in floats what its file has quantized.
+
+        Floats hold the integers of a quantized network exactly: results are those of the file, to the bit.
+        """
+        return self._in_kernels(self._prepared(module))
+
+    def _prepared(self, module: tvm.IRModule) -> tvm.IRModule:
+        transform = relax.transform
+        with self.host:
+            prepared: tvm.IRModule = tvm.transform.Sequential(
+                [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
+            )(module)
+        return prepared
+
+    def _in_kernels(self, module: tvm.IRModule) -> tvm.IRModule:
+        with self.host:
+            blocked = graph.blocked(fold.folded(module), self.machine, self.without)
+            rewritten: tvm.IRModule = tvm.transform.Sequential(
+                [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
+            )(blocked)
+        return rewritten
+
+    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Schedule the kernels that no template computes, as they are where nothing was tuned."""
+        return schedule.schedule(module, self.host, self.machine.lanes)
+
+    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+        """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
+        return self.scheduled(graph.realized(module, self.machine, lambda layer: self._chosen(layer, choices)))
+
+    def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
+        task = to_json(task_of(layer))
+        known = self.cpu_templates.known(layer, choices[task]) if task in choices else None
+        return known or kernels.default(layer, self.machine, without=self.without)
+
+    @property
+    def shipped(self) -> str:
+        """Name of the tuning records that come with the toolchain: those of the same vector instructions."""
+        if str(self.host.attrs.get("mtriple", "")).startswith(_ARM_TRIPLES):
+            return ""
+        return self.shipped_by_lanes.get(self.machine.lanes, "")

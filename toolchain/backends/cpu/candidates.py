@@ -1,0 +1,73 @@
+"""What a tuner may choose from: for each layer, the templates' kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from toolchain.backends.cpu import kernels
+from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json
+from toolchain.backends.cpu.machine import Machine
+from toolchain.models.converters.recurrence import Recurrence
+
+
+@dataclass(frozen=True)
+class CpuTemplates:
+    """The templates' kernels for one processor.
+
+    Attributes:
+        machine: The processor.
+        without: Names of templates that are left out.
+    """
+
+    machine: Machine
+    without: frozenset[str] = frozenset()
+
+    def candidates(self, layer: str) -> list[dict[str, Any]]:
+        """List the ways to compute a layer, the one that is likely the fastest first."""
+        found = kernels.candidates(from_json(layer), self.machine, without=self.without)
+        return [one.choice.document() for one in found]
+
+    def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
+        """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
+        wanted = from_json(layer)
+        known = self.known(wanted, choice)
+        if known is None:
+            return None
+        function = kernels.kernel(wanted, self.machine, known).with_attr("global_symbol", "main")
+        return tvm.IRModule({"main": function})
+
+    def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
+        """Whether a layer can be computed in a way that was chosen at another time."""
+        return self.known(from_json(layer), choice) is not None
+
+    def known(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
+        """Read a choice for a layer; None if it is none, is left out, or does not fit."""
+        known = kernels.choice(dict(choice))
+        if known is None or known.template in self.without or not kernels.fits(layer, known):
+            return None
+        return known
+
+    def operator(self, layer: str) -> str:
+        """Name what a layer does."""
+        return _operator(from_json(layer))
+
+    def gflop(self, layer: str) -> float:
+        """Return billions of floating-point operations of one call."""
+        return from_json(layer).flops / 1e9
+
+
+def _operator(layer: Layer) -> str:
+    if isinstance(layer, (Attention, Dense, Recurrence)):
+        return type(layer).__name__.lower()
+    on = "int8_" if layer.is_quantized else ""
+    if isinstance(layer, Conv):
+        if layer.is_depthwise:
+            return f"{on}depthwise_conv2d"
+        return f"{on}conv2d" if layer.groups == 1 else f"{on}group_conv2d"
+    if isinstance(layer, Pool):
+        return f"{on}{'avg' if layer.reduce == 'mean' else 'max'}_pool2d"
+    return f"{on}map"

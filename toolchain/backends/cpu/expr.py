@@ -1,0 +1,136 @@
+"""TIR expressions taken apart and put together: the few walks over them that scheduling needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import tvm
+from tvm import ir, sym, tirx
+from tvm.ir import prim
+
+Expr = Any
+Var = Any
+
+_TWO = (
+    *(prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Mod, prim.FloorDiv, prim.FloorMod, prim.Min, prim.Max),
+    *(prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE, prim.And, prim.Or),
+    *(prim.LShift, prim.RShift, prim.BitwiseAnd, prim.BitwiseOr, prim.BitwiseXor),
+)
+_FIELDS: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys(_TWO, ("a", "b")),
+    **dict.fromkeys((prim.Not, prim.BitwiseNot), ("a",)),
+    **dict.fromkeys((ir.Var, prim.IntImm, prim.FloatImm, ir.StringImm), ()),
+    prim.Cast: ("value",),
+    prim.Select: ("condition", "true_value", "false_value"),
+}
+
+
+_GUARD = ir.Op.get("prim.if_then_else")
+
+
+class UnsupportedError(Exception):
+    """A function is not of the kind that can be written anew; it has to be scheduled in a simpler way."""
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the operands of an expression.
+
+    Raises:
+        UnsupportedError: It is of a kind that is not known here.
+    """
+    kind = type(expr)
+    fields = _FIELDS.get(kind)
+    if fields is not None:
+        return tuple(getattr(expr, field) for field in fields)
+    if kind is ir.TensorLoad:
+        return tuple(expr.indices)
+    if kind is ir.Call and isinstance(expr.op, ir.Op):
+        return tuple(expr.args)
+    raise UnsupportedError(f"an expression of type {kind.__name__}")
+
+
+def _with_children(expr: Expr, parts: list[Expr]) -> Expr:
+    kind = type(expr)
+    if kind is ir.TensorLoad:
+        return tirx.BufferLoad(expr.source, parts)
+    if kind is prim.Cast:
+        return prim.Cast(expr.ty.dtype, parts[0])
+    if kind is ir.Call:
+        return ir.Call(expr.op, parts, expr.attrs, expr.ty_args, None, expr.ty)
+    return kind(*parts)
+
+
+def rewritten(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
+    """Return an expression in which every part that `replace` has an answer for is replaced, the outermost first.
+
+    Args:
+        expr: The expression.
+        replace: Returns what takes the place of a part, or None to look into it.
+    """
+    found = replace(expr)
+    if found is not None:
+        return found
+    old = children(expr)
+    if not old:
+        return expr
+    new = [rewritten(part, replace) for part in old]
+    if all(one is other for one, other in zip(old, new, strict=True)):
+        return expr
+    return _with_children(expr, new)
+
+
+def substituted(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """Return an expression with values in the place of variables."""
+    return rewritten(expr, lambda part: values.get(part) if type(part) is ir.Var else None) if values else expr
+
+
+def parts(expr: Expr) -> list[Expr]:
+    """Return an expression and everything inside it, what is outside before what is inside."""
+    found = [expr]
+    for part in found:  # grows on the way
+        found += children(part)
+    return found
+
+
+def loads(expr: Expr) -> Iterator[Expr]:
+    """Yield every load, those inside of indices too."""
+    return (part for part in parts(expr) if type(part) is ir.TensorLoad)
+
+
+def variables(expr: Expr) -> set[Var]:
+    """Return the variables that an expression depends on."""
+    return {part for part in parts(expr) if type(part) is ir.Var}
+
+
+def conditions(expr: Expr) -> Iterator[Expr]:
+    """Yield the conditions that guard a part of an expression, so that a load there stays inside its buffer."""
+    for part in parts(expr):
+        if is_guard(part):
+            yield part.args[0]
+
+
+def is_guard(expr: Expr) -> bool:
+    """Whether an expression computes only one of two values."""
+    return type(expr) is ir.Call and _GUARD.same_as(expr.op)
+
+
+def bound(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:
+    """Return an analyzer that knows the range of each axis."""
+    analyzer = sym.Analyzer()
+    for var, extent in axes:
+        analyzer.bind(var, tvm.ir.Range(0, extent))
+    return analyzer
+
+
+def coefficient(expr: Expr, var: Var) -> int | None:
+    """Return by how much an index grows with a variable; None if it does not grow evenly."""
+    found = sym.detect_linear_equation(expr, [var])
+    if len(found) != 2 or not isinstance(found[0], prim.IntImm):  # noqa: PLR2004 - the coefficient and the rest
+        return None
+    return int(found[0].value)
+
+
+def constant(expr: Expr) -> int | None:
+    """Return the value of an integer constant."""
+    return int(expr.value) if isinstance(expr, prim.IntImm) else None

@@ -1,0 +1,154 @@
+"""Move a network to blocked layout and let the templates compute its layers.
+
+`blocked` finds the layers; each becomes one call of a kernel that has no code yet, with weights as they are. That is
+what is tuned, and what tuning records apply to. `realized` puts in the kernels that were chosen, and packs the weights
+as each wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.cpu import kernels as templates
+from toolchain.backends.cpu.graph import attention, recurrent
+from toolchain.backends.cpu.graph.match import Matcher
+from toolchain.backends.cpu.graph.rewriting import ENTRY, normalized, with_blocks, with_main
+from toolchain.backends.cpu.graph.stand_ins import StandIns, name
+from toolchain.backends.cpu.graph.write import Writer
+from toolchain.backends.cpu.kernels import Choice
+from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
+from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.graph import patterns
+from toolchain.backends.graph.kernels import called
+from toolchain.backends.graph.values import read
+from toolchain.models.converters.recurrence import Recurrence
+
+_CALLS = {"relax.call_tir": 0, "relax.call_tir_inplace": 1}
+
+
+def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = frozenset()) -> tvm.IRModule:
+    """Rewrite what the templates can compute into calls of kernels without code, on blocked layout.
+
+    Each such kernel has the attributes `LAYER` and `EXACT`. What no template computes stays as it is.
+
+    Args:
+        module: A Relax module whose weights are constants; only its function `main` is rewritten.
+        machine: The processor.
+        without: Names of templates that must not be used.
+    """
+    module = recurrent.taken(module, without)
+    builder = relax.BlockBuilder(module)
+    kernels = StandIns(builder)
+
+    def rewritten(block: Any) -> Any:
+        if not isinstance(block, relax.DataflowBlock):
+            return block
+        values = read(block, module)
+        patterns.found(values)
+        attention.found(values, lambda layer: templates.covered(layer, without))
+        items = Matcher(values, machine.lanes, without).run()
+        return Writer(values, items, machine.lanes, kernels).run()
+
+    main = with_blocks(module[ENTRY], rewritten)
+    return _without_uncalled(with_main(builder.get(), main))
+
+
+def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a module without the kernels that nobody calls any more."""
+    functions = dict(module.functions_items())
+    called_ = {variable for function in functions.values() for variable in _kernels_of(function)}
+    kept = {
+        variable: function
+        for variable, function in functions.items()
+        if not isinstance(function, tirx.PrimFunc) or variable in called_ or _is_public(function)
+    }
+    return normalized(module, kept)
+
+
+def _is_public(function: tirx.PrimFunc) -> bool:
+    return function.attrs is not None and "global_symbol" in function.attrs
+
+
+def _kernels_of(function: Any) -> set[Any]:
+    """Return the global variables that a Relax function names."""
+    found: set[Any] = set()
+    if isinstance(function, relax.Function):
+        relax.analysis.post_order_visit(
+            function, lambda node: found.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
+        )
+    return found
+
+
+def realized(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:
+    """Put real kernels in the place of those without code.
+
+    Args:
+        module: What `blocked` returned, or what passes made of it.
+        machine: The processor.
+        choose: Tells how to compute a layer.
+    """
+    waiting = {
+        variable: str(function.attrs[EXACT])
+        for variable, function in module.functions_items()
+        if isinstance(function, tirx.PrimFunc) and function.attrs is not None and EXACT in function.attrs
+    }
+    kept = {variable: function for variable, function in module.functions_items() if variable not in waiting}
+    builder = relax.BlockBuilder(tvm.IRModule(kept, module.attrs, module.global_infos))
+    finisher = _Finisher(builder, machine, choose, waiting)
+    main = with_blocks(module[ENTRY], finisher.block)
+    return _without_uncalled(with_main(builder.get(), main))
+
+
+class _Finisher:
+    """Replaces the calls of kernels without code."""
+
+    def __init__(
+        self,
+        builder: relax.BlockBuilder,
+        machine: Machine,
+        choose: Callable[[Layer], Choice],
+        waiting: Mapping[Any, str],
+    ) -> None:
+        self._builder, self._machine, self._choose, self._waiting = builder, machine, choose, waiting
+        self._made: dict[str, tuple[Any, Layer, Choice]] = {}
+        self._packed: dict[tuple[Any, Any], Any] = {}
+
+    def block(self, block: Any) -> Any:
+        """Return a block with the calls replaced."""
+        bindings = [self._binding(binding) for binding in block.bindings]
+        return type(block)(bindings)
+
+    def _binding(self, binding: Any) -> Any:
+        call = binding.value
+        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLS:
+            return binding
+        if call.args[0] not in self._waiting:
+            return binding
+        kernel, layer, choice = self._kernel(self._waiting[call.args[0]])
+        arguments = list(call.args[1].fields)
+        if isinstance(layer, (Conv, Dense, Recurrence)):
+            arguments[1] = self._weights(arguments[1], layer, choice)
+        return relax.VarBinding(
+            binding.var, relax.Call(call.op, [kernel, relax.Tuple(arguments)], call.attrs, call.ty_args)
+        )
+
+    def _kernel(self, exact: str) -> tuple[Any, Layer, Choice]:
+        if exact not in self._made:
+            layer = from_json(exact)
+            choice = self._choose(layer)
+            function = templates.kernel(layer, self._machine, choice)
+            variable = self._builder.add_func(called(function, {}), name(layer))
+            self._made[exact] = variable, layer, choice
+        return self._made[exact]
+
+    def _weights(self, constant: Any, layer: Conv | Dense | Recurrence, choice: Choice) -> Any:
+        key = constant, (to_json(task_of(layer)), choice)
+        if key not in self._packed:
+            packed = templates.pack(layer, self._machine, choice, constant.value.numpy())
+            self._packed[key] = relax.const(packed, str(packed.dtype))
+        return self._packed[key]

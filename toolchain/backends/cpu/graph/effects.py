@@ -1,0 +1,216 @@
+"""What is done to each element of a layer's result before it is stored: operations become its epilogue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.backends.cpu.layers import PostOp, PostOpKind
+from toolchain.backends.graph import patterns
+from toolchain.backends.graph.values import Operation, Value
+
+_GREATEST = 3.4028234663852886e38
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """x * scale + shift, in double precision: one number for each channel, or one for all."""
+
+    scale: NDArray[np.float64]
+    shift: NDArray[np.float64]
+
+    def then(self, other: Affine) -> Affine:
+        """Return the two in a row as one."""
+        return Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
+
+
+@dataclass(frozen=True)
+class Function:
+    """An activation function."""
+
+    kind: PostOpKind
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """The sum or product with another tensor."""
+
+    kind: Literal["add", "mul"]
+    value: Value
+
+
+Effect = Affine | Function | Operand
+
+
+def effects(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
+    """Return what an operation does to one of its inputs, whose shape the result has.
+
+    Args:
+        operation: The operation.
+        main: The input.
+        axis: Axis of the channels.
+
+    Returns:
+        The effects in order; None if no post-op can express them.
+    """
+    if operation.out.shape != main.shape or operation.out.dtype != "float32":
+        return None
+    limits = patterns.limits(operation) if operation.inputs[0] is main else None
+    if limits is not None:
+        return [Function("clip", limits)]
+    if operation.name in _FUNCTIONS:
+        return _FUNCTIONS[operation.name](operation)
+    if operation.name in _ARITHMETIC:
+        return _arithmetic(operation, main, axis)
+    return None
+
+
+def _single_slope(operation: Operation) -> list[Effect] | None:
+    """Return PRelu with one slope for all channels, which is ONNX's LeakyRelu."""
+    slope = operation.inputs[1]
+    is_single = slope.constant is not None and slope.array.size == 1
+    return [Function("leaky_relu", (float(slope.array.reshape(())),))] if is_single else None
+
+
+_FUNCTIONS: dict[str, Callable[[Operation], list[Effect] | None]] = {
+    "sigmoid": lambda _: [Function("sigmoid")],
+    "tanh": lambda _: [Function("tanh")],
+    "nn.silu": lambda _: [Function("silu")],
+    "nn.gelu": lambda _: [Function("gelu")],
+    "nn.gelu_tanh": lambda _: [Function("gelu_tanh")],
+    "nn.leakyrelu": lambda operation: [Function("leaky_relu", (float(operation.attributes.alpha),))],
+    "nn.prelu": _single_slope,
+    "hard_sigmoid": lambda operation: [Function("hard_sigmoid", operation.values)],
+    "hard_swish": lambda operation: [Function("hard_swish"), _times(operation.values[0])],
+    "negative": lambda _: [_times(-1.0)],
+}
+
+_ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide"})
+
+
+def _times(factor: float) -> Affine:
+    return Affine(np.array(factor), np.array(0.0))
+
+
+def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
+    others = list(operation.inputs)
+    others.remove(main)
+    made: list[Effect] = []
+    for other in others:
+        effect: Effect | None
+        if other.constant is not None:
+            numbers = _per_channel(other, main, axis)
+            effect = None if numbers is None else _affine(operation, main, numbers)
+        else:
+            effect = _operand(operation, main, other)
+        if effect is None:
+            return None
+        made.append(effect)
+    return made
+
+
+def _affine(operation: Operation, main: Value, numbers: NDArray[np.float64]) -> Affine | None:
+    one, zero = np.array(1.0), np.array(0.0)
+    first = operation.inputs[0] is main
+    if operation.name == "add":
+        return Affine(one, numbers)
+    if operation.name == "multiply":
+        return Affine(numbers, zero)
+    if operation.name == "subtract":
+        return Affine(one, -numbers) if first else Affine(-one, numbers)
+    return Affine(1 / numbers, zero) if first and numbers.all() else None
+
+
+def _per_channel(constant: Value, main: Value, axis: int) -> NDArray[np.float64] | None:
+    """Return a constant as one number for each channel, or for all; None if it differs along other axes."""
+    if constant.dtype != "float32" or constant.shape is None or main.shape is None:
+        return None
+    if math.prod(constant.shape) == 1:
+        return constant.array.astype(np.float64).reshape(())
+    sizes = [1] * len(main.shape)
+    sizes[axis] = main.shape[axis]
+    missing = len(main.shape) - len(constant.shape)
+    if missing < 0 or [1] * missing + list(constant.shape) != sizes:
+        return None
+    return constant.array.astype(np.float64).reshape(-1)
+
+
+def _operand(operation: Operation, main: Value, other: Value) -> Operand | None:
+    """Return the effect of another tensor: one of the same shape, or one pixel that goes with all."""
+    kind: Literal["add", "mul"] | None = {"add": "add", "multiply": "mul"}.get(operation.name)  # type: ignore[assignment]
+    if kind is None or other.dtype != "float32" or main.shape is None:
+        return None
+    pixel = (*main.shape[:2], 1, 1) if main.is_image else None
+    return Operand(kind, other) if other.shape in {main.shape, pixel} else None
+
+
+def merged(made: Sequence[Effect]) -> list[Effect]:
+    """Return effects with neighbours made one where that is possible, without those that do nothing."""
+    result: list[Effect] = []
+    for effect in made:
+        last = result[-1] if result else None
+        if isinstance(last, Affine) and isinstance(effect, Affine):
+            result[-1] = last.then(effect)
+        elif _is_clip(last) and _is_clip(effect):
+            result[-1] = _both(last, effect)
+        else:
+            result.append(effect)
+    return [effect for effect in result if not _does_nothing(effect)]
+
+
+def _is_clip(effect: Effect | None) -> bool:
+    return isinstance(effect, Function) and effect.kind == "clip"
+
+
+def _both(first: Any, second: Any) -> Function:
+    least, greatest = second.values
+    return Function("clip", tuple(min(max(one, least), greatest) for one in first.values))
+
+
+def _does_nothing(effect: Effect) -> bool:
+    if isinstance(effect, Affine):
+        return bool((effect.scale == 1).all() and (effect.shift == 0).all())
+    return isinstance(effect, Function) and effect == Function("clip", (-_GREATEST, _GREATEST))
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """A post-op, and what the kernel is given for it.
+
+    Attributes:
+        op: The post-op, without the place of another tensor.
+        numbers: One number for each channel, for a post-op that takes them.
+        value: The other tensor, for a post-op that takes one.
+    """
+
+    op: PostOp
+    numbers: NDArray[np.float64] | None = None
+    value: Value | None = None
+
+
+def epilogue(made: Sequence[Effect], channels: int) -> list[Done]:
+    """Return effects as post-ops."""
+    result = []
+    for effect in made:
+        if isinstance(effect, Operand):
+            result.append(Done(PostOp(effect.kind), value=effect.value))
+        elif isinstance(effect, Function):
+            result.append(Done(_post_op(effect)))
+        else:
+            if (effect.scale != 1).any():
+                result.append(Done(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
+            if (effect.shift != 0).any():
+                result.append(Done(PostOp("shift"), np.broadcast_to(effect.shift, (channels,))))
+    return result
+
+
+def _post_op(effect: Function) -> PostOp:
+    if effect.kind == "clip" and effect.values == (0.0, _GREATEST):
+        return PostOp("relu")
+    return PostOp(effect.kind, effect.values)

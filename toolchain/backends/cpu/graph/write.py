@@ -1,0 +1,243 @@
+"""Write a planned block as Relax: each layer one call of a kernel, which is a stand-in until it is known which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from toolchain.backends.cpu.graph.carry import carried
+from toolchain.backends.cpu.graph.plans import (
+    Carried,
+    Flat,
+    Heads,
+    ImagePlan,
+    Item,
+    Join,
+    Plain,
+    Plan,
+    RowPlan,
+    homes,
+    whole,
+)
+from toolchain.backends.cpu.graph.stand_ins import StandIns
+from toolchain.backends.cpu.kernels import without_subnormals
+from toolchain.backends.cpu.layers import Activation, ImageLayer, Map
+from toolchain.backends.graph.fold import contiguous
+from toolchain.backends.graph.values import Block, Value
+
+
+class Writer:
+    """Writes one block.
+
+    Operations that stay keep their bindings and variables. A variable whose value is blocked gets its binding, a change
+    of layout, when somebody asks for it.
+    """
+
+    def __init__(self, block: Block, items: list[Item], lanes: int, kernels: StandIns) -> None:
+        self._block, self._items, self._lanes, self._kernels = block, items, lanes, kernels
+        self._homes = homes(items, lanes)
+        self._buffers: dict[Value, Any] = {}  # by the tensor that fills it, the variable of its latest state
+        self._converted: dict[Value, Any] = {}  # blocked copies of plain tensors
+        self._bound: set[Any] = set()
+        self._bindings: list[Any] = []
+
+    def run(self) -> relax.DataflowBlock:
+        """Return the new block."""
+        for item in self._items:
+            self._item(item)
+        for variable in self._block.escaping:
+            self._plain(variable)
+        return relax.DataflowBlock(self._bindings)
+
+    def _item(self, item: Item) -> None:
+        """Write an item; there is nothing to write for a slice, which is a view."""
+        if isinstance(item, ImagePlan):
+            self._layer(item)
+        elif isinstance(item, RowPlan):
+            self._dense(item)
+        elif isinstance(item, Join):
+            (self._plain_join if item.plain else self._join)(item)
+        elif isinstance(item, Carried):
+            self._carried(item)
+        elif isinstance(item, Flat):
+            self._flat(item)
+        elif isinstance(item, Heads):
+            given = [self._given(value) for value in item.operation.inputs]
+            self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, given))
+        elif isinstance(item, Plain):
+            for value in item.operation.outputs:
+                if value.variable in self._block.origins:
+                    self._plain(value.variable)
+
+    # Variables as Relax has them
+
+    def _bind(self, variable: Any, expression: Any) -> Any:
+        self._bindings.append(relax.VarBinding(variable, expression))
+        self._bound.add(variable)
+        return variable
+
+    def _new(self, name: str, shape: Sequence[int], expression: Any) -> Any:
+        return self._bind(relax.DataflowVar(name, relax.TensorType(shape, "float32")), expression)
+
+    def _plain(self, variable: Any) -> Any:
+        """Return a variable of the block, after binding it and all that it needs."""
+        if variable in self._bound or variable not in self._block.values:
+            return variable
+        value = self._block.values[variable]
+        if value.variable is not None and not value.variable.same_as(variable):
+            return self._bind(variable, self._plain(value.variable))
+        if value in self._homes:
+            place = self._homes[value][1]
+            layer = Map(place, whole(value, 1))
+            return self._bind(variable, self._kernels.call(layer, [self._buffer(value)]))
+        if variable in self._block.origins:
+            binding = self._block.origins[variable]
+            for needed in relax.analysis.free_vars(binding.value):
+                self._plain(needed)
+            self._bindings.append(binding)
+            self._bound.add(variable)
+        return variable
+
+    def _given(self, value: Value) -> Any:
+        """Return a plain tensor, or a constant."""
+        return value.constant if value.constant is not None else self._plain(value.variable)
+
+    # Blocked tensors
+
+    def _buffer(self, value: Value) -> Any:
+        return self._buffers[self._homes[value][0]]
+
+    def _blocked(self, value: Value) -> tuple[Activation, Any]:
+        """Return where a tensor lies in blocks, and the variable of its buffer."""
+        if value in self._homes:
+            return self._homes[value][1], self._buffer(value)
+        place = whole(value, self._lanes)
+        if value not in self._converted:
+            source = self._plain(value.variable)
+            layer = Map(whole(value, 1), place)
+            self._converted[value] = self._new(
+                f"{value.variable.name}_blocked", place.shape, self._kernels.call(layer, [source])
+            )
+        return place, self._converted[value]
+
+    def _written(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
+        """Call a kernel that writes a tensor, or a part of it, where that has its home."""
+        root = self._homes[value][0]
+        call = self._kernels.call(layer, arguments, self._buffers.get(root))
+        self._buffers[root] = self._new(value.variable.name, layer.out.shape, call)
+
+    def _layer(self, plan: ImagePlan) -> None:
+        layer = plan.layer(self._place)
+        arguments = [self._plain(plan.data.variable) if layer.data.lanes == 1 else self._blocked(plan.data)[1]]
+        if plan.weights is not None:
+            arguments.append(_weights(plan.weights, plan))
+        if plan.has_bias:
+            arguments.append(self._numbers(plan.bias(), plan.channels))
+        arguments += self._step_arguments(plan)
+        self._written(layer, arguments, plan.out)
+
+    def _place(self, value: Value) -> Activation:
+        return self._homes[value][1] if value in self._homes else whole(value, self._lanes)
+
+    def _step_arguments(self, plan: ImagePlan) -> list[Any]:
+        made = []
+        for one in plan.parts()[1]:
+            if one.value is not None:
+                made.append(self._blocked(one.value)[1])
+            elif one.numbers is not None:
+                made.append(self._numbers(one.numbers, plan.channels))
+        return made
+
+    def _numbers(self, numbers: NDArray[Any], channels: int) -> Any:
+        """Return one number for each channel as [blocks, lanes]."""
+        padded = np.zeros((-(-channels // self._lanes), self._lanes), np.float32)
+        padded.reshape(-1)[:channels] = numbers
+        return _constant(padded)
+
+    def _source(self, value: Value) -> tuple[Activation, Any]:
+        """Return a tensor on the layout that it happens to be on: its place, and the variable of its buffer."""
+        if value in self._homes:
+            return self._blocked(value)
+        return whole(value, 1), self._plain(value.variable)
+
+    def _join(self, join: Join) -> None:
+        root, home = self._homes[join.out]
+        for value, start in join.offsets():
+            first = home.first + start // self._lanes
+            if value in self._homes and self._homes[value][0] is root and self._homes[value][1].first == first:
+                continue
+            part = replace(whole(value, self._lanes), first=first, held=home.held or home.blocks)
+            source, data = self._source(value)
+            self._written(Map(source, part), [data], join.out)
+
+    def _plain_join(self, join: Join) -> None:
+        larger, latest = whole(join.out, 1), None
+        for value, first in join.offsets():
+            source, data = self._source(value)
+            layer = Map(source, replace(whole(value, 1), first=first, held=larger.blocks))
+            call = self._kernels.call(layer, [data], latest)
+            latest = self._new(f"{join.out.variable.name}_{first}", larger.shape, call)
+        self._bind(join.out.variable, latest)
+
+    def _carried(self, item: Carried) -> None:
+        operation = item.operation
+        blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
+        named = {value.variable: variable for value, variable in blocked.items()}
+        arguments = [named.get(self._first_name(argument), argument) for argument in operation.call.args]
+        expression = carried(operation, blocked, arguments, self._lanes)
+        shape = whole(item.out, self._lanes).shape
+        self._buffers[item.out] = self._new(item.out.variable.name, shape, expression)
+
+    def _first_name(self, argument: Any) -> Any:
+        """Return the variable that first had the value of an argument."""
+        if isinstance(argument, relax.Var) and argument in self._block.values:
+            return self._block.values[argument].variable
+        return None
+
+    def _flat(self, item: Flat) -> None:
+        place = self._homes[item.source][1]
+        packed = not place.is_part and place.channels % self._lanes == 0
+        source = self._buffer(item.source) if packed else self._plain(item.source.variable)
+        self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
+
+    # Dense layers, on plain rows
+
+    def _dense(self, plan: RowPlan) -> None:
+        layer = plan.layer(self._place)
+        rows, made = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
+        arguments = [self._rows(plan.data, rows)]
+        if plan.weights is not None:
+            arguments.append(_weights(plan.weights, plan))
+        if plan.has_bias:
+            arguments.append(_constant(plan.bias()))
+        for one in plan.parts()[1]:
+            if one.value is not None:
+                arguments.append(self._rows(one.value, made))
+            elif one.numbers is not None:
+                arguments.append(_constant(one.numbers))
+        variable, call = plan.out.variable, self._kernels.call(layer, arguments)
+        if plan.out.shape == made:
+            self._bind(variable, call)
+        else:
+            rectangle = self._new(f"{variable.name}_rows", made, call)
+            self._bind(variable, relax.op.reshape(rectangle, plan.out.shape))
+
+    def _rows(self, value: Value, shape: tuple[int, int]) -> Any:
+        source = self._plain(value.variable)
+        if value.shape == shape:
+            return source
+        return self._new(f"{value.variable.name}_rows", shape, relax.op.reshape(source, shape))
+
+
+def _weights(value: Value, plan: Plan) -> Any:
+    folded = plan.folded_weights()
+    return value.constant if folded is None else _constant(folded)
+
+
+def _constant(numbers: NDArray[Any]) -> Any:
+    return relax.const(contiguous(without_subnormals(numbers.astype(np.float32, copy=False))), "float32")

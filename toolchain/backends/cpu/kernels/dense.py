@@ -1,0 +1,296 @@
+"""Fully connected layers on plain rows, fused with what follows them.
+
+A tile of some rows and blocks of outputs is accumulated in registers: each weight vector is loaded once for all rows of
+the tile. Weights lie in the order in which they are read. For a single row that is all there is to speed: each weight
+is used once; several inputs at a time have sums of their own, so that no multiplication waits for the one before. For a
+few rows, the weights that come next are fetched meanwhile: tiles of the same weights wait for nothing after the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels.emit import Argument
+from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.layers import Dense, Layer
+from toolchain.backends.cpu.machine import Machine
+
+NAME = "dense"
+
+_FLOAT_BYTES = 4
+_COLD = 4  # times longer than a product takes to fetch a vector of weights that no cache holds
+_MOST_PARTS = 16
+_FEW_ROWS = 128  # that do not hide how long weights take to come
+_AHEAD = 4096  # weights that are fetched ahead at most where all of a group are read at once
+
+Expr = Any
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the work is cut.
+
+    Attributes:
+        rows: Rows of a tile.
+        blocks: Blocks of outputs of a tile.
+        inputs: Inputs that are taken at a time, with sums of their own.
+    """
+
+    rows: int
+    blocks: int
+    inputs: int
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    return isinstance(layer, Dense) and all(
+        op.kind not in {"scale", "shift"} and op.other is None for op in layer.epilogue
+    )
+
+
+def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    found = []
+    for rows, blocks, inputs in itertools.product(range(1, 15), (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8)):
+        held = rows * blocks * inputs + (blocks if rows > 1 else 1) + 1
+        if rows > layer.rows or inputs > layer.inputs or blocks > _blocks(layer, machine) or held > machine.registers:
+            continue
+        if inputs > 1 and rows > 1:
+            continue
+        config = Config(rows, blocks, inputs)
+        found.append((config, _estimate(layer, config, machine)))
+    return sorted(found, key=lambda one: one[1])
+
+
+def _estimate(layer: Dense, config: Config, machine: Machine) -> float:
+    """Estimate the cost as `kernels.Candidate` defines it; a loaded operand costs as much as a product."""
+    tiles = 0.0
+    for start in range(0, layer.rows, config.rows):
+        rows = min(config.rows, layer.rows - start)
+        products, loads = rows * config.blocks, rows + config.blocks
+        waits = 8 / config.inputs
+        tiles += max(products, loads, waits) + 0.25 * rows + 0.5 * config.blocks
+    groups = -(-_blocks(layer, machine) // config.blocks)
+    parts = _parts(layer, machine, config)
+    return tiles * layer.inputs * -(-groups * parts // _cores(layer, machine)) / parts
+
+
+def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
+    """Return weights [outputs, inputs] as the kernel reads them.
+
+    Returns:
+        [groups of blocks, inputs, blocks of a tile, lanes].
+    """
+    groups, inputs, blocks, lanes = _packed_shape(layer, machine, config)
+    padded = np.zeros((groups * blocks * lanes, inputs), weights.dtype)
+    padded[: layer.outputs] = weights
+    return np.ascontiguousarray(padded.reshape(groups, blocks, lanes, inputs).transpose(0, 3, 1, 2))
+
+
+def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
+    """Write the kernel of a layer."""
+    result = (layer.rows, layer.outputs)
+    arguments = [
+        Argument("data", (layer.rows, layer.inputs)),
+        Argument("weights", _packed_shape(layer, machine, config)),
+    ]
+    if layer.bias:
+        arguments.append(Argument("bias", (layer.outputs,)))
+    taken = [number for number, op in enumerate(layer.epilogue) if op.takes_argument]
+    arguments += [*(Argument(f"operand{number}", result) for number in taken), Argument("out", result)]
+
+    def body(*buffers: Any) -> None:
+        _Writer(layer, machine, config, buffers).write()
+
+    return with_definitions(emit.kernel(arguments, body, {}), machine)
+
+
+def _blocks(layer: Dense, machine: Machine) -> int:
+    return -(-layer.outputs // machine.lanes)
+
+
+def _packed_shape(layer: Dense, machine: Machine, config: Config) -> tuple[int, int, int, int]:
+    groups = -(-_blocks(layer, machine) // config.blocks)
+    return (groups, layer.inputs, config.blocks, machine.lanes)
+
+
+def _parts(layer: Dense, machine: Machine, config: Config) -> int:
+    """Return in how many parts the rows of each group of blocks are cut."""
+    groups = -(-_blocks(layer, machine) // config.blocks)
+    return emit.parts(groups, max(1, min(_MOST_PARTS, layer.rows // config.rows)), _cores(layer, machine))
+
+
+def _cores(layer: Dense, machine: Machine) -> int:
+    """Return how many cores share a layer."""
+    return emit.sharing(_operations(layer, machine), machine.cores)
+
+
+def _operations(layer: Dense, machine: Machine) -> int:
+    """Return how long a layer takes, in vector products."""
+    loads = _blocks(layer, machine) * layer.inputs
+    return loads * max(layer.rows, 1 if _is_held(layer, machine) else _COLD)
+
+
+def _fetches(layer: Dense, machine: Machine, config: Config) -> bool:
+    """Whether weights that come next are fetched meanwhile: where no cache holds them, and few rows use them."""
+    if layer.rows == 1 or layer.rows > _FEW_ROWS or _is_held(layer, machine):
+        return False
+    return _tiles(layer, config) == 1 or 2 * _size(layer, machine, config) * _FLOAT_BYTES <= machine.l2_bytes
+
+
+def _size(layer: Dense, machine: Machine, config: Config) -> int:
+    """Return how many weights a group has."""
+    return layer.inputs * config.blocks * machine.lanes
+
+
+def _tiles(layer: Dense, config: Config) -> int:
+    """Return how many tiles use the weights of a group."""
+    return -(-layer.rows // config.rows)
+
+
+def _is_held(layer: Dense, machine: Machine) -> bool:
+    """Whether the second cache holds the weights from one run to the next, beside all else."""
+    loads = _blocks(layer, machine) * layer.inputs
+    return loads * machine.lanes * _FLOAT_BYTES <= machine.l2_bytes // 2
+
+
+class _Writer:
+    """Writes one kernel."""
+
+    def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
+        self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
+        self._data, self._weights, *rest, self._out = buffers
+        self._bias = rest.pop(0) if layer.bias else None
+        self._others = rest
+        self._groups = -(-_blocks(layer, machine) // config.blocks)
+
+    def write(self) -> None:
+        parts = _parts(self._layer, self._machine, self._config)
+        with emit.shared(self._groups * parts, _operations(self._layer, self._machine)) as work:
+            group = T.Bind(work // parts)
+            for row, rows in self._tiles(T.Bind(work % parts), parts):
+                sums = self._sums(group, T.Bind(row // self._config.rows), row, rows)
+                for last in self._ends(group):
+                    self._finish(sums, group, row, rows, last)
+
+    def _tiles(self, part: Expr, parts: int) -> Iterator[tuple[Expr, int]]:
+        """Open the loops over the tiles of a part, and yield first row and rows of each."""
+        size = self._config.rows
+        whole, rest = divmod(self._layer.rows, size)
+        share = -(-whole // parts)
+        begin, end = (part * share, tirx.min((part + 1) * share, whole)) if parts > 1 else (0, whole)
+        with T.serial(begin, end) as tile:
+            yield T.Bind(tile * size), size
+        if rest and parts > 1:
+            with T.If(part == parts - 1), T.Then():
+                yield whole * size, rest
+        elif rest:
+            yield whole * size, rest
+
+    def _sums(self, group: Expr, tile: Expr, row: Expr, rows: int) -> list[Expr]:
+        """Write the products of a tile; return its sums, row by row."""
+        layer, blocks, step = self._layer, self._config.blocks, self._config.inputs
+        fetches = _fetches(layer, self._machine, self._config)
+        count = rows * blocks
+        held = emit.Registers(count * step, self._lanes)
+        for place in range(count * step):
+            held[place] = emit.splat(0.0, self._lanes)
+
+        def add(first: Expr, inputs: int) -> None:
+            for number in range(inputs):
+                line = T.Bind((group * layer.inputs + first + number) * blocks * self._lanes)
+                weights = [
+                    T.Bind(self._weights[emit.ramp(line + block * self._lanes, self._lanes)]) for block in range(blocks)
+                ]
+                if fetches:
+                    self._fetch(group, tile, first + number)
+                for one in range(rows):
+                    at = (row + one) * layer.inputs + first + number
+                    factor = T.Bind(emit.splat(self._data[at], self._lanes))
+                    for block, weight in enumerate(weights):
+                        place = (number * rows + one) * blocks + block
+                        held[place] = multiply_add(self._machine, held[place], weight, factor)
+
+        with T.serial(0, layer.inputs // step) as steps:
+            add(T.Bind(steps * step), step)
+        add(layer.inputs // step * step, layer.inputs % step)
+        totals = [held[place] for place in range(count)]
+        for number in range(1, step):
+            totals = [T.Bind(total + held[number * count + place]) for place, total in enumerate(totals)]
+        return [T.Bind(total) for total in totals]
+
+    def _fetch(self, group: Expr, tile: Expr, number: Expr) -> None:
+        """Fetch what one input of one tile has to of the weights that come next: those of the next group.
+
+        Behind the last group there is nothing to fetch, which does no harm.
+        """
+        layer, of_line = self._layer, emit.LINE // _FLOAT_BYTES
+        size, tiles = _size(layer, self._machine, self._config), _tiles(layer, self._config)
+        lines = -(-size // of_line)
+        share = -(-lines // (layer.inputs * tiles))
+        ahead = size if tiles > 1 else min(size, _AHEAD)
+        place = tirx.min((tile * layer.inputs + number) * share, lines - share)
+        first = T.Bind(group * size + ahead + place * of_line)
+        for line in range(share):
+            emit.fetch(self._weights[first + line * of_line], 2)
+
+    def _ends(self, group: Expr) -> Iterator[int]:
+        """Yield, in the branch for each, how many outputs a group can have."""
+        each = self._config.blocks * self._lanes
+        rest = self._layer.outputs % each
+        if not rest or self._groups == 1:
+            yield rest or each
+            return
+        with T.If(group < self._groups - 1):
+            with T.Then():
+                yield each
+            with T.Else():
+                yield rest
+
+    def _finish(self, sums: Sequence[Expr], group: Expr, row: Expr, rows: int, outputs: int) -> None:
+        """Store the results of a tile, row by row."""
+        lanes, blocks = self._lanes, self._config.blocks
+        if rows == 1 or not (outputs % lanes or emit.is_long(self._layer.epilogue)):
+            for one in range(rows):
+                self._line(sums[one * blocks : (one + 1) * blocks], group, row + one, outputs)
+            return
+        # A loop, since many copies of such code take seconds to compile.
+        held = emit.on_stack(rows * blocks, lanes)
+        for place, total in enumerate(sums):
+            T.buffer_store(held, total, [place])
+        with T.serial(0, rows) as one:
+            self._line([held[one * blocks + block] for block in range(blocks)], group, row + one, outputs)
+
+    def _line(self, totals: Sequence[Expr], group: Expr, row: Expr, outputs: int) -> None:
+        """Store the results of one row of a tile: whole vectors, then what is left one by one."""
+        lanes = self._lanes
+        for block in range(-(-outputs // lanes)):
+            output = (group * self._config.blocks + block) * lanes
+            if (block + 1) * lanes <= outputs:
+                self._store(totals[block], row, output, lanes)
+                continue
+            held = emit.on_stack(lanes, 1)
+            T.buffer_store(held, totals[block], [emit.ramp(0, lanes)])
+            with T.serial(0, outputs % lanes) as lane:
+                self._store(held[lane], row, output + lane, 1)
+
+    def _store(self, total: Expr, row: Expr, output: Expr, lanes: int) -> None:
+        """Store some results that lie together, with bias and epilogue."""
+        value = T.Bind(total)
+        if self._bias is not None:
+            value = T.Bind(value + self._bias[emit.ramp(output, lanes)])
+        at = emit.ramp(row * self._layer.outputs + output, lanes)
+        given = iter(self._others)
+        for op in self._layer.epilogue:
+            operand = next(given)[at] if op.takes_argument else None
+            value = T.Bind(emit.done(op, value, operand, lanes))
+        T.buffer_store(self._out, value, [at])

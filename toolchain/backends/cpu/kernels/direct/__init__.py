@@ -1,0 +1,78 @@
+"""Direct convolution on blocked activations, fused with what follows it.
+
+A tile of T output columns times B output blocks is accumulated in registers: each weight vector is loaded once for T
+columns, each input number is broadcast once for B blocks. Rows and columns of the padding are left out of the loops
+instead of being copied into a padded image. With groups of channels, output blocks read the channels of those groups
+that they touch. The first layer of a network reads plain NCHW.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+
+from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels.direct import cost
+from toolchain.backends.cpu.kernels.direct.plan import Config, Plan, flattened
+from toolchain.backends.cpu.kernels.direct.writer import Writer
+from toolchain.backends.cpu.kernels.emit import Argument
+from toolchain.backends.cpu.kernels.multiply_add import with_definitions
+from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.machine import Machine
+
+__all__ = ["NAME", "Config", "configs", "covers", "kernel", "pack"]
+
+NAME = "direct"
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    if not isinstance(layer, Conv) or layer.is_depthwise:
+        return False
+    data, out = layer.data, layer.out
+    return data.dtype == out.dtype == "float32" and data.lanes in {1, out.lanes}
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    return cost.candidates(layer, machine)
+
+
+def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
+    """Return weights [out, in, height, width] as the kernel reads them; zeros where a channel does not read another.
+
+    Returns:
+        [units, blocks in, height, width, lanes in, blocks of a tile, lanes].
+    """
+    layer = flattened(layer)
+    weights = weights.reshape(*weights.shape[:2], *layer.kernel)
+    plan = Plan(layer, config)
+    lanes, lanes_in, blocks = layer.out.lanes, layer.data.lanes, config.blocks
+    packed = np.zeros((plan.units, blocks * lanes, plan.sources * lanes_in, *layer.kernel), weights.dtype)
+    outputs, inputs = layer.out.channels // layer.groups, layer.data.channels // layer.groups
+    for unit in range(plan.units):
+        (begin, end), (first, last) = plan.reach(unit), plan.owned(unit)
+        row, column = plan.start(unit) * lanes, begin // lanes_in * lanes_in
+        for group in range(begin // inputs, end // inputs):
+            top, bottom = max(first, group * outputs), min(last, (group + 1) * outputs)
+            where = slice(group * inputs - column, (group + 1) * inputs - column)
+            packed[unit, max(top - row, 0) : max(bottom - row, 0), where] = weights[top : max(top, bottom)]
+    split = packed.reshape(plan.units, blocks, lanes, plan.sources, lanes_in, *layer.kernel)
+    return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
+
+
+def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
+    """Write the kernel of a layer."""
+    plan = Plan(flattened(layer), config)
+    arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
+    if layer.bias:
+        arguments.append(Argument("bias", (layer.out.blocks, layer.out.lanes)))
+    arguments += [*emit.arguments_of(layer.epilogue, layer.out), Argument("out", layer.out.shape)]
+
+    def body(*buffers: Any) -> None:
+        Writer(plan, machine, buffers).write()
+
+    return with_definitions(emit.kernel(arguments, body, {}), machine)

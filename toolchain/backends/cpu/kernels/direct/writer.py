@@ -1,0 +1,311 @@
+"""Writes the kernel of a direct convolution that is cut as a plan says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels.direct.plan import Plan, Tiles, is_by_element
+from toolchain.backends.cpu.kernels.multiply_add import multiply_add
+from toolchain.backends.cpu.machine import Machine
+
+_LINE = emit.LINE // 4  # floats of a cache line
+
+
+@dataclass(frozen=True)
+class _Band:
+    """What one core does at a time, as expressions.
+
+    Attributes:
+        image: Image.
+        first: Number of its first tile in the image.
+        end: Number of the tile behind the last one.
+        unit: Unit.
+        block: First output block of the unit.
+        begin: First input channel that the unit reads.
+        stop: The one behind the last.
+        chunk: Chunk.
+    """
+
+    image: Any
+    first: Any
+    end: Any
+    unit: Any
+    block: Any
+    begin: Any
+    stop: Any
+    chunk: Any
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile, as expressions.
+
+    Attributes:
+        band: Its band.
+        tiles: What it is one of.
+        row: Its row.
+        start: Its first column.
+        number: Its number in the band.
+        sums: Its sums: those of a block lie together.
+    """
+
+    band: _Band
+    tiles: Tiles
+    row: Any
+    start: Any
+    number: Any
+    sums: emit.Registers
+
+
+_Place = tuple[Any, Any, Any, Any]
+_Step = Callable[[_Tile, Sequence[int]], None]
+
+
+class Writer:
+    """Writes one kernel."""
+
+    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+        """Take the processor, and the flat buffers of the arguments in order."""
+        self._machine = machine
+        self._plan, self._layer, self._lanes = plan, plan.layer, plan.layer.out.lanes
+        self._data, self._weights, *rest, self._out = buffers
+        self._bias = rest.pop(0) if plan.layer.bias else None
+        self._others = rest
+
+    def write(self) -> None:
+        """Write all statements."""
+        plan, bands = self._plan, self._plan.config.bands
+        units = 1 if plan.overlaps else plan.units  # those of the parallel loop
+        operations = self._layer.flops / (2 * self._lanes)
+        with emit.shared(self._layer.out.batch * units * bands, operations) as work:
+            # Groups of channels differ in work: there, each core gets some of all.
+            band = T.Bind(work % bands if plan.is_whole else work // units % bands)
+            unit = T.Bind(work // bands % units if plan.is_whole else work % units)
+            first, end = (T.Bind((band + more) * plan.tiles_of_image // bands) for more in (0, 1))
+            image = T.Bind(work // (units * bands))
+            with (
+                T.serial(0, plan.units) if plan.overlaps else nullcontext(unit) as unit,
+                T.serial(0, plan.chunks) if plan.chunks > 1 else nullcontext(0) as chunk,
+            ):
+                block = T.Bind(plan.start(unit, tirx.min))
+                begin, stop = (T.Bind(channel) for channel in plan.reach(unit, tirx.min))
+                self._tiles(_Band(image, first, end, unit, block, begin, stop, chunk))
+
+    def _tiles(self, band: _Band) -> None:
+        """Let all tiles of a band pass over a chunk."""
+        width = self._plan.tiles_of_row
+        with T.serial(band.first // width, (band.end + width - 1) // width) as row:
+            before = T.Bind(row * width)
+            first, end = T.Bind(tirx.max(band.first - before, 0)), T.Bind(tirx.min(band.end - before, width))
+            for tiles in self._plan.tiles:
+                start = tirx.max(first, tiles.number)
+                with T.serial(start, tirx.min(end, tiles.number + tiles.count)) as number:
+                    column = T.Bind(tiles.start + (number - tiles.number) * tiles.columns)
+                    sums = emit.Registers(self._plan.config.blocks * tiles.columns, self._lanes)
+                    tile = _Tile(band, tiles, row, column, before + number - band.first, sums)
+                    self._begin(tile)
+                    self._sum_up(tile)
+                    self._end(tile)
+
+    # --- where a tile's sums come from and go to -------------------------------------------------------------------
+
+    def _begin(self, tile: _Tile) -> None:
+        """Begin all sums that nothing was added to so far, and load the others."""
+        plan, band = self._plan, tile.band
+        if plan.overlaps:
+            last = tirx.max(band.unit - 1, 0)
+            known = T.Bind(tirx.Select(band.unit == 0, -1, plan.start(last, tirx.min) + plan.config.blocks - 1))
+            for block in range(plan.config.blocks):
+                self._either(band.block + block > known, self._fill, self._load, tile, [block])
+        elif plan.chunks > 1:
+            self._either(band.chunk == 0, self._fill, self._load, tile, range(plan.config.blocks))
+        else:
+            self._fill(tile, range(plan.config.blocks))
+
+    def _end(self, tile: _Tile) -> None:
+        """Finish all sums that nothing more is added to, and keep the others."""
+        plan, band = self._plan, tile.band
+        if plan.overlaps:
+            following = plan.start(tirx.min(band.unit + 1, plan.units - 1), tirx.min)
+            known = T.Bind(tirx.Select(band.unit == plan.units - 1, self._layer.out.blocks, following))
+            for block in range(plan.config.blocks):
+                self._either(band.block + block < known, self._finish, self._keep, tile, [block])
+        elif plan.chunks > 1:
+            self._either(band.chunk == plan.chunks - 1, self._finish, self._keep, tile, range(plan.config.blocks))
+        else:
+            self._finish(tile, range(plan.of_last))
+            if plan.of_last < plan.config.blocks:
+                with T.If(band.unit < plan.units - 1), T.Then():
+                    self._finish(tile, range(plan.of_last, plan.config.blocks))
+
+    @staticmethod
+    def _either(condition: Any, this: _Step, that: _Step, tile: _Tile, blocks: Sequence[int]) -> None:
+        with T.If(condition):
+            with T.Then():
+                this(tile, blocks)
+            with T.Else():
+                that(tile, blocks)
+
+    @staticmethod
+    def _places(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Place]]:
+        """List sums of a tile: number, and image, block, row and column of the result."""
+        band, columns = tile.band, tile.tiles.columns
+        return [
+            (block * columns + t, (band.image, band.block + block, tile.row, tile.start + t))
+            for block, t in itertools.product(blocks, range(columns))
+        ]
+
+    def _vector(self, place: _Place) -> Any:
+        return emit.ramp(emit.offset(self._layer.out, *place), self._lanes)
+
+    def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            initial = emit.splat(0.0, self._lanes)
+            if self._bias is not None:
+                of_result = tile.band.block + block
+                if block >= self._plan.of_last:
+                    of_result = tirx.min(of_result, self._layer.out.blocks - 1)
+                initial = T.Bind(self._bias[emit.ramp(of_result * self._lanes, self._lanes)])
+            for number, _ in self._places(tile, [block]):
+                tile.sums[number] = initial
+
+    def _load(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        for number, place in self._places(tile, blocks):
+            tile.sums[number] = self._out[self._vector(place)]
+
+    def _keep(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        for number, place in self._places(tile, blocks):
+            T.buffer_store(self._out, tile.sums[number], [self._vector(place)])
+
+    def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        if not emit.is_long(self._layer.epilogue):
+            for number, place in self._places(tile, blocks):
+                self._store(tile.sums[number], place)
+            return
+        self._keep(tile, blocks)
+        columns = tile.tiles.columns
+        with T.serial(0, len(blocks) * columns) as number:
+            block = T.Bind(tile.band.block + blocks[0] + number // columns)
+            place = (tile.band.image, block, tile.row, tile.start + number % columns)
+            self._store(self._out[self._vector(place)], place)
+
+    def _store(self, value: Any, place: _Place) -> None:
+        done = emit.applied(value, self._layer.epilogue, self._others, *place, self._lanes)
+        T.buffer_store(self._out, done, [self._vector(place)])
+
+    # --- the sums --------------------------------------------------------------------------------------------------
+
+    def _sum_up(self, tile: _Tile) -> None:
+        """Add what a chunk of the input gives."""
+        plan, layer, data = self._plan, self._layer, self._layer.data
+        (height, _), (down, _), (top, *_), (reach, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
+        row = T.Bind(tile.row * down - top)
+        begin = T.Bind(tirx.max(0, tirx.floordiv(reach - 1 - row, reach))) if top else 0
+        end = T.Bind(tirx.min(height, tirx.floordiv(data.height - row + reach - 1, reach)))
+        first = T.Bind(tile.band.begin // data.lanes)
+        count = T.Bind((tile.band.stop + data.lanes - 1) // data.lanes - first)
+        here = T.Bind(tile.band.chunk * plan.config.depth)
+        with (
+            T.serial(here, tirx.min(here + plan.config.depth, count)) as source,
+            T.serial(begin, end) as tap,
+        ):
+            self._taps(tile, T.Bind(first + source), T.Bind(source), tap, row + tap * reach)
+
+    def _taps(self, tile: _Tile, block: Any, source: Any, tap: Any, row: Any) -> None:
+        """Add what one row of the filter gives on one block of input channels."""
+        plan, layer, data = self._plan, self._layer, self._layer.data
+        packed = T.Bind(((tile.band.unit * plan.sources + source) * layer.kernel[0] + tap) * layer.kernel[1])
+        if plan.is_by_pixel(self._machine.registers):
+            across = tile.start * layer.strides[1] - layer.padding[1]
+            self._pixels(tile, T.Bind(emit.offset(data, tile.band.image, block, row, across)), packed)
+            return
+        for first, count, inside in _alike(tile.tiles.inside):
+            with T.serial(first, first + count) as column:
+                across = tile.start * layer.strides[1] + column * layer.dilation[1] - layer.padding[1]
+                pixel = T.Bind(emit.offset(data, tile.band.image, block, row, across))
+                if plan.fetches:
+                    self._fetch(packed + column, tile.number)
+                if is_by_element(layer):
+                    self._elements(tile, pixel, packed + column, inside)
+                else:
+                    self._channels(tile, block, pixel, packed + column, inside)
+
+    def _pixels(self, tile: _Tile, pixel: Any, packed: Any) -> None:
+        """Add what one row of the filter gives on plain data: each number is loaded once, and used with all taps."""
+        layer, blocks, lanes = self._layer, self._plan.config.blocks, self._lanes
+        uses: dict[int, list[tuple[int, int]]] = {}
+        for tap, inside in enumerate(tile.tiles.inside):
+            for t in itertools.compress(range(tile.tiles.columns), inside):
+                uses.setdefault(t * layer.strides[1] + tap * layer.dilation[1], []).append((tap, t))
+        first = T.Bind(packed * (blocks * lanes))
+        vectors = [self._weights[emit.ramp(first + n * lanes, lanes)] for n in range(layer.kernel[1] * blocks)]
+        weights = [T.Bind(vector) for vector in vectors]
+        for place, found in sorted(uses.items()):
+            number = T.Bind(emit.splat(self._data[pixel + place], lanes))
+            for tap, t in found:
+                self._multiply(tile, t, number, weights[tap * blocks : (tap + 1) * blocks])
+
+    def _fetch(self, packed: Any, number: Any) -> None:
+        """Fetch this tile's share of the weights behind this chunk: of the next chunk, or of the next unit."""
+        plan, (height, width) = self._plan, self._layer.kernel
+        size = self._layer.data.lanes * plan.config.blocks * self._lanes
+        share = -(-size // (_LINE * plan.tiles_of_band))
+        ahead = packed + plan.config.depth * height * width
+        first = T.Bind(ahead * size + number * (share * _LINE))
+        for line in range(share):
+            emit.fetch(self._weights[first + line * _LINE], 2)
+
+    def _channels(self, tile: _Tile, block: Any, pixel: Any, packed: Any, inside: Sequence[bool]) -> None:
+        """Add what one tap gives: a channel's numbers are broadcast, and multiplied with all its weights."""
+        data, blocks, lanes = self._layer.data, self._plan.config.blocks, self._lanes
+        with T.serial(*self._own_lanes(tile, block)) as channel:
+            line = T.Bind((packed * data.lanes + channel) * (blocks * lanes))
+            weights = [T.Bind(self._weights[emit.ramp(line + block * lanes, lanes)]) for block in range(blocks)]
+            for t in range(tile.tiles.columns):
+                if inside[t]:
+                    number = self._data[pixel + t * self._layer.strides[1] * data.lanes + channel]
+                    self._multiply(tile, t, T.Bind(emit.splat(number, lanes)), weights)
+
+    def _own_lanes(self, tile: _Tile, block: Any) -> tuple[Any, Any]:
+        """Return which lanes of an input block are channels that the unit reads: the first, and behind the last."""
+        data, plan = self._layer.data, self._plan
+        inputs = data.channels // self._layer.groups
+        if inputs % data.lanes == 0:
+            return 0, data.lanes
+        end = T.Bind(tirx.min(tile.band.stop - block * data.lanes, data.lanes))
+        return 0 if plan.is_whole else T.Bind(tirx.max(tile.band.begin - block * data.lanes, 0)), end
+
+    def _elements(self, tile: _Tile, pixel: Any, packed: Any, inside: Sequence[bool]) -> None:
+        """Add what one tap gives: vectors of channels are loaded, and the weights multiplied with one element each."""
+        data, blocks, lanes = self._layer.data, self._plan.config.blocks, self._lanes
+        columns = [t for t in range(tile.tiles.columns) if inside[t]]
+        places = [pixel + t * self._layer.strides[1] * lanes for t in columns]
+        vectors = [T.Bind(self._data[emit.ramp(place, lanes)]) for place in places]
+        for channel in range(lanes):
+            line = (packed * data.lanes + channel) * (blocks * lanes)
+            weights = [T.Bind(self._weights[emit.ramp(line + block * lanes, lanes)]) for block in range(blocks)]
+            for t, vector in zip(columns, vectors, strict=True):
+                self._multiply(tile, t, vector, weights, channel)
+
+    def _multiply(self, tile: _Tile, t: int, numbers: Any, weights: Sequence[Any], element: int | None = None) -> None:
+        for block, weight in enumerate(weights):
+            place = block * tile.tiles.columns + t
+            tile.sums[place] = multiply_add(self._machine, tile.sums[place], weight, numbers, element)
+
+
+def _alike(taps: Sequence[Sequence[bool]]) -> Iterator[tuple[int, int, Sequence[bool]]]:
+    """Yield neighbouring taps for which the same columns are inside the image, if any: first, how many, columns."""
+    first = 0
+    for inside, found in itertools.groupby(taps):
+        count = sum(1 for _ in found)
+        if any(inside):
+            yield first, count, inside
+        first += count

@@ -1,0 +1,297 @@
+"""Small parts that the templates write TIR with, through TVM's own script builder.
+
+Loops are real loops or unrolled here in Python; everything in between is straight-line code on vectors of the
+machine's width. Accumulators are local buffers that are indexed by constants only: LLVM keeps those in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import prim
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.layers import Activation, PostOp
+from toolchain.backends.cpu.math import Functions
+from toolchain.backends.cpu.math import splat as splat  # noqa: PLC0414 - templates take it from here
+from toolchain.backends.cpu.math import wide as wide  # noqa: PLC0414
+
+Expr = Any
+Buffer = Any
+
+LINE = 64
+"""Bytes of a line of the caches."""
+
+_LEAST_SHARED = 32768  # vector operations, about 4 us: less is done sooner than other threads are told about it
+_FAIR = 0.95  # how busy the cores must be on average
+
+_LONG = {"sigmoid", "silu", "tanh", "gelu", "gelu_tanh"}  # post-ops of some twenty operations
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a kernel: name, shape, element type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+def kernel(arguments: Sequence[Argument], body: Callable[..., None], attributes: Mapping[str, Any]) -> tirx.PrimFunc:
+    """Write a kernel.
+
+    Args:
+        arguments: Its arguments, the result last.
+        body: Called with one flat buffer for each argument; writes the statements.
+        attributes: Attributes of the function.
+    """
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True, **attributes})
+        shaped = [T.arg(one.name, T.buffer(one.shape, one.dtype)) for one in arguments]
+        body(*(flat(one) for one in shaped))
+    return builder.get()
+
+
+def flat(buffer: Buffer) -> Buffer:
+    """Return a one-dimensional view of a buffer."""
+    size = 1
+    for extent in buffer.shape:
+        size *= int(extent)
+    return T.decl_buffer((size,), buffer.dtype, data=buffer.data)
+
+
+def shared(extent: int, operations: float) -> Any:
+    """Return a loop that the cores share if that pays.
+
+    Args:
+        extent: Iterations.
+        operations: Vector operations of the whole loop.
+    """
+    return T.parallel(0, extent) if extent > 1 and operations >= _LEAST_SHARED else T.serial(0, extent)
+
+
+def sharing(operations: float, cores: int) -> int:
+    """Return how many of the cores work on a loop of `shared` with so many vector operations."""
+    return cores if operations >= _LEAST_SHARED else 1
+
+
+def parts(groups: int, most: int, cores: int) -> int:
+    """Return in how many parts each of some groups of work is cut, so that the cores get nearly equal shares.
+
+    Args:
+        groups: Groups, which take equally long.
+        most: The most parts that a group can be cut into.
+        cores: Cores that share the work.
+    """
+
+    def fairness(count: int) -> float:
+        work = groups * count
+        return work / (-(-work // cores) * cores)
+
+    return next((count for count in range(1, most + 1) if fairness(count) >= _FAIR), most)
+
+
+class Registers:
+    """Vectors that LLVM keeps in registers; each is named by a number that is known here.
+
+    Each is a buffer of its own: TVM puts less than 1 KiB of global scope on the stack, where LLVM finds it, and
+    anything else into a workspace on the heap. It is used through a view, since a pass of TVM looks at each use of an
+    allocated buffer for long.
+    """
+
+    def __init__(self, count: int, lanes: int, dtype: str = "float32") -> None:
+        self._buffers = [flat(T.alloc_buffer((1,), wide(dtype, lanes))) for _ in range(count)]
+
+    def __getitem__(self, number: int) -> Expr:
+        return self._buffers[number][0]
+
+    def __setitem__(self, number: int, value: Expr) -> None:
+        T.buffer_store(self._buffers[number], value, [0])
+
+
+def on_stack(count: int, lanes: int) -> Buffer:
+    """Return a small buffer of vectors, which may be indexed by variables; up to 1 KiB of it is on the stack."""
+    return flat(T.alloc_buffer((count,), wide("float32", lanes)))
+
+
+def ramp(base: Expr, lanes: int) -> Expr:
+    """Return the indices of a vector that lies together."""
+    return tirx.Ramp(base, 1, lanes) if lanes > 1 else base
+
+
+def fetch(element: Expr, cache: int) -> None:
+    """Bring the line of memory that holds an element into the first or second cache, since it will be read soon."""
+    # To be read, how near, data and not code.
+    settings = (tirx.const(setting, "int32") for setting in (0, 4 - cache, 1))
+    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *settings))
+
+
+def transposed(rows: Sequence[Expr]) -> list[Expr]:
+    """Return the columns of a square of vectors; their number is a power of two."""
+    rows, size = list(rows), len(rows)
+    half = size // 2
+    while half:
+        for first in (row for row in range(size) if not row & half):
+            pair = [rows[first], rows[first + half]]
+            upper = [lane + size - half if lane & half else lane for lane in range(size)]
+            lower = [lane + size if lane & half else lane + half for lane in range(size)]
+            rows[first], rows[first + half] = (T.Bind(tirx.Shuffle(pair, lanes)) for lanes in (upper, lower))
+        half //= 2
+    return rows
+
+
+def offset(place: Activation, image: Expr, block: Expr, row: Expr, column: Expr) -> Expr:
+    """Return where the first lane of one pixel of one block lies in the flat buffer; `block` counts in the part."""
+    held = place.held or place.blocks
+    return (((image * held + place.first + block) * place.height + row) * place.width + column) * place.lanes
+
+
+def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
+    """List the arguments that an epilogue takes on a blocked result."""
+    found = []
+    for number, op in enumerate(epilogue):
+        if op.other is not None:
+            found.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
+        elif op.takes_argument:
+            found.append(Argument(f"operand{number}", (out.blocks, out.lanes)))
+    return found
+
+
+def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+    value: Expr,
+    epilogue: Sequence[PostOp],
+    buffers: Sequence[Buffer],
+    image: Expr,
+    block: Expr,
+    row: Expr,
+    column: Expr,
+    lanes: int,
+) -> Expr:
+    """Return the epilogue done to one vector of a blocked result.
+
+    The tensor of an `add` or `mul` that is a single pixel goes with every pixel.
+
+    Args:
+        value: The vector.
+        epilogue: What is done.
+        buffers: The flat buffers of the post-ops that take an argument, in order.
+        image: Image that the vector is of.
+        block: Its block in the part.
+        row: Its row.
+        column: Its column.
+        lanes: Its lanes.
+    """
+    given = iter(buffers)
+    for op in epilogue:
+        operand = None
+        if op.other is not None:
+            pixel = (0, 0) if op.other.height == op.other.width == 1 else (row, column)
+            operand = next(given)[ramp(offset(op.other, image, block, *pixel), lanes)]
+        elif op.takes_argument:
+            operand = next(given)[ramp(block * lanes, lanes)]
+        value = T.Bind(done(op, value, operand, lanes))
+    return value
+
+
+def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+    values: Sequence[Expr],
+    epilogue: Sequence[PostOp],
+    buffers: Sequence[Buffer],
+    out: Buffer,
+    place: Activation,
+    image: Expr,
+    block: Expr,
+    row: Expr,
+    column: Expr,
+) -> None:
+    """Do the epilogue to neighbouring pixels of a row, and store them.
+
+    Args:
+        values: One vector for each pixel.
+        epilogue: What is done.
+        buffers: The flat buffers of the post-ops that take an argument, in order.
+        out: Flat buffer of the result.
+        place: Where the result lies in it.
+        image: Image that the pixels are of.
+        block: Their block in the part.
+        row: Their row.
+        column: Column of the first.
+    """
+
+    def pixel(value: Expr, number: Expr) -> None:
+        at = (image, block, row, column + number)
+        value = applied(value, epilogue, buffers, *at, place.lanes)
+        T.buffer_store(out, value, [ramp(offset(place, *at), place.lanes)])
+
+    if len(values) == 1 or not is_long(epilogue):
+        for number, value in enumerate(values):
+            pixel(value, number)
+        return
+    # A loop, since many copies of such code take seconds to compile; it is long enough to hide the memory between.
+    held = on_stack(len(values), place.lanes)
+    for number, value in enumerate(values):
+        T.buffer_store(held, value, [number])
+    with T.serial(0, len(values)) as number:
+        pixel(held[number], number)
+
+
+def is_long(epilogue: Sequence[PostOp]) -> bool:
+    """Whether an epilogue is so much code that many copies of it would take seconds to compile."""
+    return any(op.kind in _LONG for op in epilogue)
+
+
+def done(op: PostOp, value: Expr, operand: Expr, lanes: int) -> Expr:
+    """Return one post-op done to a vector; `operand` is what it takes, if it takes something."""
+    if op.kind in {"add", "shift"}:
+        return value + operand
+    if op.kind in {"mul", "scale"}:
+        return value * operand
+    return activation(op, value, lanes)
+
+
+def _half(v: Functions, x: Expr) -> Expr:
+    return x * v.number(0.5)
+
+
+def _gelu(v: Functions, x: Expr) -> Expr:
+    """Return x * (1 + erf(x / sqrt(2))) / 2; far below zero the sum is not exactly 0, and x would show that."""
+    found = _half(v, x) * (v.number(1.0) + v.erf(x * v.number(math.sqrt(0.5))))
+    return prim.Select(x < v.number(-6.0), v.number(0.0), found)
+
+
+def _cubic(v: Functions, x: Expr) -> Expr:
+    """Return sqrt(2 / pi) * (x + 0.044715 * x^3), of which gelu takes the hyperbolic tangent for an error function."""
+    factor = math.sqrt(2 / math.pi)
+    return x * (v.number(factor) + v.number(0.044715 * factor) * (x * x))
+
+
+_Activation = Callable[[Functions, Expr, tuple[float, ...]], Expr]
+
+_ACTIVATIONS: dict[str, _Activation] = {
+    "relu": lambda v, x, _: tirx.max(x, v.number(0.0)),
+    "clip": lambda v, x, limits: v.clipped(x, *limits),
+    "leaky_relu": lambda v, x, slope: tirx.max(x, v.number(0.0)) + tirx.min(x, v.number(0.0)) * v.number(*slope),
+    "sigmoid": lambda v, x, _: v.sigmoid(x),
+    "silu": lambda v, x, _: x * v.sigmoid(x),
+    "gelu": lambda v, x, _: _gelu(v, x),
+    "gelu_tanh": lambda v, x, _: _half(v, x) * (v.number(1.0) + v.tanh(_cubic(v, x))),
+    "tanh": lambda v, x, _: v.tanh(x),
+    "hard_sigmoid": lambda v, x, line: v.clipped(x * v.number(line[0]) + v.number(line[1]), 0.0, 1.0),
+    "hard_swish": lambda v, x, _: x * v.clipped(x * v.number(1 / 6) + v.number(0.5), 0.0, 1.0),
+}
+
+
+def activation(op: PostOp, x: Expr, lanes: int) -> Expr:
+    """Return an activation function of a vector, as ONNX defines it."""
+    return _ACTIVATIONS[op.kind](functions(lanes), x, op.values)
+
+
+def functions(lanes: int) -> Functions:
+    """Return what writes functions of vectors."""
+    return Functions(T.Bind, lanes)

@@ -1,0 +1,1 @@
+"""Kernels of layers that compute in int8."""

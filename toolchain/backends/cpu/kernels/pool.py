@@ -1,0 +1,136 @@
+"""Pooling on blocked activations: largest number or average of windows, or of whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import emit, window
+from toolchain.backends.cpu.kernels.emit import Argument
+from toolchain.backends.cpu.kernels.window import Tap, Tile
+from toolchain.backends.cpu.layers import Layer, Pool
+from toolchain.backends.cpu.machine import Machine
+
+NAME = "pool"
+
+Config = window.Config
+
+_SUMS = 8  # of a whole image at a time: one alone would wait for itself at every pixel
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    return (
+        isinstance(layer, Pool)
+        and layer.data.lanes == layer.out.lanes > 1
+        and layer.data.dtype == layer.out.dtype == "float32"
+    )
+
+
+def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first. For whole images, columns are pixels."""
+    if not _is_global(layer):
+        return window.configs(layer, machine)
+    pixels, images = layer.data.height * layer.data.width, layer.data.batch * layer.data.blocks
+    busiest = -(-images // emit.sharing(window.operations(layer), machine.cores))
+    return [(Config(min(_SUMS, pixels), 1), busiest * (pixels + 3 * _SUMS))]
+
+
+def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
+    """Write the kernel of a layer."""
+    out = layer.out
+    arguments = [
+        Argument("data", layer.data.shape),
+        *emit.arguments_of(layer.epilogue, out),
+        Argument("out", out.shape),
+    ]
+
+    def body(data: Any, *rest: Any) -> None:
+        *others, result = rest
+        if _is_global(layer):
+            _write_global(layer, config, data, others, result)
+        else:
+            window.Writer(layer, machine, config, _Reduced(layer)).write(data, others, result)
+
+    return emit.kernel(arguments, body, {})
+
+
+def _is_global(layer: Pool) -> bool:
+    """Whether the only window is the whole image."""
+    data, out = layer.data, layer.out
+    one = out.height == out.width == layer.dilation[0] == layer.dilation[1] == 1
+    return one and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not _adds(layer)
+
+
+def _adds(layer: Pool) -> bool:
+    """Whether padding behind the image is part of an average."""
+    down, across = window.sides(layer)
+    full = down.padded(0), across.padded(0)
+    return layer.counts_padding and full != (layer.data.height, layer.data.width)
+
+
+def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any], out: Any) -> None:
+    place, lanes, sums = layer.data, layer.out.lanes, config.columns
+    pixels, reduced = place.height * place.width, _Reduced(layer)
+    with emit.shared(place.batch * place.blocks, window.operations(layer)) as work:
+        image, block = T.Bind(work // place.blocks), T.Bind(work % place.blocks)
+        base = T.Bind(emit.offset(place, image, block, 0, 0))
+        held = emit.Registers(sums, lanes)
+        for number in range(sums):
+            held[number] = data[emit.ramp(base + number * lanes, lanes)]
+
+        def add(first: Any, count: int) -> None:
+            for number in range(count):
+                pixel = T.Bind(data[emit.ramp(base + (first + number) * lanes, lanes)])
+                held[number] = reduced.pair(held[number], pixel)
+
+        with T.serial(1, pixels // sums) as step:
+            add(step * sums, sums)
+        add(pixels // sums * sums, pixels % sums)
+        totals = [T.Bind(held[number]) for number in range(sums)]
+        while len(totals) > 1:
+            totals = [
+                T.Bind(reduced.pair(*totals[at : at + 2])) if at + 1 < len(totals) else totals[at]
+                for at in range(0, len(totals), 2)
+            ]
+        value = reduced.divided(totals[0], pixels)
+        value = emit.applied(value, layer.epilogue, others, image, block, 0, 0, lanes)
+        T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
+
+
+class _Reduced:
+    """Largest numbers or averages of windows."""
+
+    def __init__(self, layer: Pool) -> None:
+        self._layer, self._lanes = layer, layer.out.lanes
+
+    def initial(self, block: Any) -> Any:  # noqa: ARG002 - the same for all blocks
+        return emit.splat(0.0 if self._layer.reduce == "mean" else float("-inf"), self._lanes)
+
+    @staticmethod
+    def first(pixel: Any) -> Any:
+        return pixel
+
+    def pair(self, total: Any, pixel: Any) -> Any:
+        return total + pixel if self._layer.reduce == "mean" else tirx.max(total, pixel)
+
+    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:  # noqa: ARG002 - all taps count the same
+        return self.pair(total, pixel)
+
+    def finished(self, total: Any, tile: Tile, number: int) -> Any:
+        across = tile.across
+        if self._layer.counts_padding:
+            return self.divided(total, tile.padded * across.padded[number])
+        begin, end = tile.taps
+        return self.divided(total, (end - begin) * sum(across.inside[number]))
+
+    def divided(self, total: Any, count: Any) -> Any:
+        """Return an average of a sum; a largest number as it is."""
+        if self._layer.reduce == "max":
+            return total
+        if isinstance(count, int):
+            return total * emit.splat(1.0 / count if count else 0.0, self._lanes)
+        return total * emit.splat(T.Bind(tirx.const(1.0, "float32") / tirx.Cast("float32", count)), self._lanes)

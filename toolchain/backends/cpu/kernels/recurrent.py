@@ -1,0 +1,360 @@
+"""Recurrences: all time steps in one kernel, with the gates' activation functions in the pass that sums them.
+
+A tile of some sequences and vectors of units is accumulated in registers, all gates at once. Weights lie in the order
+in which they are read, and each core reads the same ones at each step, so that they stay in its cache. Either each core
+has directions and sequences of its own, and never waits; or the cores share the units of each step, and wait for each
+other at its end: within one parallel region, which costs a tenth of starting a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels.emit import Argument
+from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.layers import Layer
+from toolchain.backends.cpu.machine import Machine
+from toolchain.models.converters.recurrence import Phase, Recurrence
+from toolchain.models.converters.recurrence_cell import Units, finished, placed
+
+NAME = "recurrent"
+
+_FLOAT_BYTES = 4
+_NEAR, _FAR = (
+    2.0,
+    5.0,
+)  # times longer than a product takes to fetch a vector of weights from the second cache, or beyond
+_WAITING = 1500.0  # products that could be done while cores wait for each other
+_STARTING = 16000.0  # and while they begin
+_ACTIVATION = 25.0  # products that an activation function takes as long as
+
+Expr = Any
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the work is cut.
+
+    Attributes:
+        rows: Sequences of a tile.
+        blocks: Vectors of units of a tile.
+        inputs: Units of the state that are taken at a time, with sums of their own.
+        together: Whether the cores share each step: 1, or 0.
+    """
+
+    rows: int
+    blocks: int
+    inputs: int
+    together: int
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    return isinstance(layer, Recurrence) and layer.dtype == "float32"
+
+
+def configs(layer: Recurrence, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    gates, vectors = max(len(phase.gates) for phase in layer.phases), layer.held // machine.lanes
+    found = []
+    for rows, blocks, inputs, together in itertools.product(
+        (1, 2, 3, 4, 5, 6, 8), (1, 2, 3, 4, 6, 8), (1, 2, 4), (0, 1)
+    ):
+        registers = rows * blocks * gates * inputs + (blocks * gates if rows > 1 else 1) + 1
+        if layer.batch % rows or vectors % blocks or registers > machine.registers:
+            continue
+        if (inputs > 1 and rows > 1) or inputs > layer.units or (together and machine.cores == 1):
+            continue
+        config = Config(rows, blocks, inputs, together)
+        found.append((config, _estimate(layer, config, machine)))
+    return sorted(found, key=lambda one: one[1])
+
+
+def _estimate(layer: Recurrence, config: Config, machine: Machine) -> float:
+    """Estimate the cost as `kernels.Candidate` defines it."""
+    streams, groups = _streams(layer, config), _groups(layer, config, machine)
+    parts = streams * groups if config.together else streams
+    cores = min(parts, machine.cores)
+    fetch = _fetching(layer, machine, cores)
+    total = _WAITING * len(layer.phases) * config.together
+    for phase in layer.phases:
+        vectors = config.blocks * len(phase.gates)
+        products, loads = config.rows * vectors, vectors * fetch + config.rows
+        tile = layer.units * max(products, loads, 8 / config.inputs)
+        tile += config.rows * config.blocks * (len(phase.gates) + 1) * _ACTIVATION
+        total += tile * -(-parts // cores) * (1 if config.together else groups)
+    return layer.steps * total + _STARTING * config.together
+
+
+def _fetching(layer: Recurrence, machine: Machine, cores: int) -> float:
+    """Return what it takes to fetch a vector of weights, of which each core has its part."""
+    own = len(layer.directions) * layer.gates * layer.held * layer.units * _FLOAT_BYTES / cores
+    if own <= machine.l1_bytes // 2:
+        return 1.0
+    return _NEAR if own <= machine.l2_bytes * 3 // 4 else _FAR
+
+
+def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
+    """Return weights [directions, units, gates * held] as the kernel reads them.
+
+    Returns:
+        For each direction: for each phase [groups, units, gates of the phase, vectors, lanes].
+    """
+    directions, groups = len(layer.directions), _groups(layer, config, machine)
+    split = weights.reshape(directions, layer.units, layer.gates, groups, config.blocks * machine.lanes)
+    parts = [split[:, :, list(phase.gates)].transpose(0, 3, 1, 2, 4) for phase in layer.phases]
+    return np.ascontiguousarray(np.concatenate([part.reshape(directions, -1) for part in parts], 1))
+
+
+def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc:
+    """Write the kernel of a layer."""
+    shapes = layer.arguments | {"weights": (len(layer.directions), layer.units * layer.gates * layer.held)}
+    arguments = [
+        Argument(name, shape, "int32" if name == "lengths" else layer.dtype)
+        for name, shape in (shapes | layer.results).items()
+    ]
+
+    def body(*buffers: Any) -> None:
+        _Writer(layer, machine, config, dict(zip(shapes | layer.results, buffers, strict=True))).write()
+
+    return with_definitions(emit.kernel(arguments, body, {}), machine)
+
+
+def _streams(layer: Recurrence, config: Config) -> int:
+    """Return how many parts do not depend on each other."""
+    return len(layer.directions) * layer.batch // config.rows
+
+
+def _groups(layer: Recurrence, config: Config, machine: Machine) -> int:
+    """Return in how many groups of vectors the units are cut."""
+    return layer.held // (config.blocks * machine.lanes)
+
+
+class _Writer:
+    """Writes one kernel."""
+
+    def __init__(self, layer: Recurrence, machine: Machine, config: Config, buffers: dict[str, Any]) -> None:
+        self._layer, self._machine, self._config, self._buffers = layer, machine, config, buffers
+        self._lanes, self._functions = machine.lanes, emit.functions(machine.lanes)
+        self._streams, self._groups = _streams(layer, config), _groups(layer, config, machine)
+        # All of a stream's state is one buffer: of several, StorageRewrite puts two into the same place.
+        self._kept = {name: row for row, name in enumerate(layer.kept, 2)}
+
+    def write(self) -> None:
+        """Write all that is done."""
+        if self._config.together:
+            self._together()
+        else:
+            self._apart()
+
+    # --- loops ---------------------------------------------------------------------------------------------
+
+    def _apart(self) -> None:
+        """Let each core do whole streams."""
+        operations = self._layer.flops / 2 / self._lanes
+        with emit.shared(self._streams, operations) as stream:
+            self._allocate(1)
+            at = T.Bind(stream), 0
+            self._start(*at)
+            with T.serial(0, self._layer.steps) as step:
+                for phase in self._layer.phases:
+                    with T.serial(0, self._groups) as number:
+                        self._phase(phase, *at, step, self._there_and_back(step, number))
+            self._end(*at)
+
+    def _there_and_back(self, step: Expr, number: Expr) -> Expr:
+        """Return which group is the next: the last one of a step is the first of the step after it.
+
+        Of weights that are more than a cache holds, it still has those that were read last.
+        """
+        return T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
+
+    def _together(self) -> None:
+        """Let the cores share the groups of each phase, in one parallel region."""
+        self._allocate(self._streams)
+        with _pragma("parallel_launch_point"):
+            with self._shared(self._streams) as stream:
+                self._start(stream, stream)
+            with T.serial(0, self._layer.steps) as step:
+                for phase in self._layer.phases:
+                    with self._shared(self._streams * self._groups) as work:
+                        stream = T.Bind(work // self._groups)
+                        self._phase(phase, stream, stream, step, T.Bind(work % self._groups))
+            with self._shared(self._streams) as stream:
+                self._end(stream, stream)
+
+    @contextlib.contextmanager
+    def _shared(self, extent: int) -> Iterator[Expr]:
+        """Open a loop that the cores of the region share, and at whose end they wait for each other."""
+        with _pragma("parallel_barrier_when_finish"), T.parallel(0, extent) as number:
+            yield T.Bind(number)
+
+    # --- places --------------------------------------------------------------------------------------------
+
+    def _allocate(self, streams: int) -> None:
+        rows = streams * (len(self._kept) + 2) * self._config.rows
+        self._buffers["kept"] = emit.flat(T.alloc_buffer((rows * self._layer.held,), "float32"))
+
+    def _row(self, slot: int, name: Expr, row: Expr) -> Expr:
+        """Return a row of the state; a name is a number from `_kept`, or 0 or 1 for the units themselves."""
+        return (slot * (len(self._kept) + 2) + name) * self._config.rows + row
+
+    def _load(self, name: str, row: Expr, unit: Expr) -> Expr:
+        return self._buffers[name][emit.ramp(row * self._layer.held + unit, self._lanes)]
+
+    def _store(self, name: str, row: Expr, unit: Expr, value: Expr) -> None:
+        T.buffer_store(self._buffers[name], value, [emit.ramp(row * self._layer.held + unit, self._lanes)])
+
+    def _place(self, stream: Expr, row: Expr) -> tuple[Expr, Expr]:
+        """Return direction and sequence of a row of a tile."""
+        tiles = self._layer.batch // self._config.rows
+        return T.Bind(stream // tiles), T.Bind(stream % tiles * self._config.rows + row)
+
+    @contextlib.contextmanager
+    def _states(self, stream: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Open loops over all units of a stream: row of the tile, row of the states, and unit."""
+        with T.serial(0, self._config.rows) as row, T.serial(0, self._layer.held // self._lanes) as vector:
+            direction, sequence = self._place(stream, row)
+            yield row, T.Bind(direction * self._layer.batch + sequence), T.Bind(vector * self._lanes)
+
+    def _kept_apart(self, value: Expr) -> Expr:
+        """Compute something once, in a register: of what is bound, TVM's passes simplify all that it is made of."""
+        register = emit.Registers(1, self._lanes)
+        register[0] = value
+        return register[0]
+
+    # --- statements ----------------------------------------------------------------------------------------
+
+    def _start(self, stream: Expr, slot: Expr) -> None:
+        with self._states(stream) as (row, state, unit):
+            self._store("kept", self._row(slot, 0, row), unit, self._load("hidden", state, unit))
+            if self._layer.has_memory:
+                self._store("memory_last", state, unit, self._load("memory", state, unit))
+
+    def _end(self, stream: Expr, slot: Expr) -> None:
+        with self._states(stream) as (row, state, unit):
+            self._store("last", state, unit, self._load("kept", self._row(slot, self._layer.steps % 2, row), unit))
+
+    def _phase(self, phase: Phase, stream: Expr, slot: Expr, step: Expr, group: Expr) -> None:
+        """Write a phase of a step for one group of units."""
+        before = T.Bind(step % 2)
+        sums = self._sums(phase, stream, slot, before, group)
+        rows, blocks, count = self._config.rows, self._config.blocks, len(phase.gates)
+        if rows * blocks == 1:
+            self._finish(phase, stream, slot, before, step, group, 0, 0, sums)
+            return
+        # A loop, since many copies of such code take seconds to compile.
+        held = [emit.on_stack(rows * blocks, self._lanes) for _ in range(count)]
+        for place, total in enumerate(sums):
+            row, gate, block = place // (count * blocks), place // blocks % count, place % blocks
+            T.buffer_store(held[gate], total, [row * blocks + block])
+        with T.serial(0, rows) as row, T.serial(0, blocks) as block:
+            own = [of_gate[row * blocks + block] for of_gate in held]
+            self._finish(phase, stream, slot, before, step, group, row, block, own)
+
+    def _sums(self, phase: Phase, stream: Expr, slot: Expr, before: Expr, group: Expr) -> list[Expr]:
+        """Write the products of a tile; return its sums, by row, gate and vector."""
+        layer, config, lanes = self._layer, self._config, self._lanes
+        vectors = len(phase.gates) * config.blocks
+        count = config.rows * vectors
+        held = emit.Registers(count * config.inputs, lanes)
+        for place in range(count * config.inputs):
+            held[place] = emit.splat(0.0, lanes)
+        direction, _ = self._place(stream, 0)
+        first = layer.units * layer.held * (direction * layer.gates + phase.gates[0])
+        base = T.Bind(first + group * (layer.units * vectors * lanes))
+        source = before if phase.source == "hidden" else self._kept[phase.source]
+
+        def add(unit: Expr, inputs: int) -> None:
+            for number in range(inputs):
+                line = T.Bind(base + (unit + number) * (vectors * lanes))
+                weights = [
+                    T.Bind(self._buffers["weights"][emit.ramp(line + one * lanes, lanes)]) for one in range(vectors)
+                ]
+                for row in range(config.rows):
+                    at = self._row(slot, source, row) * layer.held + unit + number
+                    factor = T.Bind(emit.splat(self._buffers["kept"][at], lanes))
+                    for one, weight in enumerate(weights):
+                        place = (number * config.rows + row) * vectors + one
+                        held[place] = multiply_add(self._machine, held[place], weight, factor)
+
+        with T.serial(0, layer.units // config.inputs) as steps:
+            add(T.Bind(steps * config.inputs), config.inputs)
+        add(layer.units // config.inputs * config.inputs, layer.units % config.inputs)
+        totals = [held[place] for place in range(count)]
+        for number in range(1, config.inputs):
+            totals = [T.Bind(total + held[number * count + place]) for place, total in enumerate(totals)]
+        return [T.Bind(total) for total in totals]
+
+    def _finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+        self,
+        phase: Phase,
+        stream: Expr,
+        slot: Expr,
+        before: Expr,
+        step: Expr,
+        group: Expr,
+        row: Expr,
+        block: Expr,
+        sums: Sequence[Expr],
+    ) -> None:
+        """Write what is made of the sums of one vector of units."""
+        layer = self._layer
+        direction, sequence = self._place(stream, row)
+        state = T.Bind(direction * layer.batch + sequence)
+        unit = T.Bind((group * self._config.blocks + block) * self._lanes)
+        length = T.Bind(self._buffers["lengths"][sequence]) if layer.lengths else None
+        place = placed(layer, direction, sequence, step, length)
+        every, new = T.Bind(place.every), T.Bind(self._row(slot, 1 - before, row))
+        old = T.Bind(self._row(slot, before, row))
+
+        def inside() -> None:
+            gates = T.Bind((place.row * len(layer.directions) + direction) * layer.gates)
+            kept = {"hidden": old, **{name: self._row(slot, at, row) for name, at in self._kept.items()}}
+
+            def load(name: str, at: Expr) -> Expr:
+                return self._load(name, at, unit)
+
+            units = Units(load, gates, sums.__getitem__, phase, state, direction, kept, self._kept_apart)
+            for name, value in finished(layer, phase, self._functions, units).items():
+                made = T.Bind(value)
+                if name == "hidden":
+                    self._store("kept", new, unit, made)
+                    self._store("every", every, unit, made)
+                elif name == "memory":
+                    self._store("memory_last", state, unit, made)
+                else:
+                    self._store("kept", kept[name], unit, made)
+
+        def behind() -> None:
+            self._store("every", every, unit, self._functions.number(0.0))
+            self._store("kept", new, unit, self._load("kept", old, unit))
+
+        _either(place.inside, inside, behind)
+
+
+def _pragma(name: str) -> Any:
+    """Return the frame of statements that TVM's code generator treats in a way of its own."""
+    return T.attr(tirx.const(0, "int32"), f"pragma_{name}", tirx.const(1, "int32"))
+
+
+def _either(condition: Expr, first: Callable[[], None], second: Callable[[], None]) -> None:
+    """Write statements that are done if a condition holds, and others if not; the first ones alone if it is None."""
+    if condition is None:
+        first()
+        return
+    with T.If(condition):
+        with T.Then():
+            first()
+        with T.Else():
+            second()

@@ -1,0 +1,345 @@
+"""Windows that slide over each channel alone: the loops that depthwise convolution and pooling share.
+
+A row of the result is cut into tiles of some columns. Tiles (and rows) that see the padding in the same way share code
+that leaves out the taps in the padding, so that no padded copy of the image is needed. With few taps all of a tile is
+straight-line code; with many, the taps down are a loop, and tiles of several blocks keep the multipliers busy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.layers import Conv, Pool
+from toolchain.backends.cpu.machine import Machine
+
+_MOST_UNROLLED = 9  # taps: with more, straight-line code for each kind of edge takes seconds to compile
+_LONGEST = 160  # operations of a row of taps: more are too much code
+_HELD_WEIGHTS = 5  # weights of a row of taps that are worth a register each
+_LOADED_AT_ONCE = 5  # registers for each column of a tile, where LLVM loads all of its pixels and weights first
+_MOVED = 3  # times longer than a product takes to move a vector between the caches
+_MOST_PARTS = 8
+
+Expr = Any
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the work is cut.
+
+    Attributes:
+        columns: Output columns of a tile.
+        blocks: Blocks of a tile.
+    """
+
+    columns: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """Windows along one side of an image.
+
+    Attributes:
+        size: Pixels of the image.
+        windows: Pixels of the result.
+        taps: Pixels of a window.
+        stride: Distance of windows.
+        dilation: Distance of the pixels of a window.
+        before: Padding before the image.
+        after: Padding behind the image.
+    """
+
+    size: int
+    windows: int
+    taps: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    def inside(self, window: int) -> tuple[bool, ...]:
+        """Tell of each tap of a window whether it is inside the image."""
+        first = window * self.stride - self.before
+        return tuple(0 <= first + tap * self.dilation < self.size for tap in range(self.taps))
+
+    def padded(self, window: int) -> int:
+        """Return how many taps of a window are inside the image with its padding."""
+        first = window * self.stride - self.before
+        return sum(first + tap * self.dilation < self.size + self.after for tap in range(self.taps))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Neighbouring tiles that see the padding in the same way.
+
+    Attributes:
+        start: First window.
+        count: Tiles.
+        inside: Of each window of a tile and each tap, whether it is inside the image.
+        padded: Of each window of a tile, how many taps are inside the image with its padding.
+    """
+
+    start: int
+    count: int
+    inside: tuple[tuple[bool, ...], ...]
+    padded: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Windows of a tile."""
+        return len(self.inside)
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where in its window a pixel is: row and column. Behind a loop over rows, `row` is an expression."""
+
+    row: Expr
+    column: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where a tile is.
+
+    Attributes:
+        image: Image of the batch.
+        block: First block.
+        row: Row of the result.
+        column: First column of the result.
+        across: How its columns see the padding.
+        down: How its row sees the padding; None if that is known only as it runs.
+        taps: First tap down that is inside the image, and the one behind the last.
+        padded: How many taps down are inside the image with its padding.
+    """
+
+    image: Expr
+    block: Expr
+    row: Expr
+    column: Expr
+    across: Span
+    down: Span | None
+    taps: tuple[Expr, Expr]
+    padded: Expr
+
+
+class Reduction(Protocol):
+    """What is done with the pixels of a window."""
+
+    def initial(self, block: Expr) -> Expr:
+        """Return what a sum begins with."""
+
+    def first(self, pixel: Expr) -> Expr | None:
+        """Return the sum of nothing but a pixel, if that is less work than adding it to the initial value."""
+
+    def joined(self, total: Expr, pixel: Expr, block: Expr, tap: Tap) -> Expr:
+        """Return a sum with one pixel more."""
+
+    def finished(self, total: Expr, tile: Tile, number: int) -> Expr:
+        """Return the result for the window in column `number` of a tile."""
+
+
+def sides(layer: Conv | Pool) -> tuple[Side, Side]:
+    """Return how windows lie down and across an image."""
+    data, out, (top, left, bottom, right) = layer.data, layer.out, layer.padding
+    taps, strides, dilation = layer.kernel, layer.strides, layer.dilation
+    return (
+        Side(data.height, out.height, taps[0], strides[0], dilation[0], top, bottom),
+        Side(data.width, out.width, taps[1], strides[1], dilation[1], left, right),
+    )
+
+
+def spans(side: Side, size: int) -> list[Span]:
+    """Cut windows into tiles of some size and the rest, and put like ones together."""
+    found: list[Span] = []
+    for start in range(0, side.windows, size):
+        windows = range(start, min(start + size, side.windows))
+        seen = tuple(side.inside(window) for window in windows), tuple(side.padded(window) for window in windows)
+        last = found[-1] if found else None
+        if last and (last.inside, last.padded) == seen:
+            found[-1] = Span(last.start, last.count + 1, *seen)
+        else:
+            found.append(Span(start, 1, *seen))
+    return found
+
+
+def is_unrolled(layer: Conv | Pool) -> bool:
+    """Whether all taps of a window are straight-line code."""
+    return layer.kernel[0] * layer.kernel[1] <= _MOST_UNROLLED
+
+
+def configs(layer: Conv | Pool, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated costs, the cheapest first."""
+    width = layer.out.width
+    # Wider tiles of straight-line code are not faster, and they take long to compile.
+    whole = width if width <= 14 else 1  # noqa: PLR2004
+    widths, multiples = ((*range(1, 9), whole), (1,)) if is_unrolled(layer) else ((*range(1, 15), 20, 28), (1, 2, 4))
+    found = []
+    for columns, blocks in itertools.product(sorted({min(columns, width) for columns in widths}), multiples):
+        held = columns * blocks + min(layer.kernel[1], _HELD_WEIGHTS) + 2
+        if machine.loads_apart:
+            held = max(held, columns * blocks * _LOADED_AT_ONCE)
+        long = columns * blocks * layer.kernel[1] > _LONGEST
+        if layer.out.blocks % blocks or held > machine.registers or (long and columns * blocks > 1):
+            continue
+        config = Config(columns, blocks)
+        found.append((config, _estimate(layer, config, machine)))
+    return sorted(found, key=lambda one: one[1])
+
+
+def _estimate(layer: Conv | Pool, config: Config, machine: Machine) -> float:
+    """Estimate the cost as `kernels.Candidate` defines it."""
+    down, across = sides(layer)
+    row = 0.0
+    for span in spans(across, config.columns):
+        products = sum(map(sum, span.inside)) * config.blocks
+        loads = (len(_pixels(across, span)) + across.taps) * config.blocks
+        stores = span.size * config.blocks / down.taps
+        # A loop waits for each sum of a row of taps; straight-line code goes on with the next tile meanwhile.
+        waits = 0 if is_unrolled(layer) else 8 * across.taps
+        row += span.count * (max(products, loads, waits) + 0.25 * loads + 2 * stores + 6 / down.taps + 2)
+    rows = sum(sum(down.inside(window)) for window in range(down.windows))
+    groups = layer.out.batch * layer.out.blocks // config.blocks
+    cores = emit.sharing(operations(layer), machine.cores)
+    parts = emit.parts(groups, min(_MOST_PARTS, layer.out.height), cores)
+    return row * rows * -(-groups * parts // cores) / parts
+
+
+def operations(layer: Conv | Pool) -> int:
+    """Return how long a layer takes, in vector operations: by its products, or by what it reads and writes."""
+    data, out = (place.batch * place.blocks * place.height * place.width for place in (layer.data, layer.out))
+    return max(out * layer.kernel[0] * layer.kernel[1], _MOVED * (data + out))
+
+
+def _pixels(side: Side, span: Span) -> dict[int, list[tuple[int, int]]]:
+    """Return which windows of a tile see each pixel, and with which tap; pixels count from the tile's first tap."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, inside in enumerate(span.inside):
+        for tap, is_inside in enumerate(inside):
+            if is_inside:
+                found.setdefault(number * side.stride + tap * side.dilation, []).append((number, tap))
+    return dict(sorted(found.items()))
+
+
+class Writer:
+    """Writes the loops of one kernel."""
+
+    def __init__(self, layer: Conv | Pool, machine: Machine, config: Config, reduction: Reduction) -> None:
+        self._layer, self._machine, self._config, self._reduction = layer, machine, config, reduction
+        self._down, self._across = sides(layer)
+
+    def write(self, data: Any, others: Sequence[Any], out: Any) -> None:
+        """Write the kernel.
+
+        Args:
+            data: Flat buffer of the data.
+            others: Flat buffers that the epilogue takes.
+            out: Flat buffer of the result.
+        """
+        layer, blocks = self._layer, self._config.blocks
+        groups = layer.out.blocks // blocks
+        cores = emit.sharing(operations(layer), self._machine.cores)
+        parts = emit.parts(layer.out.batch * groups, min(_MOST_PARTS, layer.out.height), cores)
+        with emit.shared(layer.out.batch * groups * parts, operations(layer)) as work:
+            image = T.Bind(work // (groups * parts))
+            block = T.Bind(work // parts % groups * blocks)
+            for down, row in self._rows(T.Bind(work % parts), parts):
+                self._row(down, image, block, row, (data, others, out))
+
+    def _rows(self, part: Expr, parts: int) -> Iterator[tuple[Span | None, Expr]]:
+        """Open a loop over the rows of each kind in a part, and yield the row."""
+        height = self._layer.out.height
+        share = -(-height // parts)
+        every = spans(self._down, 1) if is_unrolled(self._layer) else [None]
+        for down in every:
+            start, count = (down.start, down.count) if down else (0, height)
+            begin, end = 0, count
+            if parts > 1:
+                begin = T.Bind(tirx.max(part * share - start, 0))
+                end = T.Bind(tirx.max(tirx.min((part + 1) * share - start, count), begin))
+            with T.serial(begin, end) as number:
+                yield down, T.Bind(start + number)
+
+    def _row(
+        self, down: Span | None, image: Expr, block: Expr, row: Expr, buffers: tuple[Any, Sequence[Any], Any]
+    ) -> None:
+        taps, padded = self._taps(down, row)
+        for across in spans(self._across, self._config.columns):
+            with T.serial(0, across.count) as number:
+                column = T.Bind(across.start + number * across.size)
+                self._tile(Tile(image, block, row, column, across, down, taps, padded), *buffers)
+
+    def _taps(self, down: Span | None, row: Expr) -> tuple[tuple[Expr, Expr], Expr]:
+        """Return `Tile.taps` and `Tile.padded` of a row."""
+        side = self._down
+        if down is not None:
+            inside = [tap for tap, is_inside in enumerate(down.inside[0]) if is_inside] or [0]
+            return (inside[0], inside[-1] + 1), down.padded[0]
+
+        def before(size: int) -> Expr:
+            """Return the first tap that lies at `size` or behind."""
+            return tirx.max(0, tirx.min(side.taps, tirx.floordiv(size - first + side.dilation - 1, side.dilation)))
+
+        first = T.Bind(row * side.stride - side.before)
+        return (T.Bind(before(0)), T.Bind(before(side.size))), T.Bind(before(side.size + side.after))
+
+    def _tile(self, tile: Tile, data: Any, others: Sequence[Any], out: Any) -> None:
+        layer, width = self._layer, tile.across.size
+        totals = self._looped(tile, data) if tile.down is None else self._unrolled(tile, tile.down, data)
+        values = [T.Bind(self._reduction.finished(one, tile, place % width)) for place, one in enumerate(totals)]
+        for block in range(self._config.blocks):
+            line = values[block * width : (block + 1) * width]
+            at = (tile.image, tile.block + block, tile.row, tile.column)
+            emit.finish(line, layer.epilogue, others, out, layer.out, *at)
+
+    def _unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
+        """Reduce all windows of a tile in straight-line code."""
+        totals: list[Expr | None] = [None] * (self._config.blocks * tile.across.size)
+        for row, is_inside in enumerate(down.inside[0]):
+            if is_inside:
+                self._add(tile, totals, data, row)
+        return [self._initial(tile, place) if total is None else total for place, total in enumerate(totals)]
+
+    def _looped(self, tile: Tile, data: Any) -> list[Expr]:
+        """Reduce all windows of a tile with a loop over the taps down."""
+        count = self._config.blocks * tile.across.size
+        held = emit.Registers(count, self._layer.out.lanes)
+        for place in range(count):
+            held[place] = self._initial(tile, place)
+        with T.serial(*tile.taps) as row:
+            totals: list[Expr | None] = [held[place] for place in range(count)]
+            self._add(tile, totals, data, row)
+            for place, total in enumerate(totals):
+                held[place] = total
+        return [held[place] for place in range(count)]
+
+    def _initial(self, tile: Tile, place: int) -> Expr:
+        return self._reduction.initial(tile.block + place // tile.across.size)
+
+    def _add(self, tile: Tile, totals: list[Expr | None], data: Any, row: Expr) -> None:
+        """Add one row of taps to all windows of a tile."""
+        layer, across, lanes = self._layer, self._across, self._layer.out.lanes
+        line = tile.row * self._down.stride + row * self._down.dilation - self._down.before
+        for block in range(self._config.blocks):
+            start = tile.column * across.stride - across.before
+            base = T.Bind(emit.offset(layer.data, tile.image, tile.block + block, line, start))
+            for pixel, users in _pixels(across, tile.across).items():
+                vector = T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])
+                for number, column in users:
+                    place = block * tile.across.size + number
+                    totals[place] = self._joined(tile, place, totals[place], vector, Tap(row, column))
+
+    def _joined(self, tile: Tile, place: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
+        if total is None:
+            first = self._reduction.first(pixel)
+            if first is not None:
+                return first
+            total = self._initial(tile, place)
+        return T.Bind(self._reduction.joined(total, pixel, tile.block + place // tile.across.size, tap))

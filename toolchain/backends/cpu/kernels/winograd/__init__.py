@@ -1,0 +1,377 @@
+"""Winograd convolution F(4x4, 3x3) and F(2x2, 3x3) on blocked activations, fused with what follows it.
+
+Tiles of 4x4 (2x2) results take 4 (2.25) times fewer multiplications than direct convolution, but 4 (1.8) times more
+weights. Tiles are numbered through all images and worked on in chunks: transformed inputs [component][block in][tile]
+[lane] times weights [component][channel in][block out][lane] give products [component][block out][tile][lane].
+
+Transforms go by columns, then by rows. That of the inputs does the columns of a strip of tiles once for neighbours, and
+reads zeros outside the image; that of the products does a column as soon as its components are there, and leaves out
+rows and columns outside the result. Weights are used once or few times, so they are fetched ahead by hand: from memory
+that doubles what reaches the core.
+
+Errors: see `winograd_algebra.ERRORS`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.cpu.kernels import emit
+from toolchain.backends.cpu.kernels.emit import Argument
+from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.kernels.winograd import algebra
+from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
+from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, Plan
+from toolchain.backends.cpu.layers import Conv, Layer
+from toolchain.backends.cpu.machine import Machine
+
+NAME = "winograd"
+
+_AHEAD = 1024  # bytes for each lane: how far ahead weights are fetched
+
+
+def covers(layer: Layer) -> bool:
+    """Whether this template can compute a layer."""
+    if not isinstance(layer, Conv) or layer.groups != 1:
+        return False
+    data, out = layer.data, layer.out
+    plain = layer.strides == layer.dilation == (1, 1) and max(layer.padding) <= 1
+    return (
+        layer.kernel == (algebra.TAPS, algebra.TAPS)
+        and plain
+        and data.lanes == out.lanes > 1
+        and data.dtype == out.dtype == "float32"
+    )
+
+
+def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
+    """List the candidates with their estimated cost, the cheapest first."""
+    return winograd_plan.configs(layer, machine)
+
+
+def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
+    """Transform weights [out, in, 3, 3] and return them as the kernel reads them.
+
+    Returns:
+        Single precision, [groups of blocks, components, channels in, blocks of a group, lanes].
+    """
+    plan = Plan(layer, machine.lanes, config)
+    outputs, inputs, _, _ = weights.shape
+    padded = np.zeros((plan.components, layer.out.blocks * plan.lanes, plan.inputs), np.float32)
+    padded[:, :outputs, :inputs] = algebra.filters(weights, config.tile)
+    split = padded.reshape(plan.components, plan.groups, config.blocks, plan.lanes, plan.inputs)
+    return np.ascontiguousarray(split.transpose(1, 0, 4, 2, 3))
+
+
+def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
+    """Write the kernel of a layer."""
+    plan, out = Plan(layer, machine.lanes, config), layer.out
+    arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
+    if layer.bias:
+        arguments.append(Argument("bias", (out.blocks, out.lanes)))
+    arguments += [*emit.arguments_of(layer.epilogue, out), Argument("out", out.shape)]
+
+    def body(*buffers: Any) -> None:
+        _Writer(plan, machine, buffers).write()
+
+    return with_definitions(emit.kernel(arguments, body, {}), machine)
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Part of a buffer.
+
+    Attributes:
+        buffer: The buffer.
+        start: Its first element.
+        lanes: Lanes of a vector.
+    """
+
+    buffer: Any
+    start: int
+    lanes: int
+
+    def vector(self, place: Any) -> Any:
+        """Read a vector."""
+        return T.Bind(self.buffer[emit.ramp(self.start + place, self.lanes)])
+
+    def number(self, place: Any) -> Any:
+        """Read one element into all lanes of a vector."""
+        return emit.splat(self.buffer[self.start + place], self.lanes)
+
+    def store(self, value: Any, place: Any) -> None:
+        """Write a vector."""
+        T.buffer_store(self.buffer, value, [emit.ramp(self.start + place, self.lanes)])
+
+
+def _spaces(lanes: int, *sizes: int) -> list[_Space]:
+    """Allocate memory for so many elements each.
+
+    TVM works out which elements of a buffer are used, for a second or more, and lets buffers share memory that are not
+    used at the same time. It does not look through a view: so that is used, and only once in each scope, which is the
+    function or the body of a parallel loop. A loop of one iteration is no scope.
+    """
+    starts = [0, *itertools.accumulate(-(-size * 4 // emit.LINE) * emit.LINE // 4 for size in sizes)]
+    whole = T.decl_buffer((starts[-1],), "float32", data=T.alloc_buffer((starts[-1],), "float32").data)
+    return [_Space(whole, start, lanes) for start in starts[:-1]]
+
+
+@contextmanager
+def _only_if(condition: Any) -> Iterator[None]:
+    with T.If(condition), T.Then():
+        yield
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """Neighbouring tiles of a row; all are expressions.
+
+    Attributes:
+        image: Their image.
+        row: Their row of tiles in the image.
+        column: The first one's column of tiles.
+        count: How many.
+        place: The first one's number in its chunk.
+    """
+
+    image: Any
+    row: Any
+    column: Any
+    count: Any
+    place: Any
+
+
+class _Writer:
+    """Writes one kernel."""
+
+    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+        self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
+        self._machine, self._cores = machine, machine.cores
+        self._cost = winograd_plan.cost(plan, machine) * machine.cores
+        self._data, self._weights, *rest, self._out = buffers
+        self._bias = rest.pop(0) if plan.layer.bias else None
+        self._others = rest
+
+    def write(self) -> None:
+        if self._plan.fused(self._cores):
+            self._write_fused()
+        else:
+            self._write_in_two()
+
+    def _write_fused(self) -> None:
+        plan = self._plan
+        with emit.shared(plan.chunks, self._cost) as chunk:
+            sizes = plan.transformed_size, plan.columns_size, plan.halves_size, plan.products_size
+            transformed, columns, halves, products = _spaces(self._lanes, *sizes)
+            with T.serial(0, self._layer.data.blocks) as block:
+                self._transform_inputs(chunk, block, transformed, 0, columns)
+            with T.serial(0, plan.groups) as group:
+                self._group(chunk, group, transformed, 0, halves, products)
+
+    def _write_in_two(self) -> None:
+        plan, blocks, parts = self._plan, self._layer.data.blocks, self._plan.parts(self._cores)
+        size = plan.transformed_size
+        (transformed,) = _spaces(self._lanes, plan.chunks * size)
+        with T.parallel(0, plan.chunks * parts) as work:
+            (columns,) = _spaces(self._lanes, plan.columns_size)
+            chunk, part = T.Bind(work // parts), T.Bind(work % parts)
+            with T.serial(T.Bind(part * blocks // parts), T.Bind((part + 1) * blocks // parts)) as block:
+                self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
+        with T.parallel(0, plan.chunks * plan.groups) as work:
+            halves, products = _spaces(self._lanes, plan.halves_size, plan.products_size)
+            chunk, group = T.Bind(work % plan.chunks), T.Bind(work // plan.chunks)
+            self._group(chunk, group, transformed, T.Bind(chunk * size), halves, products)
+
+    def _ramp(self, base: Any) -> Any:
+        return emit.ramp(base, self._lanes)
+
+    @contextmanager
+    def _strips(self, chunk: Any) -> Iterator[_Strip]:
+        """Loop over the strips of a chunk."""
+        plan = self._plan
+        first = T.Bind(chunk * plan.chunk)
+        last = T.Bind(tirx.min(first + plan.chunk, plan.all_tiles) - 1)
+        with T.serial(T.Bind(first // plan.across), T.Bind(last // plan.across + 1)) as row:
+            begin = T.Bind(tirx.max(first - row * plan.across, 0))
+            end = T.Bind(tirx.min(last + 1 - row * plan.across, plan.across))
+            image = T.Bind(row // plan.down) if self._layer.out.batch > 1 else 0
+            own = T.Bind(row % plan.down) if self._layer.out.batch > 1 else row
+            with T.serial(0, T.Bind((end - begin + STRIP - 1) // STRIP)) as number:
+                column = T.Bind(begin + number * STRIP)
+                count, place = T.Bind(tirx.min(end - column, STRIP)), T.Bind(row * plan.across + column - first)
+                yield _Strip(image, own, column, count, place)
+
+    # --- inputs ------------------------------------------------------------------------------------------------
+
+    def _transform_inputs(self, chunk: Any, block: Any, transformed: _Space, base: Any, columns: _Space) -> None:
+        """Transform the inputs of a chunk and a block of channels."""
+        plan, side = self._plan, self._plan.side
+        with self._strips(chunk) as strip:
+            self._transform_columns(block, strip, columns)
+            with T.serial(0, strip.count) as tile:
+                at = T.Bind(base + (block * plan.chunk + strip.place + tile) * self._lanes)
+                with T.serial(0, side) as row:
+                    start = T.Bind(tile * self._tile * side + row)
+                    vectors = [columns.vector((start + column * side) * self._lanes) for column in range(side)]
+                    for column, value in enumerate(algebra.inputs(vectors, self._lanes)):
+                        transformed.store(value, at + (column * side + row) * plan.input_line)
+
+    def _transform_columns(self, block: Any, strip: _Strip, columns: _Space) -> None:
+        """Transform the columns of a strip; those outside the image become zero."""
+        data, (top, left, *_) = self._layer.data, self._layer.padding
+        first = T.Bind(strip.column * self._tile - left)
+        count = T.Bind(strip.count * self._tile + 2)
+        begin = T.Bind(tirx.max(0 - first, 0)) if left else 0
+        end = T.Bind(tirx.min(count, data.width - first))
+        for outside in ((0, begin), (end, count)):
+            with T.serial(*outside) as column:
+                self._store_column(columns, column, [emit.splat(0.0, self._lanes)] * self._plan.side)
+        for rows, inside in self._kinds_of_rows():
+            with _only_if(tirx.all(strip.row >= rows.start, strip.row < rows.stop)):
+                pixel = T.Bind(emit.offset(data, strip.image, block, strip.row * self._tile - top, first))
+                with T.serial(begin, end) as column:
+                    at = [self._ramp(pixel + (row * data.width + column) * self._lanes) for row in range(len(inside))]
+                    vectors = [
+                        T.Bind(self._data[place]) if real else emit.splat(0.0, self._lanes)
+                        for place, real in zip(at, inside, strict=True)
+                    ]
+                    self._store_column(columns, column, algebra.inputs(vectors, self._lanes))
+
+    def _store_column(self, columns: _Space, column: Any, values: Sequence[Any]) -> None:
+        for row, value in enumerate(values):
+            columns.store(value, (column * self._plan.side + row) * self._lanes)
+
+    def _kinds_of_rows(self) -> list[tuple[range, tuple[bool, ...]]]:
+        """List which rows of tiles see the edges in the same way, and which of their inputs are inside the image."""
+        top, height = self._layer.padding[0], self._layer.data.height
+        found: list[tuple[range, tuple[bool, ...]]] = []
+        for row in range(self._plan.down):
+            inside = tuple(0 <= row * self._tile - top + i < height for i in range(self._plan.side))
+            if found and found[-1][1] == inside:
+                found[-1] = (range(found[-1][0].start, row + 1), inside)
+            else:
+                found.append((range(row, row + 1), inside))
+        return found
+
+    # --- products ----------------------------------------------------------------------------------------------
+
+    def _group(  # noqa: PLR0913, PLR0917 - it needs that much room
+        self, chunk: Any, group: Any, transformed: _Space, base: Any, halves: _Space, products: _Space
+    ) -> None:
+        """Multiply the inputs of a chunk with the weights of a group of output blocks, and write the results."""
+        plan, side = self._plan, self._plan.side
+        with T.serial(0, side) as column:
+            with T.serial(0, side) as row, T.serial(0, plan.config.passes) as part:
+                self._products(T.Bind(column * side + row), row, part, group, transformed, base, products)
+            with T.serial(0, plan.config.blocks * plan.chunk) as number:
+                at = T.Bind(number * self._lanes)
+                vectors = [products.vector(at + row * plan.output_line) for row in range(side)]
+                for row, value in enumerate(algebra.outputs(vectors, self._lanes)):
+                    halves.store(value, at + (row * side + column) * plan.output_line)
+        self._transform_outputs(chunk, group, halves)
+
+    def _products(  # noqa: PLR0913, PLR0917 - a product has that many coordinates
+        self, component: Any, row: Any, part: Any, group: Any, transformed: _Space, base: Any, products: _Space
+    ) -> None:
+        """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
+        plan, config, lanes, data = self._plan, self._plan.config, self._lanes, self._layer.data
+        places = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
+        sums = emit.Registers(len(places), lanes)
+        for number in range(len(places)):
+            sums[number] = emit.splat(0.0, lanes)
+        step = config.blocks * lanes
+        panel = T.Bind((group * plan.components + component) * plan.inputs * step)
+        with T.serial(0, data.blocks) as block:
+            tiles = T.Bind(base + component * plan.input_line + (block * plan.chunk + part * config.tiles) * lanes)
+            if plan.by_element:
+                self._fetch_ahead(panel, part, block, lanes * step)
+                self._add_elements(sums, transformed, tiles, T.Bind(panel + block * lanes * step))
+            else:
+                full = plan.inputs % lanes == 0
+                with T.serial(0, lanes if full else T.Bind(tirx.min(plan.inputs - block * lanes, lanes))) as channel:
+                    self._fetch_ahead(panel, part, block * lanes + channel, step)
+                    numbers = [transformed.number(tiles + channel + t * lanes) for t in range(config.tiles)]
+                    self._add(sums, numbers, T.Bind(panel + (block * lanes + channel) * step))
+        for number, (block, tile) in enumerate(places):
+            at = row * plan.output_line + (block * plan.chunk + part * config.tiles + tile) * lanes
+            products.store(sums[number], at)
+
+    def _add_elements(self, sums: Any, transformed: _Space, tiles: Any, weights: Any) -> None:
+        """Add the products of one block of input channels, with multiplications by one element of a vector."""
+        lanes, step = self._lanes, self._plan.config.blocks * self._lanes
+        vectors = [transformed.vector(tiles + t * lanes) for t in range(self._plan.config.tiles)]
+        for channel in range(lanes):
+            self._add(sums, vectors, weights + channel * step, channel)
+
+    def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
+        """Add the products of one input channel to all sums."""
+        blocks = self._plan.config.blocks
+        weights = [T.Bind(self._weights[self._ramp(line + block * self._lanes)]) for block in range(blocks)]
+        for tile, number in enumerate(numbers):
+            value = T.Bind(number)
+            for block, weight in enumerate(weights):
+                place = block * len(numbers) + tile
+                sums[place] = multiply_add(self._machine, sums[place], weight, value, element)
+
+    def _fetch_ahead(self, panel: Any, part: Any, number: Any, elements: int) -> None:
+        """Fetch weights while others are used; each pass through a panel fetches its share of the next one.
+
+        Args:
+            panel: Where the weights of this component and group start.
+            part: The pass.
+            number: The use of `elements` weights in this pass.
+            elements: How many are used at once.
+        """
+        plan, of_line = self._plan, emit.LINE // 4
+        lines = -(-elements // (of_line * plan.config.passes))
+        if plan.config.passes == 1:
+            at = panel + number * elements + _AHEAD * self._lanes // 4
+        else:
+            size = plan.inputs * plan.config.blocks * self._lanes
+            at = panel + size + (part * (size // elements) + number) * lines * of_line
+        for line in range(lines):
+            emit.fetch(self._weights[at + line * of_line], 1)
+
+    # --- results -----------------------------------------------------------------------------------------------
+
+    def _transform_outputs(self, chunk: Any, group: Any, halves: _Space) -> None:
+        """Transform products whose columns are done to results, and store them."""
+        plan, out, tile = self._plan, self._layer.out, self._tile
+        complete = out.height % tile == 0
+        with T.serial(0, plan.config.blocks) as number, self._strips(chunk) as strip:
+            block = T.Bind(group * plan.config.blocks + number)
+            rows = tile if complete else T.Bind(tirx.min(tile, out.height - strip.row * tile))
+            with T.serial(0, rows) as row, T.serial(0, strip.count) as offset:
+                at = (row * plan.side) * plan.output_line + (number * plan.chunk + strip.place + offset) * self._lanes
+                self._store_row(halves, T.Bind(at), block, strip, T.Bind(strip.column + offset), row)
+
+    def _store_row(  # noqa: PLR0913, PLR0917 - a row has that many coordinates
+        self, halves: _Space, at: Any, block: Any, strip: _Strip, across: Any, row: Any
+    ) -> None:
+        """Store one row of a tile's results."""
+        plan, tile, lanes = self._plan, self._tile, self._lanes
+        last = self._layer.out.width - (plan.across - 1) * tile
+        vectors = [halves.vector(at + column * plan.output_line) for column in range(plan.side)]
+        results = algebra.outputs(vectors, lanes)
+        bias = None if self._bias is None else T.Bind(self._bias[self._ramp(block * lanes)])
+
+        def store(columns: range) -> None:
+            for column in columns:
+                place = (strip.image, block, strip.row * tile + row, across * tile + column)
+                value = results[column] if bias is None else results[column] + bias
+                value = emit.applied(value, self._layer.epilogue, self._others, *place, lanes)
+                T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *place))])
+
+        store(range(last))
+        if last < tile:
+            with _only_if(across < plan.across - 1):
+                store(range(last, tile))

@@ -1,0 +1,58 @@
+"""What the templates need to know of a processor: vector width, registers, caches, dot-product instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import tvm
+from tvm.target import codegen
+
+Dot = Literal["vpdpbusd", "sdot", ""]
+
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One kind of processor.
+
+    Attributes:
+        lanes: 32-bit floats in one vector register; also the channels of one block.
+        registers: Vector registers.
+        dot: Instruction that adds four products of bytes to each 32-bit lane; empty if there is none.
+        cores: Cores that share the work.
+        l1_bytes: Data cache of one core, first level.
+        l2_bytes: Cache of one core, second level.
+        loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
+        limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
+        vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `multiply_add`.
+    """
+
+    lanes: int
+    registers: int
+    dot: Dot = ""
+    cores: int = 1
+    l1_bytes: int = 32 * _KIB
+    l2_bytes: int = 512 * _KIB
+    loads_apart: bool = False
+    limits_nan: bool = False
+    vmla: bool = False
+
+
+def machine(target: tvm.target.Target) -> Machine:
+    """Describe the processor of an LLVM target."""
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    cores = int(target.attrs.get("num-cores", 1))
+    if _is_arm(target):
+        wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
+        dot: Dot = "sdot" if "dotprod" in features else ""
+        return Machine(4, 32 if wide else 16, dot, cores, loads_apart=True, limits_nan=True, vmla=not wide)
+    dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
+    if "avx512f" in features:
+        return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
+    return Machine(8 if "avx" in features else 4, 16, dot, cores)
+
+
+def _is_arm(target: tvm.target.Target) -> bool:
+    return str(target.attrs.get("mtriple", "")).startswith(("aarch64", "arm"))

@@ -1,0 +1,62 @@
+"""Limits that a NaN goes through, as ONNX Runtime's Relu and Clip let it through.
+
+TVM's maximum of x and a number is `x > number ? x : number`, and the number for a NaN. The other way round it is x, in
+the same instruction on x86. LLVM has functions that return NaN where either is one; those are the instructions of Arm,
+and some more on x86.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op, prim
+
+from toolchain.backends.cpu.machine import Machine
+
+Expr = Any
+
+_INTRINSIC = Op.get("tirx.call_llvm_pure_intrin")
+_KINDS = {prim.Max: "llvm.maximum", prim.Min: "llvm.minimum"}
+
+
+def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
+    """Let NaNs through the limits of a kernel, which are maxima and minima of a float32 and a constant.
+
+    No NaN is to become an integer, though, of which each processor makes another: at the last limit before that, the
+    least there is takes its place, as in ONNX Runtime's QuantizeLinear.
+
+    Args:
+        function: The kernel.
+        machine: What it is for.
+    """
+
+    def limited(found: Expr) -> Expr:
+        if not str(found.ty.dtype).startswith("float32") or not _is_number(found.b):
+            return found
+        if machine.limits_nan:
+            return tirx.call_llvm_pure_intrin(found.ty.dtype, _KINDS[type(found)], found.a, found.b)
+        return type(found)(found.b, found.a)
+
+    def whole(found: Expr) -> Expr:
+        if not str(found.ty.dtype).startswith(("int", "uint")):
+            return found
+        inner = found.value
+        if isinstance(inner, prim.Max) and str(inner.ty.dtype).startswith("float32") and _is_number(inner.a):
+            return type(found)(found.ty.dtype, prim.Max(inner.b, inner.a))
+        if (
+            machine.limits_nan
+            and isinstance(inner, Call)
+            and inner.op.same_as(_INTRINSIC)
+            and _is_number(inner.args[-1])
+        ):
+            return type(found)(found.ty.dtype, prim.Max(*inner.args[-2:]))
+        return found
+
+    mapped = tvm_ffi.structural_map(function.body, [(tuple(_KINDS), limited), (prim.Cast, whole)])
+    return function.with_body(mapped)
+
+
+def _is_number(expr: Expr) -> bool:
+    return isinstance(expr.value if isinstance(expr, prim.Broadcast) else expr, prim.FloatImm)

@@ -1,0 +1,142 @@
+"""Kernels that no template covers: rules on TVM's schedules for whatever else a network consists of.
+
+TVM's legalisation leaves serial loops over scalars. What is cheap is put into what uses it; then blocks that share
+rows run row by row, reductions whose vectors lie across elements in tiles, and the rest one by one. Where a rule does
+not fit, the cores share the blocks as they are; and where that fails too, a kernel stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.relax.analysis import has_reshape_pattern
+
+from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.cpu.expr import UnsupportedError, constant
+from toolchain.backends.cpu.machine import Machine, machine
+from toolchain.backends.cpu.nan import with_nan
+from toolchain.backends.cpu.schedule.axes import normalised
+from toolchain.backends.cpu.schedule.block import Block, Buffer
+from toolchain.backends.cpu.schedule.elementwise import elementwise
+from toolchain.backends.cpu.schedule.inline import inline
+from toolchain.backends.cpu.schedule.open_shapes import by_blocks
+from toolchain.backends.cpu.schedule.rows import in_rows, shared_rows, with_lanes
+from toolchain.backends.cpu.schedule.tails import with_functions, without_edges
+from toolchain.backends.cpu.schedule.tiles import in_tiles, vector_axis
+from toolchain.backends.cpu.starts import from_infinity
+
+_DONE = "tirx.is_scheduled"
+_ONE_INPUT = 2  # buffers of a function with one input
+
+
+def schedule(module: tvm.IRModule, target: tvm.target.Target, lanes: int) -> tvm.IRModule:
+    """Schedule the kernels of a lowered Relax module that are not scheduled yet.
+
+    Args:
+        module: Relax module whose operators are calls of PrimFuncs.
+        target: LLVM target.
+        lanes: 32-bit floats in one vector register.
+    """
+    processor = replace(machine(target), lanes=lanes)
+    changed: tvm.IRModule = module.clone()
+    for name, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc) and _is_open(function):
+            changed.update_func(name, scheduled(function, processor))
+    return changed
+
+
+def _is_open(function: tirx.PrimFunc) -> bool:
+    attributes = function.attrs or {}
+    if LAYER in attributes or attributes.get(_DONE) or not isinstance(function.body, s_tir.SBlockRealize):
+        return False
+    return not _reshapes(function)
+
+
+def _reshapes(function: tirx.PrimFunc) -> bool:
+    """Whether TVM makes a view of a function's result, as long as it recognises the function."""
+    if len(function.params) != _ONE_INPUT or not all(tirx.is_buffer_var(buffer) for buffer in function.params):
+        return False
+    sizes = {_size(buffer) for buffer in function.params}
+    return (len(sizes) == 1 or None in sizes) and bool(has_reshape_pattern(function))
+
+
+def _size(buffer: Buffer) -> int | None:
+    extents = [constant(extent) for extent in buffer.shape]
+    return None if None in extents else prod(extent or 0 for extent in extents)
+
+
+def scheduled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
+    """Schedule one kernel.
+
+    Args:
+        function: Kernel of SBlocks.
+        processor: What it is scheduled for.
+    """
+    try:
+        done = _ruled(function, processor)
+    except (UnsupportedError, RuntimeError, TypeError, ValueError):
+        # TVM's own classes raise all of these: whatever a kernel is, it must not keep a network from being built.
+        done = by_blocks(function, processor)
+    if done is None:
+        return from_infinity(function)
+    return with_nan(from_infinity(done), processor).with_attr(_DONE, True)  # noqa: FBT003 - its signature
+
+
+def _ruled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
+    """Schedule a kernel whose extents are known.
+
+    Raises:
+        UnsupportedError: It does more than fill buffers in loops; TVM's schedules raise their own errors then.
+    """
+    first = _schedule(function)
+    inline(first)
+    plain = normalised(first.mod["main"])
+    blocks = _blocks(_schedule(plain))
+    reductions = [block for block in blocks if block.reduces]
+    across = [block for block in reductions if vector_axis(block)]
+    rows = shared_rows(blocks, processor)
+    if rows is None and not across:  # rows for fewer cores
+        rows = shared_rows(blocks, replace(processor, cores=1))
+    if not reductions or rows is None or len(across) == len(reductions) == 1:
+        ruled = _one_by_one(plain, blocks, processor)
+    else:
+        ruled = _schedule(with_lanes(plain, processor))
+        in_rows(ruled, _blocks(ruled), rows, processor)
+    return with_functions(without_edges(ruled.mod["main"]))
+
+
+def _one_by_one(function: tirx.PrimFunc, blocks: list[Block], processor: Machine) -> s_tir.Schedule:
+    """Schedule each block of a kernel, together with what is computed from a reduction alone."""
+    folded = [block.name for block in blocks if block.reduces and vector_axis(block) is None]
+    ruled = _schedule(with_lanes(function, processor, folded))
+    left = _blocks(ruled)
+    while left:
+        block = left.pop(0)
+        if not block.reduces:
+            elementwise(ruled, block, processor)
+            continue
+        epilogue = left.pop(0) if left and _is_epilogue(ruled, left[0], block) else None
+        if block.name not in folded:
+            in_tiles(ruled, block, epilogue, processor)
+            continue
+        in_rows(ruled, [block], block.lead, processor)
+        if epilogue:
+            elementwise(ruled, epilogue, processor)
+    return ruled
+
+
+def _is_epilogue(ruled: s_tir.Schedule, block: Block, reduction: Block) -> bool:
+    """Whether a block computes one value of each that a reduction ends in."""
+    alone = len(ruled.get_consumers(reduction.rv)) == len(ruled.get_producers(block.rv)) == 1
+    return alone and not block.reduces and block.size == reduction.size
+
+
+def _schedule(function: tirx.PrimFunc) -> s_tir.Schedule:
+    return s_tir.Schedule(function, debug_mask="none", error_render_level="none")
+
+
+def _blocks(ruled: s_tir.Schedule) -> list[Block]:
+    return [Block.of(ruled, rv) for rv in ruled.get_child_blocks(ruled.get_sblock("root"))]

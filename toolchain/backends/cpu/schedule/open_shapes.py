@@ -1,0 +1,97 @@
+"""Kernels that cannot be written anew, as their shapes are open or their blocks unusual: scheduled block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from toolchain.backends.cpu.expr import constant
+from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.cpu.schedule.block import WORTH_CORES
+
+_PIECE = 1024  # steps of a single loop that one core does at a time
+
+
+def by_blocks(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | None:
+    """Share the work of each block of a kernel among the cores; vectors are left to LLVM.
+
+    Args:
+        function: The kernel.
+        machine: The processor.
+
+    Returns:
+        The kernel, or None if there is nothing that could be done.
+    """
+    steps = _Steps(s_tir.Schedule(function, debug_mask="none", error_render_level="none"))
+    found = steps.tried(lambda schedule: schedule.get_child_blocks(schedule.get_sblock("root")))
+    for block in found or []:
+        steps.inline(block)
+    shared = [steps.share(block, machine) for block in found or []]
+    return steps.schedule.mod["main"] if any(shared) else None
+
+
+class _Steps:
+    """Steps of a schedule, each of which is left out if it is not allowed."""
+
+    def __init__(self, schedule: s_tir.Schedule) -> None:
+        self.schedule = schedule
+
+    def tried(self, step: Callable[[s_tir.Schedule], Any]) -> Any:
+        """Return what a step returns; None if it is not allowed, and then nothing has changed."""
+        try:
+            return step(self.schedule)
+        except (RuntimeError, ValueError):  # TVM's schedules raise the one, and the other for blocks that are gone
+            return None
+
+    def inline(self, block: Any) -> None:
+        """Put an element-wise block into those that use it."""
+        users = self.tried(lambda schedule: schedule.get_consumers(block))
+        if users and all(set(self._kinds(one)) == {tirx.IterVar.DataPar} for one in (block, *users)):
+            self.tried(lambda schedule: schedule.compute_inline(block))
+
+    def share(self, block: Any, machine: Machine) -> bool:
+        """Share the loops over a block's elements; whether that was done."""
+        loops = self.tried(lambda schedule: schedule.get_loops(block))
+        if not loops:  # put into another block before
+            return False
+        kinds = self._kinds(block)
+        extents = [constant(self.schedule.get(loop).extent) for loop in loops]
+        worth = None in extents or prod(extent or 1 for extent in extents) >= WORTH_CORES
+        if len(kinds) != len(loops) or kinds[0] != tirx.IterVar.DataPar or not worth or machine.cores == 1:
+            return False
+        lead = next((at for at, kind in enumerate(kinds) if kind != tirx.IterVar.DataPar), len(kinds))
+        known = None not in extents[:lead]
+        if lead == len(loops):
+            return bool(self.tried(lambda schedule: _elements(schedule, loops, known=known)))
+        done = bool(self.tried(lambda schedule: _rows(schedule, loops, lead, known=known)))
+        self.tried(lambda schedule: schedule.decompose_reduction(block, loops[lead]))
+        return done
+
+    def _kinds(self, block: Any) -> list[int]:
+        return [axis.iter_type for axis in self.schedule.get(block).iter_vars]
+
+
+def _elements(schedule: s_tir.Schedule, loops: Sequence[Any], *, known: bool) -> bool:
+    """Share all loops over elements but the last, or pieces of the only one."""
+    if len(loops) == 1:
+        outer, _ = schedule.split(loops[0], [None, _PIECE])
+        schedule.parallel(outer)
+    else:
+        schedule.parallel(_one(schedule, loops[:-1], known=known))
+    return True
+
+
+def _rows(schedule: s_tir.Schedule, loops: Sequence[Any], lead: int, *, known: bool) -> bool:
+    """Share the loops over elements; the last of them goes inside of the reduction, where LLVM makes vectors of it."""
+    if lead > 1:
+        schedule.reorder(*loops[lead:], loops[lead - 1])
+    schedule.parallel(_one(schedule, loops[: max(1, lead - 1)], known=known))
+    return True
+
+
+def _one(schedule: s_tir.Schedule, loops: Sequence[Any], *, known: bool) -> Any:
+    """Return one loop of several; open extents cannot be taken apart again, and so it is the first one then."""
+    return schedule.fuse(*loops) if known and len(loops) > 1 else loops[0]

@@ -1,0 +1,107 @@
+"""What is done to a kernel that is scheduled: no tile reaches over an edge, and functions are spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.ir import prim
+
+from toolchain.backends.cpu.expr import (
+    Expr,
+    UnsupportedError,
+    Var,
+    coefficient,
+    constant,
+    substituted,
+    variables,
+)
+from toolchain.backends.cpu.math import spelled_out
+
+
+def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Move tiles that would reach over an edge back: they compute some elements again instead of asking at each.
+
+    Args:
+        function: The scheduled kernel, whose blocks ask whether they are inside.
+    """
+    extents: dict[Var, int] = {}
+
+    def visit(loop: Any) -> None:
+        if loop.kind in {tirx.ForKind.VECTORIZED, tirx.ForKind.UNROLLED}:
+            extents[loop.loop_var] = constant(loop.extent) or 1
+
+    tvm_ffi.structural_walk(function.body, (tirx.For, visit))
+    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda one: _inside(one, extents)))
+    return function.with_body(body)
+
+
+def _inside(realize: Any, extents: Mapping[Var, int]) -> Any:
+    values = list(realize.iter_values)
+    left: list[Expr] = []
+    for question in _questions(realize.predicate):
+        at = _asked(question, values)
+        start = None if at is None else _start(question, extents)
+        if at is not None and start is not None:
+            values[at] = start[1] + sym.Analyzer().simplify(values[at] - start[0])
+        else:
+            left.append(question)
+    predicate: Expr = tirx.const(True, "bool")  # noqa: FBT003 - its signature
+    for question in left:
+        predicate = tirx.And(predicate, question)
+    return s_tir.SBlockRealize(values, predicate, realize.block)
+
+
+def _questions(predicate: Expr) -> Iterator[Expr]:
+    if isinstance(predicate, prim.And):
+        yield from _questions(predicate.a)
+        yield from _questions(predicate.b)
+    elif constant(predicate) != 1:
+        yield predicate
+
+
+def _asked(question: Expr, values: list[Expr]) -> int | None:
+    """Return the number of the axis that a question is about."""
+    if not isinstance(question, prim.LT):
+        return None
+    analyzer = sym.Analyzer()
+    return next((at for at, value in enumerate(values) if analyzer.can_prove_equal(value, question.a)), None)
+
+
+def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | None:
+    """Return where a tile starts, and where it has to start to end inside; None if it is longer than the axis."""
+    tile = {var for var in variables(question.a) if var in extents}
+    steps = {var: coefficient(question.a, var) for var in tile}
+    extent = constant(question.b)
+    if extent is None or None in steps.values():
+        return None
+    length = 1 + sum((steps[var] or 0) * (extents[var] - 1) for var in tile)
+    start = sym.Analyzer().simplify(substituted(question.a, {var: tirx.const(0, "int64") for var in tile}))
+    return (start, tirx.min(start, tirx.const(extent - length, "int64"))) if extent >= length else None
+
+
+def with_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Spell out the functions that LLVM would call the C library for, lane by lane.
+
+    Args:
+        function: The scheduled kernel.
+    """
+    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, _spelled))
+    return function.with_body(body)
+
+
+def _spelled(store: Any) -> Any:
+    steps: list[Any] = []
+
+    def keep(value: Expr) -> Expr:
+        steps.append(tirx.Bind(ir.Var("part", value.ty), value))
+        return steps[-1].var
+
+    try:
+        value = spelled_out(store.value, keep)
+    except UnsupportedError:
+        return store  # an expression of another kind has no such functions
+    done = tirx.BufferStore(store.buffer, value, list(store.indices))
+    return tirx.SeqStmt([*steps, done]) if steps else done

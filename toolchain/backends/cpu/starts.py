@@ -1,0 +1,51 @@
+"""Where maxima start: at infinity, and not at the greatest finite number, where TVM's do.
+
+Behind a mask of attention all elements of a row may be infinite. TVM finds the greatest finite number then, and -1 as
+its place. Its schedules know reductions by how they start, so that is changed when they are done. On a GPU TVM asks
+again, for reductions across threads, which start where TVM does for that reason.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import prim
+
+_START = "_init"
+"""Ends the name of a block that TVM made of a reduction's start."""
+
+
+def from_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let the maxima and minima of floats start at infinity.
+
+    Args:
+        function: A kernel of blocks, scheduled.
+    """
+    return function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, _started)))
+
+
+def _started(block: Any) -> Any:
+    if block.init is not None:
+        return _with(block, block.body, _infinite(block.init))
+    return _with(block, _infinite(block.body), None) if block.name_hint.endswith(_START) else block
+
+
+def _with(block: Any, body: Any, init: Any) -> Any:
+    """Return a block with another body and start."""
+    given = (block.iter_vars, block.reads, block.writes, block.name_hint, body, init)
+    return s_tir.SBlock(*given, block.alloc_buffers, block.match_buffers, block.annotations, block.span)
+
+
+def _infinite(statement: Any) -> Any:
+    return tvm_ffi.structural_map(statement, (prim.FloatImm, _far))
+
+
+def _far(number: Any) -> Any:
+    dtype = str(number.ty.dtype)
+    if dtype not in {"float16", "float32", "float64"} or abs(number.value) != float(np.finfo(dtype).max):
+        return number
+    return tirx.const(math.copysign(math.inf, number.value), dtype)

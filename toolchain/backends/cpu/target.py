@@ -1,0 +1,81 @@
+"""What LLVM is told of a board's CPU, and what the CPU must have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import codegen
+
+from toolchain.board import NATIVE, Board
+from toolchain.errors import InputError, did_you_mean
+
+
+def target(board: Board) -> tvm.target.Target:
+    """Return the LLVM target of a board; `num-cores` is in it where the board's cores are known.
+
+    Raises:
+        InputError: LLVM does not know the board's CPU, or its triple.
+    """
+    mcpu, triple = _mcpu(board), board.triple
+    known = _cpus(board)
+    if mcpu not in known:
+        raise InputError(
+            f"LLVM has no CPU called {mcpu!r} for {triple}",
+            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, known) or _usual(known)}",
+        )
+    description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
+    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless it is told what the triple says
+        description["mfloat-abi"] = "hard"
+    if board.target.mattr:
+        description["mattr"] = list(board.target.mattr)
+    if board.cores:
+        description["num-cores"] = board.cores
+    return tvm.target.Target(description)
+
+
+def _cpus(board: Board) -> list[str]:
+    """Name the CPUs that LLVM knows for a board's triple; it would crash over a processor that it does not know."""
+    processor = board.triple.partition("-")[0]
+    plain = re.sub(r"^i[3-6]86$", "i386", re.sub(r"^armv\w+$", "arm", processor))
+    targets = [str(name) for name in codegen.llvm_get_targets()]
+    if plain not in targets:
+        raise InputError(
+            f"LLVM knows no processor {processor!r}",
+            details=f"it is the first word of the triple {board.triple}",
+            hint=did_you_mean(processor, targets) or "name the compiler's own triple, such as aarch64-linux-gnu",
+        )
+    return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
+
+
+def _usual(known: list[str]) -> str:
+    """Name a CPU that suits, where no name is close to what was written."""
+    plain = [name for name in known if name.startswith("generic")] or known
+    return f"one of the {len(known)} that it has, such as {plain[0]}"
+
+
+def _mcpu(board: Board) -> str:
+    return str(codegen.llvm_get_system_cpu()) if board.target.mcpu == NATIVE else board.target.mcpu
+
+
+def cpu_features(board: Board) -> tuple[str, ...]:
+    """Return what the board file names; for this machine's CPU, the flags that LLVM makes use of."""
+    if board.target.mcpu != NATIVE:
+        return board.cpu_features
+    used = {_normalized(str(name)) for name in codegen.llvm_get_cpu_features(target(board))}
+    return tuple(sorted(flag for flag in _own_flags() if _normalized(flag) in used))
+
+
+def _normalized(feature: str) -> str:
+    """LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni."""
+    return feature.replace(".", "").replace("_", "").replace("-", "")
+
+
+def _own_flags() -> list[str]:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            return value.split()
+    return []

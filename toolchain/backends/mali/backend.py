@@ -1,0 +1,77 @@
+"""The backend of Mali GPUs: kernels as OpenCL C, which the driver compiles on the board, and host code through LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight
+
+from toolchain.backends.base import Choice
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.graph import fold
+from toolchain.backends.mali import recurrent, space
+from toolchain.backends.mali.half import mixed
+from toolchain.backends.mali.layout import channels_last, with_plain_names
+from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
+from toolchain.board import Board
+
+_LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
+
+
+class Mali(Cpu):
+    """Mali GPUs through OpenCL: all kernels are TVM's, with a schedule of MetaSchedule or of the rules here."""
+
+    template_names = ()
+    runtime = "opencl"
+    shipped_by_lanes: ClassVar[Mapping[int, str]] = {}
+    space = staticmethod(space.space)
+
+    def __init__(self, board: Board, without: Collection[str] = ()) -> None:
+        super().__init__(board, {*without, *Cpu.template_names})
+
+    @cached_property
+    def target(self) -> tvm.target.Target:
+        """The OpenCL target, whose host is the board's CPU.
+
+        Raises:
+            InputError: LLVM does not know the CPU.
+        """
+        own = self.board.target
+        limits = {name: value for name in _LIMITS if (value := getattr(own, name))}
+        described = {"kind": own.kind, "device": own.device, **limits}
+        if own.max_threads_per_block:  # two words for the same thing: passes ask for either
+            described["max_num_threads"] = own.max_threads_per_block
+        return tvm.target.Target(described, host=self.host)
+
+    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
+
+        On a board that computes in half precision, convolutions and dense layers read it, and accumulate in single; the
+        inputs and outputs of the network stay as they are.
+        """
+        transform, half = relax.transform, self.board.target.float16
+        with self.target:
+            first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
+            folded = fold.folded(tvm.transform.Sequential(first)(with_plain_names(module)))
+            transposed = channels_last(folded, half=half)
+            last = [transform.FoldConstant(), relax.get_pipeline("zero")]
+            fused = tvm.transform.Sequential(last)(mixed(transposed) if half else transposed)
+        return without_single_steps(fused)
+
+    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Schedule kernels by rules for Mali, and by DLight's for GPUs what those do not know."""
+        gpu = dlight.gpu
+        general = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+        with self.target:
+            schedule = dlight.ApplyDefaultSchedule(Tiles(), Vectors(), *general)
+            # DLight writes into what it is given.
+            scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
+        return scheduled
+
+    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
+        """Schedule the kernels that were not tuned."""
+        return self.scheduled(module)

@@ -1,0 +1,95 @@
+"""The backend of boards with a VTA: quantized convolutions are the array's, the rest is the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import tvm
+from tvm import relax
+
+from toolchain.backends.base import Choice
+from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.cpu.backend import Cpu
+from toolchain.backends.graph.kernels import called
+from toolchain.backends.vta.candidates import TEMPLATE, Model, VtaTemplates
+from toolchain.backends.vta.codegen.functions import kernel
+from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
+from toolchain.backends.vta.device.devices import Device, device
+from toolchain.backends.vta.network.partition import Partitioned, partitioned
+from toolchain.errors import InputError
+
+
+class Vta(Cpu):
+    """Boards with the VTA accelerator, whose array multiplies int8 alone."""
+
+    template_names = (TEMPLATE, *Cpu.template_names)
+    int8_template = TEMPLATE
+    runtime = "vta"
+    shipped_by_lanes: ClassVar[Mapping[int, str]] = {}
+
+    @cached_property
+    def device(self) -> Device:
+        """The accelerator.
+
+        Raises:
+            InputError: The board file names none.
+        """
+        return device(self.board)
+
+    @cached_property
+    def target(self) -> tvm.target.Target:
+        """The LLVM target of the board's CPU, with the name of its accelerator.
+
+        Raises:
+            InputError: LLVM does not know the CPU, the board file names no accelerator, or half precision is asked for.
+        """
+        _ = self.device
+        if self.board.target.float16:
+            raise InputError(
+                f"the accelerator of {self.board.name} computes in int8, and its CPU in float32 or int8",
+                hint="leave --float16 out",
+            )
+        return tvm.target.Target({**self.host.export(), "device": self.board.target.device})
+
+    @property
+    def templates(self) -> VtaTemplates:
+        """The kernels that are written here, but for those of templates that are left out."""
+        return VtaTemplates(self.device, self.cpu_templates)
+
+    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite an imported Relax module into calls of kernels: quantized convolutions are the array's.
+
+        What comes before and after them is computed in floats, which hold a quantized network's integers exactly.
+        """
+        if not self.computes_int8:
+            return super().lowered(module)
+        return self.lowered_floats(self._partitioned(module).module)
+
+    def left_out(self, module: tvm.IRModule) -> tuple[str, ...]:
+        """Name the convolutions that the CPU computes, each with the cause."""
+        if not self.computes_int8:
+            return ()
+        return tuple(f"{one.layer}: {one.cause}" for one in self._partitioned(module).refused)
+
+    def _partitioned(self, module: tvm.IRModule) -> Partitioned:
+        return partitioned(module, self.device.config)
+
+    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+        """Write the kernels of a lowered module, the array's as streams of instructions."""
+        streams = {variable: self._realized(function, choices) for variable, function in module.functions_items()}
+        return super().finished(tvm.IRModule(streams, module.attrs, module.global_infos), choices)
+
+    def _realized(self, function: Any, choices: Mapping[str, Choice]) -> Any:
+        layer = "" if isinstance(function, relax.Function) else str((function.attrs or {}).get(LAYER, ""))
+        if not is_layer(layer):
+            return function
+        exact = str(function.attrs[EXACT])
+        choice = self.templates.chosen(exact, choices.get(layer))
+        return called(kernel(Conv2d.from_json(exact), choice, self.device), {LAYER: layer})
+
+    @property
+    def machine_model(self) -> Model:
+        """The simulator's count of cycles."""
+        return Model(self.templates)

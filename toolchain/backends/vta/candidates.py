@@ -1,0 +1,160 @@
+"""What a tuner may choose from: the accelerator's kernels, and those of the CPU beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import tvm
+
+from toolchain.backends.base.attributes import CHOICE, LAYER, Cycles
+from toolchain.backends.cpu.candidates import CpuTemplates
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.functions import kernel, stream_of
+from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
+from toolchain.backends.vta.device import simulator
+from toolchain.backends.vta.device.devices import Device
+from toolchain.backends.vta.device.simulator import Profile
+from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.errors import BuildError
+
+TEMPLATE = "vta"
+"""Name of the template in records and options; without it, the CPU computes everything."""
+
+_MOST_LAYERS = 512  # a tuning run asks for the candidates of each of its layers in every round
+
+
+@dataclass(frozen=True)
+class VtaTemplates:
+    """The kernels for one board.
+
+    Attributes:
+        device: Its accelerator.
+        cpu: What its CPU computes.
+    """
+
+    device: Device
+    cpu: CpuTemplates
+
+    def candidates(self, layer: str) -> list[dict[str, Any]]:
+        """List the ways to compute a layer, the one that is likely the fastest first."""
+        if not is_layer(layer):
+            return self.cpu.candidates(layer)
+        found = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config)
+        return [{"template": TEMPLATE, **one.document()} for one in found]
+
+    def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
+        """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
+        if not is_layer(layer):
+            return self.cpu.module(layer, choice)
+        wanted, known = Conv2d.from_json(layer), self.known(layer, choice)
+        if known is None or not works(wanted, known, self.device):
+            return None
+        function = kernel(wanted, known, self.device)
+        attributes = {LAYER: layer, CHOICE: json.dumps(dict(choice)), "global_symbol": "main"}
+        return tvm.IRModule({"main": function.with_attrs(attributes)})
+
+    def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
+        """Whether a layer can be computed in a way that was chosen at another time."""
+        return self.known(layer, choice) is not None if is_layer(layer) else self.cpu.fits(layer, choice)
+
+    def known(self, layer: str, choice: Mapping[str, Any]) -> Choice | None:
+        """Read a choice for one of the accelerator's layers; None if it is none, or does not fit."""
+        document = dict(choice)
+        if document.pop("template", "") != TEMPLATE:
+            return None
+        known = Choice.of(document)
+        return known if known and kernels.fits(Conv2d.from_json(layer), known, self.device.config) else None
+
+    def chosen(self, layer: str, choice: Mapping[str, Any] | None) -> Choice:
+        """Read a choice, or take the likely fastest where it does not fit.
+
+        Raises:
+            BuildError: There is no way to compute the layer.
+        """
+        wanted, known = Conv2d.from_json(layer), self.known(layer, choice) if choice else None
+        return known if known and works(wanted, known, self.device) else likely(wanted, self.device)
+
+    def operator(self, layer: str) -> str:
+        """Name what a layer does."""
+        return "vta_conv2d" if is_layer(layer) else self.cpu.operator(layer)
+
+    def gflop(self, layer: str) -> float:
+        """Return billions of operations of one call; a multiply-add counts as two."""
+        return 2 * Conv2d.from_json(layer).macs / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
+
+
+@lru_cache(maxsize=_MOST_LAYERS)
+def _candidates(layer: Conv2d, config: VtaConfig) -> tuple[Choice, ...]:
+    return tuple(kernels.candidates(layer, config))
+
+
+def _with_room(layer: Conv2d) -> Conv2d:
+    """Return a layer as it is where a residual is added: what fits then, fits without one."""
+    return replace(layer, residual_shift=0) if layer.stride == (1, 1) else layer
+
+
+def likely(layer: Conv2d, device: Device) -> Choice:
+    """Return the way that is likely the fastest.
+
+    Raises:
+        BuildError: There is none.
+    """
+    for choice in _candidates(layer, device.config):
+        if works(layer, choice, device):
+            return choice
+    raise BuildError(
+        "this convolution has no tile that fits into the memories of the accelerator",
+        details=layer.to_json(),
+        hint="`--without vta` computes everything on the CPU",
+    )
+
+
+def works(layer: Conv2d, choice: Choice, device: Device) -> bool:
+    """Whether a layer's instructions can be written in a way that seems to fit: the filter of candidates estimates."""
+    try:
+        stream_of(layer, choice, device)
+    except BuildError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Model:
+    """The cycles that the simulator counts.
+
+    Attributes:
+        templates: The kernels for the board.
+        profile: What is known about the latencies of the device.
+    """
+
+    templates: VtaTemplates
+    profile: Profile = Profile.HLS_PYNQ
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.profile.name.lower().replace("_", "-")
+
+    @property
+    def clock_mhz(self) -> float:
+        """Clock of the array."""
+        return self.templates.device.clock_mhz
+
+    def cycles(self, layer: str, choice: Mapping[str, Any] | None) -> Cycles | None:
+        """Return what a layer takes; None if the CPU computes it.
+
+        Raises:
+            BuildError: It cannot be computed in that way.
+        """
+        if not is_layer(layer):
+            return None
+        wanted, device = Conv2d.from_json(layer), self.templates.device
+        stream = stream_of(wanted, self.templates.chosen(layer, choice), device)
+        config = device.config
+        found = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
+        return Cycles(found.cycles, wanted.macs, config.batch * config.block * config.block)

@@ -1,0 +1,65 @@
+"""VTA's kernels: which ways to cut a layer into tiles fit and are likely fast, and the instructions of each."""
+
+from __future__ import annotations
+
+from math import prod
+
+from toolchain.backends.vta.codegen.estimates import cycles
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.lowering import lowered
+from toolchain.backends.vta.codegen.schedules import scheduled
+from toolchain.backends.vta.codegen.tilings import BLOCK, Choice, Tiling, divides, tilings
+from toolchain.backends.vta.isa import Revision
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.isa.instructions import Memory
+from toolchain.backends.vta.isa.stream import Buffer, Stream
+from toolchain.errors import BuildError
+
+__all__ = ["Choice", "buffers", "candidates", "fits", "stream"]
+
+_MOST_CANDIDATES = 48
+
+
+def candidates(layer: Conv2d, config: VtaConfig = DEFAULT) -> list[Choice]:
+    """Return tilings that fit in SRAM, the likely fastest first; none if VTA cannot run the layer."""
+    if not (_known(config) and layer.reads_input):
+        return []
+    fitting = [tiling for tiling in tilings(layer) if tiling.fits(config)]
+    return [tiling.choice for tiling in sorted(fitting, key=cycles)[:_MOST_CANDIDATES]]
+
+
+def fits(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> bool:
+    """Return whether the tiles divide the layer, and the machine's SRAM holds them."""
+    return _known(config) and layer.reads_input and divides(layer, choice) and Tiling(layer, choice).fits(config)
+
+
+def stream(
+    layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT, revision: Revision = Revision.V2020_12
+) -> Stream:
+    """Return the instructions of a layer's kernel.
+
+    Raises:
+        BuildError: The tiles do not divide the layer or do not fit, or the machine's layouts are others.
+    """
+    if not _known(config):
+        raise BuildError(f"kernels are made for arrays of 1 by {BLOCK}, this one has {config.batch} by {config.block}")
+    if not layer.reads_input:
+        raise BuildError("the layer reads padding alone", details=str(layer))
+    if not divides(layer, choice):
+        raise BuildError("the tiles do not divide the layer", details=f"{choice} of {layer}")
+    return lowered(scheduled(layer, choice).mod, buffers(layer), choice.slots(), config, revision)
+
+
+def buffers(layer: Conv2d) -> tuple[Buffer, ...]:
+    """Return the arguments of a layer's kernel."""
+    memories = [Memory.INP, Memory.WGT]
+    memories += [Memory.ACC] if layer.bias else []
+    memories += [Memory.INP, Memory.WGT] if layer.residual_shift is not None else []
+    return tuple(
+        Buffer(memory, memory is Memory.OUT, prod(shape) // (BLOCK * BLOCK if memory is Memory.WGT else BLOCK))
+        for memory, (shape, _) in zip([*memories, Memory.OUT], layer.arguments(), strict=True)
+    )
+
+
+def _known(config: VtaConfig) -> bool:
+    return config.batch == 1 and config.block == BLOCK

@@ -1,0 +1,267 @@
+"""From a scheduled kernel to its instructions.
+
+TVM's passes give each tensor in SRAM the size of its tile. What is left are loops around blocks, and each block with
+the loops that only it has is one nest: a transfer, a reset, a sum of products, an ALU operation. Control flow does not
+depend on data, so that the other loops are run right here: each nest is analysed once and recorded in each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import ir, s_tir, tirx
+
+from toolchain.backends.vta.codegen.accesses import Accesses, Around, elements_of, memory_of
+from toolchain.backends.vta.codegen.nests import DISTANCE, Loop, Nest, planned
+from toolchain.backends.vta.codegen.recorder import Recorder, UopSequence
+from toolchain.backends.vta.isa import Revision
+from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.backends.vta.isa.instructions import AluOp, Memory
+from toolchain.backends.vta.isa.stream import Buffer, Stream
+from toolchain.errors import BuildError
+
+_PASSES = ir.transform.Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+    ]
+)
+_ALU_OPS = {
+    tirx.Add: AluOp.ADD,
+    tirx.Max: AluOp.MAX,
+    tirx.Min: AluOp.MIN,
+    tirx.RShift: AluOp.SHR,
+    tirx.LShift: AluOp.SHR,
+}
+
+Emit = Callable[[Sequence[int]], None]
+"""Records a nest in one pass of the loops around it, whose passes are given."""
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    """A loop that is run while recording."""
+
+    extent: int
+    body: list[_Repeat | Emit]
+
+
+@dataclass
+class _Tile:
+    """The room of a tensor in SRAM: one slot, or two that take turns.
+
+    Attributes:
+        memory: The SRAM.
+        starts: The first element of each slot.
+        held: What each slot holds: the passes of the loops that its contents depend on.
+        current: The slot in use.
+    """
+
+    memory: Memory
+    starts: tuple[int, ...]
+    held: list[tuple[int, ...] | None]
+    current: int = -1
+
+    @property
+    def start(self) -> int:
+        return self.starts[self.current]
+
+    def turn(self) -> None:
+        """Go on to the next slot."""
+        self.current = (self.current + 1) % len(self.starts)
+
+    def recall(self, key: tuple[int, ...]) -> bool:
+        """Go to the slot that holds something, or take the next one for it; return whether it is there already."""
+        if key in self.held:
+            self.current = self.held.index(key)
+            return True
+        self.turn()
+        self.held[self.current] = key
+        return False
+
+
+def lowered(
+    module: tvm.IRModule,
+    buffers: Sequence[Buffer],
+    slots: Mapping[Memory, int],
+    config: VtaConfig,
+    revision: Revision,
+) -> Stream:
+    """Return the instructions of a scheduled kernel.
+
+    Args:
+        module: The module of a schedule; its one function is the kernel.
+        buffers: Its arguments.
+        slots: How many tiles of one tensor each SRAM holds.
+        config: The machine.
+        revision: The revision of its instructions.
+
+    Raises:
+        BuildError: The tiles do not fit, or a nest is none that the machine can run.
+    """
+    function = _PASSES(module)["main"]
+    recorder = Recorder(config, revision, buffers)
+    lowering = _Lowering(recorder, config, slots, [parameter.name for parameter in function.params])
+    _run(lowering.compile(function.body, Around()), ())
+    return recorder.finish()
+
+
+def _run(steps: Sequence[_Repeat | Emit], values: tuple[int, ...]) -> None:
+    for step in steps:
+        if not isinstance(step, _Repeat):
+            step(values)
+            continue
+        for value in range(step.extent):
+            _run(step.body, (*values, value))
+
+
+class _Lowering:
+    def __init__(
+        self, recorder: Recorder, config: VtaConfig, slots: Mapping[Memory, int], arguments: Sequence[str]
+    ) -> None:
+        self._recorder = recorder
+        self._config = config
+        self._slots = slots
+        self._arguments = arguments
+        self._tiles: dict[str, _Tile] = {}
+
+    def compile(self, statement: tirx.Stmt, around: Around) -> list[_Repeat | Emit]:
+        """Return what a statement does, in order."""
+        loops, body = _peeled(statement)
+        if isinstance(body, tirx.BufferStore):
+            emit = self._nest(body, loops, around)
+            return [emit] if emit else []
+        if not isinstance(body, tirx.SeqStmt):
+            raise BuildError("a statement is none that VTA runs", details=str(body))
+        inside = around.inside(loops)
+        steps = [step for one in body.seq for step in self.compile(one, inside)]
+        for loop in reversed(loops):
+            steps = [_Repeat(int(loop.extent), steps)]
+        return steps
+
+    def _nest(self, store: tirx.BufferStore, loops: Sequence[tirx.For], around: Around) -> Emit | None:
+        access = Accesses(around, around.inside(loops))
+        match store.value:
+            case tirx.IntImm():
+                return self._reset(store, access)
+            case tirx.Add(b=tirx.Mul()) as value:
+                return self._gemm(store, value.b, access)
+            case tirx.Add() | tirx.Max() | tirx.Min() | tirx.RShift() | tirx.LShift() as value:
+                return self._alu(store, value, access)
+            case tirx.Cast() as value:
+                return self._store(store, value.value, access)
+            case ir.Call() as value:
+                return self._load(store, value.args[1], access)
+            case ir.TensorLoad() as value:
+                return self._copy(store, value, access)
+        raise BuildError("a block computes what VTA cannot", details=str(store))
+
+    def _copy(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit | None:
+        """Load a tensor, or go on with the sums under another name."""
+        if memory_of(value.source) is None:
+            return self._load(store, value, access)
+        self._tiles[store.buffer.name] = self._tiles[value.source.name]
+        return None
+
+    def _load(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+        transfer = access.transfer(store.buffer, store.indices, value.source, value.indices)
+        memory, buffer = memory_of(store.buffer), self._arguments.index(value.source.name)
+        used = [index for index, step in enumerate(transfer.offset.steps) if step]
+        different = prod(access.around.extents[index] for index in used)
+        slots = 1 if memory is Memory.ACC else min(self._slots[memory], different)
+        tile = self._tile(store.buffer, slots, transfer.elements + transfer.clipped)
+
+        def emit(values: Sequence[int]) -> None:
+            if tile.recall(tuple(values[index] for index in used)):
+                return
+            for rows in transfer.rows(tile.start, values):
+                self._recorder.load(tile.memory, buffer, rows)
+
+        return emit
+
+    def _store(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+        transfer = access.transfer(value.source, value.indices, store.buffer, store.indices)
+        tile, buffer = self._tiles[value.source.name], self._arguments.index(store.buffer.name)
+
+        def emit(values: Sequence[int]) -> None:
+            for rows in transfer.rows(tile.start, values):
+                self._recorder.store(buffer, rows)
+
+        return emit
+
+    def _reset(self, store: tirx.BufferStore, access: Accesses) -> Emit:
+        """Make room for sums, at least as many as the distance: what GEMM writes instead of waiting counts too."""
+        elements = max(DISTANCE, elements_of(store.buffer))
+        slots = min(self._slots[Memory.ACC], prod(access.around.extents))
+        tile = self._tile(store.buffer, slots, elements)
+        nest, uops = self._planned(access, (Loop(elements, dst=1),), tile)
+
+        def emit(_: Sequence[int]) -> None:
+            tile.turn()
+            self._recorder.gemm(uops(), nest.outer, nest.inner, reset=True)
+
+        return emit
+
+    def _gemm(self, store: tirx.BufferStore, product: Any, access: Accesses) -> Emit:
+        src, wgt = product.a.value, product.b.value
+        tiles = [self._tiles[one.name] for one in (store.buffer, src.source, wgt.source)]
+        nest, uops = self._planned(access, access.loops(dst=store, src=src, wgt=wgt), *tiles)
+        return lambda _: self._recorder.gemm(uops(), nest.outer, nest.inner)
+
+    def _alu(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+        """Compute in place: the result takes the room of the first operand."""
+        op, operand = _ALU_OPS[type(value)], value.b
+        tiles = [self._tiles[value.a.source.name]]
+        self._tiles[store.buffer.name] = tiles[0]
+        if isinstance(operand, tirx.IntImm):
+            loops, imm = access.loops(dst=store), int(operand)
+            imm = -imm if isinstance(value, tirx.LShift) else imm
+        else:
+            loops, imm = access.loops(dst=store, src=operand), None
+            tiles.append(self._tiles[operand.source.name])
+        nest, uops = self._planned(access, loops, *tiles)
+        return lambda _: self._recorder.alu(op, uops(), nest.outer, nest.inner, imm)
+
+    def _tile(self, buffer: tirx.Buffer, slots: int, elements: int) -> _Tile:
+        memory = memory_of(buffer)
+        start = self._recorder.allocate(memory, slots * elements)
+        tile = _Tile(memory, tuple(start + slot * elements for slot in range(slots)), [None] * slots)
+        self._tiles[buffer.name] = tile
+        return tile
+
+    def _planned(
+        self, access: Accesses, loops: tuple[Loop, ...], *tiles: _Tile
+    ) -> tuple[Nest, Callable[[], UopSequence]]:
+        """Return a nest, and what makes its micro-ops for the slots that its tiles are in, each once."""
+        bases, runs = prod(len(tile.starts) for tile in tiles), prod(access.around.extents)
+        nest = planned(loops, self._config.uop_depth, bases, runs)
+        known: dict[tuple[int, ...], UopSequence] = {}
+
+        def sequence() -> UopSequence:
+            starts = tuple(tile.start for tile in tiles)
+            if starts not in known:
+                dst, src, wgt = (*starts, 0, 0)[:3]
+                known[starts] = self._recorder.sequence((dst + d, src + s, wgt + w) for d, s, w in nest.uops)
+            return known[starts]
+
+        return nest, sequence
+
+
+def _peeled(statement: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:
+    """Return the loops around the first statement that is neither a loop nor a block, and that statement."""
+    loops = []
+    while isinstance(statement, tirx.For | s_tir.SBlockRealize):
+        if isinstance(statement, tirx.For):
+            loops.append(statement)
+            statement = statement.body
+        else:
+            statement = statement.block.body
+    return loops, statement

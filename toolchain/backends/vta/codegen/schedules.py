@@ -1,0 +1,93 @@
+"""Where a VTA kernel computes what: tiles, the SRAM that each tensor passes, and the order of tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.operators import operator
+from toolchain.backends.vta.codegen.tilings import Choice, Tiling
+from toolchain.backends.vta.isa.instructions import Memory
+
+SCOPES = {"local.inp_buffer": Memory.INP, "local.wgt_buffer": Memory.WGT, "local.acc_buffer": Memory.ACC}
+"""The SRAM behind each storage scope."""
+
+_INP, _WGT, _ACC = SCOPES
+_TILE_AXES = 4  # image, channels, row, column
+
+
+def scheduled(layer: Conv2d, choice: Choice) -> Schedule:
+    """Return the schedule of a layer's kernel.
+
+    The accumulators, whatever they are called on their way through the ALU, are computed within one tile of y.
+    """
+    schedule = Schedule(operator(layer), debug_mask="none", enable_check=False)
+    if layer.residual_shift is not None:
+        schedule.fuse_reduction_epilogue("conv", "sum")
+    caches = _caches(schedule, layer)
+    place = _tiled(schedule, layer, choice)
+    for name in _inside_out(schedule):
+        schedule.compute_at(name, place, preserve_unit_loops=True)
+    for cached in caches:
+        schedule.compute_at(cached, place, preserve_unit_loops=True)
+    _reduce(schedule, choice)
+    if layer.residual_shift is not None:
+        schedule.decompose_reduction("identity", schedule.get_loops("identity")[_TILE_AXES])
+    return schedule
+
+
+def _caches(schedule: Schedule, layer: Conv2d) -> list[Any]:
+    """Put all tensors into their SRAM; return the loads that belong to a tile of y."""
+    for name in _computed(schedule):
+        schedule.set_scope(name, 0, _INP if name == "window" else _ACC)
+    caches = []
+    if layer.bias:
+        caches.append(schedule.cache_read("bias_add", 1, _ACC))
+    if layer.residual_shift is not None:
+        caches.append(schedule.cache_read("identity", 0, _INP))
+        schedule.cache_read("identity", 1, _WGT)
+    return caches
+
+
+def _computed(schedule: Schedule) -> list[str]:
+    """Return the names of the blocks before the last, in the order of the computation."""
+    blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+    return [schedule.get(block).name_hint for block in blocks][:-1]
+
+
+def _tiled(schedule: Schedule, layer: Conv2d, choice: Choice) -> Any:
+    """Cut y into tiles; return the innermost loop over them."""
+    extents = (choice.tile_b, choice.tile_co, choice.tile_h, choice.tile_w)
+    loops = schedule.get_loops("y")[:_TILE_AXES]
+    pairs = [schedule.split(loop, [None, extent]) for loop, extent in zip(loops, extents, strict=True)]
+    image, channels, row, column = (outer for outer, _ in pairs)
+    weights_first = Tiling(layer, choice).weights_first
+    order = (channels, image, row, column) if weights_first else (image, row, column, channels)
+    schedule.reorder(*order, *(inner for _, inner in pairs))
+    return order[-1]
+
+
+def _inside_out(schedule: Schedule) -> list[str]:
+    """Return the blocks of the accumulators, each behind those that read it."""
+    names = [name for name in _computed(schedule) if name not in ("window", "conv") and "local." not in name]
+    start = [name for name in ("lift", "identity") if name in names]
+    return [*(name for name in reversed(names) if name not in start), "conv", *start]
+
+
+def _reduce(schedule: Schedule, choice: Choice) -> None:
+    """Cut the sums along the channels of x, and load inputs and weights for each part."""
+    loops = schedule.get_loops("conv")[_TILE_AXES:]
+    image, channels, row, column, out, blocks, *rest = loops
+    part, inner = schedule.split(blocks, [None, choice.tile_ci])
+    schedule.reorder(part, image, channels, row, column, out, inner, *rest)
+    weights = schedule.cache_read("conv", _weights_index(schedule), _WGT)
+    schedule.compute_at("window", part, preserve_unit_loops=True)
+    schedule.compute_at(weights, part, preserve_unit_loops=True)
+    schedule.decompose_reduction("conv", part)
+
+
+def _weights_index(schedule: Schedule) -> int:
+    reads = schedule.get(schedule.get_sblock("conv")).reads
+    return next(index for index, region in enumerate(reads) if region.source.name == "w")

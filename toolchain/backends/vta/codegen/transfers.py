@@ -1,0 +1,156 @@
+"""How a tile of a tensor becomes LOAD and STORE instructions: rectangles of rows, clipped where padding begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from toolchain.backends.vta.codegen.recorder import Rows
+from toolchain.errors import BuildError
+
+_MOST_PADDING = 15  # of a LOAD, on each side
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A number that depends on the loops around: a constant, and a step for each of them, from the outermost on."""
+
+    constant: int
+    steps: tuple[int, ...]
+
+    def at(self, values: Sequence[int]) -> int:
+        """Return the number in one pass of the loops."""
+        return self.constant + sum(step * value for step, value in zip(self.steps, values, strict=False))
+
+    def times(self, factor: int) -> Affine:
+        """Return a multiple of the number."""
+        return Affine(self.constant * factor, tuple(step * factor for step in self.steps))
+
+    def plus(self, other: Affine) -> Affine:
+        """Return the sum of two numbers within the same loops."""
+        steps = tuple(one + another for one, another in zip(self.steps, other.steps, strict=True))
+        return Affine(self.constant + other.constant, steps)
+
+    def bounds(self, extents: Sequence[int]) -> tuple[int, int]:
+        """Return the least and the largest number in all passes of loops with these extents."""
+        far = [step * (extent - 1) for step, extent in zip(self.steps, extents, strict=False)]
+        return self.constant + sum(min(0, one) for one in far), self.constant + sum(max(0, one) for one in far)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Where an axis of a tile lies in its tensor; what is outside is zero.
+
+    Attributes:
+        start: Index in the tensor of the tile's first element.
+        step: Indices from one element to the next.
+        size: Length of the tensor's axis.
+    """
+
+    start: Affine
+    step: int
+    size: int
+
+    def inside(self, extent: int, values: Sequence[int]) -> tuple[int, int]:
+        """Return which of the tile's elements are the tensor's: the first, and the one behind the last."""
+        start = self.start.at(values)
+        first = min(extent, max(0, -(start // self.step)))
+        return first, max(first, min(extent, (self.size - 1 - start) // self.step + 1))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a tile.
+
+    Attributes:
+        extent: Its elements.
+        sram: Elements of SRAM from one to the next.
+        dram: Elements of the tensor from one to the next.
+        clip: What is known of its position, if some of it may lie outside.
+    """
+
+    extent: int
+    sram: int
+    dram: int
+    clip: Clip | None = None
+
+    def joins(self, inner: Axis) -> bool:
+        """Whether this axis around the other is the same as one longer axis."""
+        steps = (inner.extent * inner.sram, inner.extent * inner.dram)
+        return self.clip is None and inner.clip is None and (self.sram, self.dram) == steps
+
+
+_UNIT = Axis(1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The way of a tile between DRAM and SRAM.
+
+    Attributes:
+        offset: Index in the tensor, counted in elements, of the tile's first element, wherever that may lie.
+        axes: Axes of the tile, the outermost first, the last two being the rows and columns of an instruction.
+        elements: Size of the tile.
+    """
+
+    offset: Affine
+    axes: tuple[Axis, ...]
+    elements: int
+
+    @classmethod
+    def of(cls, offset: Affine, axes: Sequence[Axis], elements: int) -> Transfer:
+        """Describe a tile by as few axes as possible.
+
+        Raises:
+            BuildError: Only its last two axes may reach outside of the tensor.
+        """
+        found: list[Axis] = []
+        for axis in axes:
+            if found and found[-1].joins(axis):
+                found[-1] = Axis(found[-1].extent * axis.extent, axis.sram, axis.dram)
+            elif axis.extent > 1 or axis.clip:
+                found.append(axis)
+        if not found or found[-1].dram != 1:
+            found.append(_UNIT)
+        found = [_UNIT] * (2 - len(found)) + found
+        if any(axis.clip for axis in found[:-2]):
+            raise BuildError("a tile reaches outside of its tensor along more than rows and columns")
+        return cls(offset, tuple(found), elements)
+
+    @property
+    def clipped(self) -> bool:
+        """Whether a tile may lie outside of its tensor."""
+        return any(axis.clip for axis in self.axes)
+
+    def rows(self, base: int, values: Sequence[int]) -> Iterator[Rows]:
+        """Yield the rectangles of one tile.
+
+        Args:
+            base: Where the tile starts in SRAM.
+            values: The passes of the loops around.
+
+        Raises:
+            BuildError: An instruction cannot make that many zeros.
+        """
+        *outer, y, x = self.axes
+        (top, bottom), (left, right) = (
+            axis.clip.inside(axis.extent, values) if axis.clip else (0, axis.extent) for axis in (y, x)
+        )
+        if top == bottom or left == right:
+            yield from _zeros(base, self.elements)
+            return
+        pads = (top, y.extent - bottom), (left, x.extent - right)
+        if max(*pads[0], *pads[1]) > _MOST_PADDING:
+            raise BuildError(f"a LOAD pads by {_MOST_PADDING} zeros at most", details=f"{pads} are wanted")
+        start = self.offset.at(values) + top * y.dram + left
+        for steps in product(*(range(axis.extent) for axis in outer)):
+            sram = base + sum(step * axis.sram for step, axis in zip(steps, outer, strict=True))
+            dram = start + sum(step * axis.dram for step, axis in zip(steps, outer, strict=True))
+            yield Rows(sram, dram, bottom - top, right - left, y.dram, *pads)
+
+
+def _zeros(base: int, elements: int) -> Iterator[Rows]:
+    """Yield loads of zeros. Each ends with an element of the tensor, which the next one covers, or nobody reads."""
+    for first in range(0, elements, _MOST_PADDING):
+        yield Rows(base + first, 0, 1, 1, 1, y_pad=(min(_MOST_PADDING, elements - first), 0))

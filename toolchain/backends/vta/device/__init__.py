@@ -1,0 +1,1 @@
+"""What runs instructions: the simulator, the verifier, and a board's self-test."""

@@ -1,0 +1,52 @@
+"""The devices that board files name, and what is known of each before it is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolchain.backends.vta.isa import Revision
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.board import Board
+from toolchain.errors import InputError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Device:
+    """One kind of VTA.
+
+    Attributes:
+        name: What the program on the board calls it.
+        clock_mhz: Clock of the array.
+        config: Its configuration.
+        revision: Revision of its instructions.
+    """
+
+    name: str
+    clock_mhz: float
+    config: VtaConfig = DEFAULT
+    revision: Revision = Revision.V2020_12
+
+
+DEVICES = {
+    "vta-sim": Device("sim", 100.0),
+    "vta-pynq-z1": Device("pynq-z1", 100.0),
+    "vta-pynq-z1-2020-07": Device("pynq-z1", 100.0, revision=Revision.V2020_07),
+    "vta-ultra96": Device("ultra96", 333.0),
+}
+"""By what a board file's `target.device` says."""
+
+
+def device(board: Board) -> Device:
+    """Return the device of a board.
+
+    Raises:
+        InputError: Its file names none that is known.
+    """
+    named = board.target.device
+    if named not in DEVICES:
+        raise InputError(
+            f"board {board.name} names the device {named!r}, which is no VTA",
+            details="known devices: " + ", ".join(DEVICES),
+            hint=did_you_mean(named, DEVICES) or f"set target.device in boards/{board.name}.toml",
+        )
+    return DEVICES[named]

@@ -1,0 +1,90 @@
+"""The host's library of what the boards run in C++ too: the simulator and the check of streams; compiled once."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from toolchain import files, process, resources
+from toolchain.errors import BuildError
+
+Tell = Callable[[str], None]
+"""Called with one line before something that takes a while."""
+
+_SOURCES = resources.RUNTIME / "vta"
+_NEEDS_TVM = "functions.cc"
+_TIMEOUT_S = 900.0
+_FLAGS = ("-std=c++17", "-O3", "-g0", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-D_FILE_OFFSET_BITS=64")
+# The same promise as for the programs on boards: older than every C library in use.
+_ZIG_TARGETS = {
+    "x86_64": ("x86_64-linux-gnu.2.28", "baseline"),
+    "aarch64": ("aarch64-linux-gnu.2.28", "generic"),
+    "armv7l": ("arm-linux-gnueabihf.2.28", "generic+v7a"),
+}
+
+
+def library(tell: Tell | None = None) -> Path:
+    """Return the library, compiling it if the cache has none of these sources and this compiler.
+
+    Args:
+        tell: Called before a build, which takes ten seconds with g++ and a minute with zig.
+
+    Raises:
+        BuildError: There is no compiler for this machine, or it refuses the sources.
+    """
+    command, identity = _compiler()
+    digests = [files.sha256_file(path) for path in sorted(_SOURCES.glob("*")) if path.suffix in {".cc", ".h"}]
+    key = files.sha256_bytes(files.canonical_json([digests, list(command), identity]))
+    path = files.cache_root() / "vta" / f"libvta-{key[:16]}.so"
+    if not path.is_file():
+        if tell:
+            tell("building the VTA simulator (once, a minute at most)")
+        _build(command, path)
+    return path
+
+
+@lru_cache(maxsize=1)
+def loaded() -> ctypes.CDLL:
+    """Return the library, loaded into this process.
+
+    Raises:
+        BuildError: It cannot be built or does not load.
+    """
+    path = library()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as fault:
+        raise BuildError(
+            f"{path} does not load", details=str(fault), hint="remove that file, and it is built anew"
+        ) from fault
+
+
+def _compiler() -> tuple[tuple[str, ...], str]:
+    """Choose the compiler, and say what else decides what it makes: g++, which is ten times faster, or zig."""
+    if found := shutil.which("g++"):
+        return (found, *_FLAGS), process.run([found, "-dumpfullversion", "-dumpmachine"], timeout=60.0).stdout
+    machine = platform.machine()
+    spec = importlib.util.find_spec("ziglang")
+    if machine not in _ZIG_TARGETS or spec is None or spec.origin is None:
+        raise BuildError(f"there is no compiler for the VTA simulator on {machine}", hint="install g++")
+    triple, cpu = _ZIG_TARGETS[machine]
+    target = ("-target", triple, f"-mcpu={cpu}", "-fno-sanitize=undefined")
+    return (str(Path(spec.origin).parent / "zig"), "c++", *target, *_FLAGS), importlib.metadata.version("ziglang")
+
+
+def _build(command: tuple[str, ...], path: Path) -> None:
+    """Compile all sources as one, in a third of the time of each for itself."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sources = sorted(one.name for one in _SOURCES.glob("*.cc") if one.name != _NEEDS_TVM)
+    with tempfile.TemporaryDirectory(prefix="vta-") as work, files.atomic_path(path) as made:
+        whole = Path(work) / "all.cc"
+        whole.write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
+        env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(Path(work) / "zig")}
+        process.run([*command, f"-I{_SOURCES}", str(whole), "-o", str(made)], env=env, timeout=_TIMEOUT_S)

@@ -1,0 +1,67 @@
+"""What a board says of its accelerator over RPC."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from toolchain import resources, rpc
+from toolchain.errors import DeviceError, VerificationError
+from toolchain.rpc import CallError, child, words
+from toolchain.rpc.places import Place
+
+_FUNCTION = "edge_toolchain.vta.self_test"
+_OPEN_S, _ANSWER_S = 30.0, 60.0  # programming an FPGA takes seconds
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What a self-test found.
+
+    Attributes:
+        device: What runs instructions there.
+        configuration: Its configuration, by the name of the bitstream.
+        revision: Revision of its instructions, 1 or 2.
+        passed: What was tried and was right.
+    """
+
+    device: str
+    configuration: str
+    revision: int
+    passed: tuple[str, ...]
+
+
+_READER: TypeAdapter[SelfTest] = TypeAdapter(SelfTest)
+
+
+def self_test(place: Place, device: str) -> SelfTest:
+    """Let a board try its accelerator.
+
+    Args:
+        place: The board.
+        device: What the program there calls the accelerator.
+
+    Raises:
+        DeviceError: The board does not answer, or its accelerator fails.
+        VerificationError: It says what nobody understands.
+    """
+    session = place.open(_OPEN_S, _OPEN_S + _ANSWER_S, threading.Event())
+    with rpc.deadline(session, _ANSWER_S), session:
+        try:
+            text = session.run(child.text, _FUNCTION, device)
+        except CallError as fault:
+            raise DeviceError(
+                f"the accelerator of {place.name} fails",
+                details=words(fault),
+                hint=f"see {resources.manual('vta-checklist')}",
+            ) from fault
+    if text is None:
+        raise DeviceError(
+            f"the server of {place.name} knows no VTA", hint="serve the board with `toolchain farm up`, not by TVM"
+        )
+    try:
+        return _READER.validate_json(text)
+    except ValidationError as wrong:
+        raise VerificationError(f"{place.name} says what nobody understands of its self-test", details=text) from wrong

@@ -1,0 +1,184 @@
+"""Programs of VTA in words: what each instruction does, in which queue, with which buffer and which micro-ops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from toolchain.backends.vta.isa.instructions import Alu, Finish, Gemm, Instruction, Load, Memory, Store, Uop
+from toolchain.backends.vta.isa.stream import UOPS, Buffer, Stream
+
+LOAD, COMPUTE, STORE = "load", "compute", "store"
+
+# The FIFO of each token flag, where a queue has it: of the stages load, g (which computes) and store.
+_POPS = {
+    LOAD: {"pop_next": "g2l"},
+    COMPUTE: {"pop_prev": "l2g", "pop_next": "s2g"},
+    STORE: {"pop_prev": "g2s"},
+}
+_PUSHES = {
+    LOAD: {"push_next": "l2g"},
+    COMPUTE: {"push_prev": "g2l", "push_next": "g2s"},
+    STORE: {"push_prev": "s2g"},
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One instruction of a listing.
+
+    Attributes:
+        index: Its place in the program, from 0.
+        instruction: The instruction.
+        queue: The queue that it goes through.
+        pops: FIFOs that it takes a token of; the name of a flag stands for a FIFO that its queue does not have.
+        pushes: FIFOs that it gives a token to, alike.
+        buffer: What it reads or writes in DRAM, such as `buffer 0 (INP)`; empty if nothing says so.
+        uops: The micro-ops that it runs, by their place in SRAM; None for one that nothing has loaded.
+    """
+
+    index: int
+    instruction: Instruction
+    queue: str
+    pops: tuple[str, ...]
+    pushes: tuple[str, ...]
+    buffer: str
+    uops: Mapping[int, Uop | None]
+
+
+def lines(stream: Stream, *, with_uops: bool = False) -> Iterator[Line]:
+    """Describe the instructions of a stream in their order.
+
+    Args:
+        stream: The program.
+        with_uops: Whether to say which micro-ops each of them runs.
+    """
+    relocations = dict(stream.relocations)
+    sram: dict[int, Uop] = {}
+    for index, one in enumerate(stream.instructions):
+        number = relocations.get(index)
+        if isinstance(one, Load) and number == UOPS:
+            sram.update(enumerate(stream.uops[one.dram_base : one.dram_base + one.x_size], one.sram_base))
+        runs = range(one.uop_bgn, one.uop_end) if with_uops and isinstance(one, Gemm | Alu) else ()
+        buffer = "" if number is None else _buffer_name(number, stream.buffers)
+        where = queue(one)
+        pops, pushes = _fifos(one, _POPS[where], "pop"), _fifos(one, _PUSHES[where], "push")
+        yield Line(index, one, where, pops, pushes, buffer, {at: sram.get(at) for at in runs})
+
+
+def listing(stream: Stream, *, with_uops: bool = False) -> str:
+    """Return a stream in words: its buffers, then a line for each instruction, with its micro-ops if wanted."""
+    counts = f"{len(stream.instructions)} instructions, {len(stream.uops)} micro-ops"
+    head = [f"{stream.config.name}, revision {stream.revision.date}: {counts}"]
+    for number, one in enumerate(stream.buffers):
+        direction = "written" if one.written else "read"
+        head.append(f"{_buffer_name(number, stream.buffers)}: {one.elements} elements, {direction}")
+    body = [row for line in lines(stream, with_uops=with_uops) for row in _rows(line)]
+    return "\n".join([*head, "", *body])
+
+
+def document(stream: Stream, *, with_uops: bool = False) -> dict[str, Any]:
+    """Return what `listing` says, for JSON."""
+    return {
+        "config": stream.config.name,
+        "revision": stream.revision.date,
+        "buffers": [dataclasses.asdict(one) | {"memory": one.memory.name} for one in stream.buffers],
+        "uops": len(stream.uops),
+        "instructions": [_line_document(one) for one in lines(stream, with_uops=with_uops)],
+    }
+
+
+def queue(instruction: Instruction) -> str:
+    """Name the queue that an instruction goes through: LOAD, COMPUTE or STORE."""
+    if isinstance(instruction, Store):
+        return STORE
+    loads = isinstance(instruction, Load) and instruction.memory in {Memory.INP, Memory.WGT}
+    return LOAD if loads else COMPUTE
+
+
+def name(instruction: Instruction) -> str:
+    """Name an instruction: its opcode, with the SRAM of a LOAD or STORE and the operation of an ALU instruction."""
+    opcode = type(instruction).__name__.upper()
+    if isinstance(instruction, Load | Store):
+        return f"{opcode} {instruction.memory.name}"
+    return f"{opcode} {instruction.op.name}" if isinstance(instruction, Alu) else opcode
+
+
+def operands(instruction: Instruction, buffer: str = "") -> str:
+    """Return what an instruction works on, in words.
+
+    Args:
+        instruction: The instruction.
+        buffer: What the `dram_base` of a LOAD or STORE counts from; all of DRAM if it is empty.
+    """
+    if isinstance(instruction, Load | Store):
+        return _transfer(instruction, buffer or "DRAM")
+    return "" if isinstance(instruction, Finish) else _steps(instruction)
+
+
+def _transfer(one: Load | Store, buffer: str) -> str:
+    if not one.x_size or not one.y_size:
+        return "nothing"
+    way = "from" if isinstance(one, Load) else "to"
+    text = f"sram={one.sram_base} {way} {buffer} at {one.dram_base}, {one.y_size} x {one.x_size}"
+    if one.y_size > 1:
+        text += f", stride={one.x_stride}"
+    sides = ("top", "bottom", "left", "right")
+    pads = (one.y_pad_0, one.y_pad_1, one.x_pad_0, one.x_pad_1) if isinstance(one, Load) else ()
+    zeros = [f"{side}={pad}" for side, pad in zip(sides, pads, strict=False) if pad]
+    return f"{text}, zeros {' '.join(zeros)}" if zeros else text
+
+
+def _steps(one: Gemm | Alu) -> str:
+    factors = {"acc": (one.dst_factor_out, one.dst_factor_in)}
+    if isinstance(one, Gemm):
+        factors |= {"inp": (one.src_factor_out, one.src_factor_in), "wgt": (one.wgt_factor_out, one.wgt_factor_in)}
+        last = ", reset" if one.reset else ""
+    elif one.use_imm:
+        last = f", imm={one.imm}"
+    else:
+        factors["operand"] = (one.src_factor_out, one.src_factor_in)
+        last = ""
+    steps = " ".join(f"{memory}=+{outer},+{inner}" for memory, (outer, inner) in factors.items())
+    return f"uops={one.uop_bgn}:{one.uop_end}, loops={one.iter_out} x {one.iter_in}, {steps}{last}"
+
+
+def _fifos(one: Instruction, known: Mapping[str, str], verb: str) -> tuple[str, ...]:
+    flags = (f"{verb}_prev", f"{verb}_next")
+    return tuple(known.get(flag, flag) for flag in flags if getattr(one.tokens, flag))
+
+
+def _buffer_name(number: int, buffers: Sequence[Buffer]) -> str:
+    if number == UOPS:
+        return "the micro-ops"
+    memory = buffers[number].memory.name if number < len(buffers) else "missing"
+    return f"buffer {number} ({memory})"
+
+
+def _rows(line: Line) -> Iterator[str]:
+    tokens = " ".join([*(f"<{fifo}" for fifo in line.pops), *(f">{fifo}" for fifo in line.pushes)])
+    what = operands(line.instruction, line.buffer)
+    yield f"{line.index:6}  {line.queue:<7}  {tokens:<15}  {name(line.instruction):<9}  {what}".rstrip()
+    src = "inp" if isinstance(line.instruction, Gemm) else "operand"
+    for at, uop in line.uops.items():
+        yield f"{'uop':>12} {at}: " + (f"acc={uop.dst} {src}={uop.src} wgt={uop.wgt}" if uop else "not loaded")
+
+
+def _line_document(line: Line) -> dict[str, Any]:
+    fields = dataclasses.asdict(line.instruction)
+    del fields["tokens"]
+    found = {
+        "index": line.index,
+        "queue": line.queue,
+        "pops": line.pops,
+        "pushes": line.pushes,
+        "opcode": type(line.instruction).__name__.upper(),
+        "buffer": line.buffer or None,
+    }
+    found |= {key: one.name if isinstance(one, IntEnum) else one for key, one in fields.items()}
+    if line.uops:
+        found["uops"] = [{"index": at, "uop": uop and dataclasses.asdict(uop)} for at, uop in line.uops.items()]
+    return found

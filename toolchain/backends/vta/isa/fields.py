@@ -1,0 +1,171 @@
+"""Where each value stands in an instruction, for machines of any size and both revisions of the encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from toolchain.backends.vta.isa.config import DEFAULT, UOP_BYTES, VtaConfig
+from toolchain.backends.vta.isa.instructions import AluOp, Memory, Opcode
+from toolchain.errors import InputError
+
+_WORD = 64  # bits; no field of an instruction crosses its middle
+_LOADED = (Memory.UOP, Memory.WGT, Memory.INP, Memory.ACC)
+
+
+class Field(NamedTuple):
+    """Where a value stands in an instruction.
+
+    Attributes:
+        name: The value's name.
+        low: Its lowest bit.
+        width: Its bits.
+        kind: What is read from it: int, bool or one of the enumerations.
+        signed: Whether it is a two's complement.
+        members: The value of each code, where these are not numbers.
+    """
+
+    name: str
+    low: int
+    width: int
+    kind: type[int] = int
+    signed: bool = False
+    members: tuple[IntEnum, ...] = ()
+
+    @property
+    def mask(self) -> int:
+        """As many ones as it has bits."""
+        return (1 << self.width) - 1
+
+    @property
+    def least(self) -> int:
+        """The least number that fits."""
+        return -(1 << self.width - 1) if self.signed else 0
+
+    @property
+    def most(self) -> int:
+        """The greatest number that fits."""
+        return self.least + self.mask
+
+    @property
+    def allowed(self) -> str:
+        """What fits, in words."""
+        if self.members:
+            return ", ".join(one.name for one in sorted(self.members))
+        return f"{self.least} to {self.most}"
+
+    def takes(self, value: int) -> bool:
+        """Whether a value fits."""
+        return value in self.members if self.members else self.least <= value <= self.most
+
+    def read(self, word: int) -> Any:
+        """Take the value out of an instruction.
+
+        Raises:
+            ValueError: Its code is unknown.
+        """
+        code = word >> self.low & self.mask
+        if self.members:
+            if code >= len(self.members):
+                raise ValueError(f"{self.name} {code} is unknown")
+            return self.members[code]
+        negative = self.signed and code > self.most
+        return self.kind(code - (1 << self.width) if negative else code)
+
+
+_TOKEN_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
+OPCODE = Field("opcode", 0, 3, Opcode, members=tuple(Opcode))
+TOKENS = tuple(Field(name, OPCODE.width + bit, 1, bool) for bit, name in enumerate(_TOKEN_NAMES))
+_FIRST = OPCODE.width + len(TOKENS)  # the first bit of what an opcode has of its own
+
+
+def of_opcodes(config: VtaConfig, *, old: bool) -> dict[Opcode, list[Field]]:
+    """Return the fields that each opcode has beside itself and the tokens, the lowest bits first.
+
+    Args:
+        config: The machine's sizes.
+        old: Whether memories and ALU operations have 2 bits, and ALU operands are counted as INP elements are.
+
+    Raises:
+        InputError: They need more bits than there are.
+    """
+    return {
+        Opcode.LOAD: _load(old=old),
+        Opcode.STORE: _store(old=old),
+        Opcode.GEMM: _gemm(config),
+        Opcode.FINISH: [],
+        Opcode.ALU: _alu(config, old=old),
+    }
+
+
+def of_uops(config: VtaConfig) -> list[Field]:
+    """Return the fields of a micro-op.
+
+    Raises:
+        InputError: They need more bits than there are.
+    """
+    indices = {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT}
+    widths = [Field(name, 0, config.log_depth(memory)) for name, memory in indices.items()]
+    return _placed("micro-ops", widths, 0, UOP_BYTES * 8)
+
+
+def _load(*, old: bool) -> list[Field]:
+    pads = [Field(name, 0, 4) for name in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")]
+    return _transfer(Field("memory", 0, 2 if old else 3, Memory, members=_LOADED), pads)
+
+
+def _store(*, old: bool) -> list[Field]:
+    # Two bits have no room for OUT, which is the only one that is ever stored.
+    members = (Memory.OUT, *_LOADED[1:]) if old else tuple(Memory)
+    return _transfer(Field("memory", 0, 2 if old else 3, Memory, members=members), [])
+
+
+def _transfer(memory: Field, pads: list[Field]) -> list[Field]:
+    sizes = [Field(name, 0, 16) for name in ("y_size", "x_size", "x_stride")]
+    return _words("LOAD and STORE", [memory, Field("sram_base", 0, 16), Field("dram_base", 0, 32)], [*sizes, *pads])
+
+
+def _gemm(config: VtaConfig) -> list[Field]:
+    memories = {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT}
+    return _words("GEMM", _loops(config, Field("reset", 0, 1, bool)), _factors(config, memories))
+
+
+def _alu(config: VtaConfig, *, old: bool) -> list[Field]:
+    factors = _factors(config, {"dst": Memory.ACC, "src": Memory.INP if old else Memory.ACC})
+    operations = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR) if old else tuple(AluOp)
+    op = Field("op", 0, 2 if old else 3, AluOp, members=operations)
+    last = [op, Field("use_imm", 0, 1, bool), Field("imm", 0, 16, signed=True)]
+    return _words("ALU", _loops(config, Field("", 0, 1)), [*factors, *last])
+
+
+def _loops(config: VtaConfig, reset: Field) -> list[Field]:
+    depth = config.log_depth(Memory.UOP)
+    uops = [Field("uop_bgn", 0, depth), Field("uop_end", 0, depth + 1)]
+    return [reset, *uops, Field("iter_out", 0, 14), Field("iter_in", 0, 14)]
+
+
+def _factors(config: VtaConfig, memories: Mapping[str, Memory]) -> list[Field]:
+    return [
+        Field(f"{name}_factor_{loop}", 0, config.log_depth(memory))
+        for name, memory in memories.items()
+        for loop in ("out", "in")
+    ]
+
+
+def _words(what: str, first: list[Field], second: list[Field]) -> list[Field]:
+    return [*_placed(what, first, _FIRST, _WORD), *_placed(what, second, _WORD, 2 * _WORD)]
+
+
+def _placed(what: str, fields: Iterable[Field], low: int, end: int) -> list[Field]:
+    """Put fields one behind the other; those without a name are gaps."""
+    found = []
+    for field in fields:
+        found.append(field._replace(low=low))
+        low += field.width
+    if low > end:
+        raise InputError(
+            f"the fields of {what} need {low - end} bit(s) more than there are with such large memories",
+            hint=f"make the SRAM smaller; the default configuration is {DEFAULT.name}",
+        )
+    return [field for field in found if field.name]

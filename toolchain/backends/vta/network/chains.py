@@ -1,0 +1,230 @@
+"""What follows a layer of a quantized network up to its int8 result, as arithmetic on whole numbers.
+
+A scale of 2^-e is the exponent e. Sums of products have the exponents of data and weights added up; a result with a
+smaller exponent is those sums, shifted right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.backends.graph.patterns import limits
+from toolchain.backends.graph.quantization import known
+from toolchain.backends.graph.values import Operation, Value
+
+QUANTIZE = "`toolchain quantize` writes a network that VTA can compute"
+STAYS = "it runs on the CPU; leave it so, or change the network"
+
+_LEAST, _GREATEST = -128, 127
+_MOST_SHIFT, _MOST_RESIDUAL_SHIFT = 30, 15
+_MOST_SUM = 2**31 - 1
+_HALF = 0.5
+
+Readers = dict[Value, list[Operation]]
+"""By value, the operations that read it."""
+
+
+class UnfitError(Exception):
+    """A layer that VTA cannot compute.
+
+    Args:
+        cause: Why.
+        hint: What helps.
+    """
+
+    def __init__(self, cause: str, hint: str = STAYS) -> None:
+        super().__init__(cause)
+        self.cause, self.hint = cause, hint
+
+
+@dataclass
+class Chain:
+    """What is done to the sums of a layer.
+
+    Attributes:
+        end: The operation that makes int8 of them.
+        bias: What is added to each output channel.
+        residual: The operation that makes numbers of the int8 tensor that is added; None if there is none.
+        bounds: Least and greatest value of each activation, in order.
+    """
+
+    end: Operation
+    bias: NDArray[np.float64]
+    residual: Operation | None = None
+    bounds: list[tuple[float, float]] = field(default_factory=list)
+
+
+def is_dequantize(operation: Operation | None) -> bool:
+    """Whether an operation makes float32 of whole numbers, on a grid that is known ahead of time."""
+    return _is_rounding(operation, "dequantize")
+
+
+def _is_rounding(operation: Operation | None, name: str) -> bool:
+    return operation is not None and operation.name == name and _on_constants(operation)
+
+
+def _on_constants(operation: Operation) -> bool:
+    return all(one.constant is not None for one in operation.inputs[1:])
+
+
+def exponent(operation: Operation, what: str) -> int:
+    """Return the exponent of a `quantize` or `dequantize`.
+
+    Args:
+        operation: The operation.
+        what: Names its tensor in the refusal.
+
+    Raises:
+        UnfitError: The tensor is not int8 with zero in the middle and one power of two as its scale.
+    """
+    source, scale, zero = operation.inputs
+    dtype = operation.out.dtype if operation.name == "quantize" else source.dtype
+    if dtype != "int8":
+        raise UnfitError(f"the type of {what} is {dtype}, not int8", QUANTIZE)
+    if np.unique(scale.array).size != 1:
+        raise UnfitError(f"the scales of {what} differ between channels", QUANTIZE)
+    if zero.array.any():
+        raise UnfitError(f"the zero point of {what} is not 0", QUANTIZE)
+    number = float(scale.array.flat[0])
+    mantissa, power = math.frexp(number)
+    if mantissa != _HALF:
+        raise UnfitError(f"the scale of {what}, {number:g}, is no power of two", QUANTIZE)
+    return 1 - power
+
+
+def follow(value: Value, channels: int, readers: Readers) -> Chain:
+    """Return what is done to the sums of a layer.
+
+    Args:
+        value: The sums.
+        channels: Output channels of the layer.
+        readers: Who reads what.
+
+    Raises:
+        UnfitError: They do not become int8, or something is done to them that VTA cannot do.
+    """
+    bias, residual, bounds = np.zeros(channels), None, list[tuple[float, float]]()
+    while True:
+        reader = _only_reader(value, readers)
+        if _is_rounding(reader, "quantize"):
+            return Chain(reader, bias, residual, bounds)
+        limited, other = limits(reader), _other(reader, value)
+        if limited is not None:
+            bounds.append(limited)
+        elif other is None or bounds:
+            raise UnfitError(f"{reader.name or 'what'} follows it before its result is int8")
+        elif (numbers := known(other)) is not None:
+            bias = bias + _along_channels(numbers, channels, len(value.shape or ()))
+        elif residual is None:
+            residual = _addend(other, value)
+        else:
+            raise UnfitError("more than one tensor is added to it")
+        value = reader.out
+
+
+def _only_reader(value: Value, readers: Readers) -> Operation:
+    if value.readers != 1 or value.escapes:
+        raise UnfitError("its result is read as floats: it is not quantized in the file", QUANTIZE)
+    return readers[value][0]
+
+
+def _other(reader: Operation, value: Value) -> Value | None:
+    """Return what is added to a value; None if the operation is no sum."""
+    if reader.name != "add":
+        return None
+    first, second = reader.inputs
+    return second if first is value else first
+
+
+def _along_channels(numbers: NDArray[np.float64], channels: int, rank: int) -> NDArray[np.float64]:
+    shape = (1,) * (rank - numbers.ndim) + numbers.shape
+    if any(size != 1 for axis, size in enumerate(shape) if axis != 1):
+        raise UnfitError("a constant is added to it that is not the same for a whole channel")
+    return np.broadcast_to(numbers.reshape(-1), (channels,))
+
+
+def _addend(other: Value, value: Value) -> Operation:
+    maker = other.maker
+    if maker is None or not is_dequantize(maker):
+        raise UnfitError("what is added to it is not int8: it is not quantized in the file", QUANTIZE)
+    if other.shape != value.shape:
+        raise UnfitError("what is added to it has another shape")
+    return maker
+
+
+@dataclass(frozen=True)
+class Integers:
+    """A chain as whole numbers.
+
+    Attributes:
+        shift: Right shift of the sums.
+        bias: One number for each channel, with half a step: a shift rounds down.
+        residual_shift: Left shift of the residual; None if there is none.
+        low: Lower bound of the result.
+        high: Upper bound.
+    """
+
+    shift: int
+    bias: NDArray[np.int32]
+    residual_shift: int | None
+    low: int
+    high: int
+
+
+def integers(chain: Chain, weights: NDArray[np.int8], sums: int) -> Integers:
+    """Return a chain as whole numbers.
+
+    Args:
+        chain: The chain.
+        weights: OIHW.
+        sums: Exponent of the sums of products.
+
+    Raises:
+        UnfitError: A shift is out of range, or a sum may be.
+    """
+    result = exponent(chain.end, "its result")
+    shift = _shift(sums - result, _MOST_SHIFT, "its sums would have to be shifted right")
+    residual_shift = None
+    if chain.residual is not None:
+        added = sums - exponent(chain.residual, "what is added to it")
+        residual_shift = _shift(added, _MOST_RESIDUAL_SHIFT, "what is added to it would have to be shifted left")
+    bias = _whole(chain.bias, sums, shift)
+    _check_sums(weights, bias, residual_shift)
+    return Integers(shift, bias.astype(np.int32), residual_shift, *_bounds(chain, result))
+
+
+def _shift(bits: int, most: int, what: str) -> int:
+    if not 0 <= bits <= most:
+        raise UnfitError(f"{what} by {bits} bits, and VTA's kernels can by 0 to {most}", QUANTIZE)
+    return bits
+
+
+def _whole(bias: NDArray[np.float64], sums: int, shift: int) -> NDArray[np.float64]:
+    """Return a bias in units of the sums, with half a step of the result.
+
+    All that is below a unit may be cut off: with it or without, a sum lies on the same side of the next half.
+    """
+    units = np.ldexp(bias, sums)
+    return np.floor(units + 2.0 ** (shift - 1)) if shift else np.rint(units)
+
+
+def _check_sums(weights: NDArray[np.int8], bias: NDArray[np.float64], residual_shift: int | None) -> None:
+    products = np.abs(weights.astype(np.int64)).sum(axis=(1, 2, 3)) * -_LEAST
+    added = 0 if residual_shift is None else -_LEAST << residual_shift
+    largest = float((products + np.abs(bias) + added).max())
+    if not largest <= _MOST_SUM:
+        raise UnfitError(f"its sums may reach {largest:g}, and int32 ends at {_MOST_SUM}", QUANTIZE)
+
+
+def _bounds(chain: Chain, result: int) -> tuple[int, int]:
+    """Return the least and greatest result: rounding keeps the order, so bounds may be rounded instead of numbers."""
+    ends = np.array([_LEAST, _GREATEST], float)
+    for least, greatest in chain.bounds:
+        lower, upper = np.clip(np.rint(np.ldexp([least, greatest], result)), _LEAST, _GREATEST)
+        ends = np.minimum(np.maximum(ends, lower), upper)
+    low, high = ends
+    return int(low), int(high)

@@ -1,0 +1,173 @@
+"""Split a quantized network: convolutions of int8 tensors become calls of VTA's kernels, the rest stays as it is.
+
+Between two kernels tensors stay packed, in int8. Where something else reads or writes them, they change layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.cpu.kernels.emit import Argument, kernel
+from toolchain.backends.graph import fold
+from toolchain.backends.graph.kernels import called, rooted
+from toolchain.backends.graph.values import Block, Value, read, shape_of
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.network import packing
+from toolchain.backends.vta.network.patterns import Match, Refusal, find
+
+__all__ = ["Partitioned", "Refusal", "partitioned"]
+
+_ENTRY = "main"
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A network that was split.
+
+    Attributes:
+        module: The Relax module. Each kernel of VTA is a function without a body whose attribute `EXACT` says what it
+            computes, and `LAYER` as what it is tuned; `layers.Conv2d` says on which tensors.
+        refused: The layers that stay on the CPU although others like them do not.
+    """
+
+    module: tvm.IRModule
+    refused: tuple[Refusal, ...]
+
+
+def partitioned(module: tvm.IRModule, config: VtaConfig = DEFAULT) -> Partitioned:
+    """Split an imported network.
+
+    Args:
+        module: A Relax module whose weights are constants; only its function `main` is rewritten.
+        config: The machine.
+    """
+    transform = relax.transform
+    first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
+    module = _folded(tvm.transform.Sequential(first)(module))
+    builder = relax.BlockBuilder(module)
+    blocks, refused = list[Any](), list[Refusal]()
+    for block in module[_ENTRY].body.blocks:
+        blocks.append(block)
+        if isinstance(block, relax.DataflowBlock):
+            values = read(block, module)
+            matches, others = find(values, config)
+            blocks[-1] = _Writer(values, matches, builder, config).run()
+            refused += others
+    main = _with_body(module[_ENTRY], relax.SeqExpr(blocks, module[_ENTRY].body.body))
+    last = [transform.Normalize(), transform.DeadCodeElimination()]
+    return Partitioned(tvm.transform.Sequential(last)(_with_main(builder.get(), main)), tuple(refused))
+
+
+def _folded(module: tvm.IRModule) -> tvm.IRModule:
+    """Compute ahead of time what follows from constants, but not from int8 weights: they are parameters meanwhile."""
+    main, held = module[_ENTRY], dict[Any, Any]()
+
+    def hidden(constant: Any) -> Any:
+        if str(constant.ty.dtype) != "int8" or not shape_of(constant.ty):
+            return constant
+        if constant not in held:
+            held[constant] = relax.Var(f"held{len(held)}", constant.ty)
+        return held[constant]
+
+    body = tvm_ffi.structural_map(main.body, (tvm.ir.GenericConst, hidden))
+    if not held:
+        return fold.folded(module)
+    opened = _with_body(main, body, [*main.params, *held.values()])
+    folded = fold.folded(_with_main(module, opened))
+    weights = {variable: constant.value for constant, variable in held.items()}
+    bound: tvm.IRModule = relax.transform.BindParams(_ENTRY, weights)(folded)
+    return bound
+
+
+def _with_body(main: relax.Function, body: Any, params: Sequence[Any] | None = None) -> relax.Function:
+    params = list(main.params) if params is None else params
+    return relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
+
+
+def _with_main(module: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
+    functions = {**dict(module.functions_items()), module.get_global_var(_ENTRY): main}
+    return tvm.IRModule(functions, module.attrs, module.global_infos)
+
+
+def _kernel(layer: Conv2d, config: VtaConfig) -> tirx.PrimFunc:
+    """Return a layer's kernel, without a body."""
+    tensors = enumerate(layer.arguments(config))
+    function = kernel([Argument(f"tensor{at}", *one) for at, one in tensors], lambda *_: T.evaluate(0), {})
+    return called(function.with_body(rooted(function.body)), {LAYER: layer.task().to_json(), EXACT: layer.to_json()})
+
+
+class _Writer:
+    """Writes one block. What nobody reads any more stays: that is dead code, as are changes of layout without reader.
+
+    Args:
+        block: The operations.
+        matches: The layers that VTA computes.
+        builder: What collects the module's functions.
+        config: The machine.
+    """
+
+    def __init__(self, block: Block, matches: Sequence[Match], builder: relax.BlockBuilder, config: VtaConfig) -> None:
+        self._block, self._builder, self._config, self._lanes = block, builder, config, config.block
+        self._matches = {match.out.variable: match for match in matches}
+        self._packed: dict[Value, Any] = {}
+        self._bindings: list[Any] = []
+
+    def run(self) -> relax.DataflowBlock:
+        """Return the new block."""
+        for variable, binding in self._block.origins.items():
+            match = self._matches.get(variable)
+            if match is None:
+                self._bindings.append(binding)
+            else:
+                self._write(match)
+        return relax.DataflowBlock(self._bindings)
+
+    def _write(self, match: Match) -> None:
+        out = match.out
+        shape = packing.packed_shape(out.shape or (), self._lanes)
+        arguments, kind = relax.Tuple(self._arguments(match)), relax.TensorType(shape, "int8")
+        # One function for all layers that are the same: the builder knows what it has.
+        name = "vta_conv_{}x{}_kernel".format(*match.layer.kernel)
+        function = self._builder.add_func(_kernel(match.layer, self._config), name)
+        call = relax.op.call_tir(function, arguments, kind)
+        self._packed[out] = self._new(f"{out.variable.name}_packed", shape, call)
+        self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
+
+    def _arguments(self, match: Match) -> list[Any]:
+        """Return what the layer's kernel is called with."""
+        lanes, shift = self._lanes, match.layer.residual_shift
+        arguments = [self._in_blocks(match.data), _constant(packing.packed_weights(match.weights, lanes))]
+        if match.layer.bias:
+            arguments.append(_constant(packing.packed_bias(match.bias, lanes)))
+        if match.residual is not None and shift is not None:
+            arguments += [self._in_blocks(match.residual), _constant(packing.residual_weights(shift, lanes))]
+        return arguments
+
+    def _in_blocks(self, value: Value) -> Any:
+        """Return the variable that holds a tensor in blocks."""
+        if value not in self._packed:
+            plain = value.variable
+            shape = packing.packed_shape(value.shape or (), self._lanes)
+            self._packed[value] = self._new(f"{plain.name}_packed", shape, packing.packed(plain, self._lanes))
+        return self._packed[value]
+
+    def _bind(self, variable: Any, expression: Any) -> Any:
+        self._bindings.append(relax.VarBinding(variable, expression))
+        return variable
+
+    def _new(self, name: str, shape: Sequence[int], expression: Any) -> Any:
+        return self._bind(relax.DataflowVar(name, relax.TensorType(shape, "int8")), expression)
+
+
+def _constant(array: NDArray[Any]) -> Any:
+    return relax.const(array, str(array.dtype))

@@ -1,0 +1,186 @@
+"""Find the layers of a quantized network that VTA can compute, and say of the others why it cannot.
+
+What is looked for is dequantize, convolution, bias, sum with another int8 tensor, activation, quantize.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.backends.graph.values import Block, Operation, Value, four, pair
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.backends.vta.network.chains import (
+    QUANTIZE,
+    Readers,
+    UnfitError,
+    exponent,
+    follow,
+    integers,
+    is_dequantize,
+)
+from toolchain.backends.vta.network.packing import filled, image
+
+_CONV, _DENSE = "nn.conv2d", "matmul"
+_MOST_PADDING = 15  # of four bits
+_MOST_SIZE = 2**16 - 1
+_MATRIX, _IMAGE = 2, 4  # dimensions
+
+Edges = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A layer that stays on the CPU.
+
+    Attributes:
+        layer: Which one: its number in the order of the file, and its shapes.
+        cause: Why VTA does not compute it.
+        hint: What helps.
+    """
+
+    layer: str
+    cause: str
+    hint: str
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A layer that VTA computes.
+
+    Attributes:
+        layer: What it computes.
+        data: Its int8 input.
+        weights: OIHW.
+        bias: One number for each output channel, half a step of the rounding included.
+        residual: The int8 tensor that is added; None if there is none.
+        out: Its int8 result.
+    """
+
+    layer: Conv2d
+    data: Value
+    weights: NDArray[np.int8]
+    bias: NDArray[np.int32]
+    residual: Value | None
+    out: Value
+
+
+def find(block: Block, config: VtaConfig) -> tuple[list[Match], list[Refusal]]:
+    """Return the layers of a block that VTA computes, and the convolutions and quantized dense layers that it does not.
+
+    Args:
+        block: The operations, with constants folded but for int8 weights.
+        config: The machine.
+    """
+    readers: Readers = defaultdict(list)
+    for operation in block.operations:
+        for value in operation.inputs:
+            readers[value].append(operation)
+    matches: list[Match] = []
+    refused: list[Refusal] = []
+    for number, operation in enumerate(filter(_is_layer, block.operations), 1):
+        try:
+            matches.append(_match(operation, readers, config))
+        except UnfitError as unfit:
+            refused.append(Refusal(_name(number, operation), unfit.cause, unfit.hint))
+    return matches, refused
+
+
+def _is_layer(operation: Operation) -> bool:
+    if operation.name != _DENSE:
+        return operation.name == _CONV
+    return all(len(one.shape or ()) == _MATRIX for one in operation.inputs) and is_dequantize(operation.inputs[0].maker)
+
+
+def _name(number: int, operation: Operation) -> str:
+    kind = "convolution" if operation.name == _CONV else "dense layer"
+    data, weights, out = (
+        "x".join(map(str, one.shape)) if one.shape else "?" for one in (*operation.inputs, operation.out)
+    )
+    return f"{kind} {number}: {data}, {weights} -> {out}"
+
+
+def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
+    data, outside = _source(operation.inputs[0])
+    if data is None or not is_dequantize(data) or data.inputs[0].variable is None:
+        raise UnfitError("its input is floats: it is not quantized in the file", QUANTIZE)
+    window = _window(operation, outside, config) if operation.name == _CONV else {}
+    array = _weights(operation)
+    outputs, inputs = array.shape[:2]
+    chain = follow(operation.out, outputs, readers)
+    sums = exponent(data, "its input") + exponent(_rounding_of(operation.inputs[1]), "its weights")
+    whole = integers(chain, array, sums)
+    batch, _, height, width = image(data.out.shape or ())
+    layer = Conv2d(
+        batch=batch,
+        height=height,
+        width=width,
+        in_channels=filled(inputs, config.block),
+        out_channels=filled(outputs, config.block),
+        shift=whole.shift,
+        low=whole.low,
+        high=whole.high,
+        bias=bool(whole.bias.any()),
+        residual_shift=whole.residual_shift,
+        **window,
+    )
+    residual = None if chain.residual is None else chain.residual.inputs[0]
+    return Match(layer, data.inputs[0], array, whole.bias, residual, chain.end.out)
+
+
+def _source(value: Value) -> tuple[Operation | None, Edges]:
+    """Return what makes the numbers that a layer reads, and what they are padded with at each edge after that."""
+    maker = value.maker
+    if maker is None or maker.name != "pad":
+        return maker, (0, 0, 0, 0)
+    *before, top, left = map(int, maker.values[:_IMAGE])
+    *behind, bottom, right = map(int, maker.values[_IMAGE:])
+    if any(before) or any(behind):
+        raise UnfitError("its channels are padded")
+    return maker.inputs[0].maker, (top, left, bottom, right)
+
+
+def _window(operation: Operation, outside: Edges, config: VtaConfig) -> dict[str, Any]:
+    """Return how a convolution's window moves."""
+    how, shape = operation.attributes, operation.inputs[1].shape or ()
+    if int(how.groups) != 1:
+        raise UnfitError(f"it has {how.groups} groups, and VTA multiplies all channels with all")
+    if pair(how.dilation) != (1, 1):
+        raise UnfitError("its window is dilated")
+    if (str(how.data_layout), str(how.kernel_layout), str(how.out_layout)) != ("NCHW", "OIHW", "NCHW"):
+        raise UnfitError("its tensors are not NCHW")
+    kernel, stride = pair(shape[2:]), pair(how.strides)
+    padding = four(np.add(four(how.padding), outside))
+    if max(padding) > _MOST_PADDING:
+        raise UnfitError(f"its padding is {max(padding)}, and an instruction pads by {_MOST_PADDING} at most")
+    if kernel[0] * kernel[1] > min(config.wgt_depth, config.inp_depth) or max(stride) >= config.inp_depth:
+        raise UnfitError(f"its window of {kernel[0]}x{kernel[1]} does not fit VTA's memories")
+    if max(operation.inputs[0].shape or ()) > _MOST_SIZE:
+        raise UnfitError(f"its input is larger than {_MOST_SIZE} one way")
+    return {"kernel": kernel, "stride": stride, "padding": padding}
+
+
+def _rounding_of(weights: Value) -> Operation:
+    """Return what makes numbers of constant int8 weights."""
+    maker = weights.maker
+    if maker is not None and maker.name == "permute_dims":
+        maker = maker.inputs[0].maker
+    if maker is None or not is_dequantize(maker) or maker.inputs[0].constant is None:
+        kind = "floats: they are not quantized in the file" if weights.constant is not None else "no constants"
+        raise UnfitError(f"its weights are {kind}", QUANTIZE)
+    return maker
+
+
+def _weights(operation: Operation) -> NDArray[np.int8]:
+    """Return int8 weights as OIHW."""
+    value = operation.inputs[1]
+    held = _rounding_of(value).inputs[0].array
+    if operation.name == _CONV:
+        return held
+    matrix = held if value.maker is not None and value.maker.name == "permute_dims" else held.T
+    return matrix[:, :, None, None]

@@ -1,0 +1,46 @@
+"""Bundles: a compiled network with all that a board needs to run it; read, checked, and packed into one file."""
+
+from toolchain.bundle.folder import Bundle, Reference, check_target, load, records, replacing
+from toolchain.bundle.manifest import (
+    GRAPH,
+    GRAPH_TEXT,
+    LIBRARY,
+    MANIFEST,
+    PARAMS,
+    RECORDS,
+    REFERENCE,
+    FileRecord,
+    Manifest,
+    Modelled,
+    Tuned,
+    read_manifest,
+)
+from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
+from toolchain.bundle.package import check_package_target, pack, unpack
+
+__all__ = [
+    "ARTIFACT",
+    "GRAPH",
+    "GRAPH_TEXT",
+    "LAYERS",
+    "LIBRARY",
+    "MANIFEST",
+    "PARAMS",
+    "RECORDS",
+    "REFERENCE",
+    "Bundle",
+    "FileRecord",
+    "Manifest",
+    "Modelled",
+    "Reference",
+    "Tuned",
+    "check_package_target",
+    "check_target",
+    "load",
+    "oci_manifest",
+    "pack",
+    "read_manifest",
+    "records",
+    "replacing",
+    "unpack",
+]

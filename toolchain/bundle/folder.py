@@ -1,0 +1,184 @@
+"""A bundle in its folder: written, read and checked against its manifest."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from toolchain import files, outputs, tensors
+from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, read_manifest
+from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
+from toolchain.errors import InputError, VerificationError
+from toolchain.tensors import Tensors
+
+_WHAT = "a bundle"
+_FEW_NAMES = 5
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a bundle's outputs are compared with.
+
+    Attributes:
+        runtime: What computed them, with its version.
+        inputs: Inputs by name.
+        outputs: The outputs for them, by name.
+        tolerance: Limit for the relative difference, where the dtype's own is not the right one.
+    """
+
+    runtime: str
+    inputs: Tensors
+    outputs: Tensors
+    tolerance: float | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
+        named = {f"input.{name}": value for name, value in self.inputs.items()}
+        named |= {f"output.{name}": value for name, value in self.outputs.items()}
+        limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
+        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit})
+
+    @classmethod
+    def read(cls, path: Path) -> Reference:
+        """Read it.
+
+        Raises:
+            VerificationError: The file is not readable.
+        """
+        parts: dict[str, dict[str, NDArray[Any]]] = {"input": {}, "output": {}}
+        for key, value in tensors.load(path).items():
+            kind, _, name = key.partition(".")
+            parts.setdefault(kind, {})[name] = value
+        notes = tensors.notes(path)
+        try:
+            limit = float(notes["tolerance"]) if "tolerance" in notes else None
+        except ValueError as fault:
+            raise VerificationError(f"{path.name} has a tolerance that is no number", details=str(fault)) from fault
+        return cls(notes.get("runtime", "an unnamed reference"), parts["input"], parts["output"], limit)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle in a folder, whose files are what its manifest says.
+
+    Attributes:
+        folder: Where its files are.
+        manifest: Its manifest.
+        digest: SHA-256 of its OCI manifest, which names it everywhere: in reports, packages and on devices.
+    """
+
+    folder: Path
+    manifest: Manifest
+    digest: str
+
+    @property
+    def reference(self) -> Path | None:
+        """File with the reference inputs (`input.<name>`) and outputs (`output.<name>`), if there is one."""
+        return _existing(self.folder / REFERENCE)
+
+    @property
+    def records(self) -> Path | None:
+        """File with the tuning records that were applied, if there is one."""
+        return _existing(self.folder / RECORDS)
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def records(folder: Path) -> dict[str, FileRecord]:
+    """Measure the files of a bundle that is being made."""
+    return {name: recorded(folder / name) for name in LAYERS}
+
+
+def recorded(path: Path) -> FileRecord:
+    """Return the digest and the size of a file."""
+    return FileRecord(files.sha256_file(path), path.stat().st_size)
+
+
+def load(folder: Path, named: str = "") -> Bundle:
+    """Open a bundle and check every file against the manifest.
+
+    Args:
+        folder: Where it is.
+        named: What errors call it; the folder by default.
+
+    Raises:
+        InputError: The folder holds no bundle.
+        VerificationError: A file is missing or has another digest.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(
+            f"{folder} holds no bundle: there is no {MANIFEST}", hint="`toolchain build MODEL -o DIR` makes one"
+        )
+    manifest = read_manifest(path.read_bytes(), named or str(folder))
+    _check_files(folder, manifest, named or str(folder))
+    _check_records(folder, manifest, named or str(folder))
+    return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
+
+
+def foreign(folder: Path) -> str:
+    """Say what shows that a folder is more than an earlier bundle, or none; empty if a newer one may replace it."""
+    known = {MANIFEST, *LAYERS, *(name for name, _media in COMPANIONS.values())}
+    own = {item.name for item in folder.iterdir() if item.name in known and item.is_file() and not item.is_symlink()}
+    strangers = sorted({item.name for item in folder.iterdir()} - own)
+    if strangers:
+        return f"it holds {', '.join(strangers[:_FEW_NAMES])}"
+    if MANIFEST not in own:
+        return f"it holds no {MANIFEST}"
+    try:
+        read_manifest((folder / MANIFEST).read_bytes(), str(folder))
+    except VerificationError as fault:
+        return f"{fault.message}\n{fault.details}"
+    return ""
+
+
+def check_target(folder: Path) -> None:
+    """See that a bundle can go to a folder.
+
+    Raises:
+        InputError: It cannot be written, or holds something else than a bundle.
+    """
+    outputs.check_folder(folder, _WHAT, foreign)
+
+
+def replacing(folder: Path) -> AbstractContextManager[Path]:
+    """Fill a folder aside and let it take the place of an older bundle in one step at the end.
+
+    Raises:
+        InputError: As `check_target`.
+    """
+    return outputs.replacing(folder, _WHAT, foreign)
+
+
+def _check_files(folder: Path, manifest: Manifest, named: str) -> None:
+    if set(manifest.files) != set(LAYERS):
+        raise VerificationError(f"the manifest of {named} lists other files", details=", ".join(manifest.files))
+    for name, wanted in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise VerificationError(f"{name} is missing from {named}", hint="build the bundle again")
+        found = recorded(path)
+        if found != wanted:
+            raise VerificationError(
+                f"{name} in {named} is not the file that was built",
+                details=f"expected {wanted.size} bytes, sha256 {wanted.sha256}\n"
+                f"found    {found.size} bytes, sha256 {found.sha256}",
+                hint="build the bundle again, or fetch the package again",
+            )
+
+
+def _check_records(folder: Path, manifest: Manifest, named: str) -> None:
+    """The records may be left out, as a device has no use for them; others must not stand in for them."""
+    path = folder / RECORDS
+    wanted = manifest.records.sha256 if manifest.records else ""
+    if path.is_file() and files.sha256_file(path) != wanted:
+        raise VerificationError(
+            f"{RECORDS} in {named} does not hold the records that were applied",
+            hint="build the bundle again, or fetch the package again",
+        )

@@ -1,0 +1,111 @@
+"""The command line: the only place that prints and exits. Commands, and what they need, are imported when they run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain import __version__
+from toolchain.cli.commands import COMMANDS
+from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
+from toolchain.cli.lazy import LazyGroup
+from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own, value_of
+from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from toolchain.failure import Failure
+
+_AGAIN_S = 0.01  # later than where it came, sooner than anybody presses it again
+
+
+@click.group(cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="toolchain")
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@click.pass_context
+def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _debugging
+    """Compile a neural network for your board, deploy it over SSH, check it and measure it there."""
+    context.obj = Console()
+
+
+def main() -> None:
+    """Run the command line; every failure becomes a message and the exit code of its kind."""
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.unraisablehook = functools.partial(_again, sys.unraisablehook)
+    try:
+        found = cli.main(standalone_mode=False)
+        if isinstance(found, Result):
+            print_result(found)
+            found = _show(found.fault) if found.fault else 0
+    except BrokenPipeError:  # `toolchain ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (Exception, KeyboardInterrupt) as fault:  # noqa: BLE001 - what is no error of ours is told as internal
+        code = _show(fault)
+        if _json_is_asked(sys.argv[1:]):
+            print_json(failure_of(fault).document())
+        sys.exit(code)
+    finally:
+        SCREEN.close()
+    sys.exit(found if isinstance(found, int) else 0)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    """End on SIGTERM as on Ctrl-C: through every `finally`."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _again(before: Callable[[sys.UnraisableHookArgs], object], found: sys.UnraisableHookArgs) -> None:
+    """Let an interrupt come again that came where nothing can be raised, as in a destructor; it would be lost."""
+    if isinstance(found.exc_value, KeyboardInterrupt):
+        timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+    else:
+        before(found)
+
+
+def _json_is_asked(words: Sequence[str]) -> bool:
+    """Tell whether a program reads standard output; the words may be wrong in any other way."""
+    name = next((word for word in words if not word.startswith("-")), "")
+    command = cli.get_command(click.Context(cli), name)
+    if isinstance(command, ReportingCommand) and "--json" in command.kinds:
+        return value_of(words, "--json") == STDOUT
+    return "--json" in own(words)
+
+
+def _debugging() -> bool:
+    return "--debug" in sys.argv or bool(os.environ.get("TOOLCHAIN_DEBUG"))
+
+
+def _show(fault: BaseException) -> int:
+    """Tell people what ended the command; return its exit code."""
+    SCREEN.close()
+    if _debugging() and not isinstance(fault, click.Abort | click.ClickException | KeyboardInterrupt):
+        traceback.print_exception(fault)
+    failure = failure_of(fault)
+    if isinstance(fault, click.ClickException):
+        fault.show()
+    elif failure.exit_code in {EXIT_INTERNAL, EXIT_INTERRUPTED}:
+        SCREEN.say(failure.message)
+    else:
+        SCREEN.say(f"error: {failure.message}")
+    if not isinstance(fault, click.ClickException):
+        _show_more(failure)
+    return EXIT_INTERNAL if failure.exit_code is None else failure.exit_code
+
+
+def _show_more(failure: Failure) -> None:
+    if failure.details:
+        SCREEN.say("\n".join(f"  {line}" for line in failure.details.splitlines()))
+    if failure.hint:
+        SCREEN.say(f"hint: {failure.hint}")

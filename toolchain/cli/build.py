@@ -1,0 +1,61 @@
+"""A model becomes a bundle, and a bundle a package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.connection import BoardOptions
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record
+from toolchain.progress import size_text
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of `build`."""
+
+    board: BoardOptions = record(BoardOptions)
+    output: Path | None = option(
+        "-o", "--output", type=options.PATH, help="Folder for the bundle; build/MODEL-BOARD by default."
+    )
+    toolchain: str | None = options.toolchain()
+    model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.InputOptions = record(options.InputOptions)
+    compiling: options.CompileOptions = record(options.CompileOptions)
+
+
+@click.command("build")
+@options.model_argument
+@gathered("asked", BuildOptions)
+@options.json_flag
+@click.pass_obj
+def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: bool) -> Result:
+    """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
+    from toolchain.pipeline import Pipeline, preflight
+
+    kind = asked.board.board(float16=asked.compiling.kernels.float16)
+    wanted = asked.model.model(source, asked.inputs)
+    job = Pipeline(asked.compiling.request(wanted, kind, console.say, asked.toolchain))
+    made = job.build(asked.output, preflight.before_compile(job))
+    document = {"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest}
+    return Result(f"{made.folder}: {made.manifest.name} for {kind.name}, sha256:{made.digest}", document, as_json)
+
+
+@click.command("package")
+@click.argument("folder", type=options.PATH)
+@click.option("-o", "--output", type=options.PATH, required=True, help="The package, such as model.oci.tar.")
+@options.json_flag
+def package(folder: Path, output: Path, *, as_json: bool) -> Result:
+    """Pack the bundle in FOLDER as one OCI image-layout archive."""
+    from toolchain import bundle
+
+    bundle.check_package_target(output)
+    made = bundle.load(folder)
+    bundle.pack(made, output)
+    size = output.stat().st_size
+    document = {"package": str(output), "digest": f"sha256:{made.digest}", "bytes": size}
+    return Result(f"{output}: {size_text(size)}, sha256:{made.digest}", document, as_json)

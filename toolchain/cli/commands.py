@@ -1,0 +1,46 @@
+"""Which commands there are: adding one is a line here, and a function of its name in the module that the line names."""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "boards": {
+        "boards": "List the board types; check a board file.",
+        "doctor": "Say what this machine has and lacks for each board.",
+    },
+    "build": {
+        "build": "Compile MODEL (a zoo name or an .onnx file) for a board into a bundle.",
+        "package": "Pack the bundle in FOLDER as one OCI image-layout archive.",
+    },
+    "completion": {
+        "completion": "Print what makes a shell complete commands, boards, hosts and models; its first lines say how "
+        "to use it."
+    },
+    "containers": {"containers": "Build, list and check the images that hold the cross compilers."},
+    "device": {
+        "bench": "Measure the release that a device runs.",
+        "compare": "Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is.",
+        "deploy": "Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it.",
+        "releases": "List the releases that a device keeps, the current one marked.",
+        "rollback": "Make the release before the current one current again.",
+        "status": "Show what a device is and which release it runs.",
+    },
+    "farm": {"farm": "Serve the lab's devices for tuning over RPC; make virtual boards to test on."},
+    "models": {"model": "List the predefined networks; look into a model."},
+    "quantize": {
+        "quantize": "Quantize the convolutions of MODEL (a zoo name or an .onnx file) to int8, with powers of two as "
+        "scales."
+    },
+    "records": {"records": "Look at tuning records; keep the best, merge them, or export them."},
+    "survey": {
+        "survey": "Try everything on one device with a few NETWORKS, and write a report to send: it names no host and "
+        "no person."
+    },
+    "tuning": {
+        "hardware": "Show what boards say of their hardware over RPC, held against the board file.",
+        "python-runtime": "Build what TVM lacks to use a board's kind of accelerator in Python here.",
+        "tasks": "List the kernels of MODEL that can be tuned: shape, operator, weight, work.",
+        "tune": "Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was.",
+    },
+    "vta": {"vta": "Look into programs of the VTA accelerator."},
+}
+"""The commands of each module here, with the first sentence of each one's help."""

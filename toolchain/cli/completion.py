@@ -1,0 +1,61 @@
+"""What the shell completes: board types, devices of the lab, and models. It waits for nobody, so TVM stays out."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from toolchain.cli.console import Result
+from toolchain.errors import InputError, ToolchainError
+
+
+def boards(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a board type, or the path of a board file."""
+    from toolchain import board
+
+    return _matching(board.names(), incomplete)
+
+
+def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a name of devices.toml; of the board's type where that is named already."""
+    from toolchain import devices
+
+    try:
+        found = devices.load_devices(context.params.get("devices"))
+    except ToolchainError:  # a wrong file is told when the command runs
+        return []
+    kind = context.params.get("board_name")
+    of_kind = [name for name, device in found.items() if device.board == kind]
+    return _matching(of_kind or list(found), incomplete)
+
+
+def models(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a predefined network, or the path of a model, a package or a bundle."""
+    from toolchain.models import zoo
+
+    return _matching(zoo.NAMES, incomplete)
+
+
+def _matching(names: list[str] | tuple[str, ...], incomplete: str) -> list[CompletionItem]:
+    """Return the names that go on like this, and the files where none does."""
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+_USE = {
+    "bash": 'eval "$(toolchain completion bash)" in ~/.bashrc',
+    "zsh": 'eval "$(toolchain completion zsh)" in ~/.zshrc, after compinit',
+    "fish": "toolchain completion fish > ~/.config/fish/completions/toolchain.fish",
+}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(_USE)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> Result:
+    """Print what makes a shell complete commands, boards, hosts and models; its first lines say how to use it."""
+    made = get_completion_class(shell)
+    if made is None:
+        raise InputError(f"click does not know the shell {shell}")
+    source = made(context.find_root().command, {}, "toolchain", "_TOOLCHAIN_COMPLETE").source()
+    return Result(f"# {_USE[shell]}\n{source}")

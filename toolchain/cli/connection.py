@@ -1,0 +1,149 @@
+"""Which board and which device a command's options name, and the connection to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolchain.cli import completion
+from toolchain.cli.gathering import gathered, option
+from toolchain.cli.options import PATH
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.devices import Device
+    from toolchain.farm.boards import Wanted
+    from toolchain.pipeline import Lab
+    from toolchain.shell import SshOptions
+
+
+@dataclass(frozen=True)
+class BoardOptions:
+    """Which board type is meant."""
+
+    board_name: str = option(
+        "--board",
+        default="local",
+        show_default=True,
+        shell_complete=completion.boards,
+        help="Board type, or its .toml.",
+    )
+
+    def board(self, *, float16: bool = False) -> Board:
+        """Load the board type, resolved; with float16, as one that computes in half precision."""
+        from toolchain import board
+
+        kind = board.load(self.board_name).resolved()
+        return kind.in_float16() if float16 else kind
+
+
+@dataclass(frozen=True)
+class DeviceOptions(BoardOptions):
+    """Which device is meant, and how it is reached."""
+
+    host: str | None = option(
+        "--host", shell_complete=completion.hosts, help="user@address[:port], or a name in devices.toml."
+    )
+    devices: Path | None = option(
+        "--devices", type=PATH, help="The lab's devices.toml; by default the project's and yours."
+    )
+    root: str | None = option("--root", help="Folder on the device, instead of the board's.")
+    identity: Path | None = option("-i", "--identity", type=PATH, help="SSH private key.")
+    ssh_config: Path | None = option("--ssh-config", type=PATH, help="SSH configuration, instead of ~/.ssh/config.")
+    known_hosts: tuple[Path, ...] = option(
+        "--known-hosts", type=PATH, multiple=True, help="Trusted host keys, instead of ~/.ssh/known_hosts."
+    )
+
+    def lab(self, kind: Board) -> dict[str, Device]:
+        """Return the devices of the lab by name; for this machine none are asked for."""
+        from toolchain.devices import load_devices
+
+        return {} if kind.connection == "local" else load_devices(self.devices)
+
+    def device(self, kind: Board) -> Device:
+        """Decide which device of a board type is meant; nothing is asked of it.
+
+        Raises:
+            InputError: No device was named and none can be chosen, or a named one is of another type.
+        """
+        from toolchain.devices import find_device
+
+        return find_device(kind, self.host, self.lab(kind))
+
+    def folder(self) -> str:
+        """Return the folder on the device; empty for the board's own.
+
+        Raises:
+            InputError: It is no folder for a device.
+        """
+        from toolchain.devices import check_root
+
+        return check_root(self.root) if self.root else ""
+
+    def ssh(self) -> SshOptions:
+        """Return how the user, and the environment, want devices to be reached."""
+        from toolchain.shell import SshOptions
+
+        return SshOptions(
+            config_file=self.ssh_config,
+            known_hosts=self.known_hosts,
+            identity=self.identity,
+            password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
+        )
+
+    def boards(self, kind: Board, what: str, tracker: str | None = None, key: str | None = None) -> Wanted:
+        """Say which boards are measured on; nothing is asked of them.
+
+        Args:
+            kind: The board type.
+            what: What is tuned or looked at; others who want the boards are told.
+            tracker: Address of a tracker of the user's own; None for the farm's.
+            key: Key of the boards at that tracker; None for the board type.
+
+        Raises:
+            InputError: The options exclude each other, or are none.
+        """
+        from toolchain.farm.boards import Wanted, parse_tracker
+
+        return Wanted(
+            board=kind,
+            host=self.host or "",
+            devices=self.lab(kind),
+            ssh=self.ssh(),
+            root=self.folder(),
+            tracker=parse_tracker(tracker) if tracker else None,
+            key=key or "",
+            purpose=f"tune {what}",
+        )
+
+
+@contextlib.contextmanager
+def open_device(kind: Board, options: DeviceOptions, say: Callable[[str], None] = lambda _line: None) -> Iterator[Lab]:
+    """Connect to the device that a command's options name.
+
+    Args:
+        kind: The board type, resolved.
+        options: The options.
+        say: Told which file of devices names the device.
+
+    Raises:
+        InputError: There is no such device.
+        DeviceError: It cannot be reached.
+    """
+    from toolchain.devices import whence
+    from toolchain.pipeline import preflight
+
+    device = options.device(kind)
+    if kind.connection != "local" and (source := whence(device, options.devices)):
+        say(f"device {device.host} of {source}")
+    named = preflight.Named(options.host or "", options.lab(kind))
+    with preflight.opened(kind, device, options.ssh(), options.folder(), named) as lab:
+        yield lab
+
+
+board = gathered("board", BoardOptions)
+device = gathered("device", DeviceOptions)

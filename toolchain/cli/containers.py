@@ -1,0 +1,87 @@
+"""The `containers` commands: images that hold the cross compilers are built, listed and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option
+from toolchain.errors import VerificationError
+from toolchain.progress import size_text
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.containers import images
+
+_names = click.argument("names", nargs=-1, metavar="[NAME]...")
+
+
+@click.group("containers")
+def containers() -> None:
+    """Build, list and check the images that hold the cross compilers."""
+
+
+@containers.command("list")
+@options.json_flag
+def containers_list(*, as_json: bool) -> Result:
+    """List the images, and whether they are here and up to date."""
+    from toolchain.containers import images
+
+    found = images.examine()
+    rows = [(one.name, one.compiler, one.state, size_text(one.size) if one.id else "", one.id[7:23]) for one in found]
+    return Result(Table(rows, ("IMAGE", "COMPILER", "STATE", "SIZE", "ID"), numbers=[3]), found, as_json)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are built."""
+
+    ndk: str | None = option(
+        "--ndk", help="Android NDK for the image that has a place for it: a zip file, or its address."
+    )
+    ndk_sha256: str | None = option("--ndk-sha256", help="The NDK's checksum.")
+    no_cache: bool = option("--no-cache", is_flag=True, help="Take nothing from Docker's build cache.")
+
+    def build_options(self) -> images.BuildOptions:
+        """Return these, and what the environment decides where they say nothing."""
+        from toolchain.containers import images
+
+        given = images.BuildOptions.from_environment()
+        return dataclasses.replace(
+            given, ndk=self.ndk or given.ndk, ndk_sha256=self.ndk_sha256 or given.ndk_sha256, cache=not self.no_cache
+        )
+
+
+@containers.command("build")
+@_names
+@gathered("asked", ImageOptions)
+@options.json_flag
+@click.pass_obj
+def containers_build(console: Console, /, names: tuple[str, ...], asked: ImageOptions, *, as_json: bool) -> Result:
+    """Build images, all of them or the named ones; docs/containers.md names what the environment decides."""
+    from toolchain.containers import images
+
+    wanted = asked.build_options()
+    made = [images.build(name, wanted, console.say) for name in names or images.names()]
+    return Result("\n".join(f"{one.tag}: {one.id}" for one in made), made, as_json)
+
+
+@containers.command("check")
+@_names
+@options.json_flag
+def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
+    """Try that images compile, and that a container can do nothing else."""
+    from toolchain.containers import images
+
+    found = {name: images.check(name) for name in names or images.names()}
+    rows = [(name, one.what, one.seen) for name, checks in found.items() for one in checks]
+    failed = [f"{name}: {one.what}: {one.seen}" for name, checks in found.items() for one in checks if not one.passed]
+    fault = VerificationError(
+        f"{len(failed)} check(s) failed", details="\n".join(failed), hint="toolchain containers build"
+    )
+    return Result(Table(rows, ("IMAGE", "CHECK", "SEEN")), found, as_json, fault=fault if failed else None)

@@ -1,0 +1,272 @@
+"""What is done on one device: a model is deployed, compared and measured, and releases are looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import completion, connection, options, tuning
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.reports import ReportingCommand
+from toolchain.errors import InputError
+from toolchain.progress import size_text, stage
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.pipeline import Pipeline
+
+_tolerance = functools.partial(
+    option,
+    "--tolerance",
+    type=click.FloatRange(min=0.0),
+    help="Limit for the outputs' relative difference.",
+)
+
+
+@dataclass(frozen=True)
+class DeployOptions:
+    """The options of `deploy`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    toolchain: str | None = options.toolchain()
+    model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.InputOptions = record(options.InputOptions)
+    measuring: options.MeasureOptions = record(options.MeasureOptions)
+    report: options.ReportOptions = record(options.ReportOptions)
+    compiling: options.CompileOptions = record(options.CompileOptions)
+    tolerance: float | None = _tolerance()
+    trials: int | None = option(
+        "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
+    )
+    output: Path | None = option("-o", "--output", type=options.PATH, help="Keep the bundle in this folder.")
+
+    def check(self, source: str) -> None:
+        """Refuse options that would do nothing.
+
+        Raises:
+            InputError: There are some.
+        """
+        from toolchain import pipeline
+
+        built = pipeline.is_built(Path(source))
+        if self.output and built and Path(source).is_dir():
+            raise InputError("-o keeps what is built, and this is a bundle already", hint="leave -o out")
+        if self.trials and built:
+            raise InputError("--trials tunes a model, and this one is built already", hint="leave --trials out")
+        if self.trials and self.compiling.no_records:
+            raise InputError("--no-records leaves out what --trials finds", hint="leave one of them out")
+
+    def tuning(self, trials: int) -> tuning.TuneOptions:
+        """Return how the model is tuned before it is built."""
+        return tuning.TuneOptions(
+            device=self.device,
+            toolchain=self.toolchain,
+            model=self.model,
+            search=options.SearchOptions(trials=trials),
+            kernels=self.compiling.kernels,
+            threads=self.measuring.threads,
+            records=self.compiling.records,
+        )
+
+
+@click.command("deploy", cls=ReportingCommand, reports=options.REPORTS)
+@click.argument("source", metavar="MODEL-OR-PACKAGE", shell_complete=completion.models)
+@gathered("asked", DeployOptions)
+@click.pass_obj
+def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
+    """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
+    from toolchain import bundle
+    from toolchain.pipeline import Pipeline, preflight
+
+    kind = asked.device.board(float16=asked.compiling.kernels.float16)
+    emulated = asked.device.device(kind).emulated
+    if asked.output:
+        bundle.check_target(asked.output)
+    asked.check(source)
+    wanted = asked.model.model(source, asked.inputs)
+    request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, emulated=emulated)
+    job = Pipeline(request)
+    opened = functools.partial(open_device, kind, asked.device)
+    with _scratch() as scratch, contextlib.ExitStack() as stack:
+        folder = asked.output or scratch / "bundle"
+        first = dataclasses.replace(request, records=None) if asked.trials else request  # tuning makes them
+        told = functools.partial(opened, console.say)
+        ready = preflight.before_deploy(Pipeline(first), folder, told, asked.inputs.labels)
+        if asked.trials:
+            tuning.tuned(console, source, asked.tuning(asked.trials))
+        with job.on_device.building_runner():
+            made, given = job.obtain(folder, ready)
+            program = job.on_device.runner()
+        with job.stages.timed("connect"):
+            lab = stack.enter_context(opened())
+        settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance)
+        return asked.report.written(job.on_device.deploy(made, given, program, lab, settings))
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        yield Path(folder)
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options of `compare`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    toolchain: str | None = options.toolchain()
+    model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.InputOptions = record(options.InputOptions)
+    compiling: options.CompileOptions = record(options.CompileOptions)
+    measuring: options.TurnOptions = record(options.TurnOptions)
+    tolerance: float | None = _tolerance()
+
+    def pipelines(self, source: str, kind: Board, console: Console) -> tuple[Pipeline, Pipeline]:
+        """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
+        from toolchain.pipeline import Pipeline
+        from toolchain.records import SHIPPED
+
+        wanted, tuned = self.model.model(source, self.inputs), self.compiling
+        if tuned.no_records:
+            raise InputError("--no-records leaves out what is compared", hint="leave it out")
+        only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
+        untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
+        emulated = self.device.device(kind).emulated
+        first, second = (
+            Pipeline(how.request(wanted, kind, console.say, self.toolchain, emulated=emulated))
+            for how in (untuned, tuned)
+        )
+        return first, second
+
+    def tuning_command(self, source: str) -> str:
+        """Name the command that tunes a model for the device."""
+        words = ["toolchain", "tune", source, "--board", self.device.board_name]
+        words += ["--host", self.device.host] if self.device.host else []
+        words += ["--float16"] if self.compiling.kernels.float16 else []
+        return shlex.join(words)
+
+
+@click.command("compare")
+@options.model_argument
+@gathered("asked", CompareOptions)
+@options.json_flag
+@click.pass_obj
+def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
+    """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
+    from toolchain.pipeline import compare as comparing
+    from toolchain.pipeline import preflight
+
+    kind = asked.device.board(float16=asked.compiling.kernels.float16)
+    jobs = asked.pipelines(source, kind, console)
+    remedy = asked.tuning_command(source)
+    _check_tuned(jobs[1], remedy)
+    told = functools.partial(open_device, kind, asked.device, console.say)
+    read = preflight.before_build(jobs[1], told)
+    with _scratch() as scratch:
+        with jobs[1].on_device.building_runner():
+            untuned, tuned = (job.build(scratch / f"{place}", read) for place, job in enumerate(jobs))
+            comparing.check_differ(untuned, tuned, remedy)
+            program = jobs[1].on_device.runner()
+        with open_device(kind, asked.device) as lab:
+            console.say(stage(f"measuring for {asked.measuring.budget:g} s"))
+            found = comparing.run((untuned, tuned), program, lab, asked.measuring.settings(None, asked.tolerance))
+    return Result(comparing.table(found), found.document(), as_json)
+
+
+def _check_tuned(job: Pipeline, remedy: str) -> None:
+    from toolchain.pipeline import compare as comparing
+
+    if not job.has_records():
+        job.load()  # one that is misspelt was never tuned either
+        why = "there are no tuning records for the board"
+        raise comparing.nothing_to_compare(job.request.model.source, job.request.board.name, why, remedy)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of `bench`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    seed: int = same(options.ModelOptions, "seed")
+    inputs: options.InputOptions = record(options.InputOptions)
+    measuring: options.MeasureOptions = record(options.MeasureOptions)
+    report: options.ReportOptions = record(options.ReportOptions)
+
+
+@click.command("bench", cls=ReportingCommand, reports=options.REPORTS)
+@gathered("asked", BenchOptions)
+@click.pass_obj
+def bench(console: Console, /, asked: BenchOptions) -> Result:
+    """Measure the release that a device runs."""
+    from toolchain.pipeline import DeviceStages, preflight
+
+    kind = asked.device.board()
+    with open_device(kind, asked.device, console.say) as lab:
+        preflight.before_bench(kind, lab)
+        settings = asked.measuring.settings(asked.inputs.labels)
+        stages = DeviceStages(kind, console.say)
+        return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings))
+
+
+@click.command("status")
+@connection.device
+@options.json_flag
+@click.pass_obj
+def status(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+    """Show what a device is and which release it runs."""
+    with open_device(device.board(), device, console.say) as lab:
+        facts, current = lab.store.facts(), lab.store.current()
+    rows = [
+        ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+        ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
+        ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
+    ]
+    return Result(Table(rows), {"host": lab.shell.name, "facts": facts, "current": current}, as_json)
+
+
+@click.command("releases")
+@connection.device
+@options.json_flag
+@click.pass_obj
+def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+    """List the releases that a device keeps, the current one marked."""
+    with open_device(device.board(), device, console.say) as lab:
+        found = lab.store.generations()
+    rows = [
+        (
+            "*" if item.current else "",
+            str(item.number),
+            item.digest[:16],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time)),
+            item.name,
+        )
+        for item in found
+    ]
+    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), found, as_json)
+
+
+@click.command("rollback")
+@connection.device
+@options.json_flag
+@click.pass_obj
+def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+    """Make the release before the current one current again."""
+    from toolchain.device.lock import Owner
+
+    with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
+        lab.store.sweep()
+        found = lab.store.roll_back()
+    return Result(f"{lab.shell.name} runs {found.name} {found.digest[:16]} again", found, as_json)

@@ -1,0 +1,253 @@
+"""The `farm` commands: the lab's devices are served over RPC, leased and locked; virtual boards are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.connection import DeviceOptions
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, same
+from toolchain.errors import InputError
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.virtual.fleet import VirtualBoard
+
+_HEADS = ("NAME", "BOARD", "STATE", "CLIENT", "LEASE", "LAST TRIAL", "TEMP", "FAILURES", "NOTES")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_HOUR_S = 3600
+_names = click.argument("names", nargs=-1, metavar="[NAME]...")
+
+
+@click.group("farm")
+def farm() -> None:
+    """Serve the lab's devices for tuning over RPC; make virtual boards to test on."""
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """The options of `farm up`."""
+
+    virtual: str | None = option(
+        "--virtual", metavar="rpi4=2,pynq=1", help="Make virtual boards instead, so many of each type."
+    )
+    kernel: bool = option(
+        "--kernel", is_flag=True, help="With --virtual: whole machines with a kernel; slower to start."
+    )
+    devices: Path | None = same(DeviceOptions, "devices")
+
+
+@farm.command("up")
+@_names
+@gathered("asked", UpOptions)
+@options.json_flag
+@click.pass_obj
+def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json: bool) -> Result:
+    """Serve the lab's devices, all of them or the named ones, to this user and through SSH alone."""
+    if asked.virtual:
+        if names or asked.devices:
+            raise InputError(
+                "--virtual makes boards, and serves none",
+                hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
+            )
+        return _made(console, asked.virtual, kernel=asked.kernel, as_json=as_json)
+    if asked.kernel:
+        raise InputError("--kernel goes with --virtual", hint="toolchain farm up --virtual rpi4=1 --kernel")
+    from toolchain import board, devices
+    from toolchain.farm import client
+
+    places = client.choose(names, devices.load_devices(asked.devices), board.load)
+    return _shown(client.up(places, console.say), (), as_json=as_json)
+
+
+def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
+    from toolchain.virtual import fleet
+
+    found = fleet.up(fleet.parse_wanted(virtual), console.say, kernel=kernel)
+    rows = [(one.name, one.board, one.kind, str(one.port), _running(one), "emulated") for one in found]
+    table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
+    return Result([table, f"toolchain deploy MODEL --board {found[0].board} --host {found[0].name}"], found, as_json)
+
+
+@farm.command("down")
+@_names
+@options.json_flag
+@click.pass_obj
+def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
+    """Serve devices no longer, and remove virtual boards with what was on them: all, or the named ones."""
+    from toolchain.farm import client
+
+    served = client.served_names() if names else ()
+    virtual = [one.name for one in _virtual()] if names else []
+    unknown = [name for name in names if name not in {*served, *virtual}]
+    if unknown:
+        raise InputError(
+            f"the farm has no board {unknown[0]!r}",
+            details="it has: " + (", ".join(dict.fromkeys([*served, *virtual])) or "none"),
+            hint="`toolchain farm status` lists them",
+        )
+    gone = list(client.down([name for name in names if name in served])) if served or not names else []
+    for name in gone:
+        console.say(f"{name} is served no longer")
+    gone += _removed(console, [name for name in names if name in virtual], everything=not names)
+    return Result("", list(dict.fromkeys(gone)), as_json)
+
+
+def _removed(console: Console, names: Sequence[str], *, everything: bool) -> tuple[str, ...]:
+    from toolchain.virtual import fleet
+
+    if not names and not (everything and _has_virtual()):
+        return ()
+    return fleet.down(names, console.say)
+
+
+def _has_virtual() -> bool:
+    """Tell whether there ever were virtual boards; a lab without them needs no Docker."""
+    from toolchain import devices
+
+    return devices.farm_devices().parent.exists()
+
+
+def _virtual() -> tuple[VirtualBoard, ...]:
+    from toolchain.virtual import fleet
+
+    return fleet.status() if _has_virtual() else ()
+
+
+@farm.command("status")
+@options.json_flag
+@click.pass_obj
+def status(console: Console, *, as_json: bool) -> Result:
+    """Show the boards: who uses them, since when, what they did last, and how hot they are."""
+    from toolchain.errors import DeviceError
+    from toolchain.farm import client
+
+    found = client.status()
+    try:
+        virtual = _virtual()
+    except DeviceError as fault:  # no reason not to tell about the others
+        if found is None:
+            raise
+        console.say(f"virtual boards: {fault.message}")
+        virtual = ()
+    if found is None:
+        console.say("no devices are served; `toolchain farm up` serves them")
+    return _shown(found, virtual, as_json=as_json)
+
+
+@farm.command("lock")
+@click.argument("name")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
+@click.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d; 1h by default.")
+@options.json_flag
+@click.pass_obj
+def lock(console: Console, name: str, command: tuple[str, ...], span: str | None, *, as_json: bool) -> Result | int:
+    """Keep the board NAME for yourself: for some time, or for as long as CMD runs.
+
+    CMD and all that it starts may lease the board, as `toolchain tune` does, and deploy to it; its exit code is passed
+    on. Without CMD nobody gets the board at all, and nobody deploys to it, until `toolchain farm release NAME`.
+    """
+    from toolchain import process
+    from toolchain.device.lock import WITHIN
+    from toolchain.farm import client, leases
+
+    if not command:
+        found = client.lock(name, seconds(span) if span else _HOUR_S)
+        text = f"{name} is yours until {_moment(found['until'])}; `toolchain farm release {name}` gives it back"
+        return Result(text, found, as_json)
+    if span:
+        raise InputError("--for and a command exclude each other", hint="the board is held until the command ends")
+    with leases.lease("", [name], who=" ".join(command)) as lease:
+        console.say(f"{name} is held for {command[0]}")
+        return process.attend(command, {WITHIN: lease.boards[0].within})
+
+
+@farm.command("release")
+@click.argument("name")
+@options.json_flag
+def release(name: str, *, as_json: bool) -> Result:
+    """Give the board NAME back to everybody, whoever has it.
+
+    A lock ends, and so does a lease with its session: who had it gets no other, and is told why.
+    """
+    from toolchain.farm import client
+
+    hold = client.release(name)
+    text = f"{name} is for everybody again"
+    if hold:
+        text += f"; it was {hold['kind']} by {hold['who']} since {_moment(hold['since'])}"
+    return Result(text, {"board": name, "was": hold}, as_json)
+
+
+def seconds(text: str) -> float:
+    """Read a time span such as `90`, `90s`, `30m`, `2h` or `1d`.
+
+    Raises:
+        InputError: It is none.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
+    if not found or float(found[1]) <= 0:
+        raise InputError(f"{text!r} is no time span", hint="write 90, 90s, 30m, 2h or 1d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+# --- what status shows ---
+
+
+def _shown(found: Mapping[str, Any] | None, virtual: Sequence[VirtualBoard], *, as_json: bool) -> Result:
+    served = found["boards"] if found else []
+    unserved = [one for one in virtual if one.name not in {board["name"] for board in served}]
+    rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
+    document = {"boards": served, "virtual": [dataclasses.asdict(one) for one in unserved]}
+    return Result([Table(rows, _HEADS, numbers=[7], spare=[7, 6])], document, as_json)
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = ["emulated"] if one["emulated"] else []
+    notes += [one["fault"]["message"]] if one["fault"] else []
+    return (
+        one["name"],
+        one["board"],
+        one["state"],
+        one["hold"]["who"] if one["hold"] else "",
+        _span(one),
+        _trial(one["trial"]) if one["trial"] else "",
+        f"{one['celsius']:.0f} C" if one["celsius"] is not None else "",
+        str(one["failures"]),
+        ", ".join(notes),
+    )
+
+
+def _span(one: Mapping[str, Any]) -> str:
+    hold = one["hold"]
+    if hold and hold["until"]:
+        return f"since {_moment(hold['since'])} until {_moment(hold['until'])}"
+    return f"since {_moment(hold['since'])}" if hold else ""
+
+
+def _trial(trial: Mapping[str, Any]) -> str:
+    how = "" if trial["ok"] else "failed, "
+    return f"{trial['what']}: {how}{trial['seconds']:.1f} s, {max(0.0, time.time() - trial['time']):.0f} s ago"
+
+
+def _moment(when: float) -> str:
+    form = "%H:%M:%S" if abs(when - time.time()) < _UNITS["d"] / 2 else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(when))
+
+
+def _virtual_row(one: VirtualBoard) -> tuple[str, ...]:
+    note = f"emulated, {one.kind}, SSH port {one.port}, not served"
+    return (one.name, one.board, _running(one), *[""] * 5, note)
+
+
+def _running(one: VirtualBoard) -> str:
+    return "running" if one.running else "stopped"

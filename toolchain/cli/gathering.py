@@ -1,0 +1,84 @@
+"""Options in families: each is gathered into one frozen record, which a command takes as one typed argument.
+
+A field of a record is an option of click's, and its value where it is not given. A record may hold other records; their
+options stand in the help where the record stands among the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTION, _RECORD = "option", "record"
+
+
+def option(*words: str, **how: Any) -> Any:
+    """Return a field of a record: an option, declared as click does it, but for the name, which is the field's.
+
+    Args:
+        words: How it is written, such as `-o` and `--output`.
+        how: What else click takes.
+    """
+    absent = () if how.get("multiple") else False if how.get("is_flag") else None
+    return dataclasses.field(default=how.get("default", absent), metadata={_OPTION: (words, how)})
+
+
+def record(kind: type) -> Any:
+    """Return a field of a record that holds another one, of this class."""
+    return dataclasses.field(default_factory=kind, metadata={_RECORD: kind})
+
+
+def same(kind: type, name: str) -> Any:
+    """Return a field for an option that another family has, too."""
+    (field,) = (one for one in dataclasses.fields(kind) if one.name == name)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+def single(kind: type, name: str) -> Callable[[Command], Command]:
+    """Return the decorator that adds one option of a family to a command, as an argument of its own."""
+    return next(decorator for decorator, found in _decorators(kind) if found == name)
+
+
+def gathered(name: str, kind: type) -> Callable[[Command], Command]:
+    """Return the decorator that adds a family of options to a command.
+
+    Args:
+        name: The command's argument that takes the record.
+        kind: The record's class, a dataclass whose fields are made by `option` and `record`.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def called(*words: Any, **given: Any) -> Any:
+            return command(*words, **{name: _taken(kind, given)}, **given)
+
+        for decorator, _name in reversed(list(_decorators(kind))):
+            decorator(called)
+        return called  # type: ignore[return-value]
+
+    return decorate
+
+
+def _decorators(kind: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
+    """Yield click's decorator for each option of a record, with its name, in the order of the fields."""
+    for field in dataclasses.fields(kind):
+        if inner := field.metadata.get(_RECORD):
+            yield from _decorators(inner)
+        else:
+            words, how = field.metadata[_OPTION]
+            yield click.option(*words, field.name, **how), field.name
+
+
+def _taken(kind: type, given: dict[str, Any]) -> Any:
+    """Take the values of a record out of those that click read."""
+    values = {}
+    for field in dataclasses.fields(kind):
+        inner = field.metadata.get(_RECORD)
+        values[field.name] = _taken(inner, given) if inner else given.pop(field.name)
+    return kind(**values)

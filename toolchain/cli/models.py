@@ -1,0 +1,63 @@
+"""The `model` commands: the predefined networks, and what is in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.console import Result
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.models.inspection import Inspection
+
+
+@click.group("model")
+def model() -> None:
+    """List the predefined networks; look into a model."""
+
+
+@model.command("list")
+@options.json_flag
+def model_list(*, as_json: bool) -> Result:
+    """List the predefined networks; their weights are random, from a seed."""
+    from toolchain.models import zoo
+
+    found = [{"name": name, "description": zoo.describe(name)} for name in zoo.NAMES]
+    return Result(Table([(item["name"], item["description"]) for item in found]), found, as_json)
+
+
+@model.command("inspect")
+@options.model_argument
+@options.shapes
+@options.fixed
+@options.json_flag
+def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
+    """Show a model's signature, size, work and operators, in the file and as imported, and what cannot be."""
+    from toolchain.models import inspection
+    from toolchain.models import source as models
+
+    found = inspection.inspect(models.load(source, options.parse_shapes(shapes), fixed=options.parse_fixed(fixed)))
+    return Result(_table(found), found, as_json)
+
+
+def _table(found: Inspection) -> Table:
+    rows = [
+        ("model", f"{found.name}, opset {found.opset}"),
+        *(("input", str(spec)) for spec in found.inputs),
+        *(("output", str(spec)) for spec in found.outputs),
+        ("parameters", f"{found.parameters / 1e6:.2f} million"),
+        ("work", "unknown: a shape is open" if found.gflops is None else f"{found.gflops:.3f} GFLOPs a run"),
+        ("operators", _counted(found.operators)),
+        *([("as imported", _counted(found.imported))] if found.imported != found.operators else []),
+        *(("guessed", line) for line in found.guessed),
+        *(("not importable", str(node)) for node in found.unsupported),
+    ]
+    return Table(rows)
+
+
+def _counted(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in operators.items())

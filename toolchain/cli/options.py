@@ -1,0 +1,331 @@
+"""Options that several commands share, in families, and what they mean; `connection` has those that name a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolchain.cli import completion
+from toolchain.cli.console import Result
+from toolchain.cli.gathering import option, record, single
+from toolchain.cli.reports import JSON, JUNIT, STDOUT
+from toolchain.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.models import inputs
+    from toolchain.models.request import Model
+    from toolchain.pipeline import BuildRequest, Settings, Tell
+    from toolchain.pipeline.report import Report
+    from toolchain.tuning.run import Plan
+    from toolchain.tuning.search import Tuner
+
+_LARGEST_SIZE = 2**31 - 1
+_HOUR_S = 3600.0
+PATH = click.Path(path_type=Path)
+
+
+# --- the model, and what it is run with --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is read, beside its name."""
+
+    shapes: tuple[str, ...] = option(
+        "--shape", multiple=True, metavar="NAME:1,3,224,224", help="Fix an open input shape."
+    )
+    fixed: tuple[str, ...] = option(
+        "--fix", multiple=True, metavar="NAME=VALUE", help="Make an input a constant, such as sr=16000."
+    )
+    seed: int = option("--seed", default=0, show_default=True, help="Seed of zoo weights and of random inputs.")
+
+    def model(self, source: str, given: InputOptions | None = None) -> Model:
+        """Return what is to be built: a zoo name or a file, and what it is run with."""
+        from toolchain.models.request import Model
+
+        inputs = (given or InputOptions()).source(self.seed)
+        return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed))
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What a model is run with, where it is not random."""
+
+    npz: Path | None = option("--input", type=PATH, help="Inputs as an .npz file, one array for each input; or .npy.")
+    image: Path | None = option("--image", type=PATH, help="A picture, with the usual ImageNet preprocessing.")
+    labels: Path | None = option("--labels", type=PATH, help="Class names, one a line, for a top-5 table.")
+
+    def source(self, seed: int) -> inputs.Source:
+        """Return where the inputs come from; what is not given is random."""
+        from toolchain.models import inputs
+
+        return inputs.Source(self.npz, self.image, seed)
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Read shapes such as `data:1,3,224,224`, by the names of their inputs."""
+    shapes = {}
+    for text in texts:
+        name, _, sizes = text.rpartition(":")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            shapes[name] = ()
+        if not name or not shapes[name] or not all(0 < size <= _LARGEST_SIZE for size in shapes[name]):
+            raise InputError(f"--shape {text} is not of the form NAME:1,3,224,224")
+    return shapes
+
+
+def parse_fixed(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read values such as `sr=16000`, by the names of their inputs."""
+    fixed = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not (name and equals and value):
+            raise InputError(f"--fix {text} is not of the form NAME=VALUE")
+        fixed[name] = value
+    return fixed
+
+
+# --- kernels and tuning ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """Which kernels there may be."""
+
+    without: tuple[str, ...] = option(
+        "--without", multiple=True, metavar="TEMPLATE", help="Do not use a template; `all`: none of them."
+    )
+    no_winograd: bool = option("--no-winograd", is_flag=True, help="The same as --without winograd.")
+    float16: bool = option("--float16", is_flag=True, help="Compute in half precision, on devices that do.")
+
+    def left_out(self, kind: Board) -> tuple[str, ...]:
+        """Return the names of the templates that are left out, in order.
+
+        Raises:
+            InputError: There is no such template.
+        """
+        named = {*self.without, *(["winograd"] if self.no_winograd else [])}
+        if not named:  # and TVM, which takes seconds, need not be imported to say so
+            return ()
+        from toolchain.backends import backend_of
+
+        known = backend_of(kind).template_names
+        for name in sorted(named - {"all", *known}):
+            hint = did_you_mean(name, known) or "`all` leaves out every one of them"
+            there_are = (
+                f"templates: {', '.join(known)}" if known else f"kernels for {kind.name} are made without templates"
+            )
+            raise InputError(f"no template is called {name!r}", details=there_are, hint=hint)
+        return tuple(sorted(known if "all" in named else named))
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a model is compiled: with which tuning records, and which kernels."""
+
+    records: Path | None = option(
+        "--records",
+        type=PATH,
+        help="Tuning records to apply; by default the project's or yours. `shipped`: only the toolchain's own.",
+    )
+    no_records: bool = option("--no-records", is_flag=True, help="Apply no tuning records.")
+    emulated: bool = option(
+        "--emulated", is_flag=True, help="Apply the records of an emulator, not those of a real board."
+    )
+    kernels: KernelOptions = record(KernelOptions)
+
+    def request(
+        self, model: Model, kind: Board, tell: Tell, toolchain: str | None, *, emulated: bool = False
+    ) -> BuildRequest:
+        """Return what is built.
+
+        Args:
+            model: The model, and what it is run with.
+            kind: The board type, resolved.
+            tell: Who is told about each stage.
+            toolchain: Where libraries are linked; None means as the board file says.
+            emulated: Whether the device is an emulator.
+
+        Raises:
+            InputError: The options exclude each other, or name what is not there.
+        """
+        from toolchain.pipeline import BuildRequest
+
+        if self.records and self.no_records:
+            raise InputError("--records names what --no-records leaves out", hint="leave one of them out")
+        return BuildRequest(
+            model,
+            kind,
+            tell,
+            toolchain or "",
+            self.records,
+            tuned=not self.no_records,
+            emulated=emulated or kind.emulated or self.emulated,
+            without=self.kernels.left_out(kind),
+        )
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How kernels are searched for, and how candidates are measured."""
+
+    tuner: Tuner = option(
+        "--tuner",
+        type=click.Choice(["evolutionary-xgb", "evolutionary-random", "random", "grid"]),
+        default="evolutionary-xgb",
+        show_default=True,
+        help="How candidates are searched: evolution guided by a learned cost model or by chance, chance, in order.",
+    )
+    trials: int = option(
+        "--trials", default=500, show_default=True, type=click.IntRange(min=1), help="Trials of the run."
+    )
+    trials_per_task: int = option(
+        "--trials-per-task", default=0, type=click.IntRange(min=0), help="Most trials of one task."
+    )
+    early_stop: int = option(
+        "--early-stop", default=0, type=click.IntRange(min=0), help="Leave a task after so many trials without a gain."
+    )
+    time_budget: float = option(
+        "--time-budget", default=0.0, type=click.FloatRange(min=0.0), help="Seconds after which no round begins."
+    )
+    number: int = option(
+        "--number", default=3, show_default=True, type=click.IntRange(1, 10000), help="Runs of one sample."
+    )
+    repeat: int = option(
+        "--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Samples of a trial."
+    )
+    min_repeat_ms: int = option(
+        "--min-repeat-ms", default=20, show_default=True, type=click.IntRange(0, 10000), help="Least time of a sample."
+    )
+    cooldown: float = option(
+        "--cooldown", default=0.0, type=click.FloatRange(0.0, 600.0), help="Seconds of rest after a trial."
+    )
+    cache_flush: bool = option("--cache-flush", is_flag=True, help="Flush the CPU's caches before each sample.")
+    timeout: float = option(
+        "--timeout",
+        default=10.0,
+        show_default=True,
+        type=click.FloatRange(0.1, _HOUR_S),
+        help="Seconds that running a candidate may take.",
+    )
+    build_timeout: float = option(
+        "--build-timeout",
+        default=30.0,
+        show_default=True,
+        type=click.FloatRange(1.0, _HOUR_S),
+        help="Seconds that compiling a candidate may take.",
+    )
+
+    def plan(self, kind: Board, seed: int, threads: int | None) -> Plan:
+        """Return what a run is asked for.
+
+        Args:
+            kind: The board type.
+            seed: Seed of the search.
+            threads: Threads of a kernel; None means the board file's number.
+        """
+        from toolchain.tuning.run import Plan
+        from toolchain.tuning.trials import Options
+
+        return Plan(
+            tuner=self.tuner,
+            trials=self.trials,
+            seed=seed,
+            per_task=self.trials_per_task,
+            early_stop=self.early_stop,
+            budget_s=self.time_budget,
+            options=Options(
+                number=self.number,
+                repeat=self.repeat,
+                min_repeat_ms=self.min_repeat_ms,
+                cooldown_s=self.cooldown,
+                cache_flush=self.cache_flush,
+                timeout_s=self.timeout,
+                build_timeout_s=self.build_timeout,
+                threads=threads or kind.threads,
+                device=kind.target.kind,
+            ),
+        )
+
+
+# --- measurements and reports ------------------------------------------------------------------------------------
+
+
+def budget(seconds: float, what: str = "to time") -> Any:
+    """Return the field for how long something takes, with so many seconds by default."""
+    return option(
+        "--budget", default=seconds, show_default=True, type=click.FloatRange(0.0, _HOUR_S), help=f"Seconds {what}."
+    )
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How a model is measured on a device."""
+
+    budget: float = budget(10.0)
+    threads: int | None = option(
+        "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
+    )
+    no_pin: bool = option("--no-pin", is_flag=True, help="Let the system move threads between CPUs.")
+
+    def settings(self, labels: Path | None, tolerance: float | None = None) -> Settings:
+        """Return how to check and to measure; `labels` names the classes, `tolerance` limits the difference."""
+        from toolchain.pipeline import Settings
+
+        return Settings(self.budget, self.threads or 0, tolerance, pinned=not self.no_pin, labels=labels)
+
+
+@dataclass(frozen=True)
+class TurnOptions(MeasureOptions):
+    """How two models are measured in turns."""
+
+    budget: float = budget(20.0)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Where the report of a measurement goes."""
+
+    json_path: Path | None = option(
+        "--json", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
+    )
+    junit_path: Path | None = option("--junit", type=PATH, help="Write JUnit XML for CI.")
+
+    def written(self, made: Report) -> Result:
+        """Write the files that are asked for; return what is printed."""
+        from toolchain import files
+        from toolchain.pipeline import report
+
+        printed = self.json_path == Path(STDOUT)
+        if self.json_path and not printed:
+            files.write_atomic(self.json_path, files.canonical_json(made.document()))
+        if self.junit_path:
+            files.write_atomic(self.junit_path, report.junit(made))
+        return Result(report.shown(made), made.document(), printed)
+
+
+REPORTS = {"--json": JSON, "--junit": JUNIT}
+"""The kinds of the reports that `ReportOptions` name."""
+
+
+# --- options of several commands that stand alone ----------------------------------------------------------------
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models)
+shapes = single(ModelOptions, "shapes")
+fixed = single(ModelOptions, "fixed")
+
+
+def toolchain() -> Any:
+    """Return the field for where libraries are linked; None means as the board file says."""
+    return option(
+        "--toolchain",
+        type=click.Choice(["container", "host"]),
+        help="Where libraries are linked; the board file's choice by default.",
+    )

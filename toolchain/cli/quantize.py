@@ -1,0 +1,163 @@
+"""The `quantize` command: a float model becomes an int8 one."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.reports import ReportingCommand, json_kind
+from toolchain.errors import InputError
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from toolchain.models.source import SourceModel
+    from toolchain.quantize import LayerReport, Quantized
+    from toolchain.tensors import Tensors
+
+_REPORT = json_kind("a report of `quantize`", "layers", "top1_agreement")
+_RANDOM = "random"
+_SAMPLES = 64
+_RANDOM_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """The options of `quantize`."""
+
+    calibration: str = option(
+        "--calibration",
+        required=True,
+        metavar="DIR|random",
+        help="Folder of samples: pictures, or .npz and .npy files; or random numbers.",
+    )
+    samples: int | None = option(
+        "--samples",
+        type=click.IntRange(min=1),
+        help=f"Most samples to use, spread over the folder; {_SAMPLES}, or {_RANDOM_SAMPLES} random ones, by default.",
+    )
+    method: str = option(
+        "--method",
+        type=click.Choice(["mse", "max", "percentile"]),
+        default="mse",
+        show_default=True,
+        help="Scales of activations: least squared error, nothing cut off, or one value in 10000.",
+    )
+    exclude: tuple[str, ...] = option(
+        "--exclude", multiple=True, metavar="NODE", help="Leave this convolution on floats."
+    )
+    output: Path | None = option(
+        "-o", "--output", type=options.PATH, help="The model to write; MODEL-int8.onnx by default."
+    )
+    report_path: Path | None = option("--report", type=options.PATH, help="Write what --json prints to a file.")
+    model: options.ModelOptions = record(options.ModelOptions)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the samples are random numbers."""
+        return self.calibration == _RANDOM
+
+
+@click.command("quantize", cls=ReportingCommand, reports={"--report": _REPORT})
+@options.model_argument
+@gathered("asked", QuantizeOptions)
+@options.json_flag
+@click.pass_obj
+def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_json: bool) -> Result:
+    """Quantize the convolutions of MODEL (a zoo name or an .onnx file) to int8, with powers of two as scales.
+
+    The result is a standard ONNX model with QuantizeLinear and DequantizeLinear. The figures compare it with MODEL on
+    the samples.
+    """
+    from toolchain import files
+    from toolchain import quantize as quantizing
+    from toolchain.models import source as model
+
+    loaded = model.load(
+        source, options.parse_shapes(asked.model.shapes), asked.model.seed, options.parse_fixed(asked.model.fixed)
+    )
+    for line in loaded.guessed:
+        console.say(line)
+    model.check_memory(loaded)
+    output = asked.output or Path(f"{loaded.name}-int8.onnx")
+    _check_target(Path(source), output)
+    settings = quantizing.Settings(asked.method, asked.exclude, random=asked.is_random)
+    with contextlib.ExitStack() as stack:
+        # Opened before the work: minutes later is late to learn that a file cannot be written.
+        written = stack.enter_context(files.atomic_path(output))
+        report = stack.enter_context(files.atomic_path(asked.report_path)) if asked.report_path else None
+        found = quantizing.quantized(loaded, _samples(loaded, asked), settings, console.say)
+        document = found.document() | {"file": str(output)}
+        written.write_bytes(found.source.proto.SerializeToString(deterministic=True))
+        if report:
+            report.write_bytes(files.canonical_json(document))
+    return Result([*_shown(found), f"{output}: sha256:{found.source.sha256}"], document, as_json)
+
+
+def _check_target(source: Path, output: Path) -> None:
+    """See that nothing is lost but the result of an earlier run: the model itself least of all."""
+    from toolchain import outputs
+
+    if output.exists() and source.exists() and output.samefile(source):
+        raise InputError(f"{output} is the model itself, and is left alone", hint="name another file with -o")
+    outputs.check_file(output, "a quantized model", _foreign_model)
+
+
+def _foreign_model(path: Path) -> str:
+    from toolchain import quantize
+    from toolchain.models import source as model
+
+    try:
+        quantized = quantize.is_quantized(model.load(str(path), {}, 0))
+    except InputError as fault:
+        return fault.message
+    return "" if quantized else "it is a model that `quantize` did not write"
+
+
+def _samples(loaded: SourceModel, asked: QuantizeOptions) -> Sequence[Tensors]:
+    from toolchain.quantize import samples
+
+    if asked.is_random:
+        return samples.random(loaded.inputs, asked.samples or _RANDOM_SAMPLES, asked.model.seed)
+    return samples.Folder(Path(asked.calibration), loaded.inputs, asked.samples or _SAMPLES)
+
+
+# --- text ------------------------------------------------------------------------------------------------------
+
+
+def _shown(found: Quantized) -> list[str | Table]:
+    if found.unchanged:
+        return [f"{found.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
+    heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")
+    table = Table([_row(one) for one in found.layers], heads, numbers=[1])
+    return [table, "", Table(_summary(found)), *(f"warning: {one}" for one in found.warnings)]
+
+
+def _row(layer: LayerReport) -> tuple[str, ...]:
+    exponents = (layer.input_exponent, layer.weight_exponent, layer.output_exponent)
+    residual = "-" if layer.residual_shift is None else f"<< {layer.residual_shift}"
+    return (layer.name, _decibels(layer.snr_db), *(f"2^{one}" for one in exponents), f">> {layer.shift}", residual)
+
+
+def _summary(found: Quantized) -> list[tuple[str, str]]:
+    agreement = found.top1_agreement
+    rows = [
+        ("quantized", f"{len(found.layers)} convolutions, scales by {found.method}"),
+        ("on floats", ", ".join(found.left) or "none"),
+        ("samples", str(found.samples)),
+        ("output", f"{_decibels(found.output_snr_db)} signal over noise, against floats"),
+        ("top-1", "the result is no classes" if agreement is None else f"{agreement:.1%} the same as on floats"),
+    ]
+    return [*rows, ("before", "quantized with other scales, which were taken back")] if found.refitted else rows
+
+
+def _decibels(ratio: float | None) -> str:
+    return "exact" if ratio is None else f"{ratio:.1f} dB"

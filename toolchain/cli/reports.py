@@ -1,0 +1,185 @@
+"""Commands that write reports for CI: from their first moment on, no report says more than what is known by then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolchain.errors import InputError
+from toolchain.failure import NOT_ENDED, Failure
+
+STDOUT = "-"
+PRINTED = ("--json", STDOUT)
+"""The one report that goes to no file."""
+_SUITE = "toolchain "
+_HEAD = 1024  # bytes of a file in which its suite is named
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of report.
+
+    Attributes:
+        what: Its name in messages.
+        foreign: Says why a file is none of an earlier run; empty if it is one.
+        failed: Renders a failure for a command, about a board and a model.
+    """
+
+    what: str
+    foreign: Callable[[Path], str]
+    failed: Callable[[Failure, str, str], bytes]
+
+
+def json_kind(what: str, *keys: str) -> Kind:
+    """Return the kind of JSON reports that have these keys, or an error in place of them."""
+
+    def foreign(path: Path) -> str:
+        try:
+            found = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            return "it is not JSON"
+        ours = isinstance(found, dict) and (found.keys() >= set(keys) or found.keys() == {"error"})
+        return "" if ours else "it is JSON of another kind"
+
+    return Kind(what, foreign, _failed_json)
+
+
+def _failed_json(failure: Failure, _command: str, _about: str) -> bytes:
+    from toolchain import files
+
+    return files.canonical_json(failure.document())
+
+
+def _foreign_junit(path: Path) -> str:
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    return "" if f'name="{_SUITE}'.encode() in head else "it is no JUnit XML of this toolchain"
+
+
+JSON = json_kind("a report", "schema_version", "bundle_digest")
+JUNIT = Kind(
+    "a JUnit report",
+    _foreign_junit,
+    lambda failure, command, about: failure.junit(f"{_SUITE}{command}", about, command),
+)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The reports that one run has to write.
+
+    Attributes:
+        command: The command's name.
+        about: Board and model, as far as they are known.
+        places: The files, with the kind of each.
+    """
+
+    command: str
+    about: str
+    places: tuple[tuple[Path, Kind], ...]
+
+    def checked(self) -> tuple[Reports, InputError | None]:
+        """Return those that can be written, and why the first of the others cannot; nothing is touched."""
+        from toolchain import outputs
+
+        fault, usable = None, []
+        for path, kind in self.places:
+            try:
+                outputs.check_file(path, kind.what, kind.foreign)
+                usable.append((path, kind))
+            except InputError as caught:
+                fault = fault or caught
+        return replace(self, places=tuple(usable)), fault
+
+    def write(self, failure: Failure) -> None:
+        """Let all of them tell of a failure."""
+        from toolchain import files
+
+        for path, kind in self.places:
+            files.write_atomic(path, kind.failed(failure, self.command, self.about))
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Let all of them tell why the block ended, if it fails."""
+        try:
+            yield
+        except (click.exceptions.Exit, BrokenPipeError):  # a shown help; a reader of our output who has seen enough
+            raise
+        except BaseException as fault:
+            with contextlib.suppress(InputError):  # a full disk is not the cause; what stands there is no success
+                self.write(failure_of(fault))
+            raise
+
+
+class ReportingCommand(click.Command):
+    """A command with options that name reports.
+
+    Args:
+        reports: The kind of report by the option that names its file.
+        words: What click's own commands take.
+        options: As above.
+    """
+
+    def __init__(self, *words: Any, reports: Mapping[str, Kind], **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.kinds = reports
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the command line; one that is wrong is a run that failed."""
+        command = info_name or ""
+        wanted = () if {"-h", "--help"} & set(args) else self._wanted(args)
+        reports, fault = Reports(command, command, wanted).checked()
+        with reports.telling():
+            reports.write(NOT_ENDED)  # in place of what an earlier run left there
+            if fault:
+                raise fault
+            context = super().make_context(info_name, args, parent, **extra)
+        known = [str(context.params.get(name) or "") for name in ("board_name", "source")]
+        about = ".".join(Path(name).stem for name in known if name)
+        context.meta[__name__] = replace(reports, about=about or command)
+        return context
+
+    def _wanted(self, args: Sequence[str]) -> tuple[tuple[Path, Kind], ...]:
+        named = [(option, value_of(args, option), kind) for option, kind in self.kinds.items()]
+        return tuple((Path(value), kind) for option, value, kind in named if value and (option, value) != PRINTED)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with ctx.meta[__name__].telling():
+            return super().invoke(ctx)
+
+
+def value_of(words: Sequence[str], option: str) -> str | None:
+    """Return what a command line gives an option, without looking at the rest of it, which may be wrong."""
+    found = None
+    for place, word in enumerate(own(words)):
+        if word == option and place + 1 < len(words):
+            found = words[place + 1]
+        elif word.startswith(f"{option}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def own(words: Sequence[str]) -> Sequence[str]:
+    """Leave out the words of another command, after `--`."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def failure_of(fault: BaseException) -> Failure:
+    """Describe what ended a command; click has errors of its own."""
+    if isinstance(fault, click.Abort):
+        return Failure.of(fault.__cause__ if isinstance(fault.__cause__, KeyboardInterrupt) else KeyboardInterrupt())
+    if isinstance(fault, click.UsageError):
+        path = fault.ctx.command_path if fault.ctx else "toolchain"
+        return Failure(fault.format_message(), hint=f"`{path} --help` shows what it takes", exit_code=fault.exit_code)
+    if isinstance(fault, click.ClickException):
+        return Failure(fault.format_message(), exit_code=InputError.exit_code)
+    return Failure.of(fault)

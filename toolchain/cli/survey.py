@@ -1,0 +1,78 @@
+"""The `survey` command: what only a real device can show, in one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import completion, options, tuning
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record
+
+if TYPE_CHECKING:
+    from toolchain.pipeline.survey import Request
+    from toolchain.tuning.report import TuneReport
+
+
+@dataclass(frozen=True)
+class SurveyOptions:
+    """The options of `survey`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    toolchain: str | None = options.toolchain()
+    output: Path | None = option(
+        "-o", "--output", type=options.PATH, help="Folder for report.md and report.json; survey-BOARD by default."
+    )
+    budget: float = options.budget(10.0, "to time each network")
+    trials: int = option(
+        "--trials", default=32, show_default=True, type=click.IntRange(min=1), help="Trials of each short tuning."
+    )
+
+
+@click.command("survey")
+@click.argument("networks", nargs=-1, shell_complete=completion.models)
+@gathered("asked", SurveyOptions)
+@options.json_flag
+@click.pass_obj
+def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions, *, as_json: bool) -> Result:
+    """Try everything on one device with a few NETWORKS, and write a report to send: it names no host and no person.
+
+    A step that fails is recorded, and the next one follows; the exit code is that of the first failure.
+    """
+    from toolchain.pipeline import survey as surveys
+
+    kind = asked.device.board()
+    search = options.SearchOptions(trials=asked.trials)
+    settings = tuning.TuneOptions(device=asked.device, toolchain=asked.toolchain, search=search)
+
+    def tune(network: str, records: Path) -> TuneReport:
+        return tuning.tuned(console, network, dataclasses.replace(settings, records=records), passing=True)
+
+    wanted = surveys.Request(
+        asked.device.boards(kind, "survey"),
+        tune,
+        networks or surveys.NETWORKS,
+        asked.budget,
+        asked.toolchain or "",
+    )
+    _check(wanted, asked.device, console)
+    folder = asked.output or Path(f"survey-{kind.name}")
+    found = surveys.run(wanted, folder, console.say)
+    text = f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}: no names, no addresses"
+    return Result(text, found.document(), as_json, found.fault)
+
+
+def _check(wanted: Request, device: DeviceOptions, console: Console) -> None:
+    """See that the survey can begin: each of its steps would fail for the same cause."""
+    from toolchain.pipeline import preflight
+    from toolchain.pipeline import survey as surveys
+
+    kind = wanted.board
+    device.device(kind)
+    jobs = [surveys.pipeline(wanted, network, console.say) for network in wanted.networks]
+    preflight.before_survey(jobs, lambda: open_device(kind, device))

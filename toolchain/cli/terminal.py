@@ -1,0 +1,284 @@
+"""What a person sees: tables as wide as the terminal, colour where it helps, bars; elsewhere plain lines.
+
+Only the command line uses it. Rich is imported when there is a terminal to write to.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from toolchain.progress import MEGABYTES, Step
+from toolchain.tables import Shown, Table, parts, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+_GAP = 2  # spaces between columns
+_FALLBACK = os.terminal_size((80, 24))
+_EVERY_S = 5.0  # between two lines about one step, where there is no terminal
+_TABLE_EVERY_S = 30.0  # the same for a table that changes
+_STYLES = {
+    "good": "green",
+    "bad": "bold red",
+    "warning": "yellow",
+    "hint": "cyan",
+    "name": "bold",
+}
+_WORDS = (
+    r"(?P<bad>^(internal )?error:|\b(MISSING|FAILED|DIFFER FROM|lost|broken)\b)",
+    r"(?P<warning>^warning:?(?=\s|$)|\b(outdated|missing|emulated|stopped|quarantined)\b)",
+    r"(?P<hint>^hint:)",
+    r"(?P<good>\bmatch(?= onnxruntime)|^(ready|running)$)",
+)
+
+
+def show(shown: Shown, stream: IO[str]) -> None:
+    """Print tables and lines: fitted to a terminal, as wide as they are elsewhere."""
+    if not stream.isatty():
+        click.echo(plain(shown), file=stream)
+        return
+    _print(shown, _console(stream))
+
+
+def _print(shown: Shown, console: Console) -> None:
+    for part in parts(shown):
+        if isinstance(part, Table):
+            console.print(_fitted(part, console.width))
+        else:
+            console.print(part, soft_wrap=True)  # or a command that is copied has line ends in it
+
+
+def _console(stream: IO[str]) -> Console:
+    from rich.console import Console
+    from rich.highlighter import RegexHighlighter
+    from rich.theme import Theme
+
+    class Words(RegexHighlighter):
+        highlights = _WORDS
+
+    width, height = _size(stream)
+    return Console(
+        file=stream,
+        width=width,
+        height=height,
+        theme=Theme(_STYLES),
+        highlighter=Words(),
+        markup=False,
+        emoji=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",  # or what is bold would stay bold
+    )
+
+
+def _size(stream: IO[str]) -> tuple[int, int]:
+    """Ask the stream that is written to, which need not be the one that is read; COLUMNS and LINES overrule it."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):  # no real terminal
+        size = os.terminal_size((0, 0))
+    width, height = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
+    return (
+        int(width) if width.isdecimal() else size.columns or _FALLBACK.columns,
+        int(height) if height.isdecimal() else size.lines or _FALLBACK.lines,
+    )
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def _fitted(table: Table, width: int) -> RenderableType:
+    """Fit a table into a width without breaking a word, by wrapping, by leaving out, or by one cell a line."""
+    while _least(table) > width and table.spare:
+        table = table.without(table.spare[0])
+    if _least(table) > width and table.head:
+        return _stacked(table, width)
+    return _rich(table, _widths(table, width))
+
+
+def _columns(table: Table) -> list[tuple[str, ...]]:
+    return list(zip(*table.lines, strict=True))
+
+
+def _longest_word(column: Sequence[str]) -> int:
+    return max((len(word) for cell in column for word in cell.split()), default=0)
+
+
+def _least(table: Table) -> int:
+    columns = _columns(table)
+    return sum(map(_longest_word, columns)) + _GAP * (len(columns) - 1)
+
+
+def _widths(table: Table, width: int) -> list[int]:
+    """Give each column its longest word, and what is left in equal shares to those that would wrap."""
+    columns = _columns(table)
+    widths, wanted = [_longest_word(column) for column in columns], [max(map(len, column)) for column in columns]
+    left = width - _GAP * (len(columns) - 1) - sum(widths)
+    for served, place in enumerate(sorted(range(len(columns)), key=lambda one: wanted[one] - widths[one])):
+        more = min(max(left, 0) // (len(columns) - served), wanted[place] - widths[place])
+        widths[place], left = widths[place] + more, left - more
+    if left < 0:  # a word that is wider than the screen
+        widths[-1] = max(1, widths[-1] + left)
+    return widths
+
+
+def _rich(table: Table, widths: Sequence[int]) -> RenderableType:
+    from rich.table import Table as RichTable
+
+    made = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(table.head), highlight=True)
+    for place, width in enumerate(widths):
+        name = table.head[place] if table.head else ""
+        justify: Any = "right" if place in table.numbers else "left"
+        made.add_column(name, width=width, justify=justify, style="name" if place == 0 else "", overflow="fold")
+    for row in table.rows:
+        made.add_row(*row)
+    return made
+
+
+def _stacked(table: Table, width: int) -> RenderableType:
+    """Show each row as a block of its own, a cell a line, without those that are empty."""
+    from rich.console import Group
+
+    blocks: list[RenderableType] = []
+    for row in table.rows:
+        cells = [pair for pair in zip(table.head, row, strict=True) if pair[1]]
+        block = Table(cells)
+        blocks += [*([""] if blocks else []), _rich(block, _widths(block, width))]
+    return Group(*blocks)
+
+
+# --- progress --------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """Standard error while something goes on: lines, a bar for what can be counted, and a table that changes.
+
+    Where there is no terminal, a bar is a line now and then, and a table is its last line.
+    """
+
+    def __init__(self, stream: Callable[[], IO[str]]) -> None:
+        """Make one.
+
+        Args:
+            stream: Returns what is written to; it is asked each time.
+        """
+        self._stream = stream
+        self._bar: _Bar | None = None
+        self._live: Live | None = None
+        self._steps: dict[str, tuple[float, float]] = {}  # when each began, and when it was told of last
+        self._told = -_TABLE_EVERY_S
+
+    def say(self, text: str) -> None:
+        """Print a line about progress, or move the bar of a step; a stage goes on below the line."""
+        if isinstance(text, Step):
+            self._move(text)
+            return
+        if self._bar and not self._bar.step.is_counted:
+            self._bar.say(text)
+            return
+        self.close()
+        show(text, self._stream())
+
+    def _move(self, step: Step) -> None:
+        if not self._stream().isatty():
+            self._tell(step)
+            return
+        if self._bar is None or self._bar.step != step:
+            self.close()
+            self._bar = _Bar(_console(self._stream()), step)
+        self._bar.move(step)
+
+    def _tell(self, step: Step) -> None:
+        """Print how far a step is, unless that was told a moment ago."""
+        if not step.is_counted:
+            click.echo(str(step), file=self._stream())
+            return
+        now = time.monotonic()
+        began, told = self._steps.setdefault(str(step), (now, now))
+        if now - told >= _EVERY_S:
+            self._steps[str(step)] = (began, now)
+            left = (now - began) / step.done * (step.total - step.done) if step.done else 0.0
+            click.echo(f"{step}: {step.amount}" + (f", {left:.0f} s left" if left >= 1 else ""), file=self._stream())
+
+    def redraw(self, shown: Shown) -> None:
+        """Show a table in place of the one before."""
+        stream = self._stream()
+        if not stream.isatty():
+            if time.monotonic() - self._told >= _TABLE_EVERY_S:
+                self._told = time.monotonic()
+                click.echo(str(parts(shown)[-1]), file=stream)
+            return
+        if self._live is None:
+            self.close()
+            self._live = _live(_console(stream))
+        self._live.update(_cropped(shown, _console(stream)), refresh=True)
+
+    def close(self) -> None:
+        """Leave what is shown as it stands; what comes next is printed below it."""
+        for one in (self._bar, self._live):
+            if one:
+                one.stop()
+        self._bar = self._live = None
+
+
+class _Bar:
+    """A bar on a terminal, with the amount and the time that is left; of a stage, the time that it takes."""
+
+    def __init__(self, console: Console, step: Step) -> None:
+        from rich import progress
+
+        amount = progress.DownloadColumn() if step.unit == MEGABYTES else progress.MofNCompleteColumn()
+        how_far = (progress.BarColumn(20), amount, progress.TimeRemainingColumn(compact=True))
+        columns = how_far if step.is_counted else (progress.SpinnerColumn(), progress.TimeElapsedColumn())
+        self.step = step
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            *columns,
+            console=console,
+            transient=not step.is_counted,
+            redirect_stdout=False,  # results stay where they belong
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task(str(step), total=step.total if step.is_counted else None)
+        self._progress.start()
+
+    def say(self, text: str) -> None:
+        """Print a line above."""
+        self._progress.console.print(text, soft_wrap=True)
+
+    def move(self, step: Step) -> None:
+        if step.is_counted:
+            self._progress.update(self._task, completed=step.done, total=step.total)
+
+    def stop(self) -> None:
+        self._progress.stop()
+        if not self.step.is_counted:
+            self._progress.console.print(str(self.step), soft_wrap=True)
+
+
+def _live(console: Console) -> Live:
+    from rich.live import Live
+
+    made = Live(
+        console=console, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False
+    )
+    made.start()
+    return made
+
+
+def _cropped(shown: Shown, console: Console) -> RenderableType:
+    """Cut a table that is higher than the screen above, so that what stands below it is seen.
+
+    Args:
+        shown: The table, and what stands below it.
+        console: Draws them; not the one that shows the table before, which would draw that as well.
+    """
+    from rich.text import Text
+
+    with console.capture() as drawn:
+        _print(shown, console)
+    return Text("\n").join(Text.from_ansi(drawn.get()).split("\n")[-(console.height - 1) :])

@@ -1,0 +1,194 @@
+"""The tuning commands: what can be tuned, the tuning itself, and the hardware that it runs on."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolchain.cli import connection, options
+from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.farm.boards import Wanted
+    from toolchain.pipeline.preflight import Opened
+    from toolchain.pipeline.tune import Request
+    from toolchain.records.tasks import Task
+    from toolchain.tuning.report import TuneReport
+
+_HEAD = 1024  # bytes of a page in which its generator is named
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """The options of `tune`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    toolchain: str | None = options.toolchain()
+    model: options.ModelOptions = record(options.ModelOptions)
+    search: options.SearchOptions = record(options.SearchOptions)
+    kernels: options.KernelOptions = record(options.KernelOptions)
+    threads: int | None = same(options.MeasureOptions, "threads")
+    operators: tuple[str, ...] = option(
+        "--op", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID."
+    )
+    records: Path | None = option(
+        "--records", type=options.PATH, help="File of records; by default the project's or yours."
+    )
+    tracker: str | None = option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
+    key: str | None = option("--key", help="Key of the boards at that tracker; the board type by default.")
+    report_path: Path | None = option("--report", type=options.PATH, help="Write the report as an HTML page.")
+
+    def request(self, source: str, *, passing: bool) -> Request:
+        """Return what a session is asked for; `passing` says that the file of records is gone after it."""
+        from toolchain.pipeline import tune
+
+        kind = self.device.board(float16=self.kernels.float16)
+        return tune.Request(
+            model=self.model.model(source),
+            boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key),
+            plan=tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)),
+            operators=self.operators,
+            records=self.records,
+            passing=passing,
+            toolchain=self.toolchain or "",
+            without=self.kernels.left_out(kind),
+        )
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The options of `tasks`."""
+
+    board: BoardOptions = record(BoardOptions)
+    model: options.ModelOptions = record(options.ModelOptions)
+    kernels: options.KernelOptions = record(options.KernelOptions)
+    operators: tuple[str, ...] = same(TuneOptions, "operators")
+
+
+@click.command("tasks")
+@options.model_argument
+@gathered("asked", TaskOptions)
+@options.json_flag
+def tasks(source: str, asked: TaskOptions, *, as_json: bool) -> Result:
+    """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
+    from toolchain.pipeline import BuildRequest, tune
+    from toolchain.records import tasks as extracted
+
+    kind = asked.board.board(float16=asked.kernels.float16)
+    request = BuildRequest(asked.model.model(source), kind, without=asked.kernels.left_out(kind))
+    known = tune.extract(request)
+    found = extracted.select(known.tasks, asked.operators)
+    rows = [
+        (str(task.id), task.name, task.operator, task.shape, str(task.weight), f"{task.gflop:.4f}") for task in found
+    ]
+    heads = ("ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs")
+    table = Table(rows, heads, numbers=[0, 4, 5], spare=[1])
+    total = sum(task.weight * task.gflop for task in found)
+    return Result([table, f"{len(found)} tasks, {total:.4f} GFLOPs a run"], [_row(task) for task in found], as_json)
+
+
+def _row(task: Task) -> dict[str, Any]:
+    kept = ("id", "name", "operator", "shape", "weight", "gflop", "workload")
+    return {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
+
+
+@click.command("tune")
+@options.model_argument
+@gathered("asked", TuneOptions)
+@options.json_flag
+@click.pass_obj
+def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool) -> Result:
+    """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
+    from toolchain import files, outputs
+    from toolchain.tuning import report
+
+    if asked.report_path:  # hours later is no time to learn that it cannot be written
+        outputs.check_file(asked.report_path, "a report of `tune`", _foreign_page)
+    found = tuned(console, source, asked)
+    if asked.report_path:
+        files.write_atomic(asked.report_path, report.html(found).encode())
+    return Result(report.shown(found), found.document(), as_json)
+
+
+def _foreign_page(path: Path) -> str:
+    from toolchain.tuning.report import page
+
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    return "" if page.GENERATOR.encode() in head else "it is no page of an earlier `tune --report`"
+
+
+def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = False) -> TuneReport:
+    """Tune a model.
+
+    Args:
+        console: Told about the progress.
+        source: Zoo name or path of an ONNX file.
+        asked: The options.
+        passing: Whether the file of records is gone after the run, so that nobody is told to go on from it.
+    """
+    from toolchain.pipeline import Pipeline, preflight
+    from toolchain.pipeline import tune as tuning
+
+    wanted = asked.request(source, passing=passing)
+    preflight.before_build(Pipeline(wanted.build(console.say)), _opened(asked.device, wanted.boards))
+    return tuning.run(wanted, console.say, console.redraw)
+
+
+def _opened(device: DeviceOptions, wanted: Wanted) -> Opened | None:
+    """Say how the device of a run is asked before it; None if there is none of the run's own.
+
+    A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;
+    of an emulator that a model stands in for, nothing is asked.
+    """
+    from toolchain.farm import boards
+
+    kind = wanted.board
+    if kind.connection == "local" or kind.emulated or wanted.tracker or boards.is_served(wanted):
+        return None
+    return lambda: open_device(kind, device)
+
+
+@click.command("hardware")
+@connection.device
+@options.json_flag
+@click.pass_obj
+def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+    """Show what boards say of their hardware over RPC, held against the board file."""
+    from toolchain.farm import boards
+    from toolchain.pipeline import preflight
+    from toolchain.rpc import hardware as examined
+
+    kind = device.board()
+    rows, lines = [], []
+    wanted = device.boards(kind, "hardware")
+    if opened := _opened(device, wanted):
+        preflight.before_serving(kind, opened)
+    with boards.opened(wanted, console.say) as held:
+        for place in held.places:
+            found, notes = examined.examine(kind, place)
+            rows.append({"board": place.name, "hardware": found, "notes": notes})
+            lines += [f"{place.name}: {found or 'unknown'}", *(f"warning: {note}" for note in notes)]
+    return Result("\n".join(lines), rows, as_json)
+
+
+@click.command("python-runtime")
+@connection.board
+@options.json_flag
+@click.pass_obj
+def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:
+    """Build what TVM lacks to use a board's kind of accelerator in Python here.
+
+    Every later `import tvm` loads it: `tvm.device(KIND).exist` then tells whether this machine has such a device.
+    """
+    from toolchain.backends import backend_of
+
+    path = backend_of(board.board()).python_runtime(console.say)
+    return Result(f"{path}: loaded with every import of tvm", {"library": str(path)}, as_json)

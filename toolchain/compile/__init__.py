@@ -1,0 +1,1 @@
+"""From a model and tuning records to a bundle for one board."""

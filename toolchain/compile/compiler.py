@@ -1,0 +1,212 @@
+"""Model and board in, bundle out: compile with TVM and keep library, graph and params apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+import toolchain
+from toolchain import bundle, files, tensors, versions
+from toolchain.backends.base import Backend
+from toolchain.backends.base.attributes import EXACT
+from toolchain.bundle import Bundle, Reference
+from toolchain.bundle.manifest import Manifest, Modelled, Tuned
+from toolchain.compile import executable
+from toolchain.compile import known as records
+from toolchain.compile.constants import ENTRY, Compiled, lift_constants
+from toolchain.compile.known import Known
+from toolchain.compile.request import BuildRequest
+from toolchain.errors import BuildError, InputError
+from toolchain.models.importer import ImportedModel
+from toolchain.native import cross, elf
+from toolchain.native.cross import Cross
+from toolchain.records.apply import Applied
+from toolchain.records.metaschedule import target_table
+from toolchain.records.tasks import called, layer_of
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A model that was compiled, and how; what is left is to write it.
+
+    Attributes:
+        imported: The model.
+        request: What was asked for.
+        driver: The compiler that links its library.
+        applied: The records that were applied to it.
+        compiled: It.
+        modelled: What a model of the accelerator says of it.
+    """
+
+    imported: ImportedModel
+    request: BuildRequest
+    driver: Cross
+    applied: Applied
+    compiled: Compiled
+    modelled: Modelled | None
+
+    @property
+    def command(self) -> str:
+        """The command line that makes the bundle again."""
+        request = self.request
+        options = records.options(self.applied, emulated=request.emulated)
+        left_out = (f"--without {one}" for one in sorted(request.without))
+        return " ".join([request.command(self.imported.source.origin), *options, *left_out])
+
+
+def build(
+    imported: ImportedModel,
+    request: BuildRequest,
+    folder: Path,
+    *,
+    reference: Reference | None = None,
+    known: Known | None = None,
+) -> Bundle:
+    """Compile a model for a board into a bundle.
+
+    Args:
+        imported: The model of the request.
+        request: For which board, and how; it is told for how many kernels there was a record.
+        folder: Where the bundle goes; a bundle that is there is replaced, anything else is left alone.
+        reference: What its outputs are to be compared with.
+        known: Tuning records, of which the best for the board's target are applied; None to apply none.
+
+    Raises:
+        BuildError: TVM, the compiler or the linker failed.
+        InputError: The folder holds something else than a bundle.
+    """
+    backend, name, known = request.backend, imported.source.name, known or Known()
+    lowered = _guarded(name, lambda: backend.lowered(imported.module))
+    for left in _guarded(name, lambda: backend.left_out(imported.module)):
+        request.tell(f"the CPU computes {left}")
+    applied: Applied = _guarded(name, lambda: known.applied(lowered, request))
+    _tell_of(applied, known, request)
+    finished = _guarded(name, lambda: backend.finished(applied.module, applied.choices))
+    driver, modelled = cross.choose(request.board, request.toolchain), _modelled(lowered, applied, backend)
+    work = _Work(imported, request, driver, applied, lift_constants(finished), modelled)
+    with bundle.replacing(folder) as staging:
+        _write(work, staging)
+        if reference is not None:
+            reference.save(staging)
+        files.write_atomic(staging / bundle.MANIFEST, _manifest(work, staging).encoded())
+    return bundle.load(folder)
+
+
+def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:
+    """Say for how many kernels there was a record."""
+    for skipped in applied.skipped:
+        request.tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
+    key = records.record_key(request.backend, emulated=request.emulated)
+    if known.records is not None and key not in known.records.keys:
+        request.tell(f"no tuning records are for the target of {request.board.name}")
+    elif known.records is not None:
+        request.tell(f"applied tuning records for {applied.tuned} of {applied.tasks} tasks")
+    if applied.shipped:
+        request.tell(f"applied the toolchain's own records for {applied.shipped} of {applied.tasks} tasks")
+
+
+def _tuned(applied: Applied) -> Tuned:
+    if not applied.tuned and not applied.shipped:
+        return Tuned()
+    digest = files.sha256_bytes(applied.records) if applied.tuned else ""
+    return Tuned(digest, applied.tasks, applied.tuned, applied.shipped)
+
+
+def _modelled(lowered: tvm.IRModule, applied: Applied, backend: Backend) -> Modelled | None:
+    """Add up what a model of the board's accelerator says of each of its kernels."""
+    model = backend.machine_model
+    if model is None:
+        return None
+    layers = [(layer, str(one.attrs.get(EXACT, layer))) for _, one in called(lowered) if (layer := layer_of(one))]
+    known = {exact: model.cycles(exact, applied.choices.get(layer)) for layer, exact in dict.fromkeys(layers)}
+    found = [one for _, exact in layers if (one := known[exact]) is not None]
+    if not found:
+        return None
+    cycles, macs = sum(one.cycles for one in found), sum(one.macs for one in found)
+    return Modelled(model.name, model.clock_mhz, len(found), cycles, macs, found[0].macs_per_cycle)
+
+
+def _write(work: _Work, staging: Path) -> None:
+    """Write what the manifest is about."""
+    compiled, graph = work.compiled, _without_bodies(work.compiled.module)
+    _write_library(work, staging / bundle.LIBRARY)
+    files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
+    files.write_atomic(staging / bundle.GRAPH_TEXT, (graph.script().rstrip() + "\n").encode())
+    tensors.save(staging / bundle.PARAMS, compiled.params)
+    if work.applied.tuned:
+        files.write_atomic(staging / bundle.RECORDS, work.applied.records)
+
+
+def _without_bodies(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in which a template's kernels have no body: unrolled, they say less than their layer does."""
+    nothing = tvm.tirx.Evaluate(0)
+    functions = {
+        variable: function.with_body(nothing) if layer_of(function) else function
+        for variable, function in module.functions_items()
+    }
+    return tvm.IRModule(functions)
+
+
+def _graph_json(module: tvm.IRModule) -> bytes:
+    text: str = tvm.ir.save_json(module)
+    return text.encode()
+
+
+def _guarded(name: str, step: Callable[[], Any]) -> Any:
+    """Run a step of the compiler; whatever it raises becomes a build error that says so."""
+    try:
+        return step()
+    except Exception as fault:  # the compiler's passes raise whatever they trip over, of any class
+        if isinstance(fault, (BuildError, InputError)):
+            raise
+        raise BuildError(
+            f"TVM cannot compile {name}: {type(fault).__name__}",
+            details=str(fault).strip()[-2000:],
+            hint="`--debug` shows where; `toolchain model inspect` shows the model's operators",
+        ) from fault
+
+
+def _write_library(work: _Work, path: Path) -> None:
+    name, target = work.imported.source.name, work.request.backend.target
+    built = _guarded(name, lambda: executable.compiled(work.compiled.module, target))
+
+    def link(output: str, objects: Sequence[str], **_: Any) -> None:
+        work.driver.link(Path(output), [Path(item) for item in objects])
+
+    _guarded(name, lambda: built.export_library(str(path), fcompile=link))
+
+
+def _manifest(work: _Work, staging: Path) -> Manifest:
+    board, backend, source = work.request.board, work.request.backend, work.imported.source
+    return Manifest(
+        schema=1,
+        name=source.name,
+        board=board.name,
+        machine=board.machine,
+        triple=board.triple,
+        target=target_table(backend.target),
+        glibc=elf.minimum_glibc(staging / bundle.LIBRARY),
+        cpu_features=backend.cpu_features,
+        entry=ENTRY,
+        library="model.so",
+        params="params.safetensors",
+        params_order=tuple(work.compiled.params),
+        inputs=source.inputs,
+        outputs=work.imported.outputs,
+        versions=_versions(),
+        compiler=asdict(work.driver.describe()),
+        model={"origin": source.origin, "sha256": source.sha256},
+        command=work.command,
+        files=bundle.records(staging),
+        records=_tuned(work.applied),
+        modelled=work.modelled,
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions that decide what a library needs around it."""
+    return {"toolchain": toolchain.__version__, **versions.tvm(), **versions.preparation()}

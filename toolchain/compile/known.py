@@ -1,0 +1,126 @@
+"""The tuning records that a build may apply: the user's own, and those that come with the toolchain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm
+
+from toolchain import state
+from toolchain.backends.base import Backend
+from toolchain.board import boards_folder
+from toolchain.bundle import RECORDS
+from toolchain.compile.request import BuildRequest
+from toolchain.errors import InputError
+from toolchain.records import SHIPPED, Key, RecordFile, Records, default_path
+from toolchain.records.apply import Applied, apply
+from toolchain.records.metaschedule import target_table
+
+_MOST_CORES = 2  # times those that shipped records were measured with
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known.
+
+    Attributes:
+        records: The user's records; None to apply none.
+        shipped: Those that come with the toolchain, for what `records` does not know; None to apply none.
+    """
+
+    records: Records | None = None
+    shipped: Records | None = None
+
+    def applied(self, lowered: tvm.IRModule, request: BuildRequest) -> Applied:
+        """Apply what fits to a lowered module."""
+        if self.records is None and self.shipped is None:
+            return Applied(lowered)
+        records = self.records or Records()
+        return apply(lowered, request.backend, records, shipped=self.shipped, emulated=request.emulated)
+
+
+def record_key(backend: Backend, *, emulated: bool = False) -> Key:
+    """Return what records for a board have to be found under."""
+    return Key.of(target_table(backend.target), emulated=emulated)
+
+
+def options(applied: Applied, *, emulated: bool) -> tuple[str, ...]:
+    """Return the options of a command line that applies the same records again."""
+    if applied.tuned:
+        return (f"--records {RECORDS}", *(("--emulated",) if emulated else ()))
+    return (f"--records {SHIPPED}",) if applied.shipped else ("--no-records",)
+
+
+def has_records(request: BuildRequest) -> bool:
+    """Whether there are any tuning records for the board where they are to be taken from."""
+    if request.only_shipped:
+        return shipped_records(request.backend) is not None
+    found = own_records(request)
+    return found is not None and record_key(request.backend, emulated=request.emulated) in found.keys
+
+
+def own_records(request: BuildRequest) -> Records | None:
+    """Read the user's tuning records that are to be applied; None if there are none.
+
+    Raises:
+        InputError: LLVM does not know the board's CPU, or the records that were asked for are not there.
+    """
+    key, path = record_key(request.backend, emulated=request.emulated), _own_file(request)
+    if path is None or (request.records is None and not path.exists()):
+        return None
+    found = RecordFile(path).read()
+    if request.records and key not in found.keys:
+        raise InputError(
+            f"{path} has no records for {request.board.name}",
+            details="\n".join([f"wanted: {_described(key)}", *(f"found:  {_described(one)}" for one in found.keys)]),
+            hint="`toolchain tune MODEL --board BOARD` makes some; --no-records builds without",
+        )
+    return found
+
+
+def tell_of_own(request: BuildRequest, found: Records | None) -> None:
+    """Say where the user's tuning records are from, or where there are none, if any were to be applied."""
+    path, name = _own_file(request), request.board.name
+    if path is not None and found is None:
+        request.tell(f"no tuning records for {name} in {_listed(state.records_places(name))}")
+    elif path is not None:
+        request.tell(f"tuning records: {path}")
+
+
+def _own_file(request: BuildRequest) -> Path | None:
+    """Return the file of the user's records; None if none are to be applied."""
+    if not request.tuned or request.only_shipped:
+        return None
+    return request.records or default_path(request.board.name)
+
+
+def _listed(places: Sequence[Path]) -> str:
+    return " or ".join(str(place.parent) for place in places)
+
+
+def _described(key: Key) -> str:
+    return f"{key.target}, TVM {key.tvm}" + (", of an emulator" if key.emulated else "")
+
+
+def shipped_for(request: BuildRequest) -> Records | None:
+    """Read the toolchain's own records; a user who asked for them alone is told where there are none."""
+    found = shipped_records(request.backend) if request.tuned else None
+    if found is None and request.only_shipped:
+        request.tell(f"the toolchain has no records of its own that suit {request.board.name}")
+    return found
+
+
+def shipped_records(backend: Backend) -> Records | None:
+    """Return the records that come with the toolchain and suit a board, its resolved cores too; None if there are none.
+
+    They also say how the work is cut, and what was best for two cores leaves most of sixteen idle.
+    """
+    name = backend.shipped
+    path = boards_folder() / "records" / f"{name}.jsonl"
+    if not name or not path.is_file():
+        return None
+    known = RecordFile(path).read()
+    fitting = [one for one in known.trials if backend.board.cores <= _MOST_CORES * one.target.get("num-cores", 1)]
+    return Records(known.workloads, tuple(fitting)) if fitting else None

@@ -1,0 +1,52 @@
+"""What is done to a model before it is imported, for the sake of the board that it is compiled for."""
+
+from __future__ import annotations
+
+from toolchain import quantize
+from toolchain.backends.base import Backend
+from toolchain.compile.request import BuildRequest
+from toolchain.errors import InputError
+from toolchain.models import inputs
+from toolchain.models.source import SourceModel
+
+_SAMPLES = 8  # to calibrate with, where a network is quantized on its way
+
+
+def is_computed_to_the_letter(source: SourceModel, backend: Backend) -> bool:
+    """Whether a device computes each operator of a model as the file has it.
+
+    ONNX Runtime's optimizations round the biases of a network with powers of two as scales, and so halves another way:
+    each is one step in a layer, and many layers make much of it.
+    """
+    return backend.computes_int8 or quantize.is_quantized(source)
+
+
+def suited(source: SourceModel, request: BuildRequest) -> SourceModel:
+    """Return a model as the board's accelerator can compute it: quantized, where that computes int8 alone.
+
+    A network of floats is calibrated with what it is to be run with, and with random numbers of the same seed; a user
+    who has data of the model's own quantizes it beforehand. One that cannot be quantized stays as it is.
+
+    Args:
+        source: The model.
+        request: For which board, and what it is run with. It is told when the model is quantized, or why it is not.
+    """
+    given, tell = request.model.given, request.tell
+    if not request.backend.computes_int8 or quantize.is_quantized(source):
+        return source
+    if obstacle := _obstacle(source):
+        tell(f"{obstacle}: the CPU computes everything")
+        return source
+    tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
+    random = [inputs.random(source.inputs, given.seed + number) for number in range(_SAMPLES)]
+    first = [inputs.make(given, source.inputs)] if given.npz or given.image else []
+    return quantize.quantized(source, [*first, *random][:_SAMPLES]).source
+
+
+def _obstacle(source: SourceModel) -> str:
+    """Say why a model cannot be quantized; empty if it can."""
+    try:
+        found = quantize.quantizable(source)
+    except InputError as fault:
+        return fault.message
+    return "" if found else f"{source.name} has no convolution that could be quantized"

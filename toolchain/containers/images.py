@@ -1,0 +1,209 @@
+"""Compilers in container images: build them, say what they are, check them, and run one command in one.
+
+Building goes through the `docker` command ($TOOLCHAIN_DOCKER names another one), all else through the engine's API.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from toolchain import process
+from toolchain.containers import build as image_build
+from toolchain.containers import recipe as image_recipe
+from toolchain.containers import run as container_run
+from toolchain.containers.archive import Config, write
+from toolchain.containers.build import BuildOptions, Built, Tell
+from toolchain.containers.check import Check, checks
+from toolchain.errors import BuildError
+
+__all__ = [
+    "BuildOptions",
+    "Built",
+    "Check",
+    "Config",
+    "ImageState",
+    "Tell",
+    "build",
+    "check",
+    "environment",
+    "examine",
+    "identity",
+    "names",
+    "run",
+    "tag",
+    "write",
+]
+
+State = Literal["missing", "outdated", "ready"]
+"""Outdated: the Dockerfile, or what it copies, has changed since."""
+
+_PREFIX = "edge-toolchain"
+
+
+@dataclass(frozen=True)
+class ImageState:
+    """An image as it is here.
+
+    Attributes:
+        name: As board files name it.
+        tag: As the engine names it.
+        triple: GNU triple of what it compiles for.
+        compiler: Its compiler driver.
+        state: Whether it is here and made of today's sources.
+        id: Digest of its content; empty if it is missing.
+        size: Bytes in its files.
+    """
+
+    name: str
+    tag: str
+    triple: str
+    compiler: str
+    state: State
+    id: str = ""
+    size: int = 0
+
+
+def names() -> tuple[str, ...]:
+    """Name the images that can be built here."""
+    return tuple(image_recipe.recipes())
+
+
+def tag(name: str) -> str:
+    """Return what the engine calls an image: one of docker/ by its bare name, any other by its full one."""
+    return name if "/" in name or ":" in name else f"{_PREFIX}/{name}:latest"
+
+
+def build(name: str, options: BuildOptions | None = None, tell: Tell = lambda _line: None) -> Built:
+    """Build one image of this checkout.
+
+    Builds of the same sources from the same packages have the same ID, whoever makes them, when and where.
+
+    Args:
+        name: Which one.
+        options: Where its parts come from; the environment says it if this is None.
+        tell: Takes Docker's lines as they come.
+
+    Raises:
+        InputError: There is no such image, or a file that the options name cannot be read.
+        BuildError: Docker is missing or refuses, or a step of the Dockerfile fails.
+    """
+    chosen = BuildOptions.from_environment() if options is None else options
+    return image_build.build(image_recipe.recipe(name), tag(name), chosen, tell)
+
+
+def examine() -> tuple[ImageState, ...]:
+    """Look which images are here and whether they are up to date.
+
+    Raises:
+        BuildError: There is no engine to ask, or this user may not ask it.
+    """
+    with container_run.engine() as client:
+        found = {name: image for image in client.images.list(name=f"{_PREFIX}/*") for name in image.tags}
+    states = []
+    for name, recipe in image_recipe.recipes().items():
+        image = found.get(tag(name))
+        if image is None:
+            states.append(ImageState(name, tag(name), recipe.triple, recipe.compiler, "missing"))
+            continue
+        state: State = "ready" if image_build.is_current(recipe, image.labels) else "outdated"
+        size = image.attrs["Size"]
+        states.append(ImageState(name, tag(name), recipe.triple, recipe.compiler, state, image.id, size))
+    return tuple(states)
+
+
+def check(name: str) -> tuple[Check, ...]:
+    """Try in an image that it compiles, and that it can do nothing else.
+
+    Raises:
+        InputError: There is no such image to build.
+        BuildError: It is not here, or there is no engine.
+    """
+    recipe = image_recipe.recipe(name)
+    identity(name)
+
+    def attempt(words: list[str], folder: Path | None = None) -> process.Result:
+        return run(name, words, writable=[folder] if folder else [], timeout=120.0, check=False)
+
+    return checks(recipe, attempt)
+
+
+def run(  # noqa: PLR0913 - each is an independent property of one command
+    image: str,
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
+    workdir: Path | None = None,
+    timeout: float = 600.0,
+    environment: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> process.Result:
+    """Run a command in an image: as the calling user, without network or capabilities, on a read-only file system.
+
+    Args:
+        image: Its name in docker/, or a full image name.
+        argv: The command. Paths in it are the same there as here, below the folders named next.
+        writable: Folders that it may write to.
+        readable: Folders that it may read.
+        workdir: Folder to run in; one of those, or one of the image.
+        timeout: Seconds until it is ended, even if this process has ended before.
+        environment: Variables to set.
+        check: Raise on a non-zero exit code.
+
+    Returns:
+        The exit code and both outputs.
+
+    Raises:
+        BuildError: There is no engine or no such image; the command is missing, too slow, or failed under `check`.
+    """
+    words = [os.fspath(word) for word in argv]
+    with container_run.engine() as client:
+        found = container_run.inspect(client, tag(image), _remedy(image))
+        result = container_run.run(
+            client,
+            found,
+            words,
+            writable=writable,
+            readable=readable,
+            workdir=workdir,
+            timeout=timeout,
+            environment=environment or {},
+        )
+    if check and result.returncode != 0:
+        raise BuildError(
+            f"{words[0]} failed with exit code {result.returncode} in the image {image}",
+            details=f"{shlex.join(words)}\n{process.tail(result.stderr or result.stdout)}",
+        )
+    return result
+
+
+def identity(image: str) -> str:
+    """Return the digest of an image's content.
+
+    Raises:
+        BuildError: It is not here, or there is no engine.
+    """
+    with container_run.engine() as client:
+        return str(container_run.inspect(client, tag(image), _remedy(image)).id)
+
+
+def environment(image: str) -> dict[str, str]:
+    """Return the variables that an image sets.
+
+    Raises:
+        BuildError: It is not here, or there is no engine.
+    """
+    with container_run.engine() as client:
+        entries = container_run.inspect(client, tag(image), _remedy(image)).attrs["Config"].get("Env") or []
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+
+
+def _remedy(image: str) -> str:
+    if tag(image) != image:
+        return f"toolchain containers build {image}"
+    return f"docker pull {image}"

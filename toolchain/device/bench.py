@@ -1,0 +1,293 @@
+"""Measure a release on its device: raw samples, their statistics, and the conditions they were taken under."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from toolchain import bundle
+from toolchain import bundle as bundles
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import deploy, runner
+from toolchain.device.lock import Owner
+from toolchain.device.runner import Plan, Run
+from toolchain.device.shipment import Shipment, Transfer, install, send
+from toolchain.device.store import Generation, Store
+from toolchain.errors import DeviceError
+from toolchain.native.programs import Program
+from toolchain.shell import Shell
+from toolchain.tensors import Tensors
+
+_CONDITIONS = """
+echo "load=$(cut -d ' ' -f 1 /proc/loadavg)"
+echo "ticks=$(head -n 1 /proc/stat)"
+sleep 0.2
+echo "ticks=$(head -n 1 /proc/stat)"
+for file in /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor; do
+  [ ! -r "$file" ] || echo "governor=$(cat "$file")"
+done
+for file in /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq; do
+  [ ! -r "$file" ] || echo "khz=$(cat "$file")"
+done
+sed -n 's/^cpu MHz[^:]*: */mhz=/p' /proc/cpuinfo
+for file in /sys/class/thermal/thermal_zone*/temp; do
+  [ ! -r "$file" ] || echo "millidegrees=$(cat "$file" 2>/dev/null)"
+done
+true
+"""
+
+_P90_SAMPLES, _P99_SAMPLES = 10, 100  # fewer samples have no value at that rank
+_RESAMPLES = 2000
+_FEW = 10
+_SPREAD = 0.10  # the standard deviation over the mean beyond which pyperf calls a result unstable
+_OUTLIER = 1.5
+_DRIFT = 0.05
+_SLOWER_CLOCK = 0.95
+_HOT_C = 80.0
+_BUSY = 0.1
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a device's CPU was doing at one moment; None where the device does not tell.
+
+    Attributes:
+        load: Load average of the last minute, which still knows of the build before.
+        busy: Share of CPU time in use during the last 0.2 s, from 0 to 1.
+        governors: Frequency governors in use.
+        mhz: Mean clock of its CPUs.
+        celsius: Highest temperature of its thermal zones.
+    """
+
+    load: float
+    busy: float
+    governors: tuple[str, ...]
+    mhz: float | None
+    celsius: float | None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Statistics over raw samples, in milliseconds.
+
+    Attributes:
+        mean: Arithmetic mean.
+        median: Median.
+        min: Fastest run.
+        max: Slowest run.
+        std: Standard deviation of the samples (n - 1).
+        p90: 90th percentile; None for fewer than 10 samples.
+        p99: 99th percentile; None for fewer than 100 samples.
+        median_ci95: 95 % confidence interval of the median, by bootstrap.
+        samples: Every timed run in order.
+    """
+
+    mean: float
+    median: float
+    min: float
+    max: float
+    std: float
+    p90: float | None
+    p99: float | None
+    median_ci95: tuple[float, float]
+    samples: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Current:
+    """The release that a device runs, opened far enough to run it."""
+
+    generation: Generation
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A finished benchmark: its statistics, the run behind them, the conditions around it, and what was sent."""
+
+    latency: Latency
+    run: Run
+    before: Conditions
+    after: Conditions
+    warnings: tuple[str, ...]
+    transfer: Transfer
+
+
+def current(store: Store, name: str) -> Current:
+    """Read the current release of a device.
+
+    Raises:
+        DeviceError: Nothing was deployed there.
+    """
+    generation = store.current()
+    if generation is None:
+        raise DeviceError(f"nothing is deployed on {name}", hint="`toolchain deploy MODEL` deploys something")
+    data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
+    return Current(generation, bundle.read_manifest(data, f"the release on {name}"))
+
+
+def check_current(store: Store, digest: str, name: str) -> None:
+    """Refuse to measure one release in the name of another.
+
+    Raises:
+        DeviceError: The device does not run the release with this digest.
+    """
+    generation = store.current()
+    if generation is None or generation.digest != digest:
+        raise DeviceError(
+            f"another deploy replaced the release on {name} before it was measured",
+            details=f"wanted {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
+            hint="run the command again",
+        )
+
+
+def measure(  # noqa: PLR0913 - a benchmark has these independent parts
+    found: Current,
+    program: Program,
+    shell: Shell,
+    store: Store,
+    *,
+    given: Tensors,
+    threads: int,
+    plan: Plan,
+    emulated: bool,
+) -> Measurement:
+    """Time the current release of a device; nobody can deploy to it meanwhile.
+
+    Args:
+        found: The release.
+        program: The runner for the device; pushed if it is not there.
+        shell: The device.
+        store: The device's store.
+        given: Inputs by name; pushed if they are not there.
+        threads: Threads; 0 means every CPU.
+        plan: How often to run.
+        emulated: Whether the device is an emulator, which makes its times worthless.
+
+    Raises:
+        DeviceError: The device runs another release by now, is busy or lost, or the model does not run on it.
+    """
+    facts = store.facts()
+    deploy.check_fits(found.manifest, program, facts)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("bench")):
+        check_current(store, found.generation.digest, shell.name)
+        shipment = Shipment.of_run(program, given, Path(work))
+        sent = send(shipment, store, facts)
+        places = install(shipment, store)
+        release = f"{store.root}/releases/{found.generation.digest}"
+        before = conditions(shell)
+        run = runner.call(shell, store.root, places, release=release, threads=threads, plan=plan)
+        after = conditions(shell)
+    latency = statistics([value / 1e6 for value in run.samples_ns])
+    notes = doubts(latency, before, after, threads=run.threads, cpus=facts.cpus, emulated=emulated)
+    return Measurement(latency, run, before, after, notes, Transfer.of(sent, shell))
+
+
+def conditions(shell: Shell) -> Conditions:
+    """Ask a device what its CPU is doing."""
+    pairs = [line.split("=", 1) for line in shell.run(_CONDITIONS).stdout.splitlines() if "=" in line]
+    clocks = [value / 1000 for value in _numbers(pairs, "khz")] or _numbers(pairs, "mhz")
+    degrees = [value / 1000 for value in _numbers(pairs, "millidegrees")]
+    return Conditions(
+        load=next(iter(_numbers(pairs, "load")), 0.0),
+        busy=_busy(*(value for key, value in pairs if key == "ticks")),
+        governors=tuple(sorted({value for key, value in pairs if key == "governor" and value})),
+        mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
+        celsius=max(degrees, default=None),
+    )
+
+
+def _numbers(pairs: Sequence[Sequence[str]], wanted: str) -> list[float]:
+    """Pick the values of a key; a sensor or clock that is asleep gives none, or `<unknown>`."""
+    texts = [value for key, value in pairs if key == wanted]
+    return [float(text) for text in texts if re.fullmatch(r"-?\d+(\.\d+)?", text)]
+
+
+def _busy(before: str, after: str) -> float:
+    """Compare two readings of the first line of /proc/stat: `cpu user nice system idle iowait ...`, in ticks."""
+    first, second = ([int(ticks) for ticks in line.split()[1:]] for line in (before, after))
+    spent = [later - earlier for earlier, later in zip(first, second, strict=True)]
+    return round(1 - sum(spent[3:5]) / sum(spent), 3) if sum(spent) > 0 else 0.0
+
+
+def statistics(samples: Sequence[float]) -> Latency:
+    """Summarize samples.
+
+    Args:
+        samples: Durations in milliseconds, at least one.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    return Latency(
+        mean=float(values.mean()),
+        median=float(np.median(values)),
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std(ddof=1)) if values.size > 1 else 0.0,
+        p90=float(np.percentile(values, 90)) if values.size >= _P90_SAMPLES else None,
+        p99=float(np.percentile(values, 99)) if values.size >= _P99_SAMPLES else None,
+        median_ci95=_median_interval(values),
+        samples=tuple(float(value) for value in values),
+    )
+
+
+def _median_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    """Percentile bootstrap (Efron, 1979), seeded so that the same samples give the same interval."""
+    stream = np.random.default_rng(0)
+    medians = np.concatenate(
+        [np.median(stream.choice(values, (count, values.size)), axis=1) for count in _batches(values.size)]
+    )
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _batches(size: int) -> list[int]:
+    """Cut the resampling into parts of about 8 MB, since a fast model has thousands of samples."""
+    count = max(1, math.ceil(_RESAMPLES * size / 1_000_000))
+    return [len(part) for part in np.array_split(np.arange(_RESAMPLES), count)]
+
+
+def doubts(  # noqa: PLR0913 - each is an independent fact
+    latency: Latency, before: Conditions, after: Conditions, *, threads: int, cpus: int, emulated: bool
+) -> tuple[str, ...]:
+    """Say in plain words what makes the numbers doubtful."""
+    outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
+    checks = [
+        (emulated, "emulated: these times say nothing about the real board"),
+        (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: a longer --budget gives a firmer median"),
+        (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
+        (outlier > _OUTLIER, f"an outlier of {outlier:.1f} times the median"),
+        (abs(drift) > _DRIFT, f"drift: the median of the second half is {drift:+.0%} off that of the first"),
+        (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
+        (threads > cpus, f"{threads} threads on {cpus} CPUs"),
+        (bool(set(before.governors) - {"performance"}), f"governor {', '.join(before.governors)}: the clock varies"),
+        (_slower(before.mhz, after.mhz), f"throttled: {before.mhz} MHz before, {after.mhz} MHz after"),
+        ((after.celsius or 0) >= _HOT_C, f"hot: {after.celsius} degrees C"),
+    ]
+    return tuple(text for doubtful, text in checks if doubtful)
+
+
+def _percent(latency: Latency) -> str:
+    return f"{_ratio(latency.std, latency.mean):.0%}"
+
+
+def _ratio(value: float, base: float) -> float:
+    """Divide; 1 where the base is 0, as of a model that is faster than one tick of a coarse clock."""
+    return value / base if base else 1.0
+
+
+def _drift(samples: Sequence[float]) -> float:
+    half = len(samples) // 2
+    if half < _FEW:
+        return 0.0
+    first, second = float(np.median(samples[:half])), float(np.median(samples[-half:]))
+    return _ratio(second, first) - 1
+
+
+def _slower(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after < _SLOWER_CLOCK * before

@@ -1,0 +1,254 @@
+"""Bring a bundle to a device: push what is missing, verify, run it once, compare, and only then switch."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolchain import bundle as bundles
+from toolchain import tensors
+from toolchain.bundle import Bundle
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import runner
+from toolchain.device.lock import Owner
+from toolchain.device.runner import Run
+from toolchain.device.shipment import Shipment, Tell, Transfer, install, send
+from toolchain.device.store import DeviceFacts, Store
+from toolchain.errors import DeviceError, VerificationError
+from toolchain.models import inputs
+from toolchain.native import elf
+from toolchain.native.programs import Program
+from toolchain.shell import Shell
+from toolchain.tensors import Difference, Tensors
+from toolchain.versions import abi
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A finished deploy.
+
+    Attributes:
+        digest: The bundle's digest, now the device's current release.
+        changed: False if the device already ran it.
+        facts: What the device is.
+        transfer: What was sent.
+        difference: Outputs on the device against the reference; None if the package carried no reference.
+        reference: What computed the reference.
+        run: The smoke run.
+    """
+
+    digest: str
+    changed: bool
+    facts: DeviceFacts
+    transfer: Transfer
+    difference: Difference | None
+    reference: str
+    run: Run
+
+
+@dataclass
+class Stages:
+    """Wall-clock seconds by stage, in order, for the report."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a smoke run is fed with, and what should come out.
+
+    Attributes:
+        inputs: Inputs by name.
+        expected: Reference outputs by name, or None if there is no reference.
+        runtime: What computed the reference.
+        tolerance: The reference's own limit for the relative difference, if it has one.
+    """
+
+    inputs: Tensors
+    expected: Tensors | None
+    runtime: str = ""
+    tolerance: float | None = None
+
+
+def samples_of(bundle: Bundle) -> Samples:
+    """Read a bundle's reference; without one, draw inputs and expect nothing in particular."""
+    if bundle.reference is None:
+        return Samples(inputs.random(bundle.manifest.inputs, seed=0), None)
+    reference = bundles.Reference.read(bundle.reference)
+    faults = tensors.check_signature(reference.inputs, bundle.manifest.inputs)
+    if faults:
+        raise VerificationError("the bundle's reference does not fit its model", details="\n".join(faults))
+    return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance)
+
+
+def check_fits(manifest: Manifest, program: Program, facts: DeviceFacts) -> None:
+    """Refuse a device that cannot run the bundle, before anything is sent.
+
+    Raises:
+        VerificationError: The machine, the C library or the CPU is another one, or the runner is made of another TVM
+            than the bundle was compiled with.
+        DeviceError: The device lacks programs that the store needs.
+    """
+    check_suits(manifest, program.versions, facts)
+    check_runs(program, facts)
+
+
+def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFacts) -> None:
+    """Refuse a device that cannot run the bundle; no program of ours is needed to know that.
+
+    Args:
+        manifest: The bundle's.
+        versions: What our programs are made of.
+        facts: What the device says of itself.
+
+    Raises:
+        VerificationError: As `check_fits`.
+        DeviceError: As `check_fits`.
+    """
+    if facts.machine != manifest.machine:
+        raise VerificationError(
+            f"the bundle is for {manifest.machine}, and the device is {facts.machine}",
+            hint="build for the board type of this device: `toolchain boards` lists them",
+        )
+    _check_versions(manifest, versions)
+    check_tools(facts)
+    missing = [flag for flag in manifest.cpu_features if flag not in facts.cpu_features]
+    if missing:
+        raise VerificationError(
+            f"the device's CPU has no {', '.join(missing)}",
+            details=f"the bundle was built for {manifest.target.get('mcpu')}; the device is a {facts.cpu}",
+            hint="build for a board type with a plainer target.mcpu",
+        )
+    _check_glibc(manifest.glibc, facts, "the library")
+
+
+def check_tools(facts: DeviceFacts) -> None:
+    """Refuse a device without the programs that the store is made with.
+
+    Raises:
+        DeviceError: Some are missing.
+    """
+    if facts.lacks:
+        raise DeviceError(
+            f"the device lacks {', '.join(facts.lacks)}", hint="install coreutils, findutils and util-linux, or busybox"
+        )
+
+
+def _check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
+    for what, theirs, ours in (
+        ("TVM", manifest.versions.get("tvm", ""), versions["tvm"]),
+        ("TVM-FFI", abi(manifest.versions.get("tvm_ffi", "")), abi(versions["tvm_ffi"])),
+    ):
+        if theirs != ours:
+            raise VerificationError(
+                f"the bundle was compiled with {what} {theirs or '(unknown)'}, and the runner has {what} {ours}",
+                hint="build it again with this toolchain",
+            )
+
+
+def check_runs(program: Program, facts: DeviceFacts) -> None:
+    """Refuse a device that a program of ours does not start on.
+
+    Raises:
+        VerificationError: The machine or the C library is another one.
+    """
+    if facts.machine != program.machine:
+        raise VerificationError(
+            f"{program.path.name} is for {program.machine}, and the device is {facts.machine}",
+            hint="name the board type of this device: `toolchain boards` lists them",
+        )
+    _check_glibc(program.glibc, facts, program.path.name)
+
+
+def _check_glibc(needed: str, facts: DeviceFacts, what: str) -> None:
+    if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
+        raise VerificationError(
+            f"the device has glibc {facts.glibc}, and glibc {needed} is needed",
+            details=f"by {what}",
+            hint="build on a system as old as the device, or update the device",
+        )
+
+
+def deploy(  # noqa: PLR0913 - a deploy has these independent parts
+    bundle: Bundle,
+    program: Program,
+    shell: Shell,
+    store: Store,
+    *,
+    keep: int,
+    threads: int,
+    tolerance: float | None = None,
+    stages: Stages | None = None,
+    tell: Tell | None = None,
+) -> Deployment:
+    """Deploy a bundle.
+
+    Args:
+        bundle: What to deploy.
+        program: The runner for the device.
+        shell: The device.
+        store: The device's store.
+        keep: Activations to keep for a roll-back.
+        threads: Threads of the smoke run; 0 means every CPU.
+        tolerance: Limit for the outputs' relative difference; by default it follows from the dtype.
+        stages: Where the time of each stage is added.
+        tell: Called during uploads.
+
+    Raises:
+        VerificationError: The device does not fit, stored other bytes, or computed other outputs. It keeps the
+            release that it had.
+        DeviceError: The device is lost, busy or full, or the model does not run on it.
+    """
+    stages = stages or Stages()
+    samples = samples_of(bundle)
+    with stages.timed("deploy"):
+        facts = store.facts()
+        check_fits(bundle.manifest, program, facts)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
+        with stages.timed("deploy"):
+            shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
+            sent = send(shipment, store, facts, tell)
+            places = install(shipment, store)
+        with stages.timed("smoke"):
+            run = runner.call(shell, store.root, places, release=places["releases"], threads=threads, plan=runner.SMOKE)
+            difference = check_outputs(run, samples, bundle.manifest, tolerance)
+        with stages.timed("deploy"):
+            changed = store.activate(bundle.digest)
+            store.prune(keep)
+    return Deployment(bundle.digest, changed, facts, Transfer.of(sent, shell), difference, samples.runtime, run)
+
+
+def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: float | None) -> Difference | None:
+    """Compare a run's outputs with the reference.
+
+    Raises:
+        VerificationError: They differ by more than the tolerance, or do not have the model's signature.
+    """
+    faults = tensors.check_signature(run.outputs, manifest.outputs)
+    if faults:
+        raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))
+    if samples.expected is None:
+        return None
+    limit = samples.tolerance if tolerance is None else tolerance
+    difference = tensors.compare(tensors.cut(run.outputs, manifest.outputs), samples.expected, limit)
+    if not difference.ok:
+        raise VerificationError(
+            f"the device computes something else than the reference for {manifest.name}",
+            details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}; "
+            f"largest absolute difference {difference.max_abs:.3g}",
+            hint="the device keeps the release that it had; --tolerance sets another limit",
+        )
+    return difference

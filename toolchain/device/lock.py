@@ -1,0 +1,306 @@
+"""The lock of a device's store, and the only way to change what lies under it."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import os
+import platform
+import re
+import secrets
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from toolchain import process
+from toolchain.errors import BusyError, DeviceError
+from toolchain.shell import RemoteProcess, Shell
+
+LEASE_S = 30
+WITHIN = "TOOLCHAIN_DEVICE_LOCK"
+"""Variable with the token of a lock that was taken for this process and its children: they work inside of it."""
+_HEARTBEAT_S = 5.0
+_ANSWER_S = 30.0
+_SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
+_TOKEN = re.compile(r"[0-9a-f]*")
+
+# A lock's file says `STATE PID BEGAN OWNER`; OWNER ends with the token. What works inside of a lock that is held for
+# it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`; whoever takes the outer one needs that free too.
+_SAID = """
+said() { state= pid= who=; read -r state pid who <"$1" || true; }
+age() { echo $(($(date +%s) - $(stat -c %Y "$1"))); }
+busy() { printf 'busy %s %s %s\\n' "$1" "$(date +%s)" "$who"; }
+inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
+"""
+
+# flock frees the lock when its holder ends, however it ends. A client that vanished behind a dead network would keep
+# its holder alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder.
+# While a script runs the holder is well by definition. All changes are made by the holder itself: whoever lost the
+# lock has nobody left to make them. Korn shells, Android's among them, close descriptors above 2 before they start a
+# program, unless its own line redirects them, if only to themselves. A note is written over the last one, which is as
+# long, so that whoever reads meanwhile finds one.
+_HOLDER = """
+note() { printf '%s %s %s %s\\n' "$1" $$ "$began" "$owner" 1<>"$file"; }
+take() {
+  tries=0
+  until flock -n 9 9>&9; do
+    said "$1"
+    age=$(age "$1")
+    if [ "$state" != idle ] || [ "$age" -lt "$lease" ] || [ $tries -gt 50 ]; then
+      busy "$age"
+      exit
+    fi
+    kill -9 "$pid" 2>/dev/null
+    tries=$((tries + 1))
+    sleep 0.1
+  done
+}
+began=$(date +%s)
+mkdir -p "$ROOT" || exit
+file=$ROOT/lock
+! inside 2>/dev/null || file=$ROOT/lock.within
+exec 9>>"$file" || exit
+take "$file"
+: >"$file"
+note idle
+if [ "$file" = "$ROOT/lock" ] && [ -e "$ROOT/lock.within" ]; then
+  exec 8>&9 9>>"$ROOT/lock.within" || exit
+  take "$ROOT/lock.within"
+  exec 9>&8 8>&-
+fi
+still() { [ "$file" = "$ROOT/lock" ] || inside; }
+still || exit
+echo held
+while read -r word script; do
+  if [ "$word" = run ]; then
+    still || exit
+    note busy
+    (set -eu; umask 022; cd "$ROOT"; eval "$(printf %s "$script" | base64 -d)") 9>&- </dev/null 2>&1
+    printf '\\nEND-%s %s\\n' "$token" $?
+  fi
+  note idle
+done
+"""
+
+# Looks without taking the lock, so that nobody finds it taken by whoever looks. One whose holder is gone is free.
+_PEEK = """
+command -v flock >/dev/null || exit 0
+file=$ROOT/lock
+! inside 2>/dev/null || file=$ROOT/lock.within
+if [ ! -r "$file" ]; then exit 0; fi
+said "$file"
+if [ -n "$pid" ] && [ ! -d "/proc/$pid" ]; then exit 0; fi
+age=$(age "$file")
+if [ "$state" = idle ] && [ "$age" -ge "$lease" ]; then exit 0; fi
+(flock -n -s 9 9<&9) 9<"$file" || busy "$age"
+"""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lock, for whoever finds it taken.
+
+    Attributes:
+        who: The user and the machine, perhaps a process.
+        what: What for, in a few words.
+        end: The command that ends it, on that machine; empty if it ends by itself.
+    """
+
+    who: str
+    what: str
+    end: str = ""
+
+    @classmethod
+    def here(cls, what: str) -> Owner:
+        """Name this process's user as the owner."""
+        try:
+            return cls(f"{getpass.getuser()}@{platform.node()}", what)
+        except (KeyError, OSError):  # a container's user may have no name
+            return cls(platform.node(), what)
+
+    def line(self) -> str:
+        """Write it as one line: a lock's file has no other."""
+        return "\t".join(" ".join(part.split()) for part in (self.who, self.what, self.end))
+
+    @classmethod
+    def read(cls, line: str) -> Owner:
+        """Read what `line` wrote; a lock that is just being taken has no owner yet."""
+        who, what, end = (*line.split("\t"), "", "", "")[:3]
+        return cls(who.strip() or "someone", what.strip(), end.strip())
+
+    def __str__(self) -> str:
+        return f"{self.who} holds it" + (f": {self.what}" if self.what else "")
+
+
+class Lease:
+    """A held lock.
+
+    Args:
+        shell: The device.
+        holder: The process on the device that holds the lock.
+        token: Names this lease; scripts have it as `$token`.
+    """
+
+    def __init__(self, shell: Shell, holder: RemoteProcess, token: str) -> None:
+        self.token = token
+        self._shell = shell
+        self._holder = holder
+        self._mark = f"END-{token}"
+        self._writing = threading.Lock()
+        self._held = True
+
+    def run(self, script: str) -> str:
+        """Run a script in the store's root, with `set -eu`; return its output.
+
+        Raises:
+            DeviceError: The script failed, the lock is lost, or the device is.
+        """
+        self._write(f"run {base64.b64encode(script.encode()).decode()}\n")
+        lines: list[str] = []
+        while not (line := self._holder.readline(_SCRIPT_S)).startswith(self._mark):
+            if not line:
+                raise self._lost()
+            lines.append(line)
+        output = "".join(lines).removesuffix("\n")
+        if line.split() != [self._mark, "0"]:
+            raise DeviceError(
+                f"{self._shell.name} cannot change its store",
+                details=process.tail(output),
+                hint="is the folder writable for this login, and is the disk not full?",
+            )
+        return output
+
+    def check(self) -> None:
+        """See that the lock is still held, as far as the last sign of life tells.
+
+        Raises:
+            DeviceError: It is not.
+        """
+        if not self._held:
+            raise self._lost()
+
+    def _write(self, text: str) -> None:
+        try:
+            with self._writing:
+                self._holder.write(text)
+        except DeviceError as fault:
+            raise self._lost() from fault
+
+    def _lost(self) -> DeviceError:
+        self._held = False
+        return DeviceError(
+            f"this command lost its lock on {self._shell.name}",
+            details=f"its holder there ended; after {LEASE_S} s without a sign of life another command may end it",
+            hint="run the command again",
+        )
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+        self._write("alive\n")
+
+
+@contextmanager
+def hold(
+    shell: Shell, set_root: str, owner: Owner, *, within: str = "", lost: Callable[[], None] = lambda: None
+) -> Iterator[Lease]:
+    """Hold the lock of a device's store for the time of a block.
+
+    Args:
+        shell: The device.
+        set_root: Shell assignment of `ROOT`.
+        owner: Who holds it, for the message that others get.
+        within: The token, which is `WITHIN` for those who may work inside of the lock; a new one by default.
+        lost: Called by another thread when the holder on the device is found to have ended.
+
+    Raises:
+        BusyError: Someone else holds it.
+        DeviceError: The folder cannot be written.
+    """
+    token = within or new_token()
+    line = shlex.quote(f"{owner.line()}\t{token}")
+    holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{_SAID}{_HOLDER}")
+    try:
+        _await(shell, holder, set_root)
+        lease = Lease(shell, holder, token)
+        with _beating(lease, lost):
+            yield lease
+    finally:
+        holder.close()
+
+
+def new_token() -> str:
+    """Return a new name for a lock."""
+    return secrets.token_hex(8)
+
+
+def check_free(shell: Shell, set_root: str) -> None:
+    """See that nobody holds the lock of a device's store; it is not taken.
+
+    Raises:
+        BusyError: Somebody does.
+    """
+    words = shell.run(f"{_given(set_root)}\n{_SAID}{_PEEK}").stdout.split(maxsplit=3)
+    if words[:1] == ["busy"]:
+        raise _busy(shell.name, words)
+
+
+def _given(set_root: str) -> str:
+    within = os.environ.get(WITHIN, "")
+    return f"{set_root}; lease={LEASE_S}; within={within if _TOKEN.fullmatch(within) else ''}"
+
+
+def _busy(name: str, words: Sequence[str]) -> BusyError:
+    """Return the error for `busy`, the seconds since a sign of life, the device's time, and when who began."""
+    age, now, said = (*words[1:], "")[:3]
+    began, _, line = said.partition(" ")
+    owner = Owner.read(line if began.isdecimal() else said)
+    since = f"{_since(int(now) - int(began))}; " if began.isdecimal() else ""
+    ended = "when that has ended" + (f"; `{owner.end}` there ends it" if owner.end else "")
+    return BusyError(
+        f"{name} is busy: {owner}",
+        details=f"{since}the last sign of life came {age} s ago; {LEASE_S} s without one free the device",
+        hint=f"run the command again {ended}",
+    )
+
+
+def _since(seconds: int) -> str:
+    """Tell a time in the past by this machine's clock: the device's may be wrong by years."""
+    return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now"
+
+
+def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> None:
+    words = holder.readline(_ANSWER_S).split(maxsplit=3)
+    if words == ["held"]:
+        return
+    if words and words[0] == "busy":
+        raise _busy(shell.name, words)
+    holder.close()
+    raise DeviceError(
+        f"the store on {shell.name} cannot be locked ({set_root})",
+        details=holder.stderr.strip(),
+        hint="is the folder writable for this login, and is the disk not full?",
+    )
+
+
+@contextmanager
+def _beating(lease: Lease, lost: Callable[[], None]) -> Iterator[None]:
+    """Send signs of life for as long as the block runs."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        try:
+            while not ended.wait(_HEARTBEAT_S):
+                lease.beat()
+        except DeviceError:  # which shows in the next change, too
+            lost()
+
+    thread = threading.Thread(target=beat, daemon=True, name="lease-heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=_HEARTBEAT_S)

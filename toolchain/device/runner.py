@@ -1,0 +1,126 @@
+"""Runs a release on a device with the C++ runner that is there, and brings back outputs and times."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from toolchain import tensors
+from toolchain.errors import DeviceError
+from toolchain.native.programs import RUNNER
+from toolchain.shell import Shell
+
+INPUTS = "inputs.safetensors"
+_FREE_RUNS = 60.0  # seconds beyond the time budget that loading, warming up and one slow run may take
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of the runner gave.
+
+    Attributes:
+        outputs: Output tensors by name.
+        samples_ns: Duration of every timed run in nanoseconds, in order; empty for a smoke run.
+        warmup_ns: Durations of the runs before those, at least one.
+        load_ms: Time to load library and params.
+        threads: Threads the model ran on.
+        peak_rss_kib: Largest memory use of the process.
+    """
+
+    outputs: Mapping[str, NDArray[Any]]
+    samples_ns: tuple[int, ...]
+    warmup_ns: tuple[int, ...]
+    load_ms: float
+    threads: int
+    peak_rss_kib: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
+
+    The first run, whose outputs are kept, warms up and is not timed; `warmup_runs` adds more of them. Threads
+    are `pinned`, each to a CPU of its own, or else the system moves them between those CPUs as it likes.
+    """
+
+    budget_s: float = 10.0
+    warmup_runs: int = 0
+    min_runs: int = 3
+    max_runs: int = 10_000
+    pinned: bool = True
+
+
+SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
+
+
+def call(  # noqa: PLR0913 - one call has these independent parts
+    shell: Shell,
+    root: str,
+    places: Mapping[str, str],
+    *,
+    release: str,
+    threads: int,
+    plan: Plan,
+    environment: Mapping[str, str] | None = None,
+) -> Run:
+    """Run a release on a device.
+
+    Args:
+        shell: The device.
+        root: The store's root on the device.
+        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        release: Folder of the release on the device.
+        threads: Threads; 0 leaves it to the runner, which takes every CPU.
+        plan: How often.
+        environment: Variables to set for it.
+
+    Raises:
+        DeviceError: The runner failed; its own words are in the details.
+    """
+    scratch = f"{root}/run/{secrets.token_hex(8)}"
+    argv = [f"{places['runners']}/{RUNNER}", "--release", release, "--inputs", f"{places['inputs']}/{INPUTS}"]
+    argv += ["--outputs", f"{scratch}/outputs", "--report", f"{scratch}/report"]
+    argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
+    argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
+    argv += ["--threads", str(threads)] if threads else []
+    argv += [] if plan.pinned else ["--no-pin"]
+    if environment:
+        argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
+    try:
+        return _called(shell, argv, scratch, plan)
+    finally:
+        shell.run(f"rm -rf {shlex.quote(scratch)}", check=False)
+
+
+def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:
+    # A slow network may need minutes for its first run; what is endless is ended by this limit all the same.
+    limit = _FREE_RUNS * 10 + plan.budget_s * 10
+    place = shlex.quote(scratch)
+    result = shell.run(f"mkdir -p {place} && {shlex.join(argv)} && cat {place}/report", timeout=limit, check=False)
+    if result.returncode != 0:
+        raise DeviceError(
+            f"the model does not run on {shell.name}",
+            details=result.stderr.strip() or f"the runner ended with code {result.returncode}",
+            hint="the device keeps the release that it had",
+        )
+    report = json.loads(result.stdout)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        outputs = Path(folder) / "outputs.safetensors"
+        shell.pull(f"{scratch}/outputs", outputs)
+        loaded = tensors.load(outputs)
+    return Run(
+        outputs=loaded,
+        samples_ns=tuple(report["samples_ns"]),
+        warmup_ns=(round(report["first_run_ms"] * 1e6), *report["warmup_ns"]),
+        load_ms=report["load_ms"],
+        threads=report["threads"],
+        peak_rss_kib=report["peak_rss_kib"],
+    )

@@ -1,0 +1,278 @@
+"""The content-addressed store on a device, driven through a shell: only POSIX sh, coreutils or busybox, and flock.
+
+```
+ROOT/lock                     who works on the device just now; held by flock, kept alive by a heartbeat
+ROOT/lock.within              who does so inside of a lock that was taken for it, as by `farm lock NAME -- CMD`
+ROOT/blobs/sha256/<digest>    whole, verified, on disk
+ROOT/blobs/partial/<token>/   uploads on their way, in a folder of each deploy's own; continued by the next deploy
+ROOT/releases/<digest>/       hard links into blobs/, named by the bundle's digest
+ROOT/runners/<digest>/        the programs that run releases
+ROOT/servers/<digest>/        the programs that candidates are measured with
+ROOT/inputs/<digest>/         what releases were run with
+ROOT/run/<token>/             outputs and times of a run, for as long as it takes
+ROOT/generations/<n>          -> ../releases/<digest>, one for each activation
+ROOT/current                  -> generations/<n>, replaced by one rename
+```
+Whatever is killed, `current` names a whole release: data is synced before the rename that makes it visible.
+Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgrades/) and Nix profiles.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import process
+from toolchain.device import lock as lease
+from toolchain.device import scripts
+from toolchain.device.lock import Lease, Owner
+from toolchain.errors import DeviceError
+from toolchain.shell import Shell
+
+_DIGEST_CHARACTERS = 64
+_KEPT_INPUTS = 3
+_KEPT_PROGRAMS = 2
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device says of itself.
+
+    Attributes:
+        machine: `uname -m`.
+        kernel: Kernel name and release.
+        glibc: Version of its C library, or empty if it has another one.
+        cpu: Model name from /proc/cpuinfo, which many Arm boards leave empty.
+        cpu_features: Its CPU flags.
+        cpus: Number of CPUs that processes may use.
+        memory_kib: Main memory.
+        free_kib: Free space where the store is.
+        musl: Whether its C library is musl.
+        lacks: Programs that the store needs and the device does not have.
+    """
+
+    machine: str
+    kernel: str
+    glibc: str
+    cpu: str
+    cpu_features: tuple[str, ...]
+    cpus: int
+    memory_kib: int
+    free_kib: int
+    lacks: tuple[str, ...]
+    musl: bool = False
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One activation: its number, the release, when it was made (seconds since 1970), and whether it is current."""
+
+    number: int
+    digest: str
+    time: int
+    name: str
+    current: bool
+
+
+@dataclass(frozen=True)
+class BlobState:
+    """What a device has of one blob: `have`, `partial` with so many bytes, `damaged` (now removed), or `missing`."""
+
+    state: str
+    size: int
+
+
+class Store:
+    """The store of one device. Everything that changes it runs under `lock`."""
+
+    def __init__(self, shell: Shell, root: str) -> None:
+        self._shell = shell
+        self._lease: Lease | None = None
+        self._root = ""
+        home = root.startswith("~/")
+        self._set_root = f'ROOT="$HOME"/{shlex.quote(root[2:])}' if home else f"ROOT={shlex.quote(root)}"
+
+    @property
+    def root(self) -> str:
+        """The store's absolute path on the device."""
+        if not self._root:
+            self.facts()
+        return self._root
+
+    def facts(self) -> DeviceFacts:
+        """Ask the device what it is; its root folder is created on the way.
+
+        Raises:
+            DeviceError: The root folder cannot be created.
+        """
+        output = self._run(scripts.SURVEY)
+        pairs = [line.split("=", 1) for line in output.splitlines() if "=" in line]
+        values = dict(pairs)
+        self._root = values["root"]
+        version = values.get("glibc", "").split()
+        return DeviceFacts(
+            machine=values["machine"],
+            kernel=values["kernel"],
+            glibc=version[-1] if version and version[-1][0].isdigit() else "",
+            cpu=values["cpu"],
+            cpu_features=tuple(values["features"].split()),
+            cpus=int(values["cpus"] or 1),
+            memory_kib=int(values["memory_kib"] or 0),
+            free_kib=_free_kib(values["df"]),
+            lacks=tuple(value for key, value in pairs if key == "lacks"),
+            musl="musl" in version,
+        )
+
+    @contextmanager
+    def lock(self, owner: Owner, *, within: str = "", lost: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+        """Hold the device for one piece of work, be it a deploy or hours of measuring; see `lease.hold`.
+
+        Args:
+            owner: Who holds it, for the message that others get.
+            within: The token of those who may work inside of it; see `lease.WITHIN`.
+            lost: Called by another thread when the lock is lost.
+
+        Raises:
+            BusyError: Someone else holds it.
+            DeviceError: The root cannot be written.
+        """
+        with lease.hold(self._shell, self._set_root, owner, within=within, lost=lost) as held:
+            self._lease = held
+            try:
+                yield held
+            finally:
+                self._lease = None
+
+    def check_free(self) -> None:
+        """See that nobody holds the lock, without taking it.
+
+        Raises:
+            BusyError: Somebody does.
+        """
+        lease.check_free(self._shell, self._set_root)
+
+    def sweep(self) -> None:
+        """Remove what a killed deploy left: half-made folders and activations that never became current."""
+        self._change(scripts.SWEEP)
+
+    def examine(self, digests: Iterable[str]) -> dict[str, BlobState]:
+        """Hash the blobs that are there; a damaged one is removed so that it is sent again."""
+        wanted = list(dict.fromkeys(digests))
+        states = dict.fromkeys(wanted, BlobState("missing", 0))
+        for state, digest, size in self._rows(scripts.EXAMINE.format(digests=" ".join(wanted)), columns=3):
+            states[digest] = BlobState(state, int(size))
+        return states
+
+    def push(self, source: Path, digest: str, offset: int, progress: Callable[[int], None] | None) -> None:
+        """Upload a blob, or the rest of one, to where uploads wait for their check."""
+        target = f"{self.root}/blobs/partial/{self._held.token}/{digest}"
+        self._shell.push(source, target, offset=offset, progress=progress)
+
+    def publish(self, digests: Iterable[str], *, executable: Iterable[str] = ()) -> tuple[str, ...]:
+        """Check uploaded blobs on the device and make them part of the store.
+
+        Returns:
+            The blobs of which the device read other bytes; they are removed, and nothing was published.
+        """
+        wanted = list(digests)
+        if not wanted:
+            return ()
+        damaged = tuple(row[1] for row in self._rows(scripts.ACCEPT.format(digests=" ".join(wanted)), columns=2))
+        if damaged:
+            return damaged
+        programs = set(executable)
+        for mode, group in ((555, programs & set(wanted)), (444, set(wanted) - programs)):
+            if group:
+                self._change(scripts.PUBLISH.format(digests=" ".join(sorted(group)), mode=mode, sync=scripts.SYNC))
+        return ()
+
+    def install(self, kind: str, digest: str, files: Mapping[str, str]) -> str:
+        """Make a folder of links to blobs, or mend the one that is there.
+
+        Args:
+            kind: `releases`, `runners`, `servers` or `inputs`.
+            digest: Name of the folder.
+            files: Digest of the blob for each file name.
+
+        Returns:
+            The folder's path on the device.
+        """
+        links = "\n".join(f"link {blob} {shlex.quote(name)}" for name, blob in sorted(files.items()))
+        self._change(scripts.LINK.format(kind=kind, digest=digest, links=links, sync=scripts.SYNC))
+        return f"{self.root}/{kind}/{digest}"
+
+    def activate(self, digest: str) -> bool:
+        """Make a release current, by one rename; return False if it already was."""
+        script = scripts.ACTIVATE.format(digest=digest, sync=scripts.SYNC, switch=scripts.SWITCH)
+        return "new" in self._change(script).splitlines()
+
+    def roll_back(self) -> Generation:
+        """Go back to the activation before the current one.
+
+        Raises:
+            DeviceError: There is none.
+        """
+        if "none" in self._change(scripts.ROLL_BACK.format(switch=scripts.SWITCH)).splitlines():
+            raise DeviceError(
+                f"there is no earlier release on {self._shell.name}", hint="`toolchain releases` shows what there is"
+            )
+        return next(generation for generation in self.generations() if generation.current)
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the last `keep` activations, and every blob that nothing links to any more."""
+        self._change(scripts.PRUNE.format(keep=keep, programs=_KEPT_PROGRAMS + 1, inputs=_KEPT_INPUTS + 1))
+
+    def generations(self) -> tuple[Generation, ...]:
+        """List the activations there are, oldest first."""
+        output = self._run(f'cd "$ROOT" 2>/dev/null || exit 0\n{scripts.LIST}')
+        lines = [line.split(" ", 4) for line in output.splitlines()]
+        current = next((line[1] for line in lines if line[0] == "current"), "")
+        found = [
+            Generation(int(line[1]), line[2], int(line[3]), line[4], f"generations/{line[1]}" == current)
+            for line in lines
+            if line[0] == "generation"
+        ]
+        return tuple(sorted(found, key=lambda generation: generation.number))
+
+    def current(self) -> Generation | None:
+        """Return the activation that the device runs, or None where nothing was ever deployed."""
+        return next((generation for generation in self.generations() if generation.current), None)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small text file under the root."""
+        return self._run(f'cat "$ROOT"/{shlex.quote(path)}').encode()
+
+    @property
+    def _held(self) -> Lease:
+        if self._lease is None:
+            raise RuntimeError("the store is changed without its lock")
+        return self._lease
+
+    def _change(self, script: str) -> str:
+        """Run a script that changes the store, as the holder of its lock."""
+        return self._held.run(script)
+
+    def _rows(self, script: str, *, columns: int) -> list[list[str]]:
+        """Run such a script and read a table of digests from its output, between warnings of the device's tools."""
+        rows = [line.split() for line in self._change(script).splitlines()]
+        return [row for row in rows if len(row) == columns and len(row[1]) == _DIGEST_CHARACTERS]
+
+    def _run(self, script: str) -> str:
+        """Run a script that changes nothing that matters."""
+        result = self._shell.run(f"set -eu; umask 022; {self._set_root}\n{script}", check=False)
+        if result.returncode != 0:
+            raise DeviceError(
+                f"{self._shell.name} has no usable store ({self._set_root})",
+                details=process.tail(result.stderr or result.stdout),
+                hint="is the folder writable for this login? --root names another one",
+            )
+        return result.stdout
+
+
+def _free_kib(line: str) -> int:
+    """Read the fourth column of `df -Pk`: file system, size, used, available."""
+    fields = line.split()
+    return int(fields[3]) if len(fields) > 3 and fields[3].isdigit() else 0  # noqa: PLR2004

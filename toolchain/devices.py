@@ -1,0 +1,152 @@
+"""The devices of one lab, from devices.toml: where each is, and of which board type."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from toolchain import files, state
+from toolchain.board import Board
+from toolchain.errors import InputError
+from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Word, parsed, validated
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
+class Device:
+    """One device of a lab, from devices.toml: where it is, and which board type it is of.
+
+    Attributes:
+        board: Its board type.
+        host: `user@address[:port]`, or an alias of the SSH configuration.
+        root: Folder on it, instead of the board type's.
+        ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
+        emulated: Whether it is an emulator, whose timings mean nothing.
+    """
+
+    board: Word
+    host: Annotated[str, Field(min_length=1, description="user@address[:port]")]
+    root: DeviceFolder | None = None
+    ssh_config: Path | None = None
+    emulated: bool = False
+
+
+def farm_devices() -> Path:
+    """Return the devices file of the virtual boards, which `toolchain farm up` writes."""
+    return files.cache_root() / "farm" / "devices.toml"
+
+
+def load_devices(path: Path | None = None) -> dict[str, Device]:
+    """Read the devices of this lab from `path`, `$TOOLCHAIN_DEVICES`, or the user's and the project's `devices.toml`.
+
+    Returns:
+        The devices by name. Where no file was named, the virtual boards of the farm are among them.
+
+    Raises:
+        InputError: The named file is missing, or it has faults.
+    """
+    found: dict[str, Device] = {}
+    for source in _devices_files(path):
+        found |= _devices_in(source)
+    return found
+
+
+def _devices_files(path: Path | None) -> tuple[Path, ...]:
+    """Return the files that devices are read from; a later one's entry wins over an earlier one's."""
+    variable = os.environ.get("TOOLCHAIN_DEVICES")
+    named = path or (Path(variable) if variable else None)
+    if named:
+        return (named,)
+    return (*([farm_devices()] if farm_devices().is_file() else []), *state.devices_files())
+
+
+def whence(device: Device, path: Path | None = None) -> Path | None:
+    """Return the file that a device is from; None for one that is an address of the command line.
+
+    Args:
+        device: The device.
+        path: As `load_devices` was given it.
+    """
+    return next((one for one in reversed(_devices_files(path)) if device in _devices_in(one).values()), None)
+
+
+def may_run(device: Device) -> bool:
+    """Tell whether a device's SSH configuration may run commands here.
+
+    It may if the user has named the list of devices that names it; a list that lay in the working folder, perhaps one
+    such as /tmp, must be the user's own.
+    """
+    source = whence(device) if device.ssh_config else None
+    return source is None or source not in state.devices_files() or state.is_trusted(source)
+
+
+def _devices_in(source: Path) -> dict[str, Device]:
+    try:
+        table = parsed(source)
+    except OSError as fault:
+        raise InputError(f"cannot read {source}: {fault.strerror or fault}") from fault
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise InputError(f"{source} is not TOML", details=str(fault)) from fault
+    devices: dict[str, Device] | None
+    devices, faults = validated(dict[str, Device], table.get("devices", table), "device")
+    if devices is None:
+        raise InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
+    return {name: _beside(device, source.parent) for name, device in devices.items()}
+
+
+def _beside(device: Device, folder: Path) -> Device:
+    """Resolve a device's SSH configuration against the folder of the file that names it."""
+    return dataclasses.replace(device, ssh_config=folder / device.ssh_config) if device.ssh_config else device
+
+
+def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -> Device:
+    """Decide which device of a board type is meant.
+
+    Args:
+        board: The board type.
+        host: An address, a name from devices.toml, or None for the only device of this type.
+        devices: The lab's devices.
+
+    Raises:
+        InputError: No device was named and none can be chosen, or a named one is of another type.
+    """
+    if board.connection == "local":
+        if host:
+            raise InputError(f"board {board.name} is this machine; it takes no host", hint="leave --host / HOST= out")
+        return Device(board=board.name, host="local")
+    if host:
+        named = devices.get(host)
+        return _of_type(board, host, named) if named else Device(board=board.name, host=host)
+    fitting = [name for name, device in devices.items() if device.board == board.name]
+    if len(fitting) == 1:
+        return devices[fitting[0]]
+    raise InputError(
+        f"which {board.name} device?" + (f" There are {len(fitting)}: {', '.join(fitting)}" if fitting else ""),
+        hint="give --host user@address[:port] (HOST= with make), or its name in devices.toml",
+    )
+
+
+def check_root(text: str) -> str:
+    """Return a folder on a device that a command line names, if a board file could name it as well."""
+    if not re.fullmatch(DEVICE_FOLDER, text):
+        raise InputError(
+            f"{text!r} is no folder for a device",
+            hint="write an absolute path, or one from ~/, without spaces or quotes",
+        )
+    return text
+
+
+def _of_type(board: Board, name: str, device: Device) -> Device:
+    if device.board == board.name:
+        return device
+    raise InputError(
+        f"device {name} is a {device.board}, not a {board.name}",
+        hint=f"use --board {device.board}, or another device",
+    )

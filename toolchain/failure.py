@@ -1,0 +1,72 @@
+"""A command that failed, as people, programs and CI are told of it. Light: it is there before anything can fail."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolchain import files
+from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, ToolchainError, VerificationError
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
+
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a command did not succeed.
+
+    Attributes:
+        message: One sentence.
+        details: What was seen.
+        hint: What to do next.
+        exit_code: What the command ended with; None if it has not ended.
+    """
+
+    message: str
+    details: str = ""
+    hint: str = ""
+    exit_code: int | None = EXIT_INTERNAL
+
+    @classmethod
+    def of(cls, fault: BaseException) -> Failure:
+        """Describe what ended a command; what is no error of ours, nor a signal, is an internal one."""
+        told = fault if isinstance(fault, ToolchainError) else files.refused(fault)
+        if told:
+            return cls(told.message, told.details, told.hint, told.exit_code)
+        if isinstance(fault, KeyboardInterrupt):
+            return cls(" by ".join(["interrupted", *filter(None, fault.args)]), exit_code=EXIT_INTERRUPTED)
+        text = f"internal error: {type(fault).__name__}: {fault}"
+        return cls(text, hint="run it again with --debug and report what it prints")
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"error": asdict(self)}
+
+    def junit(self, suite: str, classname: str, name: str) -> bytes:
+        """Render it as JUnit XML with one case: a failure if the model did not pass, an error if that is not known."""
+        import xml.etree.ElementTree as ET  # noqa: PLC0415 - the help needs none of this
+
+        kind = "failure" if self.exit_code == VerificationError.exit_code else "error"
+        counts = {"failures": str(int(kind == "failure")), "errors": str(int(kind == "error"))}
+        root = ET.Element("testsuite", {"name": suite, "tests": "1", **counts})
+        case = ET.SubElement(root, "testcase", classname=classname, name=name)
+        told = "\n".join(text for text in (self.details, self.hint and f"hint: {self.hint}") if text)
+        ET.SubElement(case, kind, message=self.message).text = told
+        return encoded(root)
+
+
+NOT_ENDED = Failure("the run has not ended", "it is still at work, or it was killed", exit_code=None)
+"""What a report says from the start of a run until its end."""
+
+
+def encoded(suite: ET.Element) -> bytes:
+    """Encode XML without the characters that it cannot hold at all, such as those of a compiler's colours."""
+    import xml.etree.ElementTree as ET  # noqa: PLC0415 - as above
+
+    ET.indent(suite)
+    text: str = ET.tostring(suite, encoding="unicode")
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{_NO_XML.sub('', text)}\n".encode()

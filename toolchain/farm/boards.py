@@ -1,0 +1,215 @@
+"""Where a board type is measured: on this machine, on the farm's boards, or behind somebody's tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from toolchain.board import Board
+from toolchain.device.lock import Owner
+from toolchain.device.store import Store
+from toolchain.devices import Device, find_device, whence
+from toolchain.errors import DeviceError, InputError
+from toolchain.farm import client as serving
+from toolchain.farm import leases
+from toolchain.farm.leases import Lease
+from toolchain.rpc import registered
+from toolchain.shell import LocalShell, SshOptions
+from toolchain.tuning.measure import Event, Place, ServerPlace, TrackerPlace, local_server
+
+Tell = Callable[[str], None]
+"""Called with a line about progress."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which boards to measure on, from the command line.
+
+    Attributes:
+        board: The board type, resolved.
+        host: Address or name of the only device to use; empty for all that the farm serves.
+        devices: The lab's devices.
+        ssh: How a device is reached that the farm does not serve.
+        root: Folder on such a device, or on this machine; empty for the board file's.
+        tracker: Host and port of a tracker of the user's own; None for the farm's.
+        key: Key of the boards at that tracker; the board type by default.
+        purpose: What for; others who want the same boards are told.
+
+    Raises:
+        InputError: These exclude each other.
+    """
+
+    board: Board
+    host: str = ""
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    ssh: SshOptions = field(default_factory=SshOptions)
+    root: str = ""
+    tracker: tuple[str, int] | None = None
+    key: str = ""
+    purpose: str = ""
+
+    def __post_init__(self) -> None:
+        here = self.board.connection == "local"
+        if here and (self.host or self.tracker):
+            raise InputError(
+                f"board {self.board.name} is this machine; it takes no host and no tracker",
+                hint="name the board type with --board: `toolchain boards` lists them",
+            )
+        if self.host and self.tracker:
+            raise InputError("--host and --tracker exclude each other", hint="a tracker's boards are named by --key")
+        if self.key and not self.tracker:
+            raise InputError("--key goes with --tracker", hint="the farm's boards are named by --board and --host")
+
+
+@dataclass(frozen=True)
+class Boards:
+    """The boards of a run.
+
+    Attributes:
+        places: One for each.
+        lease: The farm's lease of them, if they are the farm's.
+        model: Name of the model of an accelerator that stands in for boards; empty where there are some.
+    """
+
+    places: tuple[Place, ...]
+    lease: Lease | None = None
+    model: str = ""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether any of their times are not a real board's."""
+        return bool(self.model) or any(place.emulated for place in self.places)
+
+    def report(self, event: Event) -> None:
+        """Let `toolchain farm status` know what happens on a board."""
+        if self.lease is None or event.place not in {board.name for board in self.lease.boards}:
+            return
+        if event.kind == "ended" and event.measured is not None:
+            done, name = event.measured, event.trial.name if event.trial else ""
+            what = f"{name} ({done.cause})" if done.cause else name
+            self.lease.report_trial(event.place, what, ok=not done.cause, seconds=done.seconds)
+        elif event.kind == "quarantined":
+            self.lease.report_state(event.place, "quarantined", 1)
+        elif event.kind == "back":
+            self.lease.report_state(event.place, "ok", 0)
+
+
+@contextlib.contextmanager
+def opened(wanted: Wanted, tell: Tell) -> Iterator[Boards]:
+    """Get the boards, and give them back at the end of the block.
+
+    Raises:
+        BusyError: Others are at work on them.
+        InputError: There is no such device, or it is not said which one is meant.
+        DeviceError: No board is free, or none can be reached.
+    """
+    with contextlib.ExitStack() as stack:
+        boards = _taken(wanted, tell, stack)
+        for place in boards.places:
+            stack.callback(place.close)
+        yield boards
+
+
+def _taken(wanted: Wanted, tell: Tell, stack: contextlib.ExitStack) -> Boards:
+    """Get the boards until the stack is closed."""
+    if wanted.board.connection == "local":
+        return Boards((_here(wanted, tell, stack),))
+    if wanted.tracker:
+        return Boards(_at_tracker(wanted, wanted.tracker, wanted.key or wanted.board.name))
+    wanted = _by_name(wanted)
+    folder = stack.enter_context(_folder(wanted, tell))
+    held = stack.enter_context(_leased(wanted, folder))
+    return Boards(_of_lease(wanted, held), held)
+
+
+def _here(wanted: Wanted, tell: Tell, stack: contextlib.ExitStack) -> Place:
+    """Return a server on this machine, which nobody deploys to meanwhile, and which nobody else measures on."""
+    store = Store(stack.enter_context(LocalShell()), wanted.root or wanted.board.root)
+    held = stack.enter_context(store.lock(Owner.here(wanted.purpose)))
+    place = stack.enter_context(local_server(wanted.board, tell))
+
+    def dial(timeout_s: float) -> socket.socket:
+        held.check()
+        return place.dial(timeout_s)
+
+    return replace(place, dial=dial)
+
+
+def is_served(wanted: Wanted) -> bool:
+    """Whether the farm serves the boards that are wanted, and so looks after them itself."""
+    return _serves(_by_name(wanted))
+
+
+def _serves(wanted: Wanted) -> bool:
+    return leases.serving() and (not wanted.host or wanted.host in serving.served_names())
+
+
+def _by_name(wanted: Wanted) -> Wanted:
+    """Call a device by the name that the farm serves it under: two servers on one board would disturb each other."""
+    found = serving.status() if wanted.host else None
+    known = found["boards"] if found else []
+    if wanted.host in {one["name"] for one in known}:
+        return wanted
+    named = [one["name"] for one in known if one["host"] == wanted.host]
+    return replace(wanted, host=named[0]) if len(named) == 1 else wanted
+
+
+@contextlib.contextmanager
+def _folder(wanted: Wanted, tell: Tell) -> Iterator[Path | None]:
+    """Yield the folder of a daemon of this run's own, or None where the farm serves what is wanted."""
+    if _serves(wanted):
+        yield None
+        return
+    device = find_device(wanted.board, wanted.host or None, wanted.devices)
+    # Several devices may have one host: an alias means another address in each one's own SSH configuration.
+    name = wanted.host or next((name for name, one in wanted.devices.items() if one is device), device.host)
+    if wanted.root:
+        device = replace(device, root=wanted.root)
+    if source := whence(device):
+        tell(f"device {name} of {source}")
+    tell(f"serving {name} for this run; `toolchain farm up` serves all of the lab's devices")
+    with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell) as folder:
+        yield folder
+
+
+def _leased(wanted: Wanted, folder: Path | None) -> Lease:
+    names = [wanted.host] if wanted.host and folder is None else []
+    return leases.lease(wanted.board.name, names, who=wanted.purpose, folder=folder)
+
+
+def _of_lease(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
+    machine = wanted.board.machine
+    return tuple(
+        ServerPlace(one.name, functools.partial(held.dial, one.name), one.key, machine, emulated=one.emulated)
+        for one in held.boards
+    )
+
+
+def _at_tracker(wanted: Wanted, tracker: tuple[str, int], key: str) -> tuple[Place, ...]:
+    known = [one for one in registered(tracker) if one.key == key]
+    if not known:
+        host, port = tracker
+        raise DeviceError(
+            f"the tracker at {host}:{port} knows no board {key}",
+            hint=f"start a board server with --tracker {host}:{port} --key {key}, or name its --key",
+        )
+    places = (f"{key}-{number}" for number in range(1, len(known) + 1))
+    return tuple(
+        TrackerPlace(name, tracker, key, wanted.board.machine, emulated=wanted.board.emulated) for name in places
+    )
+
+
+def parse_tracker(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`.
+
+    Raises:
+        InputError: It is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InputError(f"{text!r} is no address of a tracker", hint="write --tracker 127.0.0.1:9190")
+    return host, int(port)

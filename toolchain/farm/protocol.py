@@ -1,0 +1,277 @@
+"""The words between the farm's daemon and its clients: lines of JSON over a UNIX socket that is the user's alone.
+
+Whoever gets to the socket gets the boards. So it lies in a folder that nobody else can enter or could have made, and
+each end asks the kernel who the other one is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from toolchain import errors, files
+from toolchain.errors import DeviceError, ToolchainError, VerificationError
+from toolchain.native.programs import Program
+from toolchain.shell import SshOptions
+
+Message = dict[str, Any]
+
+SOCKET, LOCK, LOG = "socket", "lock", "daemon.log"
+_MOST = 1 << 20
+_SEND_S = 10.0
+_OF_OTHERS = 0o077
+
+
+def folder() -> Path:
+    """Return the folder of the daemon that serves this user's lab."""
+    return files.cache_root() / "serving"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A device as the daemon needs to know it.
+
+    Attributes:
+        name: Its name in devices.toml.
+        board: Its board type.
+        host: Its SSH address.
+        root: Folder on it.
+        emulated: Whether its times are an emulator's.
+        program: The board server for it.
+        ssh: How it is reached; all paths are absolute.
+    """
+
+    name: str
+    board: str
+    host: str
+    root: str
+    emulated: bool
+    program: Program
+    ssh: SshOptions
+
+    def message(self) -> Message:
+        """Return it as JSON."""
+        ssh, program = self.ssh, self.program
+        return {
+            **{name: getattr(self, name) for name in ("name", "board", "host", "root", "emulated")},
+            "program": {**vars(program), "path": str(program.path), "versions": dict(program.versions)},
+            "config_file": str(ssh.config_file) if ssh.config_file else None,
+            "commands": ssh.commands,
+            "known_hosts": [str(path) for path in ssh.known_hosts],
+            "identity": str(ssh.identity) if ssh.identity else None,
+            "password": ssh.password,
+        }
+
+    @classmethod
+    def of(cls, message: Message) -> Served:
+        """Read what `message` wrote."""
+        given = dict(message)
+        ssh = SshOptions(
+            config_file=_path(given.pop("config_file")),
+            commands=given.pop("commands"),
+            known_hosts=tuple(Path(path) for path in given.pop("known_hosts")),
+            identity=_path(given.pop("identity")),
+            password=given.pop("password"),
+        )
+        program = given.pop("program")
+        return cls(**given, program=Program(**{**program, "path": Path(program["path"])}), ssh=ssh)
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+class Link:
+    """One connection between a client and the daemon; each may send from several threads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._data = b""
+        self._sending = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: The other end is gone.
+        """
+        with self._sending:
+            self._sock.settimeout(_SEND_S)
+            self._sock.sendall(json.dumps(message, default=dataclasses.asdict).encode() + b"\n")
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """Return the next message, or None at the end; one thread alone may wait for them.
+
+        Raises:
+            TimeoutError: None came in time.
+        """
+        while b"\n" not in self._data:
+            if not select.select([self._sock], [], [], timeout)[0]:
+                raise TimeoutError
+            try:
+                data = self._sock.recv(1 << 16)
+            except OSError:
+                data = b""
+            self._data += data
+            if not data or len(self._data) > _MOST:
+                return None
+        line, _, self._data = self._data.partition(b"\n")
+        found = json.loads(line)
+        return found if isinstance(found, dict) else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the other end is there."""
+        try:
+            silent = not select.select([self._sock], [], [], 0)[0]
+            return silent or self._sock.recv(1, socket.MSG_PEEK) != b""
+        except (OSError, ValueError):  # it was reset, or closed by us
+            return False
+
+    @property
+    def peer(self) -> int:
+        """The process id of the other end."""
+        return _credentials(self._sock)[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the other end is a process of this user."""
+        return _credentials(self._sock)[1] == os.geteuid()
+
+    def raw(self) -> socket.socket:
+        """Return its socket, which carries no messages any more; both ends wait for the last one before they use it."""
+        self._sock.settimeout(None)
+        return self._sock
+
+    def finish(self, seconds: float) -> None:
+        """Say no more, wait until the other end has heard that and done what follows from it, and end."""
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(OSError):  # it is gone
+            self._sock.shutdown(socket.SHUT_WR)
+            while (left := deadline - time.monotonic()) > 0:
+                if select.select([self._sock], [], [], left)[0] and not self._sock.recv(1 << 16):
+                    break
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, also for a thread that waits for a message."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end, as they were when it connected."""
+    form = struct.Struct("3i")
+    pid, uid, _ = form.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
+    return pid, uid
+
+
+@contextlib.contextmanager
+def _address(place: Path) -> Iterator[str]:
+    """Yield a short name for the socket: the path of one must not be longer than 107 bytes.
+
+    Raises:
+        OSError: There is no such folder.
+        VerificationError: It is not this user's alone.
+    """
+    handle = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _check_private(place, os.fstat(handle))
+        yield f"/proc/self/fd/{handle}/{SOCKET}"
+    finally:
+        os.close(handle)
+
+
+def _check_private(place: Path, found: os.stat_result) -> None:
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid():
+        raise VerificationError(
+            f"{place} belongs to another user",
+            details=f"it is of uid {found.st_uid}, and this is uid {os.geteuid()}",
+            hint="set TOOLCHAIN_CACHE to a folder of your own",
+        )
+    if mode & _OF_OTHERS:
+        raise VerificationError(
+            f"{place} is open to other users", details=f"its mode is {mode:04o}", hint=f"chmod 700 {place}"
+        )
+
+
+def make_folder(place: Path) -> None:
+    """Make the daemon's folder, or see that the one that is there is this user's alone.
+
+    Raises:
+        InputError: It cannot be made.
+        VerificationError: It is another's, or open to others.
+    """
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _address(place):
+            pass
+    except OSError as fault:
+        raise files.unwritable(place, fault) from fault
+
+
+def connect(place: Path) -> Link | None:
+    """Connect to the daemon of a folder; None if there is none. A daemon that was killed leaves its socket behind.
+
+    Raises:
+        VerificationError: The folder, or who answers there, is not this user's.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link = Link(sock)
+    with contextlib.ExitStack() as stack:
+        stack.callback(link.close)
+        try:
+            with _address(place) as address:
+                sock.connect(address)
+        except OSError:
+            return None
+        if not link.is_ours:
+            raise VerificationError(f"another user's process answers in {place}", hint="toolchain farm down")
+        stack.pop_all()
+    return link
+
+
+def listen(place: Path) -> socket.socket:
+    """Listen as the daemon of a folder, which must be locked; a socket that was left there is replaced."""
+    (place / SOCKET).unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _address(place) as address:
+        sock.bind(address)
+    (place / SOCKET).chmod(0o600)
+    sock.listen(64)
+    return sock
+
+
+def fault_message(fault: ToolchainError) -> Message:
+    """Return an error as a message."""
+    kind = type(fault).__name__
+    return {"kind": kind, "message": fault.message, "details": fault.details, "hint": fault.hint}
+
+
+def fault_of(message: Message) -> ToolchainError:
+    """Return the error that a message tells of."""
+    kind: type[ToolchainError] = getattr(errors, str(message.get("kind")), DeviceError)
+    return kind(message["message"], details=message["details"], hint=message["hint"])

@@ -1,0 +1,330 @@
+"""One device that the daemon serves: its SSH connection, its board server and its lock, kept up."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from toolchain.device.lock import Owner
+from toolchain.device.store import Store
+from toolchain.errors import BusyError, DeviceError, ToolchainError
+from toolchain.farm.board_lock import BoardLock, Claim
+from toolchain.farm.carrier import Carrier
+from toolchain.farm.protocol import Served
+from toolchain.rpc import server as board_server
+from toolchain.rpc.server import Server
+from toolchain.shell import RemoteProcess, parse_address
+from toolchain.shell.ssh import SshShell
+
+_LOG = logging.getLogger(__name__)
+
+_KEEPALIVE_S = 5  # a device without power is noticed after three of them
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+_LOOK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 30.0, 20.0
+_SOON_S = 3.0
+_BUSY_S = 1.0  # until a lock that somebody else holds is tried again
+# A client that hangs keeps its board from nobody for ever: a tuning run's own limits are far below these, five minutes
+# without a word are longer than any pause between its trials, and an hour is longer than any one session needs.
+_LIMITS = ("--session-limit", "3600", "--idle-limit", "300")
+
+_CELSIUS = "cat /sys/class/thermal/thermal_zone*/temp 2>/dev/null || :"
+
+
+class _End:
+    """The board server has ended, or the way to it."""
+
+
+class _Wake:
+    """There is something to do."""
+
+
+class KeptBoard:
+    """A device that is served as long as it can be reached, and again as soon as it can.
+
+    All attributes are its own thread's to change; others read them.
+
+    Args:
+        served: The device.
+        changed: Called after each change of an attribute.
+
+    Attributes:
+        served: The device.
+        state: `connecting` until it was reached for the first time, then `ready` or `lost`.
+        fault: Why it is not ready.
+        key: The only key that its server gives a session for; None if it gives none. It is a secret.
+        session_since: When its present session began, in seconds since 1970; None if there is none.
+    """
+
+    def __init__(self, served: Served, changed: Callable[[], None]) -> None:
+        self.served = served
+        self.state: Literal["connecting", "ready", "lost"] = "connecting"
+        self.fault: ToolchainError | None = None
+        self.key: str | None = None
+        self.session_since: float | None = None
+        self._changed = changed
+        self._wanted = Claim()
+        self._sent: str | None = None
+        self._take_at = 0.0
+        self._ordered: collections.deque[str | None] = collections.deque()
+        self._owner: Owner | None = None
+        self._quiet = False
+        self._celsius: float | None = None
+        self._events: queue.SimpleQueue[str | _End | _Wake] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._shell: SshShell | None = None
+        self._server: Server | None = None
+        self._carrier = Carrier()
+        self._thread = threading.Thread(target=self._run, name=f"board {served.name}", daemon=True)
+
+    # --- what others ask of it ---
+
+    def start(self) -> None:
+        """Begin to serve it."""
+        self._thread.start()
+
+    def offer(self, claim: Claim, *, quiet: bool = False) -> None:
+        """Hold its lock for somebody and let its server give sessions for that one's key; all other sessions end.
+
+        Until its lock can be had `fault` is the BusyError that says who holds it.
+
+        Args:
+            claim: For whom, and the key.
+            quiet: Whether nothing but its client may make it work, because it is measured on.
+        """
+        self._wanted, self._quiet, self._take_at = claim, quiet, 0.0
+        self._events.put(_Wake())
+
+    def rest(self, *, quiet: bool) -> None:
+        """Say whether nothing but its client may make it work; see `offer`."""
+        self._quiet = quiet
+
+    @property
+    def settled(self) -> bool:
+        """Whether its lock is held, and its server has the key, as was asked for."""
+        return self.state == "ready" and (self._owner, self.key) == (self._wanted.owner, self._wanted.key)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody who is not our client is at work on it."""
+        return isinstance(self.fault, BusyError) and not self.settled
+
+    def dial(self, timeout_s: float) -> socket.socket:
+        """Return a stream to its server.
+
+        Raises:
+            DeviceError: There is none in time.
+        """
+        shell, server = self._shell, self._server
+        if shell is None or server is None:
+            raise self.fault or DeviceError(f"{self.served.name} is being connected", hint="toolchain farm status")
+        return board_server.dial(shell, server, timeout_s)
+
+    def carry(self, client: socket.socket, board: socket.socket) -> None:
+        """Carry what a client and the server say to each other, until either is gone or `cut` is called."""
+        self._carrier.carry(client, board)
+
+    def cut(self) -> None:
+        """End the connections of its clients; their sessions end with their key, see `offer`."""
+        self._carrier.cut()
+
+    def celsius(self) -> float | None:
+        """Ask an idle device how hot it is; None if it does not say."""
+        shell = self._shell
+        if shell and self.state == "ready" and not self._quiet:
+            with contextlib.suppress(DeviceError):
+                self._celsius = _hottest(shell, timeout=5.0)
+        return self._celsius
+
+    def stop(self) -> None:
+        """Begin to end its server and the connection; `join` waits for that."""
+        self._stopping.set()
+        self._events.put(_Wake())
+
+    def join(self, timeout: float) -> None:
+        """Wait until all has ended."""
+        self._thread.join(max(0.0, timeout))
+
+    # --- its thread ---
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            was_ready = False
+            try:
+                with contextlib.ExitStack() as stack:
+                    self._serve(stack)
+            except ToolchainError as fault:
+                was_ready = self.state == "ready"
+                self._lose(fault)
+            except Exception as fault:  # noqa: BLE001 - the device is tried again whatever broke; status tells what
+                _LOG.exception("%s", self.served.name)
+                self._lose(DeviceError(f"{type(fault).__name__} while serving {self.served.name}", details=str(fault)))
+            pause = _FIRST_PAUSE_S if was_ready else min(2 * pause, _LONGEST_PAUSE_S)
+            self._stopping.wait(pause)
+
+    def _lose(self, fault: ToolchainError) -> None:
+        if not self._stopping.is_set() and (self.fault is None or fault.message != self.fault.message):
+            _LOG.warning("%s: %s", self.served.name, fault.message)
+        self.state, self.fault = "lost", fault
+        self._forget_server()
+        self._changed()
+
+    def _forget_server(self) -> None:
+        self.key = self.session_since = self._server = None
+
+    def _serve(self, stack: contextlib.ExitStack) -> None:
+        """Connect, and run one server after the other until the connection is lost."""
+        served = self.served
+        options = dataclasses.replace(served.ssh, keepalive=_KEEPALIVE_S)
+        shell = stack.enter_context(SshShell(parse_address(served.host), options))
+        self._shell = shell
+        store = Store(shell, served.root)
+        path = self._pushed(store)
+        lock = BoardLock(store, lambda: self._events.put(_Wake()))
+        stack.callback(self._let_go, lock)
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            with contextlib.ExitStack() as resources:
+                server = board_server.start(shell, path, _LIMITS)
+                resources.callback(server.stop)
+                resources.callback(self._carrier.cut)
+                self._attend(server, shell, lock)
+            if self._stopping.is_set():
+                return
+            words = server.process.stderr.strip().splitlines()[-1:]
+            fault = DeviceError(f"the board server on {served.name} ended", details="\n".join(words))
+            if time.monotonic() - began < _SOON_S:
+                raise fault
+            self._lose(fault)
+
+    def _pushed(self, store: Store) -> str:
+        """Bring the board server, as soon as nobody else is at work on the device; return its path there."""
+        while True:
+            try:
+                store.check_free()
+                return board_server.push(self.served.program, store)
+            except BusyError as fault:
+                self._lose(fault)
+                if self._stopping.wait(_BUSY_S):
+                    raise
+
+    def _let_go(self, lock: BoardLock) -> None:
+        lock.free()
+        self._owner = None
+
+    def _attend(self, server: Server, shell: SshShell, lock: BoardLock) -> None:
+        """Pass on what is asked of a server and hear what it says, until it ends or shall end."""
+        self._events = queue.SimpleQueue()
+        reader = threading.Thread(
+            target=_read, args=(server.process, shell, self._events), name=f"ear {self.served.name}", daemon=True
+        )
+        reader.start()
+        self._ordered.clear()
+        self._sent = None
+        self._server, self.state, self.fault = server, "ready", None
+        self._changed()
+        check_at = time.monotonic() + _CHECK_EVERY_S
+        while not self._stopping.is_set():
+            claim = self._wanted
+            self._align(server, lock, claim)
+            look_at = check_at if lock.owner == claim.owner else min(check_at, time.monotonic() + _BUSY_S)
+            try:
+                event = self._events.get(timeout=max(0.0, look_at - time.monotonic()))
+            except queue.Empty:
+                if time.monotonic() < check_at:
+                    continue
+                self._check(shell)
+                check_at = time.monotonic() + _CHECK_EVERY_S
+                continue
+            if isinstance(event, _End):
+                shell.check_alive("serving RPC")
+                return
+            if isinstance(event, str):
+                self._hear(event)
+
+    def _align(self, server: Server, lock: BoardLock, claim: Claim) -> None:
+        """Bring the lock and the key in line with what is wanted: the key comes after the lock, and goes before it."""
+        if lock.is_lost or lock.owner != claim.owner:
+            self._order(server, None)
+        if lock.is_lost:
+            self._carrier.cut()
+            self._let_go(lock)
+        if lock.owner not in {None, claim.owner} and not self._ordered and self.session_since is None:
+            self._let_go(lock)
+        if lock.owner is None:
+            self._take(lock, claim)
+        if lock.owner == claim.owner:
+            self._order(server, claim.key)
+
+    def _take(self, lock: BoardLock, claim: Claim) -> None:
+        before = self.fault
+        if claim.owner is None:
+            self.fault = None
+        elif time.monotonic() >= self._take_at:
+            try:
+                lock.take(claim)
+                self.fault = None
+            except BusyError as fault:
+                self.fault, self._take_at = fault, time.monotonic() + _BUSY_S
+        self._owner = lock.owner
+        if self._owner or self.fault is not before:
+            self._changed()
+
+    def _order(self, server: Server, key: str | None) -> None:
+        """Let the server have a key, unless it has it."""
+        if key != self._sent:
+            self._sent = key
+            self._ordered.append(key)
+            server.process.write(f"key {key}\n" if key else "withdraw\n")
+
+    def _check(self, shell: SshShell) -> None:
+        """Look whether an idle device still answers: a frozen one keeps its connections."""
+        if not self._quiet and self.session_since is None:
+            self._celsius = _hottest(shell, timeout=_CHECK_S)
+
+    def _hear(self, line: str) -> None:
+        if line.startswith("session "):
+            self.session_since = time.time() if line.endswith(" begins") else None
+        elif self._ordered:
+            key = self._ordered.popleft()
+            if line.startswith("ok "):
+                self.key = key
+            else:
+                _LOG.error("%s: the board server refuses an order: %s", self.served.name, _without(key, line))
+        self._changed()
+
+
+def _without(key: str | None, line: str) -> str:
+    """Return what a server says without the secret that it may repeat."""
+    return line.replace(key, "KEY") if key else line
+
+
+def _hottest(shell: SshShell, timeout: float) -> float | None:
+    values = [int(word) for word in shell.run(_CELSIUS, timeout=timeout).stdout.split() if re.fullmatch(r"-?\d+", word)]
+    return max(values) / 1000 if values else None
+
+
+def _read(process: RemoteProcess, shell: SshShell, events: queue.SimpleQueue[str | _End | _Wake]) -> None:
+    """Turn what a server says into events."""
+    while True:
+        try:
+            line = process.readline(_LOOK_S)
+            if not line:
+                break
+            events.put(line.rstrip("\n"))
+        except DeviceError:  # it has nothing to say, or cannot be heard any more
+            with contextlib.suppress(DeviceError):
+                shell.check_alive("listening to the board server")
+                _ = process.stderr  # its log is taken from the connection, which would fill up
+                continue
+            break
+    events.put(_End())

@@ -1,0 +1,160 @@
+"""ONNX operators that TVM's importer lacks or computes wrongly: converters of our own, in its registry.
+
+A converter is a function from a `Node` to its result as a Relax expression, or to a list of results. It is
+registered by the names of its operators; one of another domain than the standard's is named `DOMAIN.NAME`. The modules
+of this room go by subject. Where one replaces a converter of TVM's, its docstring says what that does wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import AttributeProto, helper
+from tvm import relax
+
+from toolchain.models.converters.node import Node
+
+__all__ = ["Converter", "Node", "as_operator", "converter", "names", "registered"]
+
+Converter = Callable[[Node], Any]
+
+_SUBJECTS: tuple[str, ...] = (
+    "activations",
+    "arithmetic",
+    "arrangement",
+    "attention",
+    "casts",
+    "convolution",
+    "detection",
+    "determinant",
+    "einsum",
+    "extremes",
+    "features",
+    "fused",
+    "indexing",
+    "normalizations",
+    "integers",
+    "pooling",
+    "qlinear",
+    "quantized",
+    "recurrent",
+    "reductions",
+    "regions",
+    "resize",
+    "rotary",
+    "sampling",
+    "selection",
+    "sequences",
+    "signal",
+)
+"""Modules of this room, each of which registers its converters."""
+
+_OURS: dict[str, Converter] = {}
+_FRONTEND = "tvm.relax.frontend.onnx.onnx_frontend"
+_HANDLED_BY_THE_IMPORTER = frozenset({"Constant", "If"})
+
+
+def converter(*operators: str) -> Callable[[Converter], Converter]:
+    """Register a function as the converter of operators.
+
+    Args:
+        operators: Their names; `com.microsoft.Gelu` for one of another domain.
+    """
+
+    def register(function: Converter) -> Converter:
+        _OURS.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+def names() -> frozenset[str]:
+    """Return the names of all operators that can be imported."""
+    _load()
+    frontend: Any = importlib.import_module(_FRONTEND)
+    return frozenset({*_OURS, *frontend._get_convert_map(), *_HANDLED_BY_THE_IMPORTER})  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def registered() -> Iterator[None]:
+    """Have TVM's importer use the converters of this room."""
+    _load()
+    frontend: Any = importlib.import_module(_FRONTEND)
+    # Private upstream, but it is the one registry that its importer asks.
+    theirs = frontend._get_convert_map  # noqa: SLF001
+    known = theirs() | {name: _Adaptor(name, function) for name, function in _OURS.items()}
+    frontend._get_convert_map = lambda: known  # noqa: SLF001
+    try:
+        yield
+    finally:
+        frontend._get_convert_map = theirs  # noqa: SLF001
+
+
+def as_operator(  # noqa: PLR0913 - what a node has
+    node: Node,
+    operator: str,
+    inputs: Sequence[Any],
+    attributes: Mapping[str, Any],
+    *,
+    opset: int = 0,
+    outputs: int = 1,
+) -> Any:
+    """Return what another operator's converter, of ours or TVM's, makes of some inputs.
+
+    Args:
+        node: The node that is converted.
+        operator: Name of the other operator.
+        inputs: Its inputs; None for one that is left out.
+        attributes: Its attributes.
+        opset: Version of the standard's operators that it is written for; that of the model by default.
+        outputs: How many of its outputs are named.
+    """
+    frontend: Any = importlib.import_module(_FRONTEND)
+    raw = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
+    raw["tvm_custom"] = {"name": node.name, "num_outputs": outputs}
+    convert = frontend._get_convert_map()[operator].get_converter(opset or node.opset)  # noqa: SLF001
+    made = convert(node.builder, frontend.onnx_input(inputs), raw, [{}, {}])
+    if isinstance(made, relax.Tuple):
+        fields = [node.emit(field) for field in made.fields[:outputs]]
+        return fields[0] if outputs == 1 else relax.Tuple(fields)
+    return node.emit(made)
+
+
+def _load() -> None:
+    for subject in _SUBJECTS:
+        importlib.import_module(f"{__name__}.{subject}")
+
+
+@dataclass(frozen=True)
+class _Adaptor:
+    """What TVM's importer expects in its registry."""
+
+    operator: str
+    convert: Converter
+
+    def get_converter(self, opset: int) -> Callable[..., Any]:
+        def call(builder: Any, inputs: Any, attributes: dict[str, Any], _parameters: Any) -> Any:
+            about = attributes.pop("tvm_custom")
+            given = {name: _plain(value) for name, value in attributes.items()}
+            node = Node(self.operator, about["name"], opset, builder, tuple(inputs), given, about["num_outputs"])
+            result = self.convert(node)
+            if isinstance(result, (list, tuple)):
+                return relax.Tuple(list(result)) if len(result) > 1 else result[0]
+            return result
+
+        return call
+
+
+def _plain(value: Any) -> Any:
+    """TVM's importer hands attributes on as protobuf has them: text is bytes there."""
+    if isinstance(value, AttributeProto):
+        value = helper.get_attribute_value(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

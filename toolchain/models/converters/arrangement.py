@@ -1,0 +1,82 @@
+"""Elements that change places: between channels and space, out of columns, and into the middle of another size."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from toolchain.models.converters import converter
+from toolchain.models.converters.node import Node
+from toolchain.models.converters.window import given_pads, numbers
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: Node) -> Any:
+    """Convert SpaceToDepth: TVM ignores its mode."""
+    block = int(node.attributes["blocksize"])
+    batch, channels, height, width = node.shape(0)
+    apart = (batch, channels, height // block, block, width // block, block)
+    order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
+    parted = node.emit(relax.op.permute_dims(node.emit(relax.op.reshape(node.input(0), apart)), order))
+    return relax.op.reshape(parted, (batch, channels * block**2, height // block, width // block))
+
+
+@converter("CenterCropPad")
+def center_crop_pad(node: Node) -> Any:
+    """Convert CenterCropPad."""
+    value, shape = node.input(0), list(node.shape(0))
+    wanted = node.constant(1)
+    axes = [axis % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
+    if wanted is None or wanted.size != len(axes):
+        raise node.refused("its shape has not a number for each axis")
+    pads = [(0, 0)] * len(shape)
+    for axis, size in zip(axes, map(int, wanted), strict=True):
+        more = size - shape[axis]
+        if more < 0:
+            start = -more // 2
+            value = node.emit(relax.op.strided_slice(value, [axis], [start], [start + size]))
+        else:
+            pads[axis] = (more // 2, more - more // 2)
+    if not any(map(sum, pads)):
+        return value
+    return relax.op.nn.pad(value, list(itertools.chain(*pads)), pad_value=0)
+
+
+@converter("Col2Im")
+def col2im(node: Node) -> Any:
+    """Convert Col2Im: each element of the image is the sum of all places in the columns that stand for it."""
+    sizes, block = (node.integers(index, "") for index in (1, 2))
+    if not sizes or not block:
+        raise node.refused("its image or its block has no axes")
+    count = len(sizes)
+    strides, dilations = numbers(node, "strides", count, 1), numbers(node, "dilations", count, 1)
+    pads = given_pads(node, count)
+    batch, columns, _ = node.shape(0)
+    steps = [
+        (size + sum(pad) - (taps - 1) * step - 1) // stride + 1
+        for size, taps, stride, step, pad in zip(sizes, block, strides, dilations, pads, strict=True)
+    ]
+    apart = (batch, columns // math.prod(block), *block, *steps)
+
+    def compute(data: Any) -> Any:
+        taps = [te.reduce_axis((0, size), f"k{axis}") for axis, size in enumerate(block)]
+
+        def element(image: Any, channel: Any, *at: Any) -> Any:
+            moved = [
+                place + before - tap * step
+                for place, (before, _), tap, step in zip(at, pads, taps, dilations, strict=True)
+            ]
+            fits = [
+                tirx.all(place >= 0, place % stride == 0, place < stride * made)
+                for place, stride, made in zip(moved, strides, steps, strict=True)
+            ]
+            found = [place // stride for place, stride in zip(moved, strides, strict=True)]
+            value = data(image, channel, *taps, *found)
+            return te.sum(tirx.if_then_else(tirx.all(*fits), value, tirx.const(0, data.dtype)), axis=taps)
+
+        return te.compute((*apart[:2], *sizes), element, name="image")
+
+    return node.compute(compute, node.emit(relax.op.reshape(node.input(0), apart)), name="col2im")

@@ -1,0 +1,123 @@
+"""What a file that is no ONNX model is, told by its content, and the command that makes an ONNX model of it."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_HEAD = 1 << 12
+_LONGEST_HEADER = 1 << 27  # of a safetensors file, which begins with its header's length
+
+_TORCH = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True), where the model is a torch.nn.Module'
+_TF = "pip install tf2onnx; python -m tf2onnx.convert --{kind} {path} --output model.onnx"
+_KERAS = 'in Python: keras.saving.load_model("{path}").export("model.onnx", format="onnx")'
+_WHOLE = "fetch the file itself: what is here is not the model"
+_PICKLE, _PACKED = "a Python pickle, as torch.save wrote models", "a compressed file"
+_MAGIC = (
+    (4, b"TFL3", "a TensorFlow Lite model", _TF.replace("{kind}", "tflite")),
+    (4, b"ORTM", "a model in ONNX Runtime's own format", "take the .onnx file that it was converted from"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes models", _KERAS),
+    *((0, bytes([0x80, protocol]), _PICKLE, _TORCH) for protocol in range(2, 6)),
+    (0, b"\x1f\x8b", _PACKED, "gunzip {path}"),
+    (0, b"BZh", _PACKED, "bunzip2 {path}"),
+    (0, b"\xfd7zXZ\0", _PACKED, "unxz {path}"),
+    (0, b"\x28\xb5\x2f\xfd", _PACKED, "unzstd {path}"),
+)
+"""Where a magic number is, what it is, whose it is, and the way from there."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file.
+
+    Attributes:
+        name: What it is, with its article.
+        way: How an ONNX model is made of it.
+    """
+
+    name: str
+    way: str
+
+
+def recognised(path: Path) -> Format | None:
+    """Tell what a file or folder is that was given as an ONNX model; None if it may be one.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.is_dir():
+        return _folder(path)
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    found = _by_magic(head, path) or _by_text(head, path)
+    return found or (_tensorflow(head, path) if path.suffix == ".pb" else None)
+
+
+def _folder(path: Path) -> Format:
+    names = {item.name for item in path.iterdir()}
+    models = sorted(name for name in names if name.endswith(".onnx"))
+    if "saved_model.pb" in names:
+        return Format("a TensorFlow SavedModel", _TF.format(kind="saved-model", path=path))
+    if "config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names):
+        return Format(
+            "a Hugging Face model", f"pip install optimum[onnx]; optimum-cli export onnx --model {path} onnx/"
+        )
+    if "manifest.json" in names:
+        return Format(
+            "a folder with a manifest, such as a bundle", f"a bundle is deployed as it is: toolchain deploy {path}"
+        )
+    if models:
+        return Format("a folder", f"name the model in it: {path / models[0]}")
+    return Format("a folder", "name the .onnx file; `toolchain model list` shows the zoo")
+
+
+def _by_magic(head: bytes, path: Path) -> Format | None:
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(path)
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < _LONGEST_HEADER:
+        way = f"load it into the network, then {_TORCH}"
+        return Format("a safetensors file, which holds weights and no network", way)
+    for start, magic, name, way in _MAGIC:
+        if head.startswith(magic, start):
+            return Format(name, way.format(path=path))
+    return None
+
+
+def _archive(path: Path) -> Format:
+    """Tell zip files apart by what is in them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return Format("a zip archive that is cut off or damaged", "fetch or export it again")
+    if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
+        scripted = any("/code/" in name for name in names)
+        return Format("a TorchScript model" if scripted else "a PyTorch checkpoint", _TORCH)
+    if "model.weights.h5" in names:
+        return Format("a Keras model", _KERAS.format(path=path))
+    if names and all(name.endswith(".npy") for name in names):
+        return Format("an .npz file of arrays", "arrays go with --input; name the .onnx file as the model")
+    inside = next((name for name in names if name.endswith(".onnx")), "")
+    return Format("a zip archive", f"unzip {path}" + (f", then name {inside}" if inside else ""))
+
+
+def _by_text(head: bytes, path: Path) -> Format | None:
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:100].lower()
+    if start.startswith(b"version https://git-lfs"):
+        return Format("a Git LFS pointer, not the file that it stands for", f"git lfs pull --include {path.name}")
+    if start.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
+        return Format("a web page", f"{_WHOLE}; a link to a page on GitHub needs ?raw=true")
+    if start.startswith((b"{", b"[")):
+        return Format("a JSON document", _WHOLE)
+    return None
+
+
+def _tensorflow(head: bytes, path: Path) -> Format | None:
+    """A GraphDef begins with its first node, where an ONNX model has its version; a SavedModel has a version of 1."""
+    if head.startswith(b"\x0a"):
+        way = _TF.format(kind="graphdef", path=path) + " --inputs NAME:0 --outputs NAME:0"
+        return Format("a frozen TensorFlow graph", way)
+    if head.startswith(b"\x08\x01\x12"):
+        return Format("a TensorFlow SavedModel", _TF.format(kind="saved-model", path=path.parent))
+    return None

@@ -1,0 +1,156 @@
+"""From a model file to a Relax module: prepared, then read by TVM's importer with the converters of this room."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx
+
+from toolchain.errors import InputError
+from toolchain.models import batchnorm, bounded
+from toolchain.models.signature import supported_dtype
+from toolchain.models.source import SourceModel
+from toolchain.tensors import Bound, TensorSpec
+
+if TYPE_CHECKING:
+    import tvm
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model as a Relax module whose weights are still constants.
+
+    Attributes:
+        source: Where it came from.
+        module: Relax module; its function `main` takes the inputs in order.
+        outputs: Signature of the results, in order.
+    """
+
+    source: SourceModel
+    module: tvm.IRModule
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class UnsupportedNode:
+    """A node of a model that the importer has no converter for."""
+
+    operator: str
+    node: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.operator} at node {self.index} {self.node!r}"
+
+
+def import_model(source: SourceModel) -> ImportedModel:
+    """Import a model into Relax.
+
+    Raises:
+        InputError: An operator has no converter, or its converter refused it; the node is named.
+    """
+    from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - two seconds that `inspect` and tests can save
+
+    from toolchain.models import converters  # noqa: PLC0415 - as above
+
+    proto, bounds = bounded.with_counts(as_imported(source), converters.names())
+    if unsupported := unsupported_nodes(proto):
+        raise InputError(
+            f"{source.name} has {len(unsupported)} node(s) that TVM cannot import",
+            details="\n".join(map(str, unsupported[:20])),
+            hint="export the model without these operators; `toolchain model inspect` lists them",
+        )
+    for node in proto.graph.node:  # errors tell them apart by their names
+        node.name = node.name or next(iter(node.output), "")
+    try:
+        # It warns of renamed inputs (our signature keeps the file's names) and prints on the results' stream.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), converters.registered():
+            warnings.simplefilter("ignore")
+            module = from_onnx(batchnorm.fold(proto))
+    except InputError:
+        raise
+    except Exception as fault:  # the converters raise whatever they trip over, of any class
+        raise InputError(
+            f"TVM cannot import {source.name}: {type(fault).__name__} at {_failing_node(fault)}",
+            details=str(fault).strip()[-2000:],
+            hint="change that node when exporting; `toolchain model inspect` shows what it is made of",
+        ) from fault
+    return ImportedModel(source, module, _output_specs(module, source, proto, bounds))
+
+
+def as_imported(source: SourceModel) -> onnx.ModelProto:
+    """Return a model as the importer reads it: with what is constant computed beforehand.
+
+    Raises:
+        InputError: Its opset is not known, or a loop is too long.
+    """
+    from toolchain.models import converters, simplify  # noqa: PLC0415 - as above
+
+    return simplify.simplified(source, converters.names())
+
+
+def unsupported_nodes(proto: onnx.ModelProto) -> list[UnsupportedNode]:
+    """List the nodes of what `as_imported` returned whose operator has no converter."""
+    from toolchain.models import converters  # noqa: PLC0415 - as above
+
+    known = converters.names()
+    return [
+        UnsupportedNode(node.op_type, node.name or (node.output[0] if node.output else ""), index)
+        for index, node in enumerate(proto.graph.node)
+        if node.op_type not in known
+    ]
+
+
+def _failing_node(fault: BaseException) -> str:
+    """Find the ONNX node that an importer's frame was working on: its exceptions do not say."""
+    for frame, _ in traceback.walk_tb(fault.__traceback__):
+        node = frame.f_locals.get("node")
+        if isinstance(node, onnx.NodeProto):
+            return f"{node.op_type} node {node.name or node.output[0]!r}"
+    return "the graph's signature"
+
+
+def _output_specs(
+    module: tvm.IRModule, source: SourceModel, proto: onnx.ModelProto, bounds: Mapping[str, Bound]
+) -> tuple[TensorSpec, ...]:
+    result = module["main"].ret_ty
+    types = list(result.fields) if hasattr(result, "fields") else [result]
+    if not all(hasattr(kind, "shape") and hasattr(kind, "dtype") for kind in types):
+        raise InputError(f"an output of {source.name} is not a tensor", details=str(result))
+    try:
+        shapes = [tuple(int(size) for size in kind.shape) for kind in types]
+    except TypeError as fault:
+        raise InputError(
+            f"the output shapes of {source.name} depend on its data",
+            details=_first_open(proto) or str(result),
+            hint="make a constant of the input that decides them (--fix NAME=VALUE), or export the model without them",
+        ) from fault
+    if any(0 in shape for shape in shapes):
+        raise InputError(f"an output of {source.name} has no elements", details=str(result))
+    names = [*source.output_names, *(bound.count for bound in bounds.values())]
+    return tuple(
+        TensorSpec(name, shape, supported_dtype(name, str(kind.dtype)), bounds.get(name))
+        for name, shape, kind in zip(names, shapes, types, strict=True)
+    )
+
+
+def _first_open(proto: onnx.ModelProto) -> str:
+    """Name the first node of the standard whose inputs have shapes that are known, and whose outputs have not."""
+    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    closed = {value.name for value in (*graph.input, *graph.value_info, *graph.output) if _is_closed(value)}
+    closed |= {tensor.name for tensor in graph.initializer} | {""}
+    for index, node in enumerate(graph.node):
+        if onnx.defs.has(node.op_type) and closed.issuperset(node.input) and not closed.issuperset(node.output):
+            return f"{node.op_type} at node {index} {node.name or node.output[0]!r}"
+    return ""
+
+
+def _is_closed(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)

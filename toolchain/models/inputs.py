@@ -1,0 +1,181 @@
+"""What a model is run with: seeded random tensors, an .npz file, or an image; and the labels of its classes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from toolchain.errors import InputError
+from toolchain.tensors import TensorSpec, check_signature
+
+# ImageNet's mean and standard deviation by RGB channel, of pixels scaled to 0..1.
+_MEAN = (0.485, 0.456, 0.406)
+_STD = (0.229, 0.224, 0.225)
+_IMAGE_RANK, _RGB = 4, 3
+_RESIZE_RATIO = 256 / 224  # the usual evaluation crop: the short side to 256, the centre 224 kept
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which inputs a user asked for; at most one of the two paths is set.
+
+    Attributes:
+        npz: File with one array for each input, by name.
+        image: Picture for a model with one image input.
+        seed: Seed for random inputs where neither is given.
+    """
+
+    npz: Path | None = None
+    image: Path | None = None
+    seed: int = 0
+
+
+def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Make the inputs of a model.
+
+    Raises:
+        InputError: A file is missing or unreadable, or does not fit the model's signature.
+    """
+    if source.npz and source.image:
+        raise InputError("--input and --image exclude each other")
+    if source.npz:
+        return from_npz(source.npz, specs)
+    if source.image:
+        return from_image(source.image, specs)
+    return random(specs, source.seed)
+
+
+def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
+    """Draw inputs: standard normal for floats, 0..255 for uint8, small non-negative numbers for other integers.
+
+    Every tensor has a stream of its own, derived from the seed and its name.
+    """
+    return {spec.name: _draw(spec, seed) for spec in specs}
+
+
+def _draw(spec: TensorSpec, seed: int) -> NDArray[Any]:
+    stream = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+    kind = np.dtype(spec.dtype)
+    if kind.kind == "f":
+        return stream.standard_normal(spec.shape, dtype=np.float32).astype(kind)
+    # Integers are mostly indices (tokens, classes): small ones stay inside any table.
+    high = {"bool": 2, "uint8": 256, "int8": 128}.get(spec.dtype, 10)
+    return stream.integers(0, high, spec.shape).astype(kind)
+
+
+def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Read inputs from an .npz file that holds one array for each input, by name; or from an .npy file of the only one.
+
+    Raises:
+        InputError: The file cannot be read, or does not fit the model's signature.
+    """
+    try:
+        arrays = _arrays(path, specs)
+    except InputError:
+        raise
+    except Exception as fault:  # zip, zlib and numpy each have errors of their own for a damaged file
+        raise InputError(
+            f"cannot read inputs from {path}", details=str(fault), hint="write it with numpy.savez"
+        ) from fault
+    faults = check_signature(arrays, specs)
+    if faults:
+        raise InputError(f"the arrays of {path.name} do not fit the model", details="\n".join(faults))
+    return arrays
+
+
+def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    found = np.load(path, allow_pickle=False)
+    if not isinstance(found, np.ndarray):
+        with found as archive:
+            return {name: np.asarray(archive[name]) for name in archive.files}
+    if len(specs) != 1:
+        raise InputError(
+            f"{path.name} holds one array, and the model has {len(specs)} inputs",
+            details="its inputs: " + ", ".join(map(str, specs)),
+            hint="write all of them to one file: numpy.savez(FILE, NAME=array, ...)",
+        )
+    return {specs[0].name: found}
+
+
+def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Read a picture as ImageNet models expect it: resized, cropped at the centre, scaled and normalized.
+
+    Returns:
+        The model's one input, float, in the model's layout: 1 x 3 x H x W, or 1 x H x W x 3.
+    """
+    if len(specs) != 1 or not _takes_images(specs[0]):
+        raise InputError(
+            "the model does not take one image",
+            details="its inputs: " + ", ".join(map(str, specs)),
+            hint="give its inputs with --input FILE.npz",
+        )
+    spec = specs[0]
+    channels_first = spec.shape[1] == _RGB
+    height, width = spec.shape[2:] if channels_first else spec.shape[1:3]
+    pixels = _cropped(_opened(path), height, width)
+    array = (np.asarray(pixels, dtype=np.float32) / 255 - _MEAN) / _STD
+    array = array.transpose(2, 0, 1) if channels_first else array
+    batch = np.repeat(array[None], spec.shape[0], axis=0)
+    return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
+
+
+def _takes_images(spec: TensorSpec) -> bool:
+    return len(spec.shape) == _IMAGE_RANK and _RGB in spec.shape[1::2] and spec.dtype.startswith("float")
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        return Image.open(path).convert("RGB")
+    except Exception as fault:  # its decoders raise whatever they trip over, of any class
+        raise InputError(f"cannot read the image {path}", details=str(fault)) from fault
+
+
+def _cropped(image: Image.Image, height: int, width: int) -> Image.Image:
+    scale = max(height / image.height, width / image.width) * _RESIZE_RATIO
+    resized = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    left, top = (resized.width - width) // 2, (resized.height - height) // 2
+    return resized.crop((left, top, left + width, top + height))
+
+
+def read_labels(path: Path, classes: int) -> list[str]:
+    """Read class names, one a line.
+
+    Raises:
+        InputError: The file cannot be read, or has fewer lines than there are classes.
+    """
+    try:
+        labels = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError(f"cannot read the labels {path}", details=str(fault)) from fault
+    if len(labels) < classes:
+        raise InputError(f"{len(labels)} labels for {classes} classes", hint="give one line for each class")
+    return labels
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One row of a top-5 table: class index, its label, its score as the model gives it."""
+
+    index: int
+    label: str
+    score: float
+
+
+def top(scores: NDArray[Any], labels: Sequence[str], count: int = 5) -> tuple[Guess, ...]:
+    """Rank the classes of a classifier's output, best first.
+
+    Args:
+        scores: Output of any shape whose elements are the classes of one image.
+        labels: Class names by index, one for each.
+        count: Rows wanted.
+    """
+    flat = scores.reshape(-1)
+    order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
+    return tuple(Guess(int(i), labels[int(i)], float(flat[int(i)])) for i in order)

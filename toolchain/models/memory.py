@@ -1,0 +1,72 @@
+"""Whether a model's tensors can be held in this machine's memory at all: --shape takes any number."""
+
+from __future__ import annotations
+
+import math
+import re
+import resource
+from pathlib import Path
+
+import onnx
+from onnx import helper, shape_inference
+
+from toolchain.errors import InputError
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_LARGEST = 1 << 31  # bytes that protobuf, and so shape inference, takes
+
+
+def check(proto: onnx.ModelProto) -> None:
+    """Refuse a model whose inputs, or whose largest operator, need more memory than there is.
+
+    Args:
+        proto: A model with static shapes.
+
+    Raises:
+        InputError: They do.
+    """
+    needed, there = least_bytes(proto), available_bytes()
+    if needed > there:
+        sizes = ", ".join(f"{value.name} {'x'.join(map(str, _dims(value)))}" for value in proto.graph.input)
+        raise InputError(
+            f"one run needs {needed / 2**30:.1f} GiB and more, and this machine has {there / 2**30:.1f} GiB free",
+            details=f"inputs: {sizes}",
+            hint="take smaller inputs: --shape NAME:1,3,224,224",
+        )
+
+
+def least_bytes(proto: onnx.ModelProto) -> int:
+    """Return a lower bound of the memory of one run: all inputs, or what one operator reads and writes."""
+    sizes = {value.name: _bytes(value) for value in proto.graph.input}
+    inputs = sum(sizes.values())
+    if inputs > available_bytes() or proto.ByteSize() >= _LARGEST:  # more than enough, and inference could overflow
+        return inputs
+    inferred = shape_inference.infer_shapes(proto).graph
+    sizes |= {value.name: _bytes(value) for value in [*inferred.value_info, *inferred.output]}
+    nodes = (sum(sizes.get(name, 0) for name in {*node.input, *node.output}) for node in inferred.node)
+    return max(inputs, *nodes, 0)
+
+
+def available_bytes() -> int:
+    """Return how much memory a process may take here: what is free, with the swap space, within its limits."""
+    amounts = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE))
+    limits = [1024 * (int(amounts.get("MemAvailable", 0)) + int(amounts.get("SwapFree", 0)))]
+    soft, _hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits += [soft] if soft != resource.RLIM_INFINITY else []
+    text = _CGROUP.read_text(encoding="ascii").strip() if _CGROUP.is_file() else ""
+    limits += [int(text)] if text.isdecimal() else []
+    return min(limits)
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[int]:
+    return [max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim]
+
+
+def _bytes(value: onnx.ValueInfoProto) -> int:
+    element = value.type.tensor_type.elem_type
+    try:
+        width = helper.tensor_dtype_to_np_dtype(element).itemsize
+    except (KeyError, TypeError, ValueError):  # a sequence, or a type that numpy lacks
+        return 0
+    return int(math.prod(_dims(value)) * width)

@@ -1,0 +1,35 @@
+"""The one door to ONNX Runtime. Its official builds report to their maker unless they are told not to beforehand.
+
+Left alone, it writes an identifier of the machine and a queue of events into the user's cache folder, and sends them to
+a host of Microsoft's. The variable counts for the whole process, and for those that it starts; whoever imports
+`onnxruntime` elsewhere may be too early for it, so nobody does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as _state
+
+__all__ = ["FAULTS", "onnxruntime", "quantization"]
+
+FAULTS: tuple[type[Exception], ...] = (
+    _state.Fail,
+    _state.InvalidArgument,
+    _state.InvalidGraph,
+    _state.InvalidProtobuf,
+    _state.NoSuchFile,
+    _state.NotImplemented,
+    _state.RuntimeException,
+)
+"""What it raises for a model that it cannot load or run; they share no base class of their own."""
+
+
+def quantization() -> Any:
+    """Return its tools for quantization, which take a moment to import."""
+    return importlib.import_module("onnxruntime.quantization")

@@ -1,0 +1,137 @@
+"""The second opinion: what ONNX Runtime computes for the same model and the same inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from toolchain.errors import InputError
+from toolchain.models.ort import onnxruntime
+from toolchain.models.source import SourceModel, as_declared
+from toolchain.tensors import TOLERANCE, Tensors, compare
+
+NAME = f"onnxruntime {onnxruntime.__version__}"
+
+_FATAL_ONLY = 4
+
+# A sum that lies between two steps may be rounded to either. One step of 8 bits in an early layer changed the results
+# of networks by up to 1.5e-2, a few of them by 2.4e-2.
+_QUANTIZED = frozenset(
+    {
+        "QuantizeLinear",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "QGemm",
+        "QLinearConv",
+        "QLinearMatMul",
+    }
+)
+_QUANTIZED_TOLERANCE = 5e-2
+_MOST_QUANTIZED = 3 * _QUANTIZED_TOLERANCE  # however far the reference's two ways lie apart
+
+# Of MatMulNBits, in ONNX Runtime's ContribOperators.md.
+_ACCURACY, _OF_8_BITS = "accuracy_level", 4
+
+# Ours, and the reference's two ways, are three orders of summation: two of them may lie on both sides of the third.
+_MARGIN = 4
+
+# Half precision has 11 bits: 5e-4 at each rounding, of which a deep network has many.
+_FLOAT16_TOLERANCE = 2e-2
+
+# ONNX Runtime promises what is of this opset or newer.
+_OLDEST = 7
+
+
+def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
+    """Return the limit for a model's relative difference where it does not follow from its output's dtype.
+
+    Args:
+        source: The model.
+        float16: Whether the device computes in half precision.
+    """
+    if _is_quantized(source):
+        return _QUANTIZED_TOLERANCE
+    return _FLOAT16_TOLERANCE if float16 else None
+
+
+def _is_quantized(source: SourceModel) -> bool:
+    return any(node.op_type in _QUANTIZED or _rounds_data(node) for node in source.proto.graph.node)
+
+
+def _rounds_data(node: onnx.NodeProto) -> bool:
+    """Whether ONNX Runtime is told to multiply weights of few bits with data of 8 bits, rounded on the way."""
+    return any(one.name == _ACCURACY and one.i == _OF_8_BITS for one in node.attribute)
+
+
+def widened(source: SourceModel, inputs: Tensors, outputs: Tensors) -> float | None:
+    """Return the limit for a model whose results hang on the order in which its sums are added up, or rounded.
+
+    Such a network amplifies rounding: with the inputs at hand, ONNX Runtime itself gets other results with its
+    optimizations than without. Nobody can be asked to come nearer than that.
+
+    Args:
+        source: The model.
+        inputs: What it was run with.
+        outputs: What `run` returned with optimizations.
+
+    Returns:
+        A multiple of the reference's own difference, or of a quantized model its sum with the usual limit; None if
+        that difference is far below the usual limit.
+    """
+    own = compare(run(source, inputs, to_the_letter=True), outputs).max_rel
+    if _is_quantized(source):
+        usual = _QUANTIZED_TOLERANCE
+        return None if 2 * own <= usual else min(own + usual, _MOST_QUANTIZED)
+    return None if _MARGIN * own <= TOLERANCE["float32"] else min(_MARGIN * own, _QUANTIZED_TOLERANCE)
+
+
+def name(*, to_the_letter: bool = False) -> str:
+    """Return what a report calls the reference; the argument is that of `run`."""
+    return f"{NAME} without optimisations" if to_the_letter else NAME
+
+
+def run(source: SourceModel, inputs: Tensors, *, to_the_letter: bool = False) -> dict[str, NDArray[Any]]:
+    """Run a model once with ONNX Runtime on this machine's CPU.
+
+    One thread: a reduction split over threads may add up in another order, and the reference is to be reproducible.
+
+    Args:
+        source: The model.
+        inputs: What it is run with.
+        to_the_letter: Whether each operator is computed as the file has it. Otherwise those around a quantized one are
+            merged with it, which rounds elsewhere.
+
+    Returns:
+        The outputs by name.
+
+    Raises:
+        InputError: ONNX Runtime cannot run the model, so there is nothing to compare with.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = _FATAL_ONLY
+    if to_the_letter:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(
+            as_declared(source).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        values = session.run(list(source.output_names), dict(inputs))
+    except Exception as fault:  # its exceptions share no base class of their own
+        raise InputError(
+            f"ONNX Runtime cannot run {source.name}, so its outputs have no reference",
+            details=str(fault).strip()[-2000:],
+            hint=_advice(source),
+        ) from fault
+    return {name: np.asarray(value) for name, value in zip(source.output_names, values, strict=True)}
+
+
+def _advice(source: SourceModel) -> str:
+    opset = max((entry.version for entry in source.proto.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
+    if opset < _OLDEST:
+        return f"it is of opset {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
+    return "check the model with `toolchain model inspect`"

@@ -1,0 +1,77 @@
+"""Versions of the standard's operators: old ones are converted, unknown ones refused."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper, numpy_helper, shape_inference, version_converter
+
+from toolchain.errors import InputError
+from toolchain.models.simplify.domains import STANDARD
+
+_OLDEST_AS_IT_IS = 13
+"""From here on axes are inputs, and Softmax works on one axis: what is older is converted to this."""
+
+_COORDINATES = 11  # since here Resize can be told which places of its input it takes
+_SCALES = 2  # input of Resize
+
+
+def version(proto: onnx.ModelProto) -> int:
+    """Return the version of the standard's operators that a model was written for."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD), default=1)
+
+
+def is_old(proto: onnx.ModelProto) -> bool:
+    """Whether a model is to be converted."""
+    return version(proto) < _OLDEST_AS_IT_IS
+
+
+def check(proto: onnx.ModelProto) -> None:
+    """Refuse a model that was written for operators which nobody here knows.
+
+    Raises:
+        InputError: It was.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    if version(proto) > newest:
+        raise InputError(
+            f"the model is of opset {version(proto)}, and the newest that is known is {newest}",
+            hint=f"export it with opset_version={newest} or less",
+        )
+
+
+def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with newer forms of its operators; the same if one of them has no such form.
+
+    The importer then meets each operator in the form that it knows best; it knows older ones as well.
+    """
+    if not is_old(proto):
+        return proto
+    proto.ir_version = max(proto.ir_version, 8)  # before 4, weights had to be among the inputs
+    try:
+        made = version_converter.convert_version(proto, _OLDEST_AS_IT_IS)
+    except (RuntimeError, ValueError, shape_inference.InferenceError):
+        return proto
+    return made if version(proto) >= _COORDINATES or _kept_coordinates(made.graph) else proto
+
+
+def _kept_coordinates(graph: onnx.GraphProto) -> bool:
+    """Tell each Resize how it took its places before it could be told, which onnx's own converter forgets.
+
+    Returns:
+        Whether all could be told: not those that enlarge one axis and shrink another.
+    """
+    known = {one.name: one for one in graph.initializer}
+    known |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+    for node in graph.node:
+        if node.op_type != "Resize":
+            continue
+        scales = known.get(node.input[2]) if len(node.input) > _SCALES else None
+        if scales is None:
+            return False
+        factors = numpy_helper.to_array(scales)
+        if factors.min() < 1 < factors.max():
+            return False
+        rounding = "ceil" if factors.min() < 1 else "floor"
+        told = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in told.items())
+    return True

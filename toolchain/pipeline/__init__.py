@@ -1,0 +1,161 @@
+"""From a model's name to a report: the stages in their order, each of them told and timed."""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolchain import bundle
+from toolchain.bundle import Bundle
+from toolchain.compile.request import BuildRequest, Tell
+from toolchain.device.deploy import Stages
+from toolchain.models import inputs
+from toolchain.native import cross
+from toolchain.pipeline.device import DeviceStages, Lab, Settings, opened
+from toolchain.progress import stage
+from toolchain.tensors import Tensors
+
+if TYPE_CHECKING:
+    from toolchain.models.source import SourceModel
+
+__all__ = ["BuildRequest", "DeviceStages", "Lab", "Loaded", "Pipeline", "Settings", "Tell", "is_built", "opened"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model as it was read, and what it is run with.
+
+    Attributes:
+        source: The model.
+        fed: Its inputs by name.
+    """
+
+    source: SourceModel
+    fed: Tensors
+
+    @property
+    def classes(self) -> int | None:
+        """Elements of the first output; None if that is not known before the model was compiled."""
+        from toolchain.models import source as model  # noqa: PLC0415 - a deploy of a package does without ONNX
+
+        return model.classes(self.source)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages of one request.
+
+    Attributes:
+        request: What is built.
+        stages: The time of each stage so far.
+    """
+
+    request: BuildRequest
+    stages: Stages = field(default_factory=Stages)
+
+    @property
+    def on_device(self) -> DeviceStages:
+        """The stages that follow the build."""
+        return DeviceStages(self.request.board, self.request.tell, self.stages)
+
+    def load(self) -> Loaded:
+        """Read the model, and make what it is to be run with.
+
+        Raises:
+            InputError: There is no such model, or what it is to be run with does not fit it, or into memory.
+        """
+        from toolchain.models import source as model  # noqa: PLC0415 - a deploy of a package does without ONNX
+
+        wanted = self.request.model
+        source = model.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
+        for line in source.guessed:
+            self.request.tell(line)
+        model.check_memory(source)
+        return Loaded(source, inputs.make(wanted.given, source.inputs))
+
+    def check_possible(self) -> None:
+        """See that the board's compiler knows its target, and that the records that were asked for are there.
+
+        Raises:
+            InputError: It does not, or they are not.
+        """
+        from toolchain.compile import known  # noqa: PLC0415 - as above
+
+        known.own_records(self.request)
+
+    def build(self, folder: Path | None = None, read: Loaded | None = None) -> Bundle:
+        """Import the model, compute its reference and compile it.
+
+        Args:
+            folder: Where the bundle goes; build/MODEL-BOARD by default.
+            read: What `load` returned, if it was called before.
+        """
+        # TVM and ONNX Runtime take seconds to import, and a deploy of a package does without them.
+        from toolchain.compile import compiler, known, prepare  # noqa: PLC0415
+        from toolchain.models import importer  # noqa: PLC0415
+
+        request, tell = self.request, self.request.tell
+        if folder:
+            bundle.check_target(folder)
+        found = known.own_records(request)  # what is asked for is possible
+        known.tell_of_own(request, found)
+        cross.choose(request.board, request.toolchain).describe()  # and so is the link, before a minute goes into it
+        with self.stages.timed("import"):
+            tell(stage(f"importing {request.model.source}"))
+            read = read or self.load()
+            target = folder or Path("build") / f"{read.source.name}-{request.board.name}"
+            bundle.check_target(target)
+            loaded = prepare.suited(read.source, request)
+            imported = importer.import_model(loaded)
+        with self.stages.timed("reference"):
+            expected = self._reference(loaded, read.fed)
+        with self.stages.timed("compile"):
+            tell(stage(f"compiling for {request.board.name}"))
+            both = known.Known(found, known.shipped_for(request))
+            return compiler.build(imported, request, target, reference=expected, known=both)
+
+    def _reference(self, loaded: SourceModel, fed: Tensors) -> bundle.Reference:
+        from toolchain.compile import prepare  # noqa: PLC0415 - as above
+        from toolchain.models import reference  # noqa: PLC0415 - as above
+
+        exact = prepare.is_computed_to_the_letter(loaded, self.request.backend)
+        name = reference.name(to_the_letter=exact)
+        self.request.tell(stage(f"running it with {name}"))
+        outputs = reference.run(loaded, fed, to_the_letter=exact)
+        float16 = self.request.board.target.float16
+        wider = None if exact or float16 else reference.widened(loaded, fed, outputs)
+        if wider is not None:
+            self.request.tell(f"these inputs amplify rounding, in the reference too: the limit is {wider:.0e}")
+        tolerance = wider or reference.tolerance(loaded, float16=float16)
+        return bundle.Reference(name, fed, outputs, tolerance)
+
+    def has_records(self) -> bool:
+        """Whether there are any tuning records for the board where they are to be taken from."""
+        from toolchain.compile import known  # noqa: PLC0415 - as above
+
+        return known.has_records(self.request)
+
+    def obtain(self, folder: Path, ready: Bundle | Loaded | None = None) -> tuple[Bundle, inputs.Source | None]:
+        """Open a bundle, unpack a package, or build a model into `folder`.
+
+        Args:
+            folder: Where a package is unpacked to, or a model built.
+            ready: What there is of it already.
+
+        Returns:
+            The bundle, and the inputs to measure with where they are not those of its reference.
+        """
+        path, given = Path(self.request.model.source), self.request.model.given
+        own = given if given.npz or given.image else None
+        if isinstance(ready, Bundle):
+            return ready, own
+        if is_built(path):
+            return (bundle.load(path) if path.is_dir() else bundle.unpack(path, folder)), own
+        return self.build(folder, ready), None
+
+
+def is_built(path: Path) -> bool:
+    """Tell whether a path is a bundle or a package, and no model."""
+    return (path / bundle.MANIFEST).is_file() or (path.is_file() and tarfile.is_tarfile(path))

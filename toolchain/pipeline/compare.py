@@ -1,0 +1,255 @@
+"""Two bundles of one model on one device, run in turns: how much faster one is, and that both compute the same."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolchain import bundle, tensors
+from toolchain.bundle import Bundle
+from toolchain.device import bench, deploy, runner
+from toolchain.device.bench import Conditions, Latency
+from toolchain.device.deploy import Samples
+from toolchain.device.lock import Owner
+from toolchain.device.runner import Plan, Run
+from toolchain.device.shipment import Shipment, install, send
+from toolchain.device.store import Store
+from toolchain.errors import InputError, VerificationError
+from toolchain.native.programs import Program
+from toolchain.pipeline.device import Lab, Settings
+from toolchain.tensors import Difference
+
+ROUNDS = 8
+"""Turns of each bundle; an even number, since each goes first in every other one."""
+
+_COMPUTING = (bundle.LIBRARY, bundle.GRAPH, bundle.PARAMS)
+_RESAMPLES = 2000
+_LEAST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster the second bundle is.
+
+    Attributes:
+        value: Median latency of the first over that of the second.
+        ci95: 95 % confidence interval, by bootstrap over the turns (Efron, 1979).
+    """
+
+    value: float
+    ci95: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison.
+
+    Attributes:
+        model: Model name.
+        board: Board type.
+        host: Name of the device.
+        emulated: Whether the times are an emulator's.
+        first: Statistics of the bundle that is the base, such as the untuned one.
+        second: Statistics of the other.
+        ratio: How many times faster the second is.
+        difference: The second's outputs against the first's.
+        reference: The second's outputs against the reference; None if the bundle has none.
+        before: The device's conditions before the first turn.
+        after: Its conditions after the last.
+        threads: Threads of both.
+        tasks: Kernels of the model.
+        tuned: Kernels with a tuning record in the second.
+        shipped: Kernels there with a record that comes with the toolchain.
+    """
+
+    model: str
+    board: str
+    host: str
+    emulated: bool
+    first: Latency
+    second: Latency
+    ratio: Ratio
+    difference: Difference
+    reference: Difference | None
+    before: Conditions
+    after: Conditions
+    threads: int
+    tasks: int
+    tuned: int
+    shipped: int
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON's types."""
+        return {"schema_version": 1, **asdict(self)}
+
+
+def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
+    """Refuse to compare a bundle with itself: noise would make one of the two look faster.
+
+    Args:
+        first: The base.
+        second: The other.
+        remedy: The command that tunes the model.
+
+    Raises:
+        InputError: The two compute the same with the same code.
+    """
+    one, other = (made.manifest.files for made in (first, second))
+    if any(one[name].sha256 != other[name].sha256 for name in _COMPUTING):
+        return
+    known = second.manifest.records
+    applied = known.tuned if known else 0
+    if not applied:
+        raise nothing_to_compare(second.manifest.name, second.manifest.board, "no tuning record applies to it", remedy)
+    why = f"the best of {applied} kernel(s) in the tuning records are what these are untuned"
+    raise nothing_to_compare(second.manifest.name, second.manifest.board, why, f"{remedy}, with more --trials")
+
+
+def nothing_to_compare(model: str, board: str, why: str, remedy: str) -> InputError:
+    """Describe a comparison of two builds that are the same."""
+    message = f"there is nothing to compare: {model} tuned for {board} is {model} untuned"
+    return InputError(message, details=why, hint=remedy)
+
+
+def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Settings) -> Comparison:
+    """Run two bundles in turns on a device, which keeps the release that it has; what the comparison brought goes.
+
+    Args:
+        bundles: The base, and what is compared with it.
+        program: The runner for the device.
+        lab: The device.
+        settings: How to measure; the seconds are for both together.
+
+    Raises:
+        VerificationError: The device does not fit, or the two compute different outputs.
+        DeviceError: The device is lost, busy or full, or a model does not run on it.
+    """
+    samples, store = deploy.samples_of(bundles[1]), lab.store
+    facts = store.facts()
+    for one in bundles:
+        deploy.check_fits(one.manifest, program, facts)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("compare")):
+        try:
+            places = [_install(one, program, samples, store, Path(work)) for one in bundles]
+            turns = _turns(lab, places, settings)
+        finally:
+            store.prune(lab.board.keep)
+    return _summed(bundles, samples, turns, lab, settings.tolerance)
+
+
+def _install(bundle: Bundle, program: Program, samples: Samples, store: Store, work: Path) -> dict[str, str]:
+    shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
+    send(shipment, store, store.facts())
+    return install(shipment, store)
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """The runs of both bundles, and the conditions before and after them."""
+
+    first: list[Run]
+    second: list[Run]
+    before: Conditions
+    after: Conditions
+
+
+def _turns(lab: Lab, places: Sequence[dict[str, str]], settings: Settings) -> _Turns:
+    """Run each bundle in `ROUNDS` turns; what drifts then drifts for both."""
+    budget_s = settings.budget_s / ROUNDS / len(places)
+    plan = Plan(budget_s, warmup_runs=1, min_runs=_LEAST_RUNS, pinned=settings.pinned)
+    threads = settings.threads or lab.board.threads
+    before = bench.conditions(lab.shell)
+    found: tuple[list[Run], list[Run]] = ([], [])
+    for number in range(ROUNDS):
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            at = places[which]
+            run = runner.call(lab.shell, lab.store.root, at, release=at["releases"], threads=threads, plan=plan)
+            found[which].append(run)
+    return _Turns(*found, before, bench.conditions(lab.shell))
+
+
+def _summed(
+    bundles: tuple[Bundle, Bundle], samples: Samples, turns: _Turns, lab: Lab, tolerance: float | None
+) -> Comparison:
+    last = turns.second[0]
+    manifest = bundles[1].manifest
+    limit = samples.tolerance if tolerance is None else tolerance
+    difference = tensors.compare(last.outputs, turns.first[0].outputs, limit)
+    if not difference.ok:
+        raise VerificationError(
+            f"the two builds of {manifest.name} compute different outputs",
+            details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}",
+            hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
+        )
+    milliseconds = [[[value / 1e6 for value in run.samples_ns] for run in runs] for runs in (turns.first, turns.second)]
+    first, second = (bench.statistics([value for turn in one for value in turn]) for one in milliseconds)
+    return Comparison(
+        model=manifest.name,
+        board=manifest.board,
+        host=lab.shell.name,
+        emulated=lab.emulated,
+        first=first,
+        second=second,
+        ratio=ratio(*milliseconds),
+        difference=difference,
+        reference=deploy.check_outputs(last, samples, manifest, tolerance),
+        before=turns.before,
+        after=turns.after,
+        threads=last.threads,
+        tasks=manifest.records.tasks if manifest.records else 0,
+        tuned=manifest.records.tuned if manifest.records else 0,
+        shipped=manifest.records.shipped if manifest.records else 0,
+    )
+
+
+def ratio(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Ratio:
+    """Compare two sets of turns.
+
+    Args:
+        first: Samples of the base, one list per turn.
+        second: Samples of the other, in the same turns.
+
+    Returns:
+        The ratio of the medians. The interval comes from drawing whole turns, since the runs of one are alike.
+    """
+    bases = np.array([np.median(turn) for turn in first])
+    others = np.array([np.median(turn) for turn in second])
+    drawn = np.random.default_rng(0).integers(0, len(bases), (_RESAMPLES, len(bases)))
+    ratios = _over(np.median(bases[drawn], axis=1), np.median(others[drawn], axis=1))
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    value = float(_over(np.median(bases), np.median(others)))
+    return Ratio(value, (float(low), float(high)))
+
+
+def _over(value: Any, base: Any) -> Any:
+    """Divide; a clock too coarse for a fast model makes 0 of its latency, and 1 of the ratio."""
+    return np.divide(value, base, out=np.ones_like(np.asarray(value)), where=np.asarray(base) > 0)
+
+
+def table(found: Comparison) -> str:
+    """Render a comparison for a terminal, as the tutorials of old end: mean, median and std of both."""
+    mark = "  emulated: says nothing about the real board" if found.emulated else ""
+    rows: list[tuple[str, ...]] = [("", "mean", "median", "std", "min", "runs")]
+    for name, one in (("untuned", found.first), ("tuned", found.second)):
+        values = (f"{value:.3f} ms" for value in (one.mean, one.median, one.std, one.min))
+        rows.append((name, *values, str(len(one.samples))))
+    low, high = found.ratio.ci95
+    lines = [
+        f"{found.model} on {found.board} at {found.host}, {found.threads} thread(s), in {ROUNDS} turns of each{mark}",
+        "\n".join("  ".join(f"{cell:>12}" for cell in row).rstrip() for row in rows),
+        f"tuned is {found.ratio.value:.2f} times as fast, 95 % within {low:.2f} to {high:.2f}",
+        f"records applied to {found.tuned} of {found.tasks} kernels, the toolchain's own to {found.shipped}",
+        f"outputs are the same, largest relative difference {_difference(found.difference)}",
+    ]
+    return "\n".join(lines)
+
+
+def _difference(found: Difference) -> str:
+    value = f"{found.max_rel:.1e}" if math.isfinite(found.max_rel) else "infinite"
+    return f"{value} (limit {found.tolerance:.0e})"

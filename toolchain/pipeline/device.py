@@ -1,0 +1,190 @@
+"""The stages on a device: its programs, a deploy with its check, and a measurement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.bundle.manifest import Manifest
+from toolchain.compile.request import Tell
+from toolchain.device import bench, deploy
+from toolchain.device.bench import Measurement
+from toolchain.device.deploy import Stages
+from toolchain.device.runner import Plan
+from toolchain.device.store import Store
+from toolchain.devices import Device, may_run
+from toolchain.models import inputs
+from toolchain.models.inputs import Guess
+from toolchain.native import programs
+from toolchain.native.programs import Program
+from toolchain.pipeline.report import Report
+from toolchain.progress import stage
+from toolchain.shell import Shell, SshOptions, open_shell
+from toolchain.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One opened device: its type, its entry in the lab, the connection, and its store."""
+
+    board: Board
+    device: Device
+    shell: Shell
+    store: Store
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times are an emulator's."""
+        return self.board.emulated or self.device.emulated
+
+
+@contextlib.contextmanager
+def opened(board: Board, device: Device, ssh: SshOptions, root: str = "") -> Iterator[Lab]:
+    """Connect to a device.
+
+    Args:
+        board: Its type.
+        device: Where it is.
+        ssh: How the user wants it to be reached; the device's own SSH configuration stands behind the user's.
+        root: Folder on it; empty for the device's own, or its board type's.
+    """
+    options = ssh.before(device.ssh_config, commands=may_run(device))
+    address = None if board.connection == "local" else device.host
+    with open_shell(address, config=options) as shell:
+        yield Lab(board, device, shell, Store(shell, root or device.root or board.root))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to check and to measure.
+
+    Attributes:
+        budget_s: Seconds to measure.
+        threads: Threads of the model; 0 means the board file's number.
+        pinned: Whether each thread has a CPU of its own.
+        tolerance: Limit for the outputs' relative difference, or None for the dtype's own.
+        labels: File of class names for a top-5 table.
+    """
+
+    budget_s: float = 10.0
+    threads: int = 0
+    tolerance: float | None = None
+    pinned: bool = True
+    labels: Path | None = None
+
+
+@dataclass(frozen=True)
+class DeviceStages:
+    """The stages on devices of one board type.
+
+    Attributes:
+        board: The board type, resolved.
+        tell: Who is told about each stage.
+        stages: The time of each stage so far.
+    """
+
+    board: Board
+    tell: Tell
+    stages: Stages = field(default_factory=Stages)
+
+    def building_runner(self) -> contextlib.AbstractContextManager[None]:
+        """Build the board's runner in the background for the time of a block, where `runner` asks for it.
+
+        Raises:
+            BuildError: There is none for the board's triple.
+        """
+        return programs.building(programs.RUNNER, self.board.triple, self.board.machine)
+
+    def runner(self) -> Program:
+        """Build the board's runner, or take it from the cache."""
+        with self.stages.timed("runner"):
+            self.tell(stage(f"preparing the runner for {self.board.triple}"))
+            return programs.build(programs.RUNNER, self.board.triple, self.board.machine, self.tell)
+
+    def deploy(
+        self,
+        made: Bundle,
+        given: inputs.Source | None,
+        program: Program,
+        lab: Lab,
+        settings: Settings,
+    ) -> Report:
+        """Deploy a bundle, check its outputs on the device, and measure it there."""
+        labels = _labels(settings, made.manifest)
+        self.tell(stage(f"deploying {made.manifest.name} to {lab.shell.name}"))
+        done = deploy.deploy(
+            made,
+            program,
+            lab.shell,
+            lab.store,
+            keep=self.board.keep,
+            threads=settings.threads or self.board.threads,
+            tolerance=settings.tolerance,
+            stages=self.stages,
+            tell=self.tell,
+        )
+        fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
+        bench.check_current(lab.store, made.digest, lab.shell.name)
+        measured = self._measure(lab, program, fed, settings)
+        return Report(
+            board=self.board.name,
+            host=lab.shell.name,
+            model=made.manifest.name,
+            bundle_digest=made.digest,
+            emulated=lab.emulated,
+            facts=done.facts,
+            stages=self.stages.seconds,
+            measurement=measured,
+            reference=done.reference,
+            difference=done.difference,
+            transfer=done.transfer,
+            top=_top(labels, measured),
+            modelled=made.manifest.modelled,
+        )
+
+    def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
+        """Measure the release that a device runs."""
+        found = bench.current(lab.store, lab.shell.name)
+        labels = _labels(settings, found.manifest)
+        fed = inputs.make(given, found.manifest.inputs)
+        measured = self._measure(lab, self.runner(), fed, settings)
+        return Report(
+            board=self.board.name,
+            host=lab.shell.name,
+            model=found.manifest.name,
+            bundle_digest=found.generation.digest,
+            emulated=lab.emulated,
+            facts=lab.store.facts(),
+            stages=self.stages.seconds,
+            measurement=measured,
+            transfer=measured.transfer,
+            top=_top(labels, measured),
+            modelled=found.manifest.modelled,
+        )
+
+    def _measure(self, lab: Lab, program: Program, fed: Tensors, settings: Settings) -> Measurement:
+        self.tell(stage(f"measuring for {settings.budget_s:g} s"))
+        with self.stages.timed("bench"):
+            return bench.measure(
+                bench.current(lab.store, lab.shell.name),
+                program,
+                lab.shell,
+                lab.store,
+                given=fed,
+                threads=settings.threads or self.board.threads,
+                plan=Plan(settings.budget_s, pinned=settings.pinned),
+                emulated=lab.emulated,
+            )
+
+
+def _labels(settings: Settings, manifest: Manifest) -> list[str]:
+    """Read the labels before anything is deployed, since they may not fit."""
+    return inputs.read_labels(settings.labels, manifest.outputs[0].elements) if settings.labels else []
+
+
+def _top(labels: list[str], measured: Measurement) -> tuple[Guess, ...]:
+    return inputs.top(next(iter(measured.run.outputs.values())), labels) if labels else ()

@@ -1,0 +1,340 @@
+"""What can be known before a build is found out first, in seconds, and told together.
+
+A build for a board takes minutes. That the device is off, of another machine or busy, that its name is misspelt or that
+a file of labels is missing, is known without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolchain import board as boards
+from toolchain import files, pipeline
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.device import deploy
+from toolchain.device.store import DeviceFacts
+from toolchain.devices import Device
+from toolchain.errors import DeviceError, InputError, ToolchainError, VerificationError, did_you_mean
+from toolchain.models import inputs
+from toolchain.native import cross, elf, programs
+from toolchain.native.linker import is_android
+from toolchain.pipeline import Lab, Loaded, Pipeline, is_built
+from toolchain.shell import SshOptions
+
+Opened = Callable[[], AbstractContextManager[Lab]]
+"""Connects to the device."""
+
+_SPARE_KIB = 1024
+_LEAST_FREE = 64 << 20
+_QUANTIZED = 4  # times smaller than its file a network of floats may get on its way
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is looked at before the work.
+
+    Attributes:
+        name: What is looked at, in a word or two.
+        find: Returns what was found, for the checks that come after; takes what those before it found, by name.
+        after: Names of the checks without whose findings it makes no sense.
+        slow: Whether it takes seconds, so that it is left out where something else is wrong.
+    """
+
+    name: str
+    find: Callable[[Mapping[str, Any]], Any]
+    after: tuple[str, ...] = ()
+    slow: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a device says of itself: its facts, and the names of the models that it keeps releases of."""
+
+    facts: DeviceFacts
+    kept: frozenset[str]
+
+
+def run(checks: Sequence[Check]) -> dict[str, Any]:
+    """Do all checks that can be done, in order, the slow ones last; return their findings by name.
+
+    Raises:
+        ToolchainError: The only fault; or all of them in one, of the class of the first.
+    """
+    found: dict[str, Any] = {}
+    for slow in (False, True):
+        if faults := _faults([check for check in checks if check.slow is slow], found):
+            raise _together(faults)
+    return found
+
+
+def _faults(checks: Sequence[Check], found: dict[str, Any]) -> dict[str, ToolchainError]:
+    """Do checks, add their findings to those of others, and return what is wrong."""
+    faults: dict[str, ToolchainError] = {}
+    for check in checks:
+        if not found.keys() >= set(check.after):
+            continue
+        try:
+            found[check.name] = check.find(found)
+        except ToolchainError as fault:
+            faults[check.name] = fault
+    return faults
+
+
+def _together(faults: Mapping[str, ToolchainError]) -> ToolchainError:
+    first, *others = faults.values()
+    if not others:
+        return first
+    parts = [_described(name, fault) for name, fault in faults.items()]
+    return type(first)(
+        f"{len(faults)} things are in the way: {', '.join(faults)}", details="\n".join(parts), hint=first.hint
+    )
+
+
+def _described(name: str, fault: ToolchainError) -> str:
+    lines = [f"{name}: {fault.message}", *fault.details.splitlines()]
+    return "\n  ".join([*lines, f"hint: {fault.hint}"] if fault.hint else lines)
+
+
+# --- the checks of commands ------------------------------------------------------------------------------------------
+
+
+def before_build(job: Pipeline, opened: Opened | None = None, labels: Path | None = None) -> Loaded:
+    """Check all that a build needs, and the device that it is for.
+
+    Args:
+        job: The stages that will be run.
+        opened: Connects to the device; None if there is none to ask.
+        labels: File of class names.
+
+    Returns:
+        The model as it was read, for `Pipeline.build`.
+    """
+    ready: Loaded = run([*_of_host(job), *_of_model(job), *_of_run(job, "model", opened, labels)])["model"]
+    return ready
+
+
+def before_compile(job: Pipeline) -> Loaded:
+    """Check all that a build for no device in particular needs; the model is returned as it was read."""
+    ready: Loaded = run([Check("this machine", lambda _: check_room()), *_of_model(job)])["model"]
+    return ready
+
+
+def before_deploy(job: Pipeline, folder: Path, opened: Opened, labels: Path | None = None) -> Bundle | Loaded:
+    """Check all that a deploy needs; as `before_build`, but for a package or a bundle too.
+
+    Args:
+        job: The stages that will be run.
+        folder: Where a package is unpacked to.
+        opened: Connects to the device.
+        labels: File of class names.
+
+    Returns:
+        The model as it was read, or the bundle, for `Pipeline.obtain`.
+    """
+    if not is_built(Path(job.request.model.source)):
+        return before_build(job, opened, labels)
+    open_bundle = Check("bundle", lambda _: _fitting_bundle(job, folder))
+    ready: Bundle = run([*_of_host(job), open_bundle, *_of_run(job, "bundle", opened, labels)])["bundle"]
+    return ready
+
+
+def before_bench(kind: Board, lab: Lab) -> None:
+    """Check an opened device that is to be measured."""
+    run([*_of_programs(kind), *of_device(kind, lambda: contextlib.nullcontext(lab))])
+
+
+def before_serving(kind: Board, opened: Opened) -> None:
+    """Check a device that a board server is to be started on."""
+    run([Check("this machine", lambda _: check_host()), *_of_programs(kind), *of_device(kind, opened)])
+
+
+def before_survey(jobs: Sequence[Pipeline], opened: Opened) -> None:
+    """Check all that a survey needs, each of its networks among it."""
+    first = jobs[0]
+    models = [Check(job.request.model.source, lambda _, job=job: job.load()) for job in jobs]  # type: ignore[misc]
+    run([*_of_host(first), *of_compiler(first), *models, *of_device(first.request.board, opened)])
+
+
+def _of_model(job: Pipeline) -> list[Check]:
+    return [*of_compiler(job), Check("model", lambda _: job.load())]
+
+
+def _of_host(job: Pipeline) -> list[Check]:
+    return [Check("this machine", lambda _: check_host()), *_of_programs(job.request.board)]
+
+
+def _of_programs(kind: Board) -> list[Check]:
+    return [Check("device programs", lambda _: programs.check(kind.triple))]
+
+
+def _of_run(job: Pipeline, what: str, opened: Opened | None, labels: Path | None) -> list[Check]:
+    """Look at the device that something runs on, at how it fits there, and at the names of its classes."""
+    checks = of_device(job.request.board, opened) if opened else []
+    if opened:
+        checks.append(Check("fit", lambda found: _check_fit(found[what], found["device"]), (what, "device")))
+    if labels:
+        checks.append(Check("labels", lambda found: _check_labels(labels, found.get(what))))
+    return checks
+
+
+def of_compiler(job: Pipeline) -> list[Check]:
+    """Ask LLVM for the board's target, and look for what links its libraries: a compiler here, or an image."""
+    return [
+        Check("target", lambda _: job.check_possible(), slow=True),
+        Check("compiler", lambda _: cross.choose(job.request.board, job.request.toolchain).describe(), slow=True),
+    ]
+
+
+def of_device(kind: Board, opened: Opened) -> list[Check]:
+    """Ask a device what it is, and whether somebody else is at work on it.
+
+    Args:
+        kind: The board type that it is said to be of.
+        opened: Connects to it.
+    """
+
+    def ask(_: Mapping[str, Any]) -> Seen:
+        with opened() as lab:
+            facts = lab.store.facts()
+            lab.store.check_free()
+            return Seen(facts, frozenset(one.name for one in lab.store.generations()))
+
+    return [Check("device", ask), Check("board", lambda found: check_board(kind, found["device"].facts), ("device",))]
+
+
+def check_host() -> None:
+    """See that this machine has room for what is built, and lets it be written.
+
+    Raises:
+        InputError: The cache or the folder for temporary files cannot be written, or is full.
+    """
+    _check_free(files.check_cache(), "TOOLCHAIN_CACHE")
+    check_room()
+
+
+def check_room() -> None:
+    """See that there is room for temporary files: LLVM ends the whole process where it cannot write.
+
+    Raises:
+        InputError: There is not.
+    """
+    _check_free(Path(tempfile.gettempdir()), "TMPDIR")
+
+
+def _check_free(folder: Path, variable: str) -> None:
+    limit, _hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    free = shutil.disk_usage(folder).free
+    free = free if limit == resource.RLIM_INFINITY else min(free, limit)
+    if free < _LEAST_FREE:
+        raise InputError(
+            f"{folder} takes {free >> 20} MiB more, and a build needs {_LEAST_FREE >> 20} MiB",
+            hint=f"free some space there, set {variable} to a folder on another disk, or raise `ulimit -f`",
+        )
+
+
+def check_board(kind: Board, facts: DeviceFacts) -> None:
+    """Refuse a device that is not what its board file says.
+
+    Raises:
+        VerificationError: It has another machine, C library or CPU.
+        DeviceError: It lacks programs that the store needs.
+    """
+    if facts.machine != kind.machine:
+        fitting = [name for name in boards.names() if boards.load(name).machine == facts.machine]
+        raise VerificationError(
+            f"board {kind.name} is for {kind.machine}, and the device is {facts.machine}",
+            details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
+            hint="name the board type of this device with --board",
+        )
+    deploy.check_tools(facts)
+    _check_c_library(kind, facts)
+    if missing := [flag for flag in kind.cpu_features if flag not in facts.cpu_features]:
+        raise VerificationError(
+            f"the device's CPU has no {', '.join(missing)}",
+            details=f"board {kind.name} builds for {kind.target.mcpu}; the device is a {facts.cpu or facts.machine}",
+            hint="name a board type with a plainer target.mcpu",
+        )
+
+
+def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
+    needed = programs.GLIBC
+    if is_android(kind.triple):
+        return
+    if facts.musl or (facts.glibc and elf.version_key(facts.glibc) < elf.version_key(needed)):
+        raise VerificationError(
+            f"the device has {'musl' if facts.musl else f'glibc {facts.glibc}'}, and glibc {needed} or newer is needed",
+            hint="install a system with a newer glibc on the device, such as Debian 10 or later",
+        )
+
+
+def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
+    made, _given = job.obtain(folder)
+    board = job.request.board
+    if made.manifest.machine != board.machine:
+        raise VerificationError(
+            f"the bundle is for {made.manifest.machine}, and board {board.name} is {board.machine}",
+            details=f"it was built for board {made.manifest.board}",
+            hint=f"toolchain build {made.manifest.model.get('origin', 'MODEL')} --board {board.name}",
+        )
+    return made
+
+
+def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
+    """Refuse a device that cannot run what is there, or surely has no room for it."""
+    if isinstance(ready, Bundle):
+        deploy.check_suits(ready.manifest, programs.versions(), seen.facts)
+        size, name = sum(record.size for record in ready.manifest.files.values()), ready.manifest.name
+    else:
+        size, name = ready.source.proto.ByteSize() // _QUANTIZED, ready.source.name
+    needed = size // 1024 + _SPARE_KIB
+    if needed > seen.facts.free_kib and name not in seen.kept:  # of a release that it keeps it may have all blobs
+        free, wanted = seen.facts.free_kib / 1024, needed / 1024
+        raise DeviceError(
+            f"the device has {free:.1f} MiB free, and {name} needs {wanted:.1f} MiB or more",
+            hint="free some space there, or keep fewer releases (`keep` in the board file)",
+        )
+
+
+def _check_labels(labels: Path, ready: Bundle | Loaded | None) -> None:
+    inputs.read_labels(labels, (_classes(ready) if ready else None) or 1)
+
+
+def _classes(ready: Bundle | Loaded) -> int | None:
+    return ready.manifest.outputs[0].elements if isinstance(ready, Bundle) else ready.classes
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a user wrote as the host, and the devices of the lab whose name it may have been meant to be."""
+
+    host: str
+    devices: Mapping[str, Device]
+
+    def explained(self, fault: DeviceError) -> ToolchainError:
+        """Say what a word that is no host was perhaps meant to be."""
+        if set(self.host) & set("@.:") or self.host in self.devices or "cannot be resolved" not in fault.message:
+            return fault
+        return InputError(
+            f"there is no device {self.host!r}, and no host of that name",
+            details=f"devices: {', '.join(self.devices) or 'none'}\n{fault.message}: {fault.details}",
+            hint=did_you_mean(self.host, self.devices) or "write user@host, user@host:port, or a name in devices.toml",
+        )
+
+
+@contextlib.contextmanager
+def opened(kind: Board, device: Device, ssh: SshOptions, root: str, named: Named) -> Iterator[Lab]:
+    """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
+    try:
+        with pipeline.opened(kind, device, ssh, root) as lab:
+            yield lab
+    except DeviceError as fault:
+        raise named.explained(fault) from fault

@@ -1,0 +1,201 @@
+"""A report of one deploy or benchmark: as JSON, as a table for people, and as JUnit XML for CI."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from toolchain.bundle.manifest import Modelled
+from toolchain.device.bench import Latency, Measurement
+from toolchain.device.shipment import Transfer
+from toolchain.device.store import DeviceFacts
+from toolchain.failure import encoded
+from toolchain.models.inputs import Guess
+from toolchain.progress import size_text
+from toolchain.tables import Table, plain
+from toolchain.tensors import Difference
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a deploy or a benchmark found out.
+
+    Attributes:
+        board: Board type.
+        host: Name of the device.
+        model: Model name.
+        bundle_digest: Digest of the release.
+        emulated: Whether the times are an emulator's.
+        facts: The device.
+        stages: Seconds by stage.
+        measurement: The benchmark.
+        transfer: What was sent.
+        reference: What the outputs were compared with; empty if with nothing.
+        difference: How far the outputs are from it.
+        warnings: What else makes the result doubtful.
+        top: Top-5 table, where labels were given.
+        modelled: What a model of the accelerator says of its part of a run; None where there is none.
+    """
+
+    board: str
+    host: str
+    model: str
+    bundle_digest: str
+    emulated: bool
+    facts: DeviceFacts
+    stages: Mapping[str, float]
+    measurement: Measurement
+    transfer: Transfer
+    reference: str = ""
+    difference: Difference | None = None
+    warnings: tuple[str, ...] = field(default=())
+    top: tuple[Guess, ...] = ()
+    modelled: Modelled | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as report.json holds it; docs/report.md describes every field."""
+        measured = self.measurement
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "board": self.board,
+            "host": {"name": self.host, **_machine(self.facts)},
+            "model": self.model,
+            "bundle_digest": f"sha256:{self.bundle_digest}",
+            "emulated": self.emulated,
+            "outputs": self._outputs(),
+            "latency_ms": asdict(measured.latency),
+            "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
+            "modelled": _modelled(self.modelled),
+            "threads": measured.run.threads,
+            "load_ms": measured.run.load_ms,
+            "peak_rss_kib": measured.run.peak_rss_kib,
+            "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},
+            "warnings": [*self.warnings, *measured.warnings],
+            "transfer": asdict(self.transfer),
+            "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
+            "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
+        }
+
+    def _outputs(self) -> dict[str, Any]:
+        if self.difference is None:
+            return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
+        # JSON has no infinity; an output that is not finite is not ok, and says so by null.
+        absolute, relative = (_finite(value) for value in (self.difference.max_abs, self.difference.max_rel))
+        return {
+            "reference": self.reference,
+            "max_abs_diff": absolute,
+            "max_rel_diff": relative,
+            "tolerance": _finite(self.difference.tolerance),
+            "ok": self.difference.ok,
+        }
+
+
+def _modelled(found: Modelled | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    derived = {"ms": found.milliseconds, "gops": found.gops, "utilisation": found.utilisation}
+    return {**asdict(found), **{name: round(value, 4) for name, value in derived.items()}}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _machine(facts: DeviceFacts) -> dict[str, Any]:
+    kept = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
+    return {name: getattr(facts, name) for name in kept}
+
+
+def shown(report: Report) -> list[str | Table]:
+    """Return what a person is shown of a report."""
+    latency, facts = report.measurement.latency, report.facts
+    mark = " (emulated)" if report.emulated else ""
+    rows = [
+        ("model", report.model),
+        ("release", report.bundle_digest[:16]),
+        ("board", f"{report.board} at {report.host}{mark}"),
+        ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+        ("outputs", _outputs_text(report)),
+        ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),
+        ("", f"{_spread(latency)}{mark}"),
+        ("runs", f"{_runs_text(report)}{mark}"),
+        ("modelled", _modelled_text(report.modelled)),
+        ("transfer", _transfer_text(report.transfer)),
+        ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
+        *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
+    ]
+    return [Table([row for row in rows if row[1]]), *_top(report.top)]
+
+
+def table(report: Report) -> str:
+    """Write it for a file."""
+    return plain(shown(report))
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g} ms" if value < 1 else f"{value:.2f} ms"
+
+
+def _spread(latency: Latency) -> str:
+    return f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"
+
+
+def _interval(report: Report) -> str:
+    low, high = report.measurement.latency.median_ci95
+    return f"{_ms(low)} to {_ms(high)}"
+
+
+def _outputs_text(report: Report) -> str:
+    if report.difference is None:
+        return "not compared: there is no reference for these inputs"
+    verdict = "match" if report.difference.ok else "DIFFER FROM"
+    return (
+        f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
+        f" (limit {report.difference.tolerance:.0e})"
+    )
+
+
+def _modelled_text(found: Modelled | None) -> str:
+    if found is None:
+        return ""
+    return (
+        f"{_ms(found.milliseconds)} at {found.clock_mhz:g} MHz in {found.kernels} kernels of the accelerator,"
+        f" {found.gops:.1f} GOPS, {found.utilisation:.0%} of its peak (model {found.model}, not measured)"
+    )
+
+
+def _runs_text(report: Report) -> str:
+    measured = report.measurement
+    tails = [("p90", measured.latency.p90), ("p99", measured.latency.p99)]
+    known = "".join(f", {name} {_ms(value)}" for name, value in tails if value is not None)
+    return f"{len(measured.latency.samples)} timed on {measured.run.threads} thread(s){known}"
+
+
+def _transfer_text(transfer: Transfer) -> str:
+    sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
+    return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
+
+
+def _top(top: Sequence[Guess]) -> list[str | Table]:
+    if not top:
+        return []
+    return ["", Table([(f"{guess.score:.4g}", guess.label) for guess in top], ("score", "class"))]
+
+
+def junit(report: Report) -> bytes:
+    """Render a report as JUnit XML with a case for the outputs and one for the benchmark."""
+    name = f"{report.board}.{report.model}"
+    suite = ET.Element("testsuite", name="toolchain deploy", tests="2", failures="0", errors="0")
+    outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs")
+    if report.difference is None:
+        ET.SubElement(outputs, "skipped", message="there is no reference for these inputs")
+        suite.set("skipped", "1")
+    seconds = report.measurement.latency.median / 1000
+    latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{seconds:.6f}")
+    ET.SubElement(latency, "system-out").text = table(report)
+    return encoded(suite)

@@ -1,0 +1,344 @@
+"""One tuning session from a model to its records: tasks, boards, builder, run, and the report of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from toolchain import files
+from toolchain.backends.base import Backend, MachineModel
+from toolchain.board import Board
+from toolchain.compile import prepare
+from toolchain.compile.known import record_key
+from toolchain.compile.request import BuildRequest
+from toolchain.errors import DeviceError, InputError
+from toolchain.farm import boards as places
+from toolchain.farm.boards import Boards, Tell, Wanted
+from toolchain.models import flops, importer, source
+from toolchain.models.importer import ImportedModel
+from toolchain.models.request import Model
+from toolchain.native import cross
+from toolchain.records import Key, RecordFile, default_path, tasks
+from toolchain.records.tasks import Task
+from toolchain.rpc import hardware
+from toolchain.tables import Shown
+from toolchain.tuning import report
+from toolchain.tuning.build import Builder
+from toolchain.tuning.measure import Event, MeasurePool
+from toolchain.tuning.measure.modelled import Modelled
+from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
+from toolchain.tuning.run import Builds, Measures, Plan, TaskState, Tuning
+
+_FLOAT_BYTES = 4
+_LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a session is asked for.
+
+    Attributes:
+        model: The model.
+        boards: Which boards to measure on.
+        plan: How to search and to measure, and when to stop.
+        operators: Which tasks; all if empty.
+        records: File of records; None means the board's own.
+        passing: Whether that file is gone after the run, so that nobody is told to go on from it.
+        toolchain: Where candidates are linked; empty means as the board file says.
+        without: Names of templates that are not to be used.
+    """
+
+    model: Model
+    boards: Wanted
+    plan: Plan
+    operators: tuple[str, ...] = ()
+    records: Path | None = None
+    passing: bool = False
+    toolchain: str = ""
+    without: tuple[str, ...] = ()
+
+    @property
+    def board(self) -> Board:
+        """The board type."""
+        return self.boards.board
+
+    def build(self, tell: Tell) -> BuildRequest:
+        """Return what is compiled, and who is told of it."""
+        return BuildRequest(self.model, self.board, tell, self.toolchain, without=self.without)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A model's tasks for a board type."""
+
+    imported: ImportedModel
+    backend: Backend
+    tasks: tuple[Task, ...]
+
+
+def extract(request: BuildRequest) -> Extracted:
+    """Import a model and list its tasks for a board type.
+
+    Args:
+        request: The model, the board type, and who is told where the model is quantized on its way.
+
+    Raises:
+        InputError: There is no such model, it cannot be imported, or the board file does not say the board's cores.
+    """
+    wanted, board, backend = request.model, request.board, request.backend
+    if not board.cores:
+        raise InputError(
+            f"board {board.name} does not say how many cores kernels are scheduled for",
+            hint=f"set `cores` in boards/{board.name}.toml",
+        )
+    _ = backend.target  # what it has against the board file is told before the model is read
+    loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
+    for line in loaded.guessed:
+        request.tell(line)
+    imported = importer.import_model(prepare.suited(loaded, request))
+    lowered = backend.lowered(imported.module)
+    return Extracted(imported, backend, tasks.extract(lowered, backend))
+
+
+@dataclass
+class _Watch:
+    """What the boards did, gathered from their threads.
+
+    Attributes:
+        tell: Who is told what a person should know.
+        boards: The boards of the run.
+        trials: Trials by board.
+        failures: Failed ones by board.
+        quarantines: Quarantines by board.
+    """
+
+    tell: Tell
+    boards: Boards
+    trials: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    quarantines: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, event: Event) -> None:
+        """Count an event, pass it on to the farm, and tell what matters."""
+        with self.lock:
+            if event.kind == "ended" and event.measured is not None:
+                self.trials[event.place] += 1
+                self.failures[event.place] += bool(event.measured.cause)
+            if event.kind == "quarantined":
+                self.quarantines[event.place] += 1
+        if event.kind == "stock":
+            self.tell(f"warning: {event.place}: {event.detail}")
+        elif event.kind not in {"started", "ended"}:
+            self.tell(f"{event.place}: {event.kind}" + (f", {event.detail}" if event.detail else ""))
+        self.boards.report(event)
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What a run begins with.
+
+    Attributes:
+        wanted: What is asked for.
+        found: The model and all of its tasks.
+        tasks: Those that are tuned.
+        file: Where the records go.
+        redraw: Called with the table of the tasks.
+    """
+
+    wanted: Request
+    found: Extracted
+    tasks: Sequence[Task]
+    file: RecordFile
+    redraw: Callable[[Shown], None]
+
+
+def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneReport:
+    """Tune a model; what was found is in the file of records, also when this ends early.
+
+    Args:
+        wanted: What is asked for.
+        tell: Called with lines about progress.
+        redraw: Called with the table of the tasks.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: The model, the board file, an option or the records are wrong.
+        BuildError: No candidate of any task works.
+        DeviceError: No board is left.
+        VerificationError: A board is not what its board file says.
+    """
+    driver = cross.choose(wanted.board, wanted.toolchain)
+    driver.describe()  # a missing compiler is told before the boards are taken, and so are records that are none
+    file = RecordFile(wanted.records or default_path(wanted.board.name))
+    if file.path.exists():
+        file.read()
+    if not wanted.passing:
+        tell(f"tuning records: {file.path}")
+    tell(f"importing {wanted.model.source}")
+    found = extract(wanted.build(tell))
+    chosen = tasks.select(found.tasks, wanted.operators)
+    session = _Session(wanted, found, chosen, file, redraw)
+    model = found.backend.machine_model if wanted.board.emulated else None
+    if model is not None:
+        return _by_model(session, model, tell)
+    tell(f"{len(chosen)} tasks for {wanted.board.name}")
+    with contextlib.ExitStack() as stack:
+        folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
+        timeout_s = wanted.plan.options.build_timeout_s
+        builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s))
+        held = stack.enter_context(places.opened(wanted.boards, tell))
+        _examine(wanted.board, held, tell)
+        watch = _Watch(tell, held)
+        pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
+        return _tuned(session, builder, pool, watch)
+
+
+def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
+    """Tune the accelerator's kernels by a model of it, where a board's times would be an emulator's.
+
+    Raises:
+        InputError: None of the tasks is the accelerator's.
+    """
+    wanted, chosen = session.wanted, session.tasks
+    own = [task for task in chosen if task.layer and model.cycles(task.layer, None) is not None]
+    if not own:
+        raise InputError(
+            f"the accelerator of {wanted.board.name} computes none of the {len(chosen)} chosen tasks",
+            details=f"its board's times are an emulator's, and the model {model.name} knows the accelerator alone",
+            hint=f"`toolchain tasks {wanted.model.source} --board {wanted.board.name}` lists them",
+        )
+    tell(f"{len(own)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
+    if len(own) < len(chosen):
+        tell(f"{len(chosen) - len(own)} tasks of the CPU are left as they are")
+    watch = _Watch(tell, Boards((), model=model.name))
+    modelled = Modelled(model, watch.observe)
+    return _tuned(replace(session, tasks=own), modelled, modelled, watch)
+
+
+def _examine(board: Board, held: Boards, tell: Tell) -> None:
+    """Hold the boards against their board file; one that is away for a moment is waited for while others measure."""
+    faults = []
+    for place in held.places:
+        try:
+            found, notes = hardware.examine(board, place)
+        except DeviceError as fault:
+            faults.append(fault)
+            tell(f"warning: {place.name}: {fault.message}")
+            continue
+        tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
+        for note in notes:
+            tell(f"warning: {note}")
+    if len(faults) == len(held.places):
+        raise faults[0]
+
+
+def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
+    wanted, found, file = session.wanted, session.found, session.file
+    emulated = watch.boards.emulated
+    key = record_key(found.backend, emulated=emulated)
+    job = Tuning(
+        session.tasks,
+        found.backend,
+        key,
+        file=file,
+        plan=replace(wanted.plan, passing_bytes=_weight_bytes(found.imported)),
+        builds=builder,
+        measures=pool,
+        on_tick=lambda: session.redraw(live(job)),
+    )
+    with contextlib.nullcontext() if wanted.passing else _told(job, file, watch.tell):
+        job.run()
+    return _report(wanted, found, job, watch, key)
+
+
+def _weight_bytes(imported: ImportedModel) -> int:
+    return _FLOAT_BYTES * flops.parameters(imported.source.proto.graph)
+
+
+@contextlib.contextmanager
+def _told(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
+    """Say what is kept, whether the run ends well or not, and how to go on where it does not."""
+    finished = False
+    try:
+        yield
+        finished = True
+    finally:
+        if job.trials:
+            next_step = "" if finished else "; the same command goes on from there"
+            tell(f"{job.trials} trials of this run are in {file.path}{next_step}")
+
+
+def plan_for(board: Board, plan: Plan) -> Plan:
+    """Complete a plan by what follows from the board type."""
+    return replace(plan, lag=_LOCAL_LAG) if board.connection == "local" else plan
+
+
+# --- what people see -------------------------------------------------------------------------------------------------
+
+
+def live(job: Tuning) -> Shown:
+    """Return the table of the tasks as it is now."""
+    return report.live([_row(state) for state in job.states], _totals(job))
+
+
+def _row(state: TaskState, untuned_s: float | None = None) -> TaskRow:
+    task = state.task
+    best = None if math.isinf(state.fastest_s) else state.fastest_s
+    done = state.exhausted
+    return TaskRow(
+        id=task.id,
+        name=task.name,
+        operator=task.operator,
+        shape=task.shape,
+        weight=task.weight,
+        gflop=task.gflop,
+        trials=state.measured,
+        failed=state.failed,
+        best_s=best,
+        done=done,
+        untuned_s=untuned_s,
+    )
+
+
+def _totals(job: Tuning) -> Totals:
+    fresh = job.trials - job.resumed
+    left = max(job.plan.trials - job.trials, 0)
+    eta = left * job.seconds / fresh if fresh else None
+    current = job.current.task.id if job.current else None
+    return Totals(job.estimated_s, job.trials, job.plan.trials, job.seconds, eta, current)
+
+
+def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
+    rows = tuple(
+        BoardRow(place.name, watch.trials[place.name], watch.failures[place.name], watch.quarantines[place.name])
+        for place in watch.boards.places
+    )
+    if watch.boards.model:
+        rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
+    untuned = job.untuned_s()
+    return TuneReport(
+        model=found.imported.source.name,
+        board=wanted.board.name,
+        emulated=key.emulated,
+        target=json.loads(key.target),
+        tuner=job.plan.tuner,
+        seed=job.plan.seed,
+        options=asdict(job.plan.options),
+        trials=job.trials,
+        resumed=job.resumed,
+        causes=dict(job.causes),
+        seconds=job.seconds,
+        shares=job.shares.seconds,
+        tasks=tuple(_row(state, untuned.get(state.task.workload)) for state in job.states),
+        points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
+        boards=rows,
+    )

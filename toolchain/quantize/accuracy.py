@@ -1,0 +1,88 @@
+"""How far a quantized network lies from the one on floats: signal over noise, and how often the first class differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from toolchain.quantize.run import Probe
+from toolchain.quantize.write import Written
+from toolchain.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What was found over all samples; None stands for an error of exactly zero.
+
+    Attributes:
+        layers: Signal-to-noise ratio in dB by tensor.
+        output: The same of all results together.
+        agreement: Share of images for which both networks put the same class first; None where the results are no
+            classes.
+    """
+
+    layers: dict[str, float | None]
+    output: float | None
+    agreement: float | None
+
+
+class Noise:
+    """Sums up the power of a signal and of its error."""
+
+    def __init__(self) -> None:
+        self._signal = 0.0
+        self._noise = 0.0
+
+    def add(self, exact: NDArray[Any], found: NDArray[Any]) -> None:
+        """Count a tensor."""
+        wide = exact.astype(np.float64)
+        self._signal += float(np.square(wide).sum())
+        self._noise += float(np.square(wide - found).sum())
+
+    @property
+    def ratio(self) -> float | None:
+        """Signal-to-noise ratio in dB; None where there is no noise."""
+        if self._noise == 0:
+            return None
+        return round(10 * math.log10(max(self._signal, np.finfo(float).tiny) / self._noise), 2)
+
+
+def compare(exact: onnx.ModelProto, written: Written, tensors: Sequence[str], samples: Sequence[Tensors]) -> Accuracy:
+    """Run both networks on all samples.
+
+    Args:
+        exact: The network on floats.
+        written: The quantized one; it runs as the standard says, which is what integer hardware computes.
+        tensors: Names of the int8 tensors to compare.
+        samples: Inputs.
+    """
+    results = [value.name for value in exact.graph.output]
+    first = Probe(exact, [*tensors, *results])
+    second = Probe(written.proto, [*(written.rounded[name] for name in tensors), *results], optimized=False)
+    layers, output = {name: Noise() for name in tensors}, Noise()
+    hits: list[NDArray[np.bool_]] = []
+    for sample in samples:
+        wanted, found = first.run(sample), second.run(sample)
+        for name, noise in layers.items():
+            noise.add(wanted[name], found[written.rounded[name]])
+        for name in results:
+            output.add(wanted[name], found[name])
+        if len(results) == 1 and _is_classes(wanted[results[0]]):
+            hits.append(_first(wanted[results[0]]) == _first(found[results[0]]))
+    agreement = float(np.mean(np.concatenate(hits))) if hits else None
+    return Accuracy({name: noise.ratio for name, noise in layers.items()}, output.ratio, agreement)
+
+
+def _is_classes(result: NDArray[Any]) -> bool:
+    """Whether a result is one score for each class of each image: one axis besides the batch is longer than 1."""
+    return result.ndim > 1 and result.dtype.kind == "f" and sum(size > 1 for size in result.shape[1:]) == 1
+
+
+def _first(result: NDArray[Any]) -> NDArray[np.intp]:
+    return np.asarray(result.reshape(len(result), -1).argmax(axis=1))

@@ -1,0 +1,80 @@
+"""What samples tell about activations: the scales that fit them, and what rounding the weights does to their means."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.errors import InputError
+from toolchain.quantize.graph import Graph
+from toolchain.quantize.plan import Layer, Plan
+from toolchain.quantize.run import Probe
+from toolchain.quantize.scales import Exponents, Histogram, rounded
+from toolchain.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Exponents of the activations' scales by tensor, and the means of the layers' inputs by tensor and channel."""
+
+    exponents: dict[str, int]
+    means: dict[str, NDArray[np.float64]]
+
+
+def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str) -> Calibration:
+    """Run the float network once on each sample; nothing of a sample is kept but counts.
+
+    Raises:
+        InputError: An activation is infinite or no number.
+    """
+    probe = Probe(graph.proto, plan.tensors)
+    histograms = {name: Histogram() for name in plan.tensors}
+    sources = {layer.input for layer in plan.layers}
+    sums: dict[str, Any] = collections.defaultdict(float)
+    for number, sample in enumerate(samples):
+        found = probe.run(sample)
+        for name, histogram in histograms.items():
+            if not histogram.add(found[name]):
+                raise _not_finite(name, number)
+        for name in sources:
+            sums[name] += _by_channel(found[name])
+    # A clip has cut off what is out of the ordinary, and its bound is to be reached.
+    clipped = {layer.output for layer in plan.layers if layer.clipped}
+    exponents = {
+        name: histogram.exponent("max" if name in clipped else method) for name, histogram in histograms.items()
+    }
+    return Calibration(exponents, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
+
+
+def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:
+    axes = tuple(axis for axis in range(values.ndim) if axis != 1)
+    return np.asarray(values.mean(axis=axes, dtype=np.float64))
+
+
+def _not_finite(tensor: str, number: int) -> InputError:
+    return InputError(
+        f"tensor {tensor!r} of the float model is infinite or not a number in sample {number}",
+        details="samples count from 0, in the order of their file names",
+        hint="leave that sample out, or see why the model overflows on it",
+    )
+
+
+def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a layer's bias plus what its sums lose on average by the rounding of its weights.
+
+    Args:
+        graph: The float network.
+        layer: The layer.
+        exponents: The scales.
+        mean: Mean of the layer's input by channel.
+    """
+    weight = graph.array(layer.weight).astype(np.float64)
+    exponent = exponents.weights[layer.weight]
+    lost = weight - np.ldexp(rounded(weight, exponent).astype(np.float64), exponent)
+    bias = graph.array(layer.bias).astype(np.float64) if layer.bias else np.zeros(len(weight))
+    return np.asarray(bias + lost.reshape(*lost.shape[:2], -1).sum(axis=2) @ mean)

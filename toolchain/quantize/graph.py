@@ -1,0 +1,149 @@
+"""A float ONNX model as the quantizer wants it: constants as initializers, batch norm folded, no Q/DQ left in it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper, shape_inference, version_converter
+
+from toolchain.errors import InputError
+from toolchain.models import batchnorm
+from toolchain.models.source import SourceModel
+from toolchain.quantize import strip
+
+_OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear have the form that is written
+_IR_VERSION = 8
+
+
+class Graph:
+    """Who makes and who reads the tensors of a graph, and which are constant."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.proto = proto
+        self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
+        self.makers = {name: node for node in self.nodes for name in node.output if name}
+        self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self.outputs = {value.name for value in proto.graph.output}
+        self.uses = collections.Counter(reads(proto.graph))
+        self._readers: dict[str, list[onnx.NodeProto]] = collections.defaultdict(list)
+        for node in self.nodes:
+            for name in node.input:
+                self._readers[name].append(node)
+
+    def only_reader(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that alone reads a tensor; None if there are others, or the tensor is a result."""
+        found = self._readers[name]
+        return found[0] if self.uses[name] == 1 and found else None
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Return the value of an initializer."""
+        return np.asarray(numpy_helper.to_array(self.weights[name]))
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor is an initializer of float32."""
+        return name in self.weights and self.weights[name].data_type == onnx.TensorProto.FLOAT
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors for which they are known."""
+        graph = shape_inference.infer_shapes(self.proto).graph
+        found = {}
+        for value in [*graph.input, *graph.value_info, *graph.output]:
+            dims = value.type.tensor_type.shape.dim
+            if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
+                found[value.name] = tuple(dim.dim_value for dim in dims)
+        return found
+
+
+def reads(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield a name for each use of it; the bodies of If and Loop read from the graph around them."""
+    for node in graph.node:
+        yield from node_reads(node)
+    for value in graph.output:
+        yield value.name
+
+
+def node_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield a name for each use of it by one node and the graphs in it."""
+    yield from node.input
+    for attribute in node.attribute:
+        for body in [attribute.g, *attribute.graphs]:
+            yield from reads(body)
+
+
+def title(node: onnx.NodeProto) -> str:
+    """Return what a node is called: its name, or that of what it makes."""
+    return str(node.name or node.output[0])
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes by name."""
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def constants_as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which tensors of Constant nodes, and Identity nodes of constants, are initializers."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    weights = {tensor.name: tensor for tensor in made.graph.initializer}
+    results = {value.name for value in made.graph.output}
+    kept = []
+    for node in made.graph.node:
+        tensor = None if set(node.output) & results else _constant(node, weights)
+        if tensor is None:
+            kept.append(node)
+            continue
+        made.graph.initializer.append(tensor)
+        weights[node.output[0]] = made.graph.initializer[-1]
+        made.graph.initializer[-1].name = node.output[0]
+    _replace(made.graph.node, kept)
+    return made
+
+
+def _constant(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> onnx.TensorProto | None:
+    if node.op_type == "Identity":
+        return weights.get(node.input[0])
+    value = attributes(node).get("value") if node.op_type == "Constant" else None
+    return value if isinstance(value, onnx.TensorProto) else None
+
+
+def _replace(field: Any, values: Iterable[Any]) -> None:
+    kept = list(values)
+    del field[:]
+    field.extend(kept)
+
+
+def floating(source: SourceModel) -> tuple[onnx.ModelProto, bool]:
+    """Return a model's float form, of opset 13 or later, and whether it was quantized in another way.
+
+    It is simplified as it would be for a build: a convolution in a function or a branch can be quantized too.
+
+    Raises:
+        InputError: It computes with integers in a way that cannot be taken back, or its opset cannot be raised.
+    """
+    from toolchain.models import converters, simplify  # noqa: PLC0415 - two seconds that `quantize --help` can save
+
+    proto = constants_as_initializers(simplify.plain(source, converters.names()))
+    refitted = strip.strip(proto, source.name)
+    return batchnorm.fold(_raised(proto, source.name)), refitted
+
+
+def _raised(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    proto.ir_version = max(proto.ir_version, _IR_VERSION)  # before, initializers had to be among the inputs
+    version = next((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), _OPSET)
+    if version >= _OPSET:
+        return proto
+    try:
+        return version_converter.convert_version(proto, _OPSET)
+    except Exception as fault:  # its exceptions share no base class of their own
+        raise InputError(
+            f"{name} has opset {version}, and cannot be converted to {_OPSET}",
+            details=str(fault).strip()[-2000:],
+            hint=f"export it again with opset {_OPSET} or later",
+        ) from fault

@@ -1,0 +1,229 @@
+"""Turn a network on floats into one whose convolutions compute with int8, in ONNX's own QDQ form.
+
+Zero points are 0, and each tensor has one scale, a power of two: a convolution is then a sum of whole numbers and a
+shift, and needs no multiplier for its scale. Post-training quantization as in Krishnamoorthi 2018 (arXiv:1806.08342),
+with biases corrected for the rounding of the weights (Nagel et al. 2019, arXiv:1906.04721).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from toolchain import files
+from toolchain.errors import InputError
+from toolchain.models.source import SourceModel
+from toolchain.quantize import accuracy as quantize_accuracy
+from toolchain.quantize import graph as quantize_graph
+from toolchain.quantize import plan as quantize_plan
+from toolchain.quantize import strip, write
+from toolchain.quantize.accuracy import Accuracy
+from toolchain.quantize.calibrate import calibrate, corrected_bias
+from toolchain.quantize.graph import Graph
+from toolchain.quantize.plan import Plan, plan
+from toolchain.quantize.scales import METHODS, Exponents, of_weight, settled
+from toolchain.quantize.write import Written
+from toolchain.tensors import Tensors
+
+__all__ = ["METHODS", "LayerReport", "Quantized", "Settings", "is_quantized", "quantizable", "quantized"]
+
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is quantized.
+
+    Attributes:
+        method: How activations get their scales, one of `METHODS`.
+        exclude: Names of convolutions that stay on floats.
+        random: Whether the samples are random numbers; the warnings then say what that means.
+    """
+
+    method: str = METHODS[0]
+    exclude: tuple[str, ...] = ()
+    random: bool = False
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One quantized convolution with what follows it; its scales are 2 to the power of the exponents.
+
+    Attributes:
+        name: The convolution's name.
+        output: The tensor at its end.
+        input_exponent: Of its input.
+        weight_exponent: Of its weight.
+        output_exponent: Of its output.
+        shift: Right shift from its sums to its output.
+        residual_shift: Left shift of what is added to its sums; None where nothing is.
+        exact: Whether no sum lies half-way between two steps, so that every way to round gives the same.
+        snr_db: Signal over noise of its output, against the float network; None where they are equal.
+    """
+
+    name: str
+    output: str
+    input_exponent: int
+    weight_exponent: int
+    output_exponent: int
+    shift: int
+    residual_shift: int | None
+    exact: bool
+    snr_db: float | None
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized network, and how near it is to the one on floats.
+
+    Attributes:
+        source: The model in QDQ form, under the name of the one that it was made from.
+        layers: The quantized convolutions, the one with the most noise first; none if the model was left as it was.
+        left: Names of the convolutions that stay on floats.
+        method: How activations got their scales.
+        samples: How many samples that is based on.
+        output_snr_db: Signal over noise of the results; None where they are equal, or were not compared.
+        top1_agreement: Share of images for which both networks put the same class first; None where there are none.
+        unchanged: Whether the model was in this form already.
+        refitted: Whether it was quantized in another way before.
+        warnings: What to know before one believes the figures.
+    """
+
+    source: SourceModel
+    layers: tuple[LayerReport, ...] = ()
+    left: tuple[str, ...] = ()
+    method: str = ""
+    samples: int = 0
+    output_snr_db: float | None = None
+    top1_agreement: float | None = None
+    unchanged: bool = False
+    refitted: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return all but the model itself, as JSON has it."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        layers = [dataclasses.asdict(layer) for layer in self.layers]
+        return found | {"model": self.source.name, "sha256": self.source.sha256, "layers": layers}
+
+
+def is_quantized(source: SourceModel) -> bool:
+    """Whether a model is in QDQ form with int8, zero points of 0 and one power of two as each tensor's scale."""
+    return strip.is_shiftable(quantize_graph.constants_as_initializers(source.proto))
+
+
+def quantizable(source: SourceModel) -> tuple[str, ...]:
+    """Name the convolutions that `quantized` makes int8 of, in order; it refuses a model that has none.
+
+    Raises:
+        InputError: A node computes with integers in another way.
+    """
+    proto, _ = quantize_graph.floating(source)
+    return tuple(map(quantize_graph.title, quantize_plan.quantizable(Graph(proto))))
+
+
+def _silent(_text: str) -> None:
+    """Tell nobody."""
+
+
+def quantized(
+    source: SourceModel,
+    samples: Sequence[Tensors],
+    settings: Settings | None = None,
+    say: Callable[[str], None] = _silent,
+) -> Quantized:
+    """Quantize a network's convolutions, and compare the result with the network on floats.
+
+    Those stay on floats that are grouped, or have no convolution before them. A model that is in the wanted form is
+    left as it is; one that is quantized with other scales is taken back to floats first.
+
+    Args:
+        source: The model.
+        samples: Inputs, each as the model takes them; they are gone through twice, one at a time.
+        settings: How.
+        say: Takes a line about progress.
+
+    Raises:
+        InputError: There is nothing to quantize, no sample, an activation that is not finite, or a node that computes
+            with integers in another way.
+    """
+    chosen = settings or Settings()
+    strip.check_operators(source.proto, source.name)
+    if is_quantized(source):
+        return Quantized(source, unchanged=True)
+    if not len(samples):
+        raise InputError(f"there are no samples to quantize {source.name} with")
+    proto, refitted = quantize_graph.floating(source)
+    graph = Graph(proto)
+    wanted = plan(graph, chosen.exclude, source.name)
+    say(f"quantizing {len(wanted.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
+    written, exponents = _converted(graph, wanted, samples, chosen.method)
+    say("comparing it with the network on floats")
+    tensors = [layer.output for layer in wanted.layers]
+    accuracy = quantize_accuracy.compare(proto, written, tensors, samples)
+    return Quantized(
+        _replaced(source, written.proto),
+        _reports(wanted, exponents, written, accuracy),
+        wanted.left,
+        chosen.method,
+        len(samples),
+        accuracy.output,
+        accuracy.agreement,
+        refitted=refitted,
+        warnings=_warnings(chosen, len(samples), written.inexact),
+    )
+
+
+def _converted(graph: Graph, wanted: Plan, samples: Sequence[Tensors], method: str) -> tuple[Written, Exponents]:
+    found = calibrate(graph, wanted, samples, method)
+    weights = {layer.weight: of_weight(graph.array(layer.weight)) for layer in wanted.layers}
+    exponents = settled(wanted.layers, Exponents(found.exponents, weights))
+    biases = {layer.conv: corrected_bias(graph, layer, exponents, found.means[layer.input]) for layer in wanted.layers}
+    return write.write(graph, wanted, exponents, biases), exponents
+
+
+def _replaced(source: SourceModel, proto: onnx.ModelProto) -> SourceModel:
+    digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
+    return dataclasses.replace(source, proto=proto, sha256=digest)
+
+
+def _reports(wanted: Plan, exponents: Exponents, written: Written, accuracy: Accuracy) -> tuple[LayerReport, ...]:
+    found = [
+        LayerReport(
+            name=layer.name,
+            output=layer.output,
+            input_exponent=exponents.activations[layer.input],
+            weight_exponent=exponents.weights[layer.weight],
+            output_exponent=exponents.activations[layer.output],
+            shift=exponents.shift(layer),
+            residual_shift=exponents.residual_shift(layer),
+            exact=layer.name not in written.inexact,
+            snr_db=accuracy.layers[layer.output],
+        )
+        for layer in wanted.layers
+    ]
+    return tuple(sorted(found, key=lambda layer: float("inf") if layer.snr_db is None else layer.snr_db))
+
+
+def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[str, ...]:
+    found = []
+    if chosen.random:
+        found.append(
+            "the samples are random numbers: the scales fit noise, and the figures say nothing of real data; "
+            "give a folder of real samples with --calibration"
+        )
+    elif samples < _FEW:
+        found.append(
+            f"{samples} sample(s) are few: the scales may be too small for other data, and the figures tell of the "
+            f"same samples that the scales were made from; give at least {_FEW}"
+        )
+    if inexact:
+        found.append(
+            f"the biases of {', '.join(inexact)} are too large for a quarter step: hardware and ONNX may round them "
+            "differently, by one step"
+        )
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""Calibration samples: the files of a folder, read one at a time as they are wanted, or random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.errors import InputError
+from toolchain.models import inputs
+from toolchain.tensors import Tensors, TensorSpec, check_signature
+
+_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
+_ARRAYS = frozenset({".npz", ".npy"})
+
+
+class Folder(Sequence[Tensors]):
+    """The samples of a folder and those below it, in the order of their paths.
+
+    Args:
+        root: The folder; each .npz, .npy and picture in it is one sample.
+        specs: Signature of the model's inputs.
+        most: How many to take, evenly spread over all of them; None: every one.
+
+    Raises:
+        InputError: There is no such folder, or no sample in it.
+    """
+
+    def __init__(self, root: Path, specs: Sequence[TensorSpec], most: int | None = None) -> None:
+        if not root.is_dir():
+            raise InputError(f"there is no folder {str(root)!r}", hint="--calibration takes a folder, or `random`")
+        found = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
+        if not found:
+            raise InputError(
+                f"there are no samples in {root}", hint="put pictures, .npz or .npy files there; each is one sample"
+            )
+        count = min(most or len(found), len(found))
+        self.paths = tuple(found[place * len(found) // count] for place in range(count))
+        self._specs = tuple(specs)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, place: int) -> Tensors: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Tensors]: ...
+
+    def __getitem__(self, place: int | slice) -> Tensors | Sequence[Tensors]:
+        if isinstance(place, slice):
+            return [read(path, self._specs) for path in self.paths[place]]
+        return read(self.paths[place], self._specs)
+
+
+def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
+    """Read one sample.
+
+    Raises:
+        InputError: It cannot be read, or does not fit the model; the file is named.
+    """
+    ending = path.suffix.lower()
+    if ending == ".npz":
+        return inputs.from_npz(path, specs)
+    return _from_npy(path, specs) if ending == ".npy" else inputs.from_image(path, specs)
+
+
+def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
+    if len(specs) != 1:
+        raise InputError(
+            f"{path} holds one array, and the model has {len(specs)} inputs", hint="write .npz files, with their names"
+        )
+    found = {specs[0].name: _loaded(path)}
+    faults = check_signature(found, specs)
+    if faults:
+        raise InputError(f"the array of {path} does not fit the model", details="\n".join(faults))
+    return found
+
+
+def _loaded(path: Path) -> NDArray[Any]:
+    try:
+        with path.open("rb") as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as fault:
+        raise InputError(f"cannot read {path}", details=str(fault), hint="write it with numpy.save") from fault
+
+
+def random(specs: Sequence[TensorSpec], count: int, seed: int = 0) -> list[Tensors]:
+    """Draw samples, as `toolchain build` does without inputs; each has a seed of its own."""
+    return [inputs.random(specs, seed + number) for number in range(count)]

@@ -1,0 +1,172 @@
+"""Powers of two as scales: histograms of activations, the exponent that loses least, and what hardware demands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.errors import InputError
+from toolchain.quantize.plan import Layer
+
+METHODS = ("mse", "max", "percentile")
+
+_HIGHEST = 127
+_BINS = 4096
+_CANDIDATES = 5  # exponents tried below the one that covers everything
+_PERCENTILE = 0.9999
+_LOWEST = -40  # smaller steps than 2^-40 tell nothing apart that a network computes with
+_EMPTY = -7  # of a tensor of zeros: any will do
+
+_MOST_SHIFT = 30
+_MOST_RESIDUAL_SHIFT = 15
+_ROUNDS = 100
+
+
+def covering(limit: float) -> int:
+    """Return the lowest exponent e with 127 * 2^e >= limit."""
+    if limit == 0:
+        return _EMPTY
+    mantissa, exponent = np.frexp(limit / _HIGHEST)
+    return max(int(exponent) - int(mantissa == 0.5), _LOWEST)  # noqa: PLR2004 - of a power of two
+
+
+class Histogram:
+    """Counts absolute values in 4096 bins from 0 to a power of two, which doubles when a value reaches it."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_BINS, dtype=np.int64)
+        self._range: int | None = None
+        self._most = 0.0
+
+    def add(self, values: NDArray[Any]) -> bool:
+        """Count values; False, and nothing counted, if one is infinite or no number."""
+        magnitudes = np.abs(values).reshape(-1)
+        most = float(magnitudes.max(initial=0.0))
+        if not np.isfinite(most):
+            return False
+        self._most = max(self._most, most)
+        if most:
+            self._reach(int(np.frexp(most)[1]))
+        if self._range is not None:
+            bins = np.ldexp(magnitudes, 12 - self._range).astype(np.int32)
+            self._counts += np.bincount(bins, minlength=_BINS)
+        return True
+
+    def _reach(self, exponent: int) -> None:
+        if self._range is None:
+            self._range = exponent
+        for _ in range(min(exponent - self._range, 12)):
+            pairs = self._counts.reshape(-1, 2).sum(axis=1)
+            self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
+        self._range = max(self._range, exponent)
+
+    def exponent(self, method: str) -> int:
+        """Choose the exponent of the scale.
+
+        Args:
+            method: `max` covers every value, `percentile` all but the largest in 10000, `mse` has the least squared
+                error of rounding and saturation together.
+        """
+        top = covering(self._most)
+        if method == "max" or self._range is None:
+            return top
+        centers = np.ldexp(np.arange(_BINS) + 0.5, self._range - 12)
+        if method == "percentile":
+            place = int(np.searchsorted(np.cumsum(self._counts), _PERCENTILE * self._counts.sum()))
+            return min(top, covering(float(centers[place])))
+        return _least_error(centers, self._counts, top)
+
+
+def _least_error(values: NDArray[Any], counts: NDArray[Any], top: int) -> int:
+    candidates = range(top, max(top - _CANDIDATES, _LOWEST - 1), -1)
+
+    def error(exponent: int) -> float:
+        steps = np.clip(np.rint(np.ldexp(values, -exponent)), -_HIGHEST - 1, _HIGHEST)
+        return float((counts * (values - np.ldexp(steps, exponent)) ** 2).sum())
+
+    return min(candidates, key=error)
+
+
+def of_weight(weight: NDArray[Any]) -> int:
+    """Choose the exponent of a weight's scale: the one of least squared error."""
+    wide = weight.astype(np.float64)
+    return _least_error(wide, np.ones(1), covering(float(np.abs(wide).max(initial=0.0))))
+
+
+def rounded(values: NDArray[Any], exponent: int) -> NDArray[np.int8]:
+    """Round values to int8 multiples of 2^exponent."""
+    steps = np.rint(np.ldexp(values.astype(np.float64), -exponent))
+    return np.asarray(np.clip(steps, -_HIGHEST - 1, _HIGHEST).astype(np.int8))
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """Exponents of the scales: of activations by tensor, of weights by initializer."""
+
+    activations: Mapping[str, int]
+    weights: Mapping[str, int]
+
+    def accumulator(self, layer: Layer) -> int:
+        """Exponent of the unit of a layer's sums."""
+        return self.activations[layer.input] + self.weights[layer.weight]
+
+    def shift(self, layer: Layer) -> int:
+        """Right shift from a layer's sums to its output."""
+        return self.activations[layer.output] - self.accumulator(layer)
+
+    def residual_shift(self, layer: Layer) -> int | None:
+        """Left shift of what is added to a layer's sums; None where nothing is."""
+        return self.activations[layer.residual] - self.accumulator(layer) if layer.residual else None
+
+
+def settled(layers: tuple[Layer, ...], wanted: Exponents) -> Exponents:
+    """Raise exponents until every shift is one that hardware has: 0 to 30, and 0 to 15 for residuals.
+
+    An output finer than the sums loses nothing when it is raised to them, and sums 2^15 times finer than what is added
+    to them lose little.
+
+    Raises:
+        InputError: They never settle, which takes weights of whole numbers in a circle of residuals.
+    """
+    found = wanted
+    for _ in range(_ROUNDS):
+        weights = _coarse_enough(layers, found.activations, wanted.weights)
+        raised = Exponents(_above_sums(layers, found.activations, weights), weights)
+        if raised == found:
+            return found
+        found = raised
+    names = [layer.name for layer in layers]
+    raise InputError(
+        "no scales of these layers give shifts that hardware has",
+        details="\n".join(names),
+        hint=f"leave one on floats: --exclude {names[-1]}",
+    )
+
+
+def _coarse_enough(
+    layers: tuple[Layer, ...], activations: Mapping[str, int], wanted: Mapping[str, int]
+) -> dict[str, int]:
+    """Return exponents of the weights with which no shift is too long."""
+    weights = dict(wanted)
+    for layer in layers:
+        unit = activations[layer.output] - _MOST_SHIFT
+        if layer.residual:
+            unit = max(unit, activations[layer.residual] - _MOST_RESIDUAL_SHIFT)
+        weights[layer.weight] = max(weights[layer.weight], unit - activations[layer.input])
+    return weights
+
+
+def _above_sums(
+    layers: tuple[Layer, ...], activations: Mapping[str, int], weights: Mapping[str, int]
+) -> dict[str, int]:
+    """Raise what is added to sums, and what comes out of them, to their unit."""
+    raised = dict(activations)
+    for layer in layers:
+        unit = raised[layer.input] + weights[layer.weight]
+        for name in filter(None, (layer.output, layer.residual)):
+            raised[name] = max(raised[name], unit)
+    return raised

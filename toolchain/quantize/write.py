@@ -1,0 +1,158 @@
+"""Write a quantized network: Q and DQ around each int8 tensor, int8 weights, and biases that leave no ties.
+
+Hardware adds half a step and shifts right, which rounds halves up; ONNX rounds halves to even. A bias that lies a
+quarter of the accumulator's unit above a whole number makes the difference vanish: no sum is ever half-way.
+
+The bias is of float32, not of int32 behind a DequantizeLinear: an int32 bias is taken by its bytes wherever a runtime
+merges the layer, whatever its scale. ONNX Runtime's own optimizations round the float to the whole number, and lose
+nothing but the direction of ties: one step in a layer at most. Without them it computes what hardware does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from toolchain.quantize.graph import Graph, reads
+from toolchain.quantize.plan import Layer, Plan
+from toolchain.quantize.scales import Exponents, rounded
+
+_EXACT = 2**21  # float32 holds whole numbers below it, and a quarter more
+_QUARTER = 0.25
+
+
+@dataclass(frozen=True)
+class Written:
+    """A network in QDQ form.
+
+    Attributes:
+        proto: The model.
+        rounded: For each int8 activation of the plan, the tensor that now carries its rounded values.
+        inexact: Names of layers whose bias is too large for a quarter: their halves are rounded to even.
+    """
+
+    proto: onnx.ModelProto
+    rounded: dict[str, str]
+    inexact: tuple[str, ...]
+
+
+def write(graph: Graph, plan: Plan, exponents: Exponents, biases: dict[str, NDArray[Any]]) -> Written:
+    """Write a network in QDQ form.
+
+    Args:
+        graph: The float network; it is not changed.
+        plan: What is quantized.
+        exponents: The scales.
+        biases: For each layer's convolution tensor its bias, one number for each output channel.
+    """
+    writer = _Writer(graph, plan, exponents, biases)
+    return Written(writer.run(), writer.rounded, tuple(writer.inexact))
+
+
+class _Writer:
+    def __init__(self, graph: Graph, plan: Plan, exponents: Exponents, biases: dict[str, NDArray[Any]]) -> None:
+        self._graph = graph
+        self._exponents = exponents
+        self._biases = biases
+        self._layers = {layer.conv: layer for layer in plan.layers}
+        self._taken = {*graph.makers, *graph.weights, *(value.name for value in graph.proto.graph.input)}
+        self._sources = {name: self._source(name) for name in plan.tensors}
+        self.rounded = {name: self._rounded(name) for name in plan.tensors}
+        self.inexact: list[str] = []
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: dict[str, onnx.TensorProto] = {}
+        self._shared: dict[str, str] = {}
+
+    def _source(self, name: str) -> str:
+        """A result keeps its name for what is rounded; what was computed for it gets another."""
+        return self._free(f"{name}.exact") if self._is_result(name) else name
+
+    def _rounded(self, name: str) -> str:
+        return name if self._is_result(name) else self._free(f"{name}.rounded")
+
+    def _is_result(self, name: str) -> bool:
+        return name in self._graph.outputs and name in self._graph.makers
+
+    def _free(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+    def run(self) -> onnx.ModelProto:
+        for value in self._graph.proto.graph.input:
+            self._round(value.name)
+        for node in self._graph.nodes:
+            self._copy(node)
+        made = onnx.ModelProto()
+        made.CopyFrom(self._graph.proto)
+        for field in (made.graph.node, made.graph.initializer, made.graph.value_info):
+            del field[:]
+        made.graph.node.extend(self._nodes)
+        used = set(reads(made.graph))
+        weights = [*self._graph.proto.graph.initializer, *self._weights.values()]
+        made.graph.initializer.extend(tensor for tensor in weights if tensor.name in used)
+        return made
+
+    def _copy(self, node: onnx.NodeProto) -> None:
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for place, name in enumerate(node.input):
+            made.input[place] = self.rounded.get(name, name)
+        for place, name in enumerate(node.output):
+            made.output[place] = self._sources.get(name, name)
+        if node.output[0] in self._layers:
+            layer = self._layers[node.output[0]]
+            del made.input[1:]
+            made.input.extend([self._weight(layer), self._bias(layer)])
+        self._nodes.append(made)
+        for name in node.output:
+            self._round(name)
+
+    def _round(self, name: str) -> None:
+        if name not in self.rounded:
+            return
+        scale = [self._scale(self._exponents.activations[name]), self._zero()]
+        data = self._free(f"{name}.int8")
+        self._add("QuantizeLinear", [self._sources[name], *scale], data)
+        self._add("DequantizeLinear", [data, *scale], self.rounded[name])
+
+    def _add(self, operator: str, inputs: list[str], output: str) -> None:
+        self._nodes.append(helper.make_node(operator, inputs, [output], output))
+
+    def _scale(self, exponent: int) -> str:
+        return self._constant(f"scale_{exponent}", np.ldexp(np.float32(1), exponent))
+
+    def _zero(self) -> str:
+        return self._constant("zero_int8", np.int8(0))
+
+    def _constant(self, key: str, value: Any) -> str:
+        """Return the name of a new initializer, the same for the same key."""
+        if key not in self._shared:
+            name = self._shared[key] = self._free(key)
+            self._weights[name] = numpy_helper.from_array(np.asarray(value), name)
+        return self._shared[key]
+
+    def _weight(self, layer: Layer) -> str:
+        """Return the tensor of a layer's rounded weights; layers may share one."""
+        key = f"{layer.weight}.rounded"
+        if key not in self._shared:
+            exponent = self._exponents.weights[layer.weight]
+            data = self._constant(f"{layer.weight}.int8", rounded(self._graph.array(layer.weight), exponent))
+            self._shared[key] = self._free(key)
+            self._add("DequantizeLinear", [data, self._scale(exponent), self._zero()], self._shared[key])
+        return self._shared[key]
+
+    def _bias(self, layer: Layer) -> str:
+        unit = self._exponents.accumulator(layer)
+        whole = np.rint(np.ldexp(self._biases[layer.conv], -unit))
+        exact = bool(np.abs(whole).max(initial=0) < _EXACT)
+        if not exact:
+            self.inexact.append(layer.name)
+        value = np.ldexp(whole + (_QUARTER if exact else 0), unit).astype(np.float32)
+        return self._constant(f"{layer.conv}.bias", value)

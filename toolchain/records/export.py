@@ -1,0 +1,68 @@
+"""Records in the format of MetaSchedule's own database, for tools that know that one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from toolchain.errors import InputError
+from toolchain.records import Key, Record, Records, traces
+from toolchain.records.metaschedule import meta_schedule
+from toolchain.records.tasks import layer_of
+
+FILES = ("database_workload.json", "database_tuning_record.json")
+
+
+def export(records: Records, key: Key, folder: Path) -> int:
+    """Write the trials with a latency as a database that `JSONDatabase` opens.
+
+    Args:
+        records: What to export.
+        key: What of it; MetaSchedule's databases do not keep targets apart.
+        folder: Where the two files go; it is made if need be.
+
+    Returns:
+        The number of records written: those of MetaSchedule's schedules that still fit their kernel; those of
+        templates mean nothing to it.
+
+    Raises:
+        InputError: The folder holds a database already, or a workload's module is not in the records.
+    """
+    if any((folder / name).exists() for name in FILES):
+        raise InputError(f"{folder} holds a database already", hint="name a new folder with -o")
+    target = tvm.target.Target(json.loads(key.target))
+    grouped: dict[str, list[Record]] = {}
+    for trial in records.of(key):
+        grouped.setdefault(trial.workload, []).append(trial)
+    modules = {workload: _module(records, workload) for workload in grouped}
+    modules = {workload: module for workload, module in modules.items() if not layer_of(module["main"])}
+    folder.mkdir(parents=True, exist_ok=True)
+    database = meta_schedule().database.JSONDatabase(*(str(folder / name) for name in FILES))
+    return sum(_commit(database, module, target, grouped[workload]) for workload, module in modules.items())
+
+
+def _module(records: Records, workload: str) -> tvm.IRModule:
+    known = records.workloads.get(workload)
+    if known is None:
+        raise InputError(f"the records do not hold the module of workload {workload}")
+    try:
+        return tvm.ir.load_json(known.text())
+    except (RuntimeError, ValueError, TypeError) as fault:
+        raise InputError(f"the module of workload {known.name} cannot be read", details=str(fault)[-500:]) from fault
+
+
+def _commit(database: Any, module: tvm.IRModule, target: tvm.target.Target, trials: Sequence[Record]) -> int:
+    """Add the trials of one workload, with MetaSchedule's postprocessing, which its own records contain."""
+    stock, rebuilder = meta_schedule(), traces.Rebuilder(module, target)
+    workload = database.commit_workload(module)
+    arguments = stock.arg_info.ArgInfo.from_entry_func(module, False)  # noqa: FBT003 - TVM takes no name for it
+    made = [(trial, rebuilder.from_json(json.loads(trial.trace))) for trial in trials if trial.samples_s]
+    fitting = [(trial, schedule) for trial, schedule in made if schedule is not None]
+    for trial, schedule in fitting:
+        samples = list(trial.samples_s)
+        database.commit_tuning_record(stock.database.TuningRecord(schedule.trace, workload, samples, target, arguments))
+    return len(fitting)

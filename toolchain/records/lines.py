@@ -1,0 +1,250 @@
+"""The two kinds of lines that a file of tuning records holds, and their reading and writing; knows no TVM."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import math
+import statistics
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from toolchain import files
+from toolchain.errors import InputError
+from toolchain.records.results import Cause
+
+_SCHEMA = 1
+_ERROR_LENGTH = 500
+_PLAIN_LENGTH = 2000  # a longer module is compressed
+_COMPRESSED = "zlib:"
+
+_Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a schedule was found for, and what alone it is used for.
+
+    Attributes:
+        target: TVM target as canonical JSON.
+        tvm: Version of TVM.
+        emulated: Whether the times are an emulator's.
+    """
+
+    target: str
+    tvm: str
+    emulated: bool = False
+
+    @classmethod
+    def of(cls, target: Mapping[str, Any], *, emulated: bool = False, tvm: str = "") -> Key:
+        """Make the key of a target for the TVM that is installed, or for version `tvm`."""
+        return cls(_compact(target, sort=True), tvm or tvm_version(), emulated)
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that name it on a command line."""
+        return _key_id(self)
+
+
+@functools.cache
+def _key_id(key: Key) -> str:
+    return files.sha256_bytes(_compact(dataclasses.asdict(key), sort=True).encode())[:12]
+
+
+@functools.cache
+def tvm_version() -> str:
+    """Return the version of the TVM that is installed, without importing it."""
+    return importlib.metadata.version("apache-tvm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One kernel, written once to a file.
+
+    Attributes:
+        workload: Structural hash of its module, in hexadecimal.
+        name: Name of its task.
+        flops: Floating-point operations of one call.
+        module: Its module as `tvm.ir.save_json` writes it, compressed where it is long; see `of` and `text`.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    kind: Literal["workload"] = "workload"
+    schema: Literal[1] = 1
+    workload: _Hash
+    name: str
+    flops: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    module: str
+
+    @classmethod
+    def of(cls, workload: str, name: str, flops: float, text: str) -> Workload:
+        """Make one from a module's JSON text."""
+        packed = _COMPRESSED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        return cls(workload=workload, name=name, flops=flops, module=text if len(text) <= _PLAIN_LENGTH else packed)
+
+    def text(self) -> str:
+        """Return the module's JSON text.
+
+        Raises:
+            InputError: It cannot be unpacked.
+        """
+        if not self.module.startswith(_COMPRESSED):
+            return self.module
+        try:
+            return zlib.decompress(base64.b64decode(self.module.removeprefix(_COMPRESSED), validate=True)).decode()
+        except (ValueError, zlib.error) as fault:
+            raise InputError(f"the module of workload {self.name} is damaged", details=str(fault)) from fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One trial: a candidate, and its latency or the cause that it has none.
+
+    Attributes:
+        workload: Structural hash of the kernel's module, in hexadecimal.
+        target: TVM target that it was built for.
+        tvm: Version of TVM that built it.
+        emulated: Whether the times are an emulator's.
+        candidate: Structural hash of the scheduled module, in hexadecimal.
+        trace: The schedule, as the JSON text of `Trace.as_json()`.
+        samples_s: Seconds of one run, one value per sample; empty if there is a cause.
+        cause: Why there are none; empty if there are some.
+        error: The compiler's or the board's words, 500 characters at most.
+        board: Name of the board it was measured on.
+        run: Name of the tuning run that it is a part of.
+        tuner: Name of the search.
+        seed: Seed of the search.
+        round: Round of the run, from 0.
+        index: Place in the round, from 0.
+        of: Candidates of the round.
+        time: When it was measured, in seconds since 1970 (UTC).
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    kind: Literal["trial"] = "trial"
+    schema: Literal[1] = 1
+    workload: _Hash
+    target: Mapping[str, Any]
+    tvm: str
+    emulated: bool = False
+    candidate: _Hash
+    trace: str
+    samples_s: tuple[float, ...] = ()
+    cause: Cause = ""
+    error: str = ""
+    board: str = ""
+    run: str = ""
+    tuner: str = ""
+    seed: int = 0
+    round: int = 0
+    index: int = 0
+    of: int = 0
+    time: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+    def __post_init__(self) -> None:
+        if bool(self.samples_s) == bool(self.cause):
+            raise ValueError("a trial has either samples or a cause")
+        if not all(0 < sample < math.inf for sample in self.samples_s):
+            raise ValueError("samples are positive numbers of seconds")
+        object.__setattr__(self, "error", self.error[:_ERROR_LENGTH])
+
+    @functools.cached_property
+    def latency_s(self) -> float:
+        """Median of the samples in seconds; infinite if there are none."""
+        return statistics.median(self.samples_s) if self.samples_s else math.inf
+
+    @functools.cached_property
+    def key(self) -> Key:
+        """What the schedule was found for."""
+        return Key.of(self.target, emulated=self.emulated, tvm=self.tvm)
+
+    def canonical(self) -> Record:
+        """Return it without what differs between two searches that find the same: who, where and when."""
+        return Record(
+            workload=self.workload,
+            target=self.target,
+            tvm=self.tvm,
+            emulated=self.emulated,
+            candidate=self.candidate,
+            trace=self.trace,
+            samples_s=self.samples_s,
+            cause=self.cause,
+        )
+
+
+_READER: TypeAdapter[Workload | Record] = TypeAdapter(Annotated[Workload | Record, Field(discriminator="kind")])
+# What every line of ours begins with; a torn one may be shorter.
+_START = b'{"kind":"'
+
+
+def _compact(value: Any, *, sort: bool = False) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=sort, ensure_ascii=False, allow_nan=False)
+
+
+def encoded(item: Workload | Record) -> bytes:
+    """Return an item as one line of a file, its newline included."""
+    fields = {entry.name: getattr(item, entry.name) for entry in dataclasses.fields(item)}
+    return (_compact(fields) + "\n").encode()
+
+
+def parsed(line: bytes, number: int, where: str) -> Workload | Record:
+    """Read a line.
+
+    Args:
+        line: The line without its newline.
+        number: Its number in the file, from 1.
+        where: What errors call the file.
+
+    Raises:
+        InputError: It is no line of a file of records.
+    """
+    try:
+        return _READER.validate_json(line)
+    except ValidationError as fault:
+        raise _damaged(line, number, where, fault) from fault
+
+
+def _damaged(line: bytes, number: int, where: str, fault: ValidationError) -> InputError:
+    schema = _schema_of(line)
+    if schema not in {None, _SCHEMA}:
+        return InputError(
+            f"line {number} of {where} is of schema version {schema}, and this toolchain reads version {_SCHEMA}",
+            hint="use the toolchain that wrote it, or name another file",
+        )
+    lines = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}".lstrip(": ") for error in fault.errors()[:5]]
+    return InputError(
+        f"line {number} of {where} is no tuning record",
+        details="\n".join(lines),
+        hint=f"name a file of tuning records; if this is one, take line {number} out, the others are good"
+        if number > 1
+        else "name a file of tuning records, such as `toolchain tune` writes",
+    )
+
+
+def _schema_of(line: bytes) -> Any:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return document.get("schema") if isinstance(document, dict) else None
+
+
+def is_torn(tail: bytes) -> bool:
+    """Tell a line that lost its end from a whole one without its newline and from what is no line of ours."""
+    text = tail.rstrip(b"\0")  # a file system may have kept the length of a line and not its bytes
+    if not _START.startswith(text[: len(_START)]):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False

@@ -1,0 +1,176 @@
+"""What is tuned: the kernels of a model, each once, with the number of times that the model calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from toolchain import files
+from toolchain.backends.base import Backend, Templates
+from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.errors import InputError, did_you_mean
+from toolchain.records.metaschedule import meta_schedule
+from toolchain.records.results import TensorArg
+
+_ENTRY = "main"
+_CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
+_DIGITS = re.compile(r"\d+")
+_NO_OPERATOR = re.compile(r"lv\d|T_")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kernel of a model.
+
+    Attributes:
+        id: Its place in the order in which the model calls its kernels.
+        name: Name of the first function that calls it.
+        operator: What most of its work is, such as `conv2d_nchw`.
+        args: Its arguments in order, the result last.
+        weight: How many times one run of the model calls it.
+        gflop: Billions of floating-point operations of one call.
+        workload: Structural hash of its module or hash of its layer, in hexadecimal; the same in every process.
+        module: TIR module with the function `main`.
+        layer: What a template of the backend computes, as JSON; empty for a kernel that MetaSchedule schedules.
+    """
+
+    id: int
+    name: str
+    operator: str
+    args: tuple[TensorArg, ...]
+    weight: int
+    gflop: float
+    workload: str
+    module: tvm.IRModule
+    layer: str = ""
+
+    @property
+    def shape(self) -> str:
+        """The arguments' shapes, such as `1x3x224x224, 32x3x3x3 -> 1x32x112x112`."""
+        *given, result = ["x".join(map(str, arg.shape)) or "scalar" for arg in self.args]
+        return f"{', '.join(given)} -> {result}"
+
+
+def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:
+    """List the kernels of a lowered Relax module, in the order in which it calls them.
+
+    Args:
+        module: What the backend's `lowered` returned.
+        backend: The board's.
+    """
+    extracted = (item for item in _extracted(module, backend.target) if not _is_written(item.dispatched[0]))
+    fused = {workload_hash(item.dispatched[0]): item for item in extracted}
+    calls: dict[str, list[tuple[str, Any]]] = {}
+    for name, function in called(module):
+        calls.setdefault(_key(function), []).append((name, function))
+    found: list[Task] = []
+    for key, same in calls.items():
+        name, function = same[0]
+        if layer_of(function):
+            found.append(_layer_task(len(found), name, function, len(same), backend.templates))
+        elif key in fused:
+            found.append(_task(len(found), fused[key], key))
+    return tuple(found)
+
+
+def _is_written(module: tvm.IRModule) -> bool:
+    """Whether a kernel was written as it is to run, such as a loop over time: there is nothing to search for."""
+    return any("tirx.is_scheduled" in (function.attrs or {}) for function in module.functions.values())
+
+
+def layer_of(function: Any) -> str:
+    """Return the layer that a template computes with a kernel, as JSON; empty if there is no template for it."""
+    return str((function.attrs or {}).get(LAYER, ""))
+
+
+def _key(function: Any) -> str:
+    layer = layer_of(function)
+    if layer:
+        return layer_hash(layer)
+    return workload_hash(meta_schedule().tune_context._normalize_mod(function))  # noqa: SLF001
+
+
+def layer_hash(layer: str) -> str:
+    """Return the hash of a layer as 16 hexadecimal digits."""
+    return files.sha256_bytes(layer.encode())[:16]
+
+
+def _layer_task(number: int, name: str, function: Any, weight: int, templates: Templates) -> Task:
+    layer = layer_of(function)
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main").without_attr(EXACT)})
+    operator, gflop = templates.operator(layer), templates.gflop(layer)
+    return Task(number, name, operator, args_of(module), weight, gflop, layer_hash(layer), module, layer)
+
+
+def _extracted(module: tvm.IRModule, target: tvm.target.Target) -> Sequence[Any]:
+    found: Sequence[Any] = meta_schedule().relax_integration.extract_tasks(module, target)
+    return found
+
+
+def workload_hash(module: tvm.IRModule) -> str:
+    """Return the structural hash of a module as 16 hexadecimal digits; names of variables do not count."""
+    return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
+
+
+def called(module: tvm.IRModule) -> Iterator[tuple[str, Any]]:
+    """Yield name and function of each call of a kernel of a lowered Relax module."""
+    for block in module[_ENTRY].body.blocks:
+        for binding in block.bindings:
+            if getattr(getattr(binding.value, "op", None), "name", "") in _CALLS:
+                called = binding.value.args[0]
+                yield str(called.name_hint), module[called]
+
+
+def _task(number: int, item: Any, key: str) -> Task:
+    module = item.dispatched[0]
+    name, weight = str(item.task_name), int(item.weight)
+    return Task(number, name, _operator(module, name), args_of(module), weight, _gflop(module), key, module)
+
+
+def _operator(module: tvm.IRModule, name: str) -> str:
+    anchor = tvm.s_tir.analysis.find_anchor_sblock(module)
+    found = str(anchor.name_hint) if anchor is not None else ""
+    # Reductions are called after variables, or after a step on their way; the function's name says more then.
+    return found if found and not _NO_OPERATOR.match(found) else _DIGITS.sub("", name.removeprefix("fused_"))
+
+
+def args_of(module: tvm.IRModule, *, packed: bool = False) -> tuple[TensorArg, ...]:
+    """Return the arguments of a kernel in order.
+
+    Args:
+        module: TIR module with the function `main`.
+        packed: Whether weights count in the layout that a schedule chose for them, in which a candidate takes them.
+    """
+    found = meta_schedule().arg_info.ArgInfo.from_entry_func(module, packed)
+    rows = [one.as_json() for one in found]
+    return tuple(TensorArg(str(dtype), tuple(int(size) for size in shape)) for _kind, dtype, shape in rows)
+
+
+def _gflop(module: tvm.IRModule) -> float:
+    return float(tvm.s_tir.analysis.estimate_tir_flops(module)) / 1e9
+
+
+def select(tasks: Sequence[Task], wanted: Sequence[str]) -> tuple[Task, ...]:
+    """Keep the tasks that `--op` names: by operator, by a part of the task's name, or by ID; all if nothing is named.
+
+    Raises:
+        InputError: A word names no task.
+    """
+    for word in wanted:
+        if not any(_is_named(task, word) for task in tasks):
+            known = sorted({task.operator for task in tasks})
+            raise InputError(
+                f"no task is called {word!r}",
+                details="operators: " + ", ".join(known),
+                hint=did_you_mean(word, known) or "`toolchain tasks MODEL` lists them",
+            )
+    return tuple(task for task in tasks if not wanted or any(_is_named(task, word) for word in wanted))
+
+
+def _is_named(task: Task, word: str) -> bool:
+    return word == str(task.id) if _DIGITS.fullmatch(word) else word == task.operator or word in task.name

@@ -1,0 +1,43 @@
+"""Where the files are that are no modules: at the top of a checkout, or in `_data` inside an installed package."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from toolchain.errors import BuildError
+
+PACKAGE = Path(__file__).resolve().parent
+"""The package itself, which the image of the toolchain is made of too."""
+
+DATA = "_data"
+"""The folder in an installed package of what lies beside it in a checkout; see pyproject.toml."""
+
+_INSTALLED = (PACKAGE / DATA).is_dir()
+
+ROOT = PACKAGE / DATA if _INSTALLED else PACKAGE.parent
+"""What has `boards`, `docker`, `docs`, the Dockerfile and what that copies, all but the package."""
+
+RUNTIME = PACKAGE / "runtime"
+"""The C++ sources of what runs on a board."""
+
+REPAIR = "`pip check` names what to install" if _INSTALLED else "make setup"
+"""The hint for a Python package that is missing or of another version."""
+
+
+def manual(name: str) -> str:
+    """Return where a page of the documentation is, for a hint."""
+    page = f"docs/{name}.md"
+    return str(ROOT / page) if _INSTALLED else page
+
+
+def package_folder(name: str) -> Path:
+    """Find the folder of an installed Python package without importing it.
+
+    Raises:
+        BuildError: It is not installed.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise BuildError(f"the Python package {name} is not installed", hint=REPAIR)
+    return Path(spec.origin).parent

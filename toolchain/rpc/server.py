@@ -1,0 +1,235 @@
+"""The RPC server on a device: pushed where it is missing or outdated, started over a shell, ended with it.
+
+It listens on a Unix socket of the login's own there, and nobody has a session before its controller, which started
+it, has given it a key over its standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from toolchain.device import deploy
+from toolchain.device.lock import Owner
+from toolchain.device.shipment import Shipment, Tell, install, send
+from toolchain.device.store import Store
+from toolchain.errors import DeviceError, InputError
+from toolchain.native.programs import BOARD_SERVER, Program
+from toolchain.shell import LocalShell, RemoteProcess, Shell
+
+SESSION_EXPIRED = "RPCSessionTimeoutError: session "
+"""In the client's error when a session lasted too long; what follows is "timeout of 5 s reached", which is the client's
+own, or the server's "limit of 5 s reached" or "idle limit of 5 s reached"."""
+SESSION_CUT = "the session was ended by the board server's controller"
+"""In the client's error when the controller gave the order `cut`, `withdraw` or another `key`."""
+PROCESS_ENDED = "the session's process "
+"""In the client's error when what it ran ended the process; "was ended by signal 11 (SIGSEGV)", "was ended by signal 9
+(SIGKILL: ...)", which is also what a lack of memory looks like, or "ended by itself with code 7" follows."""
+_START_S = 30.0
+_EVENT = "session "
+_OK, _ERROR = "ok ", "error "
+_LISTENING = re.compile(r"listening on unix:(.+)\n")
+_PEER = struct.Struct("3i")  # process, user and group
+
+
+@dataclass(frozen=True)
+class Server:
+    """A board server that runs on a device. It ends when `stop` is called, or with the connection to the device.
+
+    Attributes:
+        socket: Path of the Unix socket on the device where it listens; `dial` leads there.
+        program: Path of its program on the device.
+        process: Its process.
+        device: Name of the device.
+        events: What it told of its sessions so far, as far as `control` has read it: "session 3 begins",
+            "session 3 ends: well", or what went wrong in place of "well".
+    """
+
+    socket: str
+    program: str
+    process: RemoteProcess
+    device: str = "the device"
+    events: list[str] = field(default_factory=list)
+    _owed: list[str] = field(default_factory=list, repr=False)
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def offer(self, key: str) -> None:
+        """Let a key open sessions from now on, as many as wanted, and no other; a session that runs is ended.
+
+        Args:
+            key: What `new_key` returned.
+
+        Raises:
+            DeviceError: It refuses the key, does not answer, or has ended.
+        """
+        self.control(f"key {key}")
+
+    def withdraw(self) -> None:
+        """Let no key open sessions; one that runs is ended. Raises as `offer` does."""
+        self.control("withdraw")
+
+    def cut(self) -> None:
+        """End the session that runs, if one does; the next in line is served. Raises as `offer` does."""
+        self.control("cut")
+
+    def control(self, line: str, timeout_s: float = 10.0) -> str:
+        """Give the server an order.
+
+        Args:
+            line: "key KEY", "withdraw" or "cut".
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The answer: "ok " and the order, without the key.
+
+        Raises:
+            InputError: The order is not one line.
+            DeviceError: It refuses the order, does not answer, or has ended.
+        """
+        order = line.partition(" ")[0]  # what follows is a secret
+        if not line or "\n" in line:
+            raise InputError("an order to a board server is one line")
+        with self._turn:
+            self._owed.append(order)
+            self.process.write(line + "\n")
+            answer = self._answer(time.monotonic() + timeout_s)
+        if not answer.startswith(_OK):
+            raise DeviceError(
+                f"the board server on {self.device} refuses the order {order!r}", details=answer.removeprefix(_ERROR)
+            )
+        return answer
+
+    def _answer(self, deadline: float) -> str:
+        """Read the answer to the last order; what a former one was late with is passed over."""
+        while True:
+            line = self.process.readline(max(0.0, deadline - time.monotonic()))
+            if not line.endswith("\n"):
+                raise DeviceError(f"the board server on {self.device} has ended", details=self.process.stderr.strip())
+            if line.startswith(_EVENT):
+                self.events.append(line.rstrip("\n"))
+                continue
+            self._owed.pop(0)
+            if not self._owed:
+                return line.rstrip("\n")
+
+    def stop(self) -> None:
+        """End it, and the session that it serves."""
+        self.process.close()
+
+
+def push(program: Program, store: Store, tell: Tell | None = None) -> str:
+    """Bring the server to a device, unless this very program is there.
+
+    Returns:
+        The program's path on the device.
+
+    Raises:
+        VerificationError: The device is another machine or has too old a C library; nothing was sent.
+        DeviceError: The device is lost, busy or full.
+    """
+    facts = store.facts()
+    deploy.check_runs(program, facts)
+    shipment = Shipment(
+        blobs={program.sha256: program.path},
+        folders={"servers": (program.sha256, {BOARD_SERVER: program.sha256})},
+        programs=(program.sha256,),
+    )
+    with store.lock(Owner.here("bring the board server")):
+        send(shipment, store, facts, tell)
+        return f"{install(shipment, store)['servers']}/{BOARD_SERVER}"
+
+
+def start(shell: Shell, path: str, options: Sequence[str] = ()) -> Server:
+    """Start the server on a device and wait until it listens.
+
+    Args:
+        shell: The device.
+        path: What `push` returned.
+        options: More of its command line: `--session-limit` and `--idle-limit` in seconds, `--work-dir`.
+
+    Raises:
+        DeviceError: It does not start; its own words are in the details.
+    """
+    # Android has no /tmp. The store's root, three folders up, can be written by whoever put the program there.
+    elsewhere = shlex.quote(str(PurePosixPath(path).parent.parent.parent))
+    place = f'[ -w "${{TMPDIR:-/tmp}}" ] || export TMPDIR={elsewhere}'
+    process = shell.start(f"{place}; exec {shlex.join([path, '--socket', *options])}")
+    try:
+        return Server(_listening(process, shell.name), path, process, shell.name)
+    except BaseException:
+        process.close()
+        raise
+
+
+def _listening(process: RemoteProcess, device: str) -> str:
+    line = process.readline(_START_S)
+    found = _LISTENING.fullmatch(line)
+    if found is None:
+        details = process.stderr.strip() or line.strip()
+        raise DeviceError(f"the board server does not start on {device}", details=details)
+    return found[1]
+
+
+def new_key() -> str:
+    """Return a new key of sessions: 256 random bits as 64 hexadecimal digits."""
+    return secrets.token_hex(32)
+
+
+def dial(shell: Shell, server: Server, timeout_s: float) -> socket.socket:
+    """Open a stream to a server, on which nothing has been said yet.
+
+    Args:
+        shell: The device that it was started on.
+        server: What `start` returned.
+        timeout_s: Seconds to get there.
+
+    Returns:
+        A socket without a time limit. The caller closes it, which ends whatever it leads to.
+
+    Raises:
+        DeviceError: The connection to the device is lost, or nobody, or another user, listens there.
+    """
+    if isinstance(shell, LocalShell):
+        return _connected(server, timeout_s)
+    return shell.stream(f"exec {shlex.join([server.program, '--connect', server.socket])}", timeout=timeout_s)
+
+
+def _connected(server: Server, timeout_s: float) -> socket.socket:
+    """Connect to a server on this machine, as `board_server --connect` does on others."""
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        owner = os.lstat(server.socket).st_uid
+        link.settimeout(timeout_s)
+        link.connect(server.socket)
+        link.settimeout(None)
+        _check_owner(server, {owner, _peer_user(link)})
+    except OSError as fault:
+        link.close()
+        raise DeviceError(
+            f"no board server listens at {server.socket} on {server.device}", details=fault.strerror or str(fault)
+        ) from fault
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _peer_user(link: socket.socket) -> int:
+    return int(_PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
+
+
+def _check_owner(server: Server, users: set[int]) -> None:
+    if users != {os.geteuid()}:
+        raise DeviceError(
+            f"the board server at {server.socket} is another user's",
+            details=f"user id {', '.join(map(str, sorted(users)))}, and this is {os.geteuid()}",
+        )

@@ -1,0 +1,104 @@
+"""How a device is addressed, and how SSH connections to it are made."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from toolchain.errors import InputError
+
+_PORTS = range(1, 1 << 16)
+_NAME = re.compile(r"[\w.][\w.-]*")
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How SSH connections are made; the defaults are those of the `ssh` command.
+
+    Attributes:
+        config_file: Configuration to read instead of ~/.ssh/config.
+        commands: Whether the configuration may run commands, as `Match exec` and ProxyCommand do.
+        known_hosts: Files of trusted host keys, instead of the configured and the system-wide ones.
+        identity: Private key to try first.
+        password: Password to try last.
+        agent: Whether the keys of a running SSH agent are tried.
+        connect_timeout: Seconds for each hop to connect and to exchange keys; None is the configured
+            ConnectTimeout, or 10.
+        stall_timeout: Seconds without progress after which a transfer is given up.
+        keepalive: Seconds of silence after which a sign of life is sent; after three of them without an
+            answer the connection counts as lost. 0 is never.
+    """
+
+    config_file: Path | None = None
+    commands: bool = True
+    known_hosts: tuple[Path, ...] = ()
+    identity: Path | None = None
+    password: str | None = field(default=None, repr=False)
+    agent: bool = True
+    connect_timeout: float | None = None
+    stall_timeout: float = 60.0
+    keepalive: int = 15
+
+    def before(self, config_file: Path | None, *, commands: bool) -> SshOptions:
+        """Return these options with a device's own SSH configuration, if it has one and the user has named none."""
+        if self.config_file or config_file is None:
+            return self
+        return replace(self, config_file=config_file, commands=commands)
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a user wrote: a host name, an alias of the SSH configuration or an IP address, perhaps with more."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+
+def parse_address(text: str) -> Address:
+    """Read `[user@]host[:port]`, where an IPv6 address with a port stands in brackets.
+
+    Raises:
+        InputError: The text is no such address.
+    """
+    user, at, place = text.rpartition("@")
+    host, port = _split_port(text, place)
+    name = host
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        name = host.partition("%")[2] or "none"  # Python takes anything for a zone; a ProxyCommand may get it to read
+    if not _NAME.fullmatch(name):
+        raise _no_address(text, f"{host!r} is no host name and no IP address")
+    if at and not _NAME.fullmatch(user):
+        raise _no_address(text, f"{user!r} is no user name")
+    return Address(host, user or None, port)
+
+
+def _split_port(text: str, place: str) -> tuple[str, int | None]:
+    """Split `host:port`, `[v6]:port` or a bare IPv6 address."""
+    if place.startswith("["):
+        host, _, rest = place[1:].partition("]")
+        if ":" not in host or (rest and not rest.startswith(":")) or "]" not in place:
+            raise _no_address(text, "brackets hold an IPv6 address, and only a port follows them")
+        return host, _port(text, rest[1:]) if rest else None
+    if place.count(":") != 1:
+        return place, None
+    host, _, number = place.partition(":")
+    return host, _port(text, number)
+
+
+def _port(text: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit()) or int(number) not in _PORTS:
+        raise _no_address(text, f"{number!r} is no port from 1 to 65535")
+    return int(number)
+
+
+def _no_address(text: str, why: str) -> InputError:
+    return InputError(
+        f"{text!r} is no address of a device",
+        details=why,
+        hint="write user@host, user@host:port or user@[IPv6 address]:port",
+    )

@@ -1,0 +1,209 @@
+"""Reaching an SSH server and agreeing on keys: sockets, jump hosts, and what went wrong on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import socket
+import tempfile
+import threading
+import time
+from typing import IO, Any
+
+import paramiko
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.shell.address import SshOptions
+from toolchain.shell.config import Hop, in_shell
+from toolchain.shell.host_keys import HostKeyPolicy
+from toolchain.shell.protocol import words_of
+
+BROKEN = (paramiko.SSHException, EOFError, OSError)
+"""What paramiko raises when something is wrong with a connection."""
+_GREETING_KEPT = 200
+# GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr", "aes192-ctr")
+
+
+def end(*ends: Any) -> None:
+    """Close sockets or channels, and wake up whoever waits for their data."""
+    for one in ends:
+        with contextlib.suppress(*BROKEN):
+            one.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(*BROKEN):
+            one.close()
+
+
+class Wire:
+    """A socket that counts its bytes, and gives up on a peer that takes none.
+
+    Args:
+        sock: The socket, or what behaves like one.
+        stall: Seconds until a peer that takes nothing is given up.
+        log: What a ProxyCommand writes to its standard error.
+    """
+
+    def __init__(self, sock: Any, stall: float, log: IO[bytes] | None = None) -> None:
+        self._sock = sock
+        self._stall = stall
+        self._log = log
+        self._blocked_since: float | None = None
+        self._ahead = b""
+        self.sent = 0
+        self.received = 0
+        self.greeting = b""
+
+    def send(self, data: bytes) -> int:
+        """Send some of the data; paramiko would retry for ever what times out here."""
+        try:
+            count = int(self._sock.send(data))
+        except TimeoutError:
+            self._blocked_since = self._blocked_since or time.monotonic()
+            if time.monotonic() - self._blocked_since > self._stall:
+                raise ConnectionAbortedError("the peer takes no data") from None
+            raise
+        self._blocked_since = None
+        self.sent += count
+        return count
+
+    def recv(self, size: int) -> bytes:
+        """Return up to `size` bytes; paramiko asks for a few at a time, the socket is asked for many."""
+        if not self._ahead:
+            self._ahead = self._sock.recv(max(size, 1 << 16))
+            self.received += len(self._ahead)
+            self.greeting = (self.greeting + self._ahead)[:_GREETING_KEPT]
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return data
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Limit each call to `seconds`."""
+        self._sock.settimeout(seconds)
+
+    def close(self) -> None:
+        """Close the socket, and wake up whoever waits for it."""
+        end(self._sock)
+
+    def complaints(self) -> str:
+        """Return what a ProxyCommand wrote to its standard error."""
+        if not self._log:
+            return ""
+        self._log.seek(0)
+        return process.tail(self._log.read().decode(errors="replace"))
+
+    @property
+    def _closed(self) -> bool:
+        return bool(self._sock._closed)  # noqa: SLF001 - paramiko asks its sockets this way
+
+
+def _tcp(hop: Hop, keepalive: int) -> socket.socket:
+    try:
+        sock = socket.create_connection((hop.host, hop.port), timeout=hop.timeout)
+    except (socket.gaierror, UnicodeError) as fault:
+        raise DeviceError(
+            f"the name {hop.host} cannot be resolved", details=str(fault), hint="check the name, or use an IP address"
+        ) from fault
+    except TimeoutError:
+        raise DeviceError(
+            f"{hop.name} does not answer within {hop.timeout:g} s", hint=f"is it switched on? try: ping {hop.host}"
+        ) from None
+    except OSError as fault:
+        raise DeviceError(
+            f"{hop.name} cannot be reached: {fault.strerror}",
+            details=str(fault),
+            hint="check the address and the port, and that an SSH server runs there",
+        ) from fault
+    # A command is several small packets, which Nagle's algorithm would hold back for 40 ms each.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if keepalive and hasattr(socket, "TCP_USER_TIMEOUT"):
+        # paramiko never looks for the answer to its signs of life; the kernel does.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * keepalive)
+    return sock
+
+
+def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib.ExitStack) -> Wire:
+    """Return something to send bytes to a server with: through the previous one, a command, or directly.
+
+    Args:
+        hop: The server.
+        previous: The connection to the one before it.
+        options: Time limits.
+        stack: What is closed with the connection.
+
+    Raises:
+        DeviceError: It cannot be reached.
+    """
+    if hop.proxy_command:
+        log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        wire = Wire(_proxied(hop, log), options.stall_timeout, log)
+    else:
+        wire = Wire(_tunnel(hop, previous) if previous else _tcp(hop, options.keepalive), options.stall_timeout)
+    stack.callback(wire.close)
+    return wire
+
+
+def _tunnel(hop: Hop, previous: Any) -> Any:
+    try:
+        return previous.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=hop.timeout)
+    except BROKEN as fault:
+        raise DeviceError(
+            f"{hop.via} cannot reach {hop.name}",
+            details=getattr(fault, "text", "") or words_of(fault),
+            hint="check the address as seen from the jump host, and that it allows TCP forwarding",
+        ) from fault
+
+
+def _proxied(hop: Hop, log: IO[bytes]) -> socket.socket:
+    words = in_shell(f"exec {hop.proxy_command}")  # as `ssh` does: for a single program no shell stays behind
+    try:
+        return process.attach(words, log)
+    except OSError as fault:
+        raise DeviceError(f"ProxyCommand {words[0]}: {fault.strerror}", details=shlex.join(words)) from fault
+
+
+def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
+    """Agree on keys and check the server's; no byte that is ours has been sent when this returns or raises.
+
+    Raises:
+        VerificationError: Its key is not known here, or not the one that is.
+        DeviceError: It is no SSH server, or none that we understand.
+    """
+    policy = HostKeyPolicy(hop)
+    security = transport.get_security_options()
+    security.ciphers = _CIPHERS
+    security.key_types = policy.order(security.key_types)
+    transport.banner_timeout = transport.handshake_timeout = hop.timeout
+    done = threading.Event()
+    started = time.monotonic()
+    transport.start_client(event=done)
+    if not done.wait(hop.timeout + 1) or not transport.is_active():
+        late = time.monotonic() - started >= hop.timeout
+        raise _no_ssh(transport.get_exception() or EOFError(), wire, hop, late=late)
+    policy.verify(transport.get_remote_server_key())
+
+
+def _no_ssh(fault: Exception, wire: Wire, hop: Hop, *, late: bool) -> DeviceError:
+    """Return the error for a server that did not get as far as to show its key."""
+    if wire.greeting and not wire.greeting.startswith(b"SSH-"):
+        said = wire.greeting.decode(errors="replace").splitlines()[0]
+        return DeviceError(f"{hop.name} is no SSH server", details=f"it says: {said!r}", hint="check the port")
+    if hop.proxy_command and not wire.greeting:
+        return DeviceError(
+            f"the ProxyCommand of {hop.alias} reaches no SSH server" + (f" within {hop.timeout:g} s" if late else ""),
+            details=f"{hop.proxy_command}\n{wire.complaints()}".strip(),
+            hint=f"try it as `ssh` runs it: {shlex.join(in_shell(f'exec {hop.proxy_command}'))}",
+        )
+    if late:
+        return DeviceError(
+            f"{hop.name} accepts connections but does not answer within {hop.timeout:g} s",
+            hint="is it an SSH server, and not overloaded? restart sshd on the device, or check the port",
+        )
+    if not wire.greeting:
+        return DeviceError(
+            f"{hop.name} hangs up before it greets",
+            details=words_of(fault),
+            hint="is it an SSH server? if it is, it may have too many connections (MaxStartups) or block this host",
+        )
+    return DeviceError(
+        f"{hop.name} and this host agree on no keys", details=words_of(fault), hint="update the device's SSH server"
+    )

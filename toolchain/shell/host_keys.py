@@ -1,0 +1,139 @@
+"""Which host keys are trusted: those in known_hosts files, and no others."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from toolchain.errors import InputError, VerificationError
+from toolchain.shell.config import Hop
+
+
+@dataclass(frozen=True)
+class _KnownKey:
+    """One line of a known_hosts file."""
+
+    marker: str
+    patterns: str
+    kind: str
+    blob: bytes
+    place: tuple[Path, int]
+
+
+def _known_keys(path: Path) -> Iterator[_KnownKey]:
+    """Yield the usable lines of a known_hosts file; one that does not exist holds no keys."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return
+    except OSError as fault:
+        raise InputError(f"cannot read the known host keys {path}: {fault.strerror}") from fault
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) >= 3 and not words[0].startswith("#"):  # noqa: PLR2004 - names, key type, key
+            with contextlib.suppress(binascii.Error):
+                yield _KnownKey(marker, words[0], words[1], base64.b64decode(words[2]), (path, number))
+
+
+def _matches(patterns: str, name: str) -> bool:
+    """Tell whether a known_hosts name field covers a host: names, wildcards, negations or one hash."""
+    matched = False
+    for pattern in patterns.split(","):
+        wild = re.escape(pattern.removeprefix("!").lower()).replace(r"\*", ".*").replace(r"\?", ".")
+        if pattern.startswith("|1|"):
+            with contextlib.suppress(ValueError, AssertionError):  # it is no hash
+                matched |= hmac.compare_digest(paramiko.HostKeys.hash_host(name, pattern), pattern)
+        elif re.fullmatch(wild, name):
+            if pattern.startswith("!"):
+                return False
+            matched = True
+    return matched
+
+
+class HostKeyPolicy:
+    """Accepts the keys that known_hosts files hold for a server, and no others; it never adds one."""
+
+    def __init__(self, hop: Hop) -> None:
+        self._hop = hop
+        known = [key for path in hop.known_hosts for key in _known_keys(path)]
+        mine = [key for key in known if _matches(key.patterns, hop.key_name)]
+        self._trusted = [key for key in mine if not key.marker]
+        self._revoked = [key for key in mine if key.marker == "@revoked"]
+
+    def order(self, offered: Sequence[str]) -> list[str]:
+        """Return our key types with the known ones first, so that the server proves itself with one of those."""
+        kinds = {key.kind for key in self._trusted}
+        return sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)
+
+    def verify(self, key: Any) -> None:
+        """Raise a VerificationError unless the key is known and not revoked."""
+        blob = key.asbytes()
+        what = f"{self._hop.key_name} has the {key.get_name()} host key {key.fingerprint}"
+        revoked = [known for known in self._revoked if known.blob == blob]
+        if revoked:
+            raise VerificationError(
+                f"{what}, which is revoked",
+                details=f"revoked at {_places(revoked)}",
+                hint="do not use this device; give it a new host key",
+            )
+        if any(known.blob == blob for known in self._trusted):
+            return
+        commands = self._commands(key)
+        if not self._trusted:
+            raise VerificationError(
+                f"{what}, which is not known here",
+                details=f"looked in {', '.join(str(path) for path in self._hop.known_hosts)}",
+                hint=f"compare it with the one the device itself shows; to trust it:\n{commands}",
+            )
+        raise VerificationError(
+            f"{what}, which is not the key known for it: the device was set up anew, or somebody is in between",
+            details=f"the known key stands at {_places(self._trusted)}",
+            hint=f"compare it with the one the device itself shows; to replace the known one:\n{commands}",
+        )
+
+    def _commands(self, key: Any) -> str:
+        name = shlex.quote(self._hop.key_name)
+        files = dict.fromkeys(known.place[0] for known in self._trusted)
+        remove = [f"ssh-keygen -f {shown(path)} -R {name}" for path in files]
+        target = self._hop.known_hosts[0] if self._hop.known_hosts else Path.home() / ".ssh" / "known_hosts"
+        indirect = self._hop.jumps or self._hop.proxy_command
+        return "\n".join([*remove, self._ask(target) if indirect else self._scan(key, target)])
+
+    def _scan(self, key: Any, target: Path) -> str:
+        """Return the command that fetches the key and trusts it."""
+        hop = self._hop
+        kind = key.get_name().removeprefix("ssh-").partition("-")[0]
+        scan = f"ssh-keyscan -p {hop.port} -t {kind} {shlex.quote(hop.host)}"
+        if hop.key_alias:
+            scan += f" | sed {shlex.quote(f's/^[^ ]*/{hop.key_name}/')}"
+        folder = "" if target.parent.exists() else f"mkdir -p -m 700 {shown(target.parent)} && "
+        return f"{folder}{scan} >> {shown(target)}"
+
+    def _ask(self, target: Path) -> str:
+        """Return the ssh command that asks whether to trust the key: ssh-keyscan cannot go through other hosts."""
+        hop = self._hop
+        words = ["ssh", *(["-F", str(hop.config_file)] if hop.config_file else [])]
+        words += ["-o", "StrictHostKeyChecking=ask", "-o", f'UserKnownHostsFile="{target}"']
+        words += ["-J", ",".join(hop.jumps)] if hop.jumps else []
+        return shlex.join([*words, "-p", str(hop.port), f"{hop.user}@{hop.alias}", "true"])
+
+
+def shown(path: Path) -> str:
+    """Return a path as one would type it."""
+    home = Path.home()
+    return f"~/{shlex.quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else shlex.quote(str(path))
+
+
+def _places(keys: Sequence[_KnownKey]) -> str:
+    return ", ".join(f"{path}:{line}" for path, line in (key.place for key in keys))

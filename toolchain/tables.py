@@ -1,0 +1,62 @@
+"""Tables as data: what is shown in rows; who prints them knows how wide the reader's screen is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text.
+
+    Attributes:
+        rows: The rows, each as long as the others.
+        head: Names of the columns; empty if the first cell of each row is its name.
+        numbers: Places of the columns that hold numbers, which are aligned to the right.
+        spare: Places of the columns that a narrow screen can do without, the most dispensable one first.
+    """
+
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+    numbers: Sequence[int] = ()
+    spare: Sequence[int] = ()
+
+    @property
+    def lines(self) -> list[Sequence[str]]:
+        """The rows, below the head if there is one."""
+        return [self.head, *self.rows] if self.head else list(self.rows)
+
+    def without(self, place: int) -> Table:
+        """Return the table without one of its columns."""
+
+        def cut(row: Sequence[str]) -> tuple[str, ...]:
+            return (*row[:place], *row[place + 1 :])
+
+        def moved(places: Sequence[int]) -> tuple[int, ...]:
+            return tuple(one - (one > place) for one in places if one != place)
+
+        return Table([cut(row) for row in self.rows], cut(self.head), moved(self.numbers), moved(self.spare))
+
+    def __str__(self) -> str:
+        """Align the cells in columns, two spaces apart, as wide as they are."""
+        widths = [max(map(len, column)) for column in zip(*self.lines, strict=True)]
+        return "\n".join("  ".join(self._aligned(line, widths)).rstrip() for line in self.lines)
+
+    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
+        pairs = enumerate(zip(line, widths, strict=True))
+        return [cell.rjust(width) if place in self.numbers else cell.ljust(width) for place, (cell, width) in pairs]
+
+
+Shown = str | Table | Sequence[str | Table]
+"""What a person is shown: lines, a table, or several of them below each other."""
+
+
+def parts(shown: Shown) -> list[str | Table]:
+    """Return the texts and tables that something consists of."""
+    return [shown] if isinstance(shown, str | Table) else list(shown)
+
+
+def plain(shown: Shown) -> str:
+    """Write it for a file or a pipe, whatever its width."""
+    return "\n".join(map(str, parts(shown)))

@@ -1,0 +1,228 @@
+"""The processes that compile candidates: started, asked, ended at a deadline, and replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from toolchain import process
+from toolchain.errors import BuildError
+from toolchain.tuning.build.worker import receive, send
+
+# Without -P a file in the user's folder that is called like a module would be run instead of it.
+_COMMAND = (sys.executable, "-P", "-m", "toolchain.tuning.build.worker")
+_ENVIRONMENT = {"TVM_NUM_THREADS": "1"}
+_START_TIMEOUT_S = 180.0
+_STARTS = 3
+# LLVM and TVM keep some of what every module takes.
+_MOST_JOBS = 500
+_MOST_BYTES = 2 * 2**30
+
+_T = TypeVar("_T")
+
+
+class Worker:
+    """One process, which does one job after the other.
+
+    Args:
+        target: TVM target as JSON text.
+        log: File for what it prints.
+    """
+
+    def __init__(self, target: str, log: Path) -> None:
+        self._log = log
+        self._jobs = 0
+        self._rss_bytes = 0
+        self._is_ready = False
+        self._is_late = threading.Event()
+        self._process = process.serve(_COMMAND, log=log, env=_ENVIRONMENT)
+        with contextlib.suppress(BrokenPipeError):  # that it has ended is found when it is first asked
+            send(self._streams[0], {"target": target})
+
+    @property
+    def pid(self) -> int:
+        """Its process ID, which is its process group's too."""
+        return self._process.pid
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether another one is to take its place: it has ended, or has done enough."""
+        ended = self._process.poll() is not None or self._is_late.is_set()
+        return ended or self._jobs >= _MOST_JOBS or self._rss_bytes > _MOST_BYTES
+
+    @property
+    def _streams(self) -> tuple[Any, Any]:
+        return self._process.stdin, self._process.stdout
+
+    def wait_until_ready(self) -> bool:
+        """Wait for its first word; False if it never comes."""
+        self._is_ready = self._is_ready or self._answer(None, _START_TIMEOUT_S) is not None
+        return self._is_ready
+
+    def ask(self, job: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+        """Have a job done.
+
+        Args:
+            job: As `_build_worker` takes it.
+            timeout_s: Seconds until the process is ended.
+
+        Returns:
+            Its answer, or one with an `error` in its stead; None if it had ended before it could take the job.
+        """
+        mark = self._log.stat().st_size
+        self._jobs += 1
+        try:
+            answer = self._answer(job, timeout_s)
+        except BrokenPipeError:
+            answer = None
+            if not self._is_late.is_set():
+                return None
+        if answer is None:
+            self.kill()
+            late = f"was not compiled within {timeout_s:g} s"
+            return {"error": late if self._is_late.is_set() else self._last_words(mark)}
+        self._rss_bytes = answer["rss_bytes"]
+        found: dict[str, Any] = answer
+        return found
+
+    def _answer(self, message: dict[str, Any] | None, timeout_s: float) -> Any:
+        """Send a message, if there is one, and wait for the next answer; None if the process ends or is ended."""
+        guard = threading.Timer(timeout_s, self._expire)
+        guard.daemon = True
+        guard.start()
+        try:
+            if message is not None:
+                send(self._streams[0], message)
+            return receive(self._streams[1])
+        finally:
+            guard.cancel()
+            guard.join()  # it may be at work; only now is known whether the process has outlived this job
+
+    def _expire(self) -> None:
+        self._is_late.set()
+        process.kill_group(self._process)
+
+    def _last_words(self, mark: int) -> str:
+        """Say how the process ended, with what it printed since a place in its log."""
+        code = self._process.returncode
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        said = self._log.read_bytes()[mark:].decode(errors="replace")
+        return f"the compiler crashed: {how}\n{process.tail(said)}".strip()
+
+    def kill(self) -> None:
+        """End the process."""
+        if self._process.poll() is None:
+            process.kill_group(self._process)
+
+    def close(self) -> None:
+        """End the process and close its streams, which nobody may be using."""
+        self.kill()
+        for stream in self._streams:
+            with contextlib.suppress(BrokenPipeError):  # half a message may be left that nobody takes
+                stream.close()
+
+    def words(self) -> str:
+        """Return the last of what it printed."""
+        return process.tail(self._log.read_text(encoding="utf-8", errors="replace"))
+
+
+class Crew:
+    """Some workers, and as many threads that give them jobs; to be used in a `with` statement.
+
+    Args:
+        target: TVM target as JSON text.
+        folder: Where what they print goes.
+        count: How many there are.
+    """
+
+    def __init__(self, target: str, folder: Path, count: int) -> None:
+        self._target = target
+        self._folder = folder
+        self._count = count
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._workers: set[Worker] = set()
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="build")
+
+    def __enter__(self) -> Self:
+        """Start the workers, without waiting until they are ready."""
+        for _ in range(self._count):
+            self._idle.put(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers, and with them their jobs."""
+        with self._lock:
+            self._is_closed = True
+        for worker in self._workers:
+            worker.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process IDs of the workers."""
+        with self._lock:
+            return tuple(worker.pid for worker in self._workers)
+
+    def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
+        """Call a function, which is to use one worker, with each tuple of arguments."""
+        return self._threads.map(call, *arguments)
+
+    def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
+        """Have a job done by a worker, as soon as one is free.
+
+        Returns:
+            The answer, and the seconds that the worker took.
+
+        Raises:
+            BuildError: No worker can be started.
+        """
+        for _ in range(_STARTS):
+            with self._member() as worker:
+                start = time.monotonic()
+                answer = worker.ask(job, timeout_s)
+                if answer is not None:
+                    return answer, time.monotonic() - start
+        raise BuildError("the compiler's processes end before they are asked", details=worker.words())
+
+    @contextlib.contextmanager
+    def _member(self) -> Iterator[Worker]:
+        """Take a worker that is ready, and give it back; one that is spent is replaced."""
+        worker = self._idle.get()
+        starts = 1
+        try:
+            while worker.is_spent or not worker.wait_until_ready():
+                if starts == _STARTS:
+                    raise BuildError("the compiler's process does not start", details=worker.words())
+                worker = self._replaced(worker)
+                starts += 1
+            yield worker
+        finally:
+            self._idle.put(self._replaced(worker) if worker.is_spent else worker)
+
+    def _replaced(self, worker: Worker) -> Worker:
+        """Start another worker in the place of one; that one remains where the crew is being dismissed."""
+        with self._lock:
+            if self._is_closed:
+                return worker
+            worker.close()
+            self._workers.discard(worker)
+            return self._start()
+
+    def _start(self) -> Worker:
+        worker = Worker(self._target, self._folder / f"worker-{next(self._numbers)}.log")
+        self._workers.add(worker)
+        return worker

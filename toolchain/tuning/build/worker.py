@@ -1,0 +1,103 @@
+"""A process that compiles one candidate after the other: `python -m toolchain.tuning.build.worker`.
+
+It reads jobs from standard input and answers on standard output, each message a length and so many bytes of JSON. The
+first message is the target; the worker answers it when it is ready. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import tvm
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+from toolchain import worker
+from toolchain.backends.cpu.lowering import PIPELINE
+
+_LENGTH = struct.Struct(">Q")
+_NICER = 5
+# Of all processes the kernel shall end this one when memory runs out: it loses one candidate.
+_FIRST_TO_GO = "1000"
+_ERROR_CHARACTERS = 2000
+# By then whoever set the deadline has ended the worker, unless he is gone.
+_GRACE_S = 5.0
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write one message."""
+    data = json.dumps(message).encode()
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read one message; None where the stream ends, be it in the middle of one."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    size = int(_LENGTH.unpack(head)[0])
+    data = stream.read(size)
+    return json.loads(data) if len(data) == size else None
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    jobs, answers = worker.streams()
+    _be_humble()
+    worker.end_with_input(jobs)
+    target = tvm.ir.load_json(receive(jobs)["target"])
+    send(answers, {})
+    while (job := receive(jobs)) is not None:
+        send(answers, _answer(job, target))
+
+
+def _be_humble() -> None:
+    os.nice(_NICER)
+    worker.leave_no_core()
+    with contextlib.suppress(OSError):  # a hardened container shows /proc read-only
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+
+
+def _answer(job: dict[str, Any], target: tvm.target.Target) -> dict[str, Any]:
+    """Do one job; the kernel ends the worker if it takes far too long and nobody has ended it."""
+    signal.setitimer(signal.ITIMER_REAL, job["timeout_s"] + _GRACE_S)
+    try:
+        objects = _compile(job["module"], target, Path(job["folder"]))
+        answer: dict[str, Any] = {"objects": [os.fspath(path) for path in objects]}
+    except Exception as fault:  # noqa: BLE001 - the compiler's passes raise whatever they trip over, of any class
+        text = f"{type(fault).__name__}: {fault}".strip()
+        answer = {"error": text[-_ERROR_CHARACTERS:]}
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    return {**answer, "rss_bytes": _rss_bytes()}
+
+
+def _compile(text: str, target: tvm.target.Target, folder: Path) -> Sequence[Path]:
+    """Compile a scheduled TIR module into object files in a folder."""
+    module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(text))
+    made: list[Path] = []
+
+    def keep(_output: str, objects: Sequence[str], **_options: Any) -> None:
+        made.extend(map(Path, objects))
+
+    folder.mkdir()
+    pipeline = PIPELINE if target.kind.name == "llvm" else "default"  # as `compile.executable` does it
+    executable = tvm.compile(module, target=target, tir_pipeline=pipeline)
+    executable.export_library(os.fspath(folder / "unused.so"), fcompile=keep, workspace_dir=os.fspath(folder))
+    return made
+
+
+def _rss_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""How well a board is: when it is given no more trials, when it is tried again, and when its clock has slowed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a board is no longer trusted, and how long everything may take.
+
+    Attributes:
+        open_s: Seconds that a board may take to open a session; with a tracker, to become free.
+        upload_bytes_s: Bytes per second that the slowest link carries.
+        slack_s: Seconds added to every upload; three times as many on an emulated board.
+        grace_s: Seconds that a server has to tell of the end of a session's time before it is cut off.
+        answer_s: Seconds that a board server may take to answer a greeting, which it does also while it is busy.
+        canary_s: Seconds that a canary may take.
+        canary_ms: Milliseconds that a canary keeps the board busy.
+        canary_trials: Trials after which a canary is due.
+        canary_every_s: Seconds after which one is due, even if there were fewer trials.
+        failures: Failures in a row that quarantine a board.
+        probe_s: First and longest pause in seconds before a lost board is tried again.
+        patience_s: Seconds without any board after which the trials that wait are given up.
+        boards_lost: Boards that a candidate may take down before it is called a killer.
+        slower: Share by which a canary may be slower than the board's best.
+        hot_c: Temperature in degrees Celsius at which a board throttles or is about to.
+        cool_s: First and longest pause in seconds of a board that cools down.
+        cool_total_s: Seconds of cooling after which a board that stays slow is taken as it is.
+        again: Times that a trial is measured again because its board had throttled.
+        spread: Ratio of the slowest to the fastest sample beyond which samples are taken again.
+    """
+
+    open_s: float = 60.0
+    upload_bytes_s: float = 1e6
+    slack_s: float = 3.0
+    grace_s: float = 5.0
+    answer_s: float = 5.0
+    canary_s: float = 15.0
+    canary_ms: int = 30
+    canary_trials: int = 20
+    canary_every_s: float = 10.0
+    failures: int = 3
+    probe_s: tuple[float, float] = (1.0, 15.0)
+    patience_s: float = 120.0
+    boards_lost: int = 3
+    slower: float = 0.10
+    hot_c: float = 80.0
+    cool_s: tuple[float, float] = (1.0, 60.0)
+    cool_total_s: float = 300.0
+    again: int = 2
+    spread: float = 1.5
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """What a canary says of a board.
+
+    Attributes:
+        place: Where it was taken: a tracker may give any of several boards.
+        seconds: Time of a fixed amount of work; None where the server has no canary.
+        celsius: Temperature of the board; None where it does not tell.
+    """
+
+    place: str
+    seconds: float | None = None
+    celsius: float | None = None
+
+
+class Health:
+    """What is known of the health of one place. It belongs to one thread.
+
+    Args:
+        rules: When a board is no longer trusted.
+        steady: Whether its clock means anything; that of an emulator does not.
+    """
+
+    def __init__(self, rules: Rules, *, steady: bool) -> None:
+        self._rules = rules
+        self._steady = steady
+        self._best: dict[str, float] = {}
+        self._trials = 0
+        self._last = -float("inf")
+        self.failures = 0
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it has failed so often in a row that others should know."""
+        return self.failures >= self._rules.failures
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until a lost board is worth a try."""
+        first, longest = self._rules.probe_s
+        return float(min(first * 2 ** max(self.failures - self._rules.failures, 0), longest))
+
+    def count(self) -> None:
+        """Note one more trial."""
+        self._trials += 1
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a canary."""
+        tired = self._trials >= self._rules.canary_trials
+        return self._steady and (tired or now - self._last >= self._rules.canary_every_s)
+
+    def holds(self, place: str) -> bool:
+        """Whether a result counts only once the next canary is well."""
+        return self._steady and place in self._best
+
+    def fault(self, pulse: Pulse) -> str:
+        """Say what is wrong with the clock of a board; nothing if it is well."""
+        if not self._steady:
+            return ""
+        if pulse.celsius is not None and pulse.celsius >= self._rules.hot_c:
+            return f"{pulse.celsius:.0f} C"
+        best = self._best.get(pulse.place)
+        if pulse.seconds is None or best is None or pulse.seconds <= best * (1 + self._rules.slower):
+            return ""
+        return f"{100 * (pulse.seconds / best - 1):.0f} % slower than its best"
+
+    def well(self, pulse: Pulse, now: float) -> None:
+        """Note a canary that was well."""
+        self._trials, self._last = 0, now
+        if pulse.seconds is not None:
+            self._best[pulse.place] = min(pulse.seconds, self._best.get(pulse.place, pulse.seconds))
+
+    def accept(self, pulse: Pulse, now: float) -> None:
+        """Take a board's present speed for its best."""
+        if pulse.seconds is not None:
+            self._best[pulse.place] = pulse.seconds
+        self.well(pulse, now)

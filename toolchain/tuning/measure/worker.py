@@ -1,0 +1,358 @@
+"""One place at work: takes trials, runs them, and decides whose fault it was when one fails.
+
+Our own board server tells in words how a session ended: that the kernel crashed it, or used up its time. If it tells,
+and the board is well afterwards, it is the candidate's fault. If it says nothing, the board or the way to it was lost,
+also if both are back a moment later: the trial is run again. TVM's own server never tells; there only the state of the
+board afterwards counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolchain import rpc
+from toolchain.errors import BusyError, DeviceError, ToolchainError, VerificationError
+from toolchain.rpc import CallError, Session
+from toolchain.rpc.places import Place
+from toolchain.tuning.measure import trial as measure_session
+from toolchain.tuning.measure.events import Event, Kind, Observer
+from toolchain.tuning.measure.health import Health, Pulse, Rules
+from toolchain.tuning.measure.jobs import Job, Jobs
+from toolchain.tuning.measure.trial import Failure, Samples
+from toolchain.tuning.trials import Measured, Options, Trial
+
+_IDLE_S = 1.0
+_EMULATED_SLOWER = 3
+
+
+class _LostError(Exception):
+    """The board is gone, and no trial is to blame."""
+
+    def __init__(self, fault: str, *, hopeless: bool = False) -> None:
+        super().__init__(fault)
+        self.hopeless = hopeless
+
+
+class _SlowError(Exception):
+    """The board's clock is slow; the trial has not begun."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a trial went: its samples, or the failure; and the session that it had."""
+
+    session: Session
+    samples: Samples
+    failure: Failure | None
+    seconds: float
+
+
+class Worker:
+    """The thread of one place.
+
+    Args:
+        place: The place.
+        jobs: Where trials come from.
+        options: How they are measured.
+        rules: When the board is no longer trusted.
+        observer: Is told what happens.
+    """
+
+    def __init__(self, place: Place, jobs: Jobs, options: Options, rules: Rules, observer: Observer) -> None:
+        self._place = place
+        self._jobs = jobs
+        self._options = options
+        self._rules = rules
+        self._observer = observer
+        self._health = Health(rules, steady=not place.emulated)
+        self._held: list[tuple[Job, Measured]] = []
+        self._stop = threading.Event()
+        self._session: Session | None = None
+        self._stock_told = False
+        self._thread = threading.Thread(target=self._run, name=f"measure-{place.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take trials."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the work, a running trial included; does not wait for it."""
+        self._stop.set()
+        session = self._session
+        if session is not None:
+            session.cut()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the thread has ended; return whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _tell(self, kind: Kind, detail: str = "", trial: Trial | None = None, measured: Measured | None = None) -> None:
+        self._observer(Event(kind, self._place.name, detail, trial, measured))
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as fault:  # noqa: BLE001 - those who wait must learn of any error; here nobody would
+            self._jobs.break_off(fault)
+            for job, _ in self._held:
+                job.fail(fault)
+        for job, _ in self._held:
+            job.future.cancel()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            if self._health.failures:
+                self._probe()
+            elif job := self._jobs.take(0.0 if self._held else _IDLE_S):
+                self._serve(job)
+            elif self._held:
+                self._settle()
+
+    # --- trials ---
+
+    def _serve(self, job: Job) -> None:
+        try:
+            outcome = self._attempt(job)
+        except _SlowError as fault:
+            self._jobs.put_back(job)
+            self._cool(str(fault))
+        except _LostError as fault:
+            self._jobs.put_back(job)
+            self._lose(fault)
+        except (ToolchainError, OSError) as fault:  # the options do not fit, or the library is not there
+            job.fail(fault)
+        except BaseException as fault:
+            job.fail(fault)
+            raise
+        else:
+            self._conclude(job, outcome)
+            self._stop.wait(self._options.cooldown_s)
+
+    def _attempt(self, job: Job) -> _Outcome:
+        rules = self._rules
+        slack = rules.slack_s * (_EMULATED_SLOWER if self._place.emulated else 1)
+        upload_s = job.trial.library.stat().st_size / rules.upload_bytes_s + slack
+        session_s = upload_s + self._options.timeout_s
+        with self._session_for(rules.open_s, session_s) as session:
+            self._check(session)
+            job.attempts += 1
+            self._tell("started", trial=job.trial)
+            start = time.monotonic()
+            samples: Samples = ()
+            failure = None
+            try:
+                with rpc.deadline(session, session_s + rules.grace_s):
+                    samples = measure_session.measured(
+                        session, job.trial, self._options, rules.spread, self._options.timeout_s
+                    )
+            except VerificationError as fault:
+                raise _LostError(_one_line(fault), hopeless=True) from fault
+            except (CallError, DeviceError) as fault:
+                failure = measure_session.failure(fault)
+            if samples and min(samples) <= 0:
+                failure = Failure("refused", "the kernel takes no time at all", told=True)
+            return _Outcome(session, samples, failure, time.monotonic() - start)
+
+    def _conclude(self, job: Job, outcome: _Outcome) -> None:
+        self._health.count()
+        if outcome.failure is None:
+            self._accept(job, outcome)
+        elif self._stop.is_set():  # cut by us
+            job.future.cancel()
+        else:
+            self._blame(job, outcome, outcome.failure)
+
+    def _accept(self, job: Job, outcome: _Outcome) -> None:
+        found = self._measured(job, outcome, samples_s=outcome.samples)
+        self._tell("ended", trial=job.trial, measured=found)
+        if self._health.holds(outcome.session.place) and job.again < self._rules.again:
+            self._held.append((job, found))
+        else:
+            job.deliver(found)
+
+    def _blame(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
+        may_be_guilty = failure.told or outcome.session.stock
+        if not may_be_guilty:
+            self._retry(job, outcome, failure.error)  # first of all: other boards need not wait for the verdict
+        fault = self._fault_after(outcome.session)
+        if self._stop.is_set():
+            job.future.cancel()
+        elif may_be_guilty and fault:
+            self._retry(job, outcome, str(fault))
+        elif may_be_guilty:
+            self._reject(job, outcome, failure)
+        if fault:
+            self._lose(fault)
+        elif not may_be_guilty:
+            self._tell("lost", f"{failure.error}; it is well again", job.trial)
+
+    def _retry(self, job: Job, outcome: _Outcome, fault: str) -> None:
+        """Let another board try a trial, unless it has taken down too many."""
+        job.lost += 1
+        if job.lost < self._rules.boards_lost:
+            self._jobs.put_back(job)
+        else:
+            words = f"took {job.lost} boards down, the last one was {self._place.name}: {fault}"
+            self._reject(job, outcome, Failure("crash", words, told=False))
+
+    def _reject(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
+        found = self._measured(job, outcome, cause=failure.cause, error=failure.error)
+        self._tell("ended", trial=job.trial, measured=found)
+        job.deliver(found)
+
+    def _measured(self, job: Job, outcome: _Outcome, **what: object) -> Measured:
+        known = {"board": self._place.name, "attempts": job.attempts, "seconds": outcome.seconds}
+        return Measured(**{"samples_s": (), **known, **what})  # type: ignore[arg-type]
+
+    # --- the board ---
+
+    @contextlib.contextmanager
+    def _session_for(self, open_s: float, session_s: float) -> Iterator[Session]:
+        try:
+            session = self._place.open(open_s, session_s, self._stop)
+        except (DeviceError, VerificationError) as fault:
+            # Neither will be another one by itself: a board of another kind, nor one that was given to somebody else.
+            raise _LostError(_one_line(fault), hopeless=isinstance(fault, VerificationError | BusyError)) from fault
+        self._session = session
+        self._greet(session)
+        try:
+            with session:
+                if self._stop.is_set():
+                    raise _LostError("the pool is closed")
+                yield session
+        finally:
+            self._session = None
+
+    def _greet(self, session: Session) -> None:
+        if session.stock and not self._stock_told:
+            self._stock_told = True
+            self._tell("stock", "TVM's own RPC server: its versions are unknown, and a crash may take it down")
+
+    def _pulse(self, session: Session) -> Pulse:
+        """Take the board's pulse; one that seems slow is taken twice, for it may have been busy for a moment."""
+        try:
+            with rpc.deadline(session, self._rules.canary_s):
+                first = measure_session.pulse(session, self._rules.canary_ms)
+                if not self._health.fault(first):
+                    return first
+                return measure_session.pulse(session, self._rules.canary_ms)
+        except (CallError, DeviceError, VerificationError) as fault:
+            hopeless = isinstance(fault, VerificationError)
+            raise _LostError(f"its canary fails: {_one_line(fault)}", hopeless=hopeless) from fault
+
+    def _check(self, session: Session) -> None:
+        """Before a trial, if it is time: is the clock what it was?"""
+        if self._health.due(time.monotonic()):
+            self._judge(self._pulse(session))
+
+    def _judge(self, pulse: Pulse) -> None:
+        fault = self._health.fault(pulse)
+        if fault:
+            raise _SlowError(fault)
+        self._health.well(pulse, time.monotonic())
+        self._release()
+
+    def _release(self) -> None:
+        """Let the results that were held back count."""
+        for job, found in self._held:
+            job.deliver(found)
+        self._held.clear()
+
+    def _settle(self) -> None:
+        """Nothing is left to do: see at once whether the last results count."""
+        try:
+            self._judge(self._canary())
+        except _SlowError as fault:
+            self._cool(str(fault))
+        except _LostError as fault:
+            self._lose(fault)
+
+    def _canary(self) -> Pulse:
+        with self._session_for(self._rules.open_s, 2 * self._rules.canary_s) as session:
+            self._send_something(session)
+            return self._pulse(session)
+
+    def _send_something(self, session: Session) -> None:
+        try:
+            with rpc.deadline(session, self._rules.canary_s):
+                measure_session.send_something(session)
+        except (CallError, DeviceError, VerificationError) as fault:
+            hopeless = isinstance(fault, VerificationError)
+            raise _LostError(f"it takes no file: {_one_line(fault)}", hopeless=hopeless) from fault
+
+    def _fault_after(self, session: Session) -> _LostError | None:
+        """Say what is wrong with the board after a failed trial; None if it is well."""
+        if not session.stock and not session.answers(self._rules.answer_s):
+            return _LostError(f"the board server at {session.place} does not answer")
+        try:
+            self._canary()
+        except _LostError as fault:
+            return fault
+        return None
+
+    def _lose(self, fault: _LostError) -> None:
+        if self._stop.is_set():
+            return
+        self._release()  # the board was well when it was last heard
+        self._health.failures += 1
+        self._jobs.lost(self._place.name, str(fault), hopeless=fault.hopeless)
+        if self._health.failures == self._rules.failures:
+            self._tell("quarantined", f"after {self._rules.failures} failures in a row: {fault}")
+        elif not self._health.quarantined:
+            self._tell("lost", str(fault))
+
+    def _probe(self) -> None:
+        """Wait a while, then see whether the lost board is well again."""
+        end = time.monotonic() + self._health.pause_s
+        while not self._stop.is_set() and (left := end - time.monotonic()) > 0:
+            self._jobs.give_up()
+            self._stop.wait(min(left, _IDLE_S))
+        if self._stop.is_set():
+            return
+        try:
+            self._canary()
+        except _LostError as fault:
+            self._lose(fault)
+        else:
+            self._health.failures = 0
+            self._jobs.found(self._place.name)
+            self._tell("back")
+
+    def _cool(self, fault: str) -> None:
+        """Rest until the board is as fast as it was; what was measured since it last was, is measured again."""
+        for job, _ in self._held:
+            job.again += 1
+            self._jobs.put_back(job)
+        self._held.clear()
+        pause, longest = self._rules.cool_s
+        rested = 0.0
+        while not self._stop.is_set():
+            self._tell("cooling", f"{fault}; it rests {pause:g} s")
+            self._stop.wait(pause)
+            rested += pause
+            pause = min(2 * pause, longest)
+            try:
+                pulse = self._canary()
+            except _LostError as lost:
+                self._lose(lost)
+                return
+            fault = self._health.fault(pulse)
+            if not fault:
+                self._health.well(pulse, time.monotonic())
+                self._tell("cooled", f"after {rested:g} s")
+                return
+            if rested >= self._rules.cool_total_s:
+                self._health.accept(pulse, time.monotonic())
+                self._tell("slower", f"{fault} after {rested:g} s of rest; this is its speed from now on")
+                return
+
+
+def _one_line(fault: Exception) -> str:
+    if isinstance(fault, ToolchainError) and fault.details:
+        return f"{fault.message}: {fault.details.strip().splitlines()[-1]}"
+    return str(fault).strip().splitlines()[-1] if str(fault).strip() else type(fault).__name__

@@ -1,0 +1,374 @@
+"""A report of one tuning run: as a live table, as a table at its end, as JSON and as a page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolchain.tables import Table
+from toolchain.tuning.report import page, plot
+
+SCHEMA_VERSION = 1
+
+_OK = "ok"
+_NOTHING = "-"
+_NAME_WIDTH = 36
+_WHOLE_MS = 1000.0
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """How far one task is.
+
+    Attributes:
+        id: Its number.
+        name: Name of its function.
+        operator: What most of its work is.
+        shape: Its arguments' shapes.
+        weight: How many times the model calls it.
+        gflop: Billions of floating-point operations of one call.
+        trials: Trials with a result.
+        failed: How many of them have no latency.
+        best_s: Best latency of one call in seconds; None if there is none yet.
+        done: Whether nothing is left to try.
+        untuned_s: Best latency of one call as it is where nothing was tuned; None if that was not measured.
+    """
+
+    id: int
+    name: str
+    operator: str
+    shape: str
+    weight: int
+    gflop: float
+    trials: int
+    failed: int
+    best_s: float | None
+    done: bool
+    untuned_s: float | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as untuned it is."""
+        return self.untuned_s / self.best_s if self.untuned_s and self.best_s else None
+
+    @property
+    def gflops(self) -> float | None:
+        """Billions of floating-point operations in a second at its best."""
+        return self.gflop / self.best_s if self.best_s else None
+
+    @property
+    def total_s(self) -> float | None:
+        """Seconds of all its calls in one run of the model."""
+        return None if self.best_s is None else self.weight * self.best_s
+
+
+@dataclass(frozen=True)
+class Point:
+    """The estimate at one moment: seconds since the run began, trials so far, seconds of one run of the model."""
+
+    seconds: float
+    trials: int
+    estimated_s: float
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """What one board did: trials, those of them that failed, and how often it was quarantined."""
+
+    name: str
+    trials: int
+    failed: int
+    quarantines: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Where a run is.
+
+    Attributes:
+        estimated_s: Seconds of one run of the model, estimated; None while a task has no latency.
+        trials: Trials so far.
+        planned: Trials of the whole run.
+        seconds: Seconds since it began.
+        eta_s: Seconds until it ends; None if that cannot be said.
+        next_id: The task that is searched now; None if there is none.
+    """
+
+    estimated_s: float | None
+    trials: int
+    planned: int
+    seconds: float
+    eta_s: float | None = None
+    next_id: int | None = None
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """Everything a tuning run found out.
+
+    Attributes:
+        model: Model name.
+        board: Board type.
+        emulated: Whether the times are an emulator's.
+        target: TVM's target as plain values.
+        tuner: Search strategy.
+        seed: Seed of the search.
+        options: How candidates were measured.
+        trials: Trials with a result.
+        resumed: How many of them an earlier part of the run made.
+        causes: Trials by outcome: `ok`, or why there is no latency.
+        seconds: Seconds of the run.
+        shares: Seconds of it by what they were spent on.
+        tasks: The tasks.
+        points: The estimate over time; it only falls.
+        boards: The boards.
+    """
+
+    model: str
+    board: str
+    emulated: bool
+    target: Mapping[str, Any]
+    tuner: str
+    seed: int
+    options: Mapping[str, Any]
+    trials: int
+    resumed: int
+    causes: Mapping[str, int]
+    seconds: float
+    shares: Mapping[str, float]
+    tasks: tuple[TaskRow, ...]
+    points: tuple[Point, ...]
+    boards: tuple[BoardRow, ...]
+
+    @property
+    def estimated_s(self) -> float | None:
+        """Seconds of one run of the model, estimated from the best latencies; None if a task has none."""
+        return _sum([row.total_s for row in self.tasks])
+
+    @property
+    def untuned_s(self) -> float | None:
+        """Seconds of one run of the model where nothing was tuned, from the same run; None if a task lacks its own."""
+        return _sum([None if row.untuned_s is None else row.weight * row.untuned_s for row in self.tasks])
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """Trials without a latency by cause."""
+        return {cause: number for cause, number in sorted(self.causes.items()) if cause != _OK and number}
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as JSON holds it: latencies in seconds, null where there is none."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": self.model,
+            "board": self.board,
+            "emulated": self.emulated,
+            "target": dict(self.target),
+            "tuner": self.tuner,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "trials": {
+                "total": self.trials,
+                "resumed": self.resumed,
+                "ok": self.causes.get(_OK, 0),
+                "failed": self.failed,
+            },
+            "seconds": self.seconds,
+            "shares_s": dict(self.shares),
+            "estimated_s": self.estimated_s,
+            "untuned_s": self.untuned_s,
+            "tasks": [{**asdict(row), "gflops": row.gflops, "share": _share(row, self.tasks)} for row in self.tasks],
+            "points": [asdict(point) for point in self.points],
+            "boards": [asdict(row) for row in self.boards],
+        }
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known and len(known) == len(parts) else None
+
+
+def _share(row: TaskRow, rows: Sequence[TaskRow]) -> float | None:
+    """Return a task's part of the time of all that have a latency."""
+    total = sum(other.total_s or 0.0 for other in rows)
+    return None if row.total_s is None or not total else row.total_s / total
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def live(rows: Sequence[TaskRow], totals: Totals) -> list[str | Table]:
+    """Return the tasks of a run that goes on, with a last line of totals.
+
+    Latencies are the best so far: of one call, and of all the calls in one run of the model.
+    """
+    return [_task_table(rows), _footer(totals)]
+
+
+_TASK_COLUMNS = ("ID", "Task", "Latency (ms)", "GFLOPS", "Trials", "Failed", "Weight", "Total (ms)", "Share", "Done")
+_NUMBERS = (0, *range(2, 9))
+_SPARE = (3, 6, 2, 5, 9)
+
+
+def _task_table(rows: Sequence[TaskRow]) -> Table:
+    return Table([_task_cells(row, rows) for row in rows], _TASK_COLUMNS, _NUMBERS, _SPARE)
+
+
+def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
+    name = row.name if len(row.name) <= _NAME_WIDTH else f"{row.name[: _NAME_WIDTH - 1]}…"
+    share = _share(row, rows)
+    return (
+        str(row.id),
+        name,
+        _cell_ms(row.best_s),
+        _NOTHING if row.gflops is None else f"{row.gflops:.2f}",
+        str(row.trials),
+        str(row.failed),
+        str(row.weight),
+        _cell_ms(row.total_s),
+        _NOTHING if share is None else f"{share:.1%}",
+        "yes" if row.done else "",
+    )
+
+
+def _footer(totals: Totals) -> str:
+    estimated = _NOTHING if totals.estimated_s is None else f"{_ms(totals.estimated_s)} ms"
+    eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
+    parts = [
+        f"Estimated total latency: {estimated}",
+        f"Trials: {totals.trials}/{totals.planned}",
+        f"Used time: {totals.seconds:.0f} s",
+        f"ETA: {eta}",
+        f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
+    ]
+    return "  ".join(parts)
+
+
+def _ms(seconds: float | None) -> str:
+    """Write milliseconds with four digits, and no fewer before the point."""
+    if seconds is None:
+        return _NOTHING
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= _WHOLE_MS else f"{value:#.4g}".rstrip(".")
+
+
+def _gain(ratio: float | None) -> str:
+    return _NOTHING if ratio is None else f"{ratio:.2f}"
+
+
+def _cell_ms(seconds: float | None) -> str:
+    """Write milliseconds so that the points of a column stand below each other."""
+    return _NOTHING if seconds is None else f"{seconds * 1e3:.4f}"
+
+
+def shown(report: TuneReport) -> list[str | Table]:
+    """Return what a person is shown of a report."""
+    head = Table([row for row in summary(report) if row[1]])
+    boards = Table([_board_cells(row) for row in report.boards], _BOARD_HEAD, numbers=[1, 2, 3])
+    return [head, "", _task_table(report.tasks), "", boards]
+
+
+_BOARD_HEAD = ("Board", "Trials", "Failed", "Quarantines")
+
+
+def _board_cells(row: BoardRow) -> tuple[str, ...]:
+    return row.name, str(row.trials), str(row.failed), str(row.quarantines)
+
+
+def summary(report: TuneReport) -> list[tuple[str, str]]:
+    """Say in rows of a name and a text what was tuned, how, and how it went; texts may be empty."""
+    mark = " (emulated)" if report.emulated else ""
+    return [
+        ("model", report.model),
+        ("board", f"{report.board}{mark}"),
+        ("target", _pairs(report.target)),
+        ("tuner", f"{report.tuner}, seed {report.seed}"),
+        ("options", _pairs(report.options)),
+        ("latency", f"{_latency_text(report)}{mark}"),
+        ("trials", _trials_text(report)),
+        ("used time", _time_text(report)),
+    ]
+
+
+def _latency_text(report: TuneReport) -> str:
+    estimated = report.estimated_s
+    if estimated is None:
+        return "no estimate: not every task has a candidate that works"
+    if report.untuned_s is None:
+        return f"{_ms(estimated)} ms estimated"
+    gain = _gain(report.untuned_s / estimated)
+    return f"{_ms(estimated)} ms estimated, {gain} times as fast as untuned ({_ms(report.untuned_s)} ms)"
+
+
+def _trials_text(report: TuneReport) -> str:
+    failed = ", ".join(f"{number} {cause}" for cause, number in report.failed.items())
+    resumed = f", {report.resumed} of them from an earlier part of the run" if report.resumed else ""
+    return f"{report.trials}{resumed}: {report.causes.get(_OK, 0)} ok" + (f", failed: {failed}" if failed else "")
+
+
+def _time_text(report: TuneReport) -> str:
+    parts = ", ".join(
+        f"{name} {seconds:.1f} s ({seconds / report.seconds:.0%})"
+        for name, seconds in report.shares.items()
+        if report.seconds
+    )
+    return f"{report.seconds:.1f} s" + (f": {parts}" if parts else "")
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# --- the page --------------------------------------------------------------------------------------------------
+
+
+def html(report: TuneReport) -> str:
+    """Render a report as one page that needs no other file, in the light or the dark as the reader has it."""
+    body = [
+        '<p><span class="mark">emulated</span></p>' if report.emulated else "",
+        page.table([], summary(report)),
+        "<h2>Estimated total latency over time</h2>",
+        _plot(report),
+        "<h2>Tasks</h2>",
+        page.table(_TASK_HEAD, _html_rows(report.tasks), numbers_from=3),
+        "<h2>Boards</h2>",
+        page.table(_BOARD_HEAD, [_board_cells(row) for row in report.boards], numbers_from=1),
+    ]
+    return page.page(f"{report.model} tuned for {report.board}", body)
+
+
+_TASK_HEAD = (
+    *("Task", "Operator", "Shapes", "Share", "Calls", "Untuned (ms)", "Tuned (ms)", "Gain"),
+    *("All calls (ms)", "GFLOPS", "Trials", "Failed"),
+)
+
+
+def _html_rows(rows: Sequence[TaskRow]) -> list[tuple[str, ...]]:
+    """Put first what takes most of the time; what has no latency yet comes last."""
+    return [_html_cells(row, rows) for row in sorted(rows, key=lambda row: -(row.total_s or 0.0))]
+
+
+def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
+    _, _, latency, gflops, trials, failed, weight, total, share, _ = _task_cells(row, rows)
+    gain = _NOTHING if row.gain is None else f"{_gain(row.gain)}x"
+    said = (f"{row.name} ({row.id})", row.operator, row.shape)
+    return (*said, share, weight, _cell_ms(row.untuned_s), latency, gain, total, gflops, trials, failed)
+
+
+def _plot(report: TuneReport) -> str:
+    if not report.points:
+        return "<p>There is no estimate: not every task has a candidate that works.</p>"
+    steps = [
+        plot.Step(
+            one.seconds / 60,
+            one.estimated_s * 1e3,
+            f"{_ms(one.estimated_s)} ms after {one.seconds / 60:.1f} min, {one.trials} trials",
+        )
+        for one in report.points
+    ]
+    untuned = None if report.untuned_s is None else report.untuned_s * 1e3
+    return plot.svg(steps, report.seconds / 60, ("minutes", "milliseconds"), ("untuned", untuned))

@@ -1,0 +1,73 @@
+"""The kernel's rule to run programs of another architecture with QEMU (binfmt_misc)."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.virtual.board import Tell
+
+_HANDLERS = {"arm64": "qemu-aarch64", "armhf": "qemu-arm"}
+_NATIVE = {"aarch64": "arm64"}
+_PACKAGE = "qemu-user-static"
+
+RULES = Path("/proc/sys/fs/binfmt_misc")
+RECIPES = Path("/usr/lib/binfmt.d")
+
+
+def fault(architecture: str) -> str:
+    """Say why programs of an architecture do not run in a container here; empty if they do."""
+    if _NATIVE.get(platform.machine()) == architecture:
+        return ""
+    rule = RULES / _HANDLERS[architecture]
+    if not rule.is_file():
+        return f"{rule} is missing: the kernel has no rule for programs of {architecture}"
+    lines = rule.read_text(encoding="utf-8").splitlines()
+    if lines[:1] != ["enabled"]:
+        return f"{rule} is switched off"
+    if not any(line.startswith("flags:") and "F" in line.removeprefix("flags:") for line in lines):
+        return f"{rule} lacks flag F, so that QEMU is not found inside a container"
+    return ""
+
+
+def ensure(architecture: str, tell: Tell) -> None:
+    """See to it that programs of an architecture run in containers; root adds the kernel's rule where it is missing.
+
+    Raises:
+        DeviceError: They do not, and this user cannot help it.
+    """
+    cause = fault(architecture)
+    if not cause:
+        return
+    handler = _HANDLERS[architecture]
+    recipe = RECIPES / f"{handler}.conf"
+    if not recipe.is_file():
+        raise DeviceError(
+            f"programs of {architecture} do not run here", details=cause, hint=f"apt-get install {_PACKAGE}"
+        )
+    if os.geteuid() != 0 or (RULES / handler).exists():
+        raise DeviceError(f"programs of {architecture} do not run here", details=cause, hint=_remedy(recipe))
+    tell(f"adding the kernel's rule for programs of {architecture} ({recipe})")
+    _register(recipe)
+    if cause := fault(architecture):
+        raise DeviceError(f"programs of {architecture} do not run here", details=cause, hint=_remedy(recipe))
+
+
+def _register(recipe: Path) -> None:
+    if not (RULES / "register").exists():
+        process.run(["mount", "-t", "binfmt_misc", "binfmt_misc", RULES], timeout=30.0, error=DeviceError)
+    try:
+        (RULES / "register").write_bytes(recipe.read_bytes())
+    except OSError as cause:
+        raise DeviceError(f"the kernel does not take {recipe}", details=str(cause)) from cause
+
+
+def _remedy(recipe: Path) -> str:
+    """Return the command that helps: where systemd is not, the rule is written by hand."""
+    rule = RULES / recipe.stem
+    mount = "" if (RULES / "register").exists() else f"mount -t binfmt_misc binfmt_misc {RULES}; "
+    removal = f"echo -1 >{rule}; " if rule.exists() else ""
+    return f"sudo sh -c '{mount}{removal}cat {recipe} >{RULES}/register'"

@@ -1,0 +1,33 @@
+"""What a worker needs, a process of the toolchain's own that answers over its standard streams."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import threading
+from typing import BinaryIO
+
+
+def streams() -> tuple[BinaryIO, BinaryIO]:
+    """Take standard input and output for messages alone; what a library prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return os.fdopen(os.dup(0), "rb"), answers
+
+
+def end_with_input(stream: BinaryIO) -> None:
+    """End at once when the other end of the input is closed, also in the middle of a job that nobody waits for."""
+    threading.Thread(target=_await_hang_up, args=(stream.fileno(),), daemon=True).start()
+
+
+def _await_hang_up(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, 0)  # hang-ups are reported unasked
+    poll.poll()
+    os._exit(0)
+
+
+def leave_no_core() -> None:
+    """Write no core file, however it ends."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
