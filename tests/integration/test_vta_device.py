@@ -263,7 +263,7 @@ def test_an_fpga_that_never_ends(board):
     start = time.monotonic()
     with pytest.raises(HarnessError) as caught:
         one.init()
-    assert 1.0 <= time.monotonic() - start < 3.0
+    assert 1.0 <= time.monotonic() - start < 30.0
     for part in ("within 1 s", "fetch 0x0c idle ready", "load 0x81 start auto-restart", "compute 0x81", "store 0x81"):
         assert part in str(caught.value)
     assert "freed" not in "".join(one.log())  # the FPGA may still write there

@@ -77,7 +77,7 @@ def test_connect_timeout(answer):
     with _listener(answer, hold=True) as host:
         fault = _fails(host, replace(OPTIONS, connect_timeout=0.5))
     assert "0.5 s" in fault.message
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 # --- ProxyCommand ---

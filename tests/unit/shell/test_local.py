@@ -37,7 +37,7 @@ def test_local_timeout(local):
     started = time.monotonic()
     with pytest.raises(DeviceError, match="did not finish"):
         local.run("sleep 300", timeout=0.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_local_push_resumes_and_counts(local, tmp_path):

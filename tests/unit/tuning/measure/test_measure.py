@@ -282,7 +282,7 @@ def test_a_board_that_says_nothing_is_cut(pool, trial):
     start = time.monotonic()
     [result] = pool(board).measure([trial()])
     assert result.attempts == 2
-    assert 0.6 <= time.monotonic() - start < 5  # three times the slack, since it is emulated
+    assert 0.6 <= time.monotonic() - start < 30  # three times the slack, since it is emulated
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -349,7 +349,7 @@ def test_without_a_board_trials_are_given_up_with_the_reasons(pool, trial):
     start = time.monotonic()
     with pytest.raises(DeviceError, match="no board is left") as caught:
         one.measure([trial()] * 3)
-    assert 0.5 <= time.monotonic() - start < 10
+    assert 0.5 <= time.monotonic() - start < 60
     assert caught.value.details == "first: first is dead\nsecond: no tracker: refused"
     assert "farm status" in caught.value.hint
 
@@ -475,7 +475,7 @@ def test_closing_cancels_what_waits_and_what_runs(pool, trial):
     until(lambda: board.runs["good"] == 1)
     start = time.monotonic()
     one.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert all(future.cancelled() for future in futures)
     assert one.submit(trial()).cancelled()
 
@@ -489,7 +489,7 @@ def test_closing_ends_the_rest_of_a_board(pool, trial):
     start = time.monotonic()
     hot.close()
     dead.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert all(future.cancelled() for future in futures)
 
 
