@@ -97,7 +97,7 @@ def whole_release(root: Path) -> str | None:
     document = (folder / "oci.json").read_bytes()
     assert files.sha256_bytes(document) == folder.name
     manifest = (folder / bundles.MANIFEST).read_bytes()
-    assert json.loads(document)["config"]["digest"] == f"sha256:{files.sha256_bytes(manifest)}"
+    assert json.loads(document)["layers"][0]["digest"] == f"sha256:{files.sha256_bytes(manifest)}"
     recorded = {name: record["sha256"] for name, record in json.loads(manifest)["files"].items()}
     found = {path.name: files.sha256_file(path) for path in folder.iterdir()}
     assert {name: found.get(name) for name in recorded} == recorded

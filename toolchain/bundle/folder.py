@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import files, outputs, tensors
-from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, read_manifest
+from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, older_schema, read_manifest
 from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
 from toolchain.errors import InputError, VerificationError
 from toolchain.tensors import Tensors
@@ -132,7 +132,9 @@ def foreign(folder: Path) -> str:
     if MANIFEST not in own:
         return f"it holds no {MANIFEST}"
     try:
-        read_manifest((folder / MANIFEST).read_bytes(), str(folder))
+        described = (folder / MANIFEST).read_bytes()
+        if older_schema(described) is None:
+            read_manifest(described, str(folder))
     except VerificationError as fault:
         return f"{fault.message}\n{fault.details}"
     return ""

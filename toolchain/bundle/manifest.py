@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -20,7 +21,7 @@ PARAMS = "params.safetensors"
 REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime gives for them
 RECORDS = "records.jsonl"  # the tuning records that were applied
 
-_SCHEMA = 1
+_SCHEMA = 2  # 1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -113,7 +114,7 @@ class Manifest:
         modelled: What a model of the board's accelerator says; None where there is none.
     """
 
-    schema: Literal[1]
+    schema: Literal[2]
     name: str
     board: str
     machine: str
@@ -148,6 +149,17 @@ class Manifest:
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+_REQUIRED = {one.name for one in fields(Manifest) if one.default is MISSING}
+
+
+def older_schema(data: bytes) -> int | None:
+    """Return the schema version of a manifest that an older toolchain wrote; None for anything else."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    found = document.get("schema") if isinstance(document, dict) and document.keys() >= _REQUIRED else None
+    return found if isinstance(found, int) and 0 < found < _SCHEMA else None
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
@@ -156,6 +168,11 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     Raises:
         VerificationError: It is not a manifest of this schema version.
     """
+    if (older := older_schema(data)) is not None:
+        raise VerificationError(
+            f"the manifest of {where} is of schema version {older}, and this toolchain reads version {_SCHEMA}",
+            hint="build it again with this toolchain, and deploy that",
+        )
     try:
         return _MANIFEST_READER.validate_json(data)
     except ValidationError as fault:

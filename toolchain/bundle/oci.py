@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import files
 from toolchain.bundle.manifest import (
     GRAPH,
     GRAPH_TEXT,
     LIBRARY,
+    MANIFEST,
     PARAMS,
     RECORDS,
     REFERENCE,
     FileRecord,
     Manifest,
 )
+from toolchain.errors import VerificationError
 
 _VENDOR = "application/vnd.edge-toolchain"
 ARTIFACT = f"{_VENDOR}.bundle.v1"
-_CONFIG_TYPE = f"{_VENDOR}.manifest.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 TITLE = "org.opencontainers.image.title"
 
-# What travels to a device, in the order of the package's layers, with each file's media type.
+# What travels to a device, in the order of the package's layers, with each file's media type. Before them goes the
+# bundle's manifest. It is a layer and not the config, since whoever pulls an artifact gets the files of its layers.
 LAYERS = {
     LIBRARY: f"{_VENDOR}.library.v1+elf",
     GRAPH: f"{_VENDOR}.graph.v1+json",
     GRAPH_TEXT: "text/plain",
     PARAMS: f"{_VENDOR}.params.v1+safetensors",
 }
+_MANIFEST_LAYER = f"{_VENDOR}.manifest.v1+json"
 
 _REFERENCE_ARTIFACT = f"{_VENDOR}.reference.v1"
 _RECORDS_ARTIFACT = f"{_VENDOR}.records.v1"
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+_EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY = b"{}"
+"""The config of an artifact, which has none."""
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 REF_NAME = "org.opencontainers.image.ref.name"
 # What travels in a package beside the bundle: the name of each artifact's only file, and its media type.
@@ -41,32 +50,95 @@ COMPANIONS = {
     _RECORDS_ARTIFACT: (RECORDS, f"{_VENDOR}.records.v1+jsonl"),
 }
 
+_Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+_Form = TypeVar("_Form")
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What names a blob.
+
+    Attributes:
+        digest: `sha256:` and 64 hexadecimal digits.
+        size: Its bytes.
+        media: Its media type.
+        artifact: Of a manifest, the type of what it describes; empty if it does not say.
+        annotations: What else is said of it.
+    """
+
+    digest: _Digest
+    size: Annotated[int, Field(ge=0)]
+    media: Annotated[str, Field(validation_alias="mediaType")]
+    artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> str:
+        """The digest without its algorithm."""
+        return self.digest.removeprefix("sha256:")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image manifest, as far as it matters: its artifact type, its layers, and what it accompanies."""
+
+    layers: tuple[Descriptor, ...]
+    artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
+    subject: Descriptor | None = None
+
+
+@dataclass(frozen=True)
+class Index:
+    """A list of manifests."""
+
+    manifests: tuple[Descriptor, ...]
+
+
+def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
+    """Read an OCI document, `Image` or `Index`; `where` says whose it is.
+
+    Raises:
+        VerificationError: It has another form.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(data)
+    except ValidationError as fault:
+        error = fault.errors()[0]
+        raise VerificationError(
+            f"{where} has no valid OCI {'index' if kind is Index else 'manifest'}",
+            details=f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": "),
+            hint="fetch it again",
+        ) from fault
+
 
 def oci_manifest(manifest: Manifest) -> bytes:
     """Return the OCI image manifest of a bundle; its SHA-256 is the bundle's digest."""
-    config = manifest.encoded()
+    described = descriptor(_MANIFEST_LAYER, bytes_record(manifest.encoded()), {TITLE: MANIFEST})
     layers = [
         descriptor(media, manifest.files[name], {TITLE: name})
         for name, media in LAYERS.items()
         if name in manifest.files
     ]
-    return encoded(ARTIFACT, descriptor(_CONFIG_TYPE, bytes_record(config)), layers)
+    return encoded(ARTIFACT, [described, *layers])
 
 
-def encoded(
-    artifact: str, config: dict[str, Any], layers: list[dict[str, Any]], subject: dict[str, Any] | None = None
-) -> bytes:
+def encoded(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any] | None = None) -> bytes:
     """Return an image manifest; `subject` is the one that it accompanies."""
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
         "artifactType": artifact,
-        "config": config,
+        "config": descriptor(_EMPTY_TYPE, bytes_record(EMPTY)),
         "layers": layers,
     }
     if subject is not None:
-        document["subject"] = subject
+        document["subject"] = {key: subject[key] for key in ("mediaType", "digest", "size")}
     return files.canonical_json(document)
+
+
+def encoded_index(manifests: list[dict[str, Any]]) -> bytes:
+    """Return a list of manifests, each given by its descriptor."""
+    return files.canonical_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
 
 
 def descriptor(media: str, record: FileRecord, annotations: dict[str, str] | None = None) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _write_library(work: _Work, path: Path) -> None:
 def _manifest(work: _Work, staging: Path) -> Manifest:
     board, backend, source = work.request.board, work.request.backend, work.imported.source
     return Manifest(
-        schema=1,
+        schema=2,
         name=source.name,
         board=board.name,
         machine=board.machine,

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import bundles as made
 from toolchain import bundle, files, tensors
+from toolchain.bundle import oci
 from toolchain.bundle.manifest import Modelled
 from toolchain.errors import InputError, VerificationError
 
@@ -93,7 +94,7 @@ def test_the_package_is_an_oci_image_layout(tiny, package):
         data = content[path(entry["digest"])]
         assert (len(data), f"sha256:{files.sha256_bytes(data)}") == (entry["size"], entry["digest"])
     titles = [layer["annotations"]["org.opencontainers.image.title"] for layer in manifest["layers"]]
-    assert titles == list(bundle.LAYERS)
+    assert titles == [bundle.MANIFEST, *bundle.LAYERS]  # whoever pulls the files of the layers has the whole bundle
 
 
 def test_the_reference_refers_to_the_bundle_and_does_not_change_its_digest(tiny, tmp_path):
@@ -166,13 +167,13 @@ def tamper_manifest(content):
     content[path(digest)] = content[path(digest)].replace(b"mediaType", b"mediatype")
 
 
-def tamper_config(content):
+def tamper_description(content):
     digest = json.loads(content["index.json"])["manifests"][0]["digest"]
-    config = json.loads(content[path(digest)])["config"]["digest"]
-    content[path(config)] = content[path(config)].replace(b'"main"', b'"evil"')
+    described = json.loads(content[path(digest)])["layers"][0]["digest"]
+    content[path(described)] = content[path(described)].replace(b'"main"', b'"evil"')
 
 
-@pytest.mark.parametrize("change", [lose_index, lose_blob, break_index, tamper_manifest, tamper_config])
+@pytest.mark.parametrize("change", [lose_index, lose_blob, break_index, tamper_manifest, tamper_description])
 def test_a_corrupt_package_is_refused(package, tmp_path, change):
     with pytest.raises(VerificationError):
         bundle.unpack(rewritten(package, change), tmp_path / "out")
@@ -188,10 +189,54 @@ def test_a_truncated_package_is_refused(package, tmp_path, share):
     assert not (tmp_path / "out").exists()
 
 
+def with_companion(package, change):
+    """Write a package again whose first companion says something else."""
+
+    def replace(content):
+        index = json.loads(content["index.json"])
+        described = index["manifests"][1]
+        document = json.loads(content.pop(path(described["digest"])))
+        change(document)
+        data = files.canonical_json(document)
+        described.update(oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(data)))
+        content[path(described["digest"])] = data
+        content["index.json"] = files.canonical_json(index)
+
+    return rewritten(package, replace)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda document: document.update(layers=[]), "is no application"),
+        (lambda document: document["layers"].append(document["layers"][0]), "is no application"),
+        (lambda document: document.pop("subject"), "is no application"),
+        (lambda document: document["subject"].update(digest=f"sha256:{'0' * 64}"), "accompanies another bundle"),
+        (lambda document: document.update(layers="none"), "no valid OCI manifest"),
+        (lambda document: document["layers"][0].update(digest="../../../etc/passwd"), "no valid OCI manifest"),
+        (lambda document: document["layers"][0].update(size=3), "is not what its digest says"),
+    ],
+)
+def test_a_companion_of_another_form_is_refused(package, tmp_path, change, message):
+    with pytest.raises(VerificationError, match=message):
+        bundle.unpack(with_companion(package, change), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_layer_is_called_names_no_file(package, tmp_path):
+    found = bundle.unpack(
+        with_companion(package, lambda document: document["layers"][0]["annotations"].update({oci.TITLE: "../evil"})),
+        tmp_path / "out",
+    )
+    assert found.reference is not None
+    assert not list(tmp_path.rglob("evil"))
+
+
 def test_another_archive_is_no_package(tmp_path):
     stranger = tmp_path / "other.tar"
     with tarfile.open(stranger, "w") as archive:
-        data = json.dumps({"manifests": [{"digest": "sha256:0", "artifactType": "application/other"}]}).encode()
+        other = {"mediaType": oci.MANIFEST_TYPE, "digest": f"sha256:{'0' * 64}", "size": 2, "artifactType": "other"}
+        data = json.dumps({"manifests": [other]}).encode()
         info = tarfile.TarInfo("index.json")
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
@@ -215,13 +260,48 @@ def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("schema", 2), ("files", {"model.so": {"sha256": "short", "size": 1}}), ("library", "../evil.so"), ("inputs", 3)],
+    [("schema", 3), ("files", {"model.so": {"sha256": "short", "size": 1}}), ("library", "../evil.so"), ("inputs", 3)],
 )
 def test_a_manifest_of_another_form_is_refused(tiny, field, value):
     document = json.loads(tiny.manifest.encoded())
     document[field] = value
     with pytest.raises(VerificationError, match="not valid"):
         bundle.read_manifest(json.dumps(document).encode(), "a test")
+
+
+def older(tiny, folder):
+    """Give a bundle the manifest that a toolchain of schema version 1 wrote."""
+    shutil.copytree(tiny.folder, folder)
+    document = json.loads(tiny.manifest.encoded()) | {"schema": 1}
+    (folder / bundle.MANIFEST).write_bytes(files.canonical_json(document))
+    return folder
+
+
+def test_a_bundle_of_an_older_schema_is_refused_by_its_version(tiny, tmp_path):
+    with pytest.raises(VerificationError, match="schema version 1, and this toolchain reads version 2") as caught:
+        bundle.load(older(tiny, tmp_path / "old"))
+    assert "build it again" in caught.value.hint
+
+
+def test_a_bundle_of_an_older_schema_gives_way_to_a_newer_one(tiny, package, tmp_path):
+    folder = older(tiny, tmp_path / "old")
+    assert bundle.unpack(package, folder).digest == tiny.digest
+
+
+def test_a_package_of_an_older_schema_is_refused_by_its_version(tiny, tmp_path):
+    """Its manifest was the config, and so no layer."""
+    layers = [oci.descriptor(media, tiny.manifest.files[name], {oci.TITLE: name}) for name, media in oci.LAYERS.items()]
+    document = oci.encoded(oci.ARTIFACT, layers)
+    described = {**oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(document)), "artifactType": oci.ARTIFACT}
+    content = {"index.json": oci.encoded_index([described]), path(described["digest"]): document}
+    with tarfile.open(tmp_path / "old.tar", "w") as archive:
+        for name, data in content.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(VerificationError, match="schema version 1") as caught:
+        bundle.unpack(tmp_path / "old.tar", tmp_path / "out")
+    assert "build it again" in caught.value.hint
 
 
 @pytest.mark.parametrize("tolerance", [None, 0.02])
@@ -296,7 +376,7 @@ def test_records_that_were_changed_in_a_package_are_refused(tuned, tmp_path):
     def change(content):
         content[blob_of(content, bundle.RECORDS)] = b"better ones\n"
 
-    with pytest.raises(VerificationError, match=r"records\.jsonl in the package is not what its digest says"):
+    with pytest.raises(VerificationError, match=r"records\.jsonl in other\.oci\.tar is not what its digest says"):
         bundle.unpack(rewritten(target, change), tmp_path / "out")
 
 

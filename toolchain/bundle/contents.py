@@ -1,0 +1,208 @@
+"""What a bundle travels as, in an archive as in a registry: blobs, the manifests that name them, and the way back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from toolchain import files
+from toolchain.bundle.folder import Bundle, recorded
+from toolchain.bundle.manifest import MANIFEST, FileRecord, Manifest, read_manifest
+from toolchain.bundle.oci import (
+    ARTIFACT,
+    COMPANIONS,
+    EMPTY,
+    LAYERS,
+    MANIFEST_TYPE,
+    REF_NAME,
+    TITLE,
+    Descriptor,
+    Image,
+    bytes_record,
+    descriptor,
+    encoded,
+    oci_manifest,
+    parsed,
+)
+from toolchain.errors import InputError, VerificationError
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A bundle and what accompanies it.
+
+    Attributes:
+        blobs: Everything that the manifests name, and they themselves, by SHA-256.
+        manifests: The manifests' descriptors as documents, the bundle's first, which the others refer to.
+    """
+
+    blobs: Mapping[str, bytes | Path]
+    manifests: tuple[dict[str, Any], ...]
+
+
+def contents(bundle: Bundle) -> Contents:
+    """Return what a bundle travels as.
+
+    The reference outputs are an artifact of their own that refers to the bundle. They come from the CPU that built the
+    bundle, so their last bits must not change the bundle's digest. So are the tuning records, which a device has no use
+    for.
+    """
+    blobs: dict[str, bytes | Path] = {}
+    described = [_add_bundle(blobs, bundle)]
+    for artifact, (name, _media) in COMPANIONS.items():
+        if (bundle.folder / name).is_file():
+            described.append(_add_companion(blobs, artifact, bundle.folder / name, described[0]))
+    return Contents(blobs, tuple(described))
+
+
+def _add_bundle(blobs: dict[str, bytes | Path], bundle: Bundle) -> dict[str, Any]:
+    for name, record in bundle.manifest.files.items():
+        blobs[record.sha256] = bundle.folder / name
+    _add_bytes(blobs, EMPTY)
+    _add_bytes(blobs, bundle.manifest.encoded())
+    described = descriptor(MANIFEST_TYPE, _add_bytes(blobs, oci_manifest(bundle.manifest)))
+    return {**described, "artifactType": ARTIFACT, "annotations": {REF_NAME: bundle.manifest.name}}
+
+
+def _add_companion(
+    blobs: dict[str, bytes | Path], artifact: str, path: Path, subject: dict[str, Any]
+) -> dict[str, Any]:
+    name, media = COMPANIONS[artifact]
+    record = recorded(path)
+    blobs[record.sha256] = path
+    document = encoded(artifact, [descriptor(media, record, {TITLE: name})], subject)
+    return {**descriptor(MANIFEST_TYPE, _add_bytes(blobs, document)), "artifactType": artifact}
+
+
+def _add_bytes(blobs: dict[str, bytes | Path], data: bytes) -> FileRecord:
+    record = bytes_record(data)
+    blobs[record.sha256] = data
+    return record
+
+
+class Source(Protocol):
+    """Where a package's blobs are read from. Nothing that it gives is believed before its digest was."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    def read(self, wanted: Descriptor) -> bytes:
+        """Return a small blob, checked."""
+
+    def save(self, wanted: Descriptor, target: Path) -> None:
+        """Write a blob into a new file, checked on the way."""
+
+
+def bundle_manifest(source: Source, document: bytes) -> Manifest:
+    """Read the manifest of the bundle that an OCI manifest describes.
+
+    Args:
+        source: Where the blobs are.
+        document: The OCI manifest, which has the digest that was asked for.
+
+    Raises:
+        InputError: It describes something else than a bundle.
+        VerificationError: Something has another digest or form than it must have.
+    """
+    image = parsed(Image, document, source.name)
+    if image.artifact != ARTIFACT:
+        what = image.artifact or "without an artifact type, as a container image is"
+        raise InputError(f"{source.name} holds no bundle", details=f"it is {what}", hint=f"expected {ARTIFACT}")
+    described = [layer for layer in image.layers if layer.annotations.get(TITLE) == MANIFEST]
+    if len(described) != 1:
+        raise VerificationError(
+            f"{source.name} holds a bundle of schema version 1, or of none",
+            details=f"{MANIFEST} is none of its layers",
+            hint="build it again with this toolchain",
+        )
+    manifest = read_manifest(source.read(described[0]), source.name)
+    if oci_manifest(manifest) != document or set(manifest.files) != set(LAYERS):
+        raise VerificationError(f"the OCI manifest of {source.name} does not follow from its bundle's manifest")
+    return manifest
+
+
+def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor], folder: Path) -> None:
+    """Write the files of a bundle into a folder, under names of our own; `load` has the last word about them.
+
+    Args:
+        source: Where the blobs are.
+        manifest: The bundle's.
+        companions: Manifests of what accompanies it; of those of a kind, and of a known one, the first is taken.
+        folder: An empty folder.
+
+    Raises:
+        VerificationError: Something has another digest or form than it must have.
+    """
+    (folder / MANIFEST).write_bytes(manifest.encoded())
+    for name, media in LAYERS.items():
+        record = manifest.files[name]
+        source.save(Descriptor(f"sha256:{record.sha256}", record.size, media), folder / name)
+    for artifact, described in chosen(companions).items():
+        source.save(companion_layer(source, described, manifest), folder / COMPANIONS[artifact][0])
+
+
+def chosen(companions: Iterable[Descriptor]) -> dict[str, Descriptor]:
+    """Return those manifests that there is a use for, by artifact type: the first of each kind."""
+    found: dict[str, Descriptor] = {}
+    for one in companions:
+        if one.artifact in COMPANIONS:
+            found.setdefault(one.artifact, one)
+    return found
+
+
+def companion_layer(source: Source, described: Descriptor, manifest: Manifest) -> Descriptor:
+    """Return the only layer of a companion, which must say that it is one of this bundle.
+
+    Raises:
+        VerificationError: It says something else.
+    """
+    image = parsed(Image, source.read(described), source.name)
+    digest = f"sha256:{files.sha256_bytes(oci_manifest(manifest))}"
+    if len(image.layers) != 1 or image.artifact != described.artifact or not image.subject:
+        raise VerificationError(f"{described.digest[:19]} in {source.name} is no {described.artifact}")
+    if image.subject.digest != digest:
+        raise VerificationError(
+            f"{described.digest[:19]} in {source.name} accompanies another bundle", details=image.subject.digest
+        )
+    return image.layers[0]
+
+
+def checked(data: bytes, wanted: Descriptor, where: str) -> bytes:
+    """Return a small blob that is what its descriptor says.
+
+    Raises:
+        VerificationError: It is not.
+    """
+    if len(data) != wanted.size or files.sha256_bytes(data) != wanted.sha256:
+        raise _other(f"blob {wanted.sha256[:12]}", where, f"{len(data)} bytes", wanted)
+    return data
+
+
+def save_checked(chunks: Iterable[bytes], target: Path, wanted: Descriptor, where: str) -> None:
+    """Write a blob into a file, and no more of it than its descriptor says.
+
+    Raises:
+        VerificationError: It is not what the descriptor says.
+    """
+    digest, size = hashlib.sha256(), 0
+    with target.open("wb") as sink:
+        for chunk in chunks:
+            size += len(chunk)
+            if size > wanted.size:
+                raise _other(target.name, where, "more bytes than that", wanted)
+            digest.update(chunk)
+            sink.write(chunk)
+    if size != wanted.size or digest.hexdigest() != wanted.sha256:
+        raise _other(target.name, where, f"{size} bytes, sha256 {digest.hexdigest()}", wanted)
+
+
+def _other(what: str, where: str, found: str, wanted: Descriptor) -> VerificationError:
+    return VerificationError(
+        f"{what} in {where} is not what its digest says",
+        details=f"expected {wanted.size} bytes, sha256 {wanted.sha256}\nfound    {found}",
+        hint="fetch it again",
+    )
