@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"[0-9a-f]*")
 
 # A lock's file says `STATE PID BEGAN OWNER`; OWNER ends with the token. What works inside of a lock that is held for
 # it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`; whoever takes the outer one needs that free too.
-_SAID = """
+SAID = """
 said() { state= pid= who=; read -r state pid who <"$1" || true; }
 age() { echo $(($(date +%s) - $(stat -c %Y "$1"))); }
 busy() { printf 'busy %s %s %s\\n' "$1" "$(date +%s)" "$who"; }
@@ -42,7 +42,7 @@ inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$wh
 # lock has nobody left to make them. Korn shells, Android's among them, close descriptors above 2 before they start a
 # program, unless its own line redirects them, if only to themselves. A note is written over the last one, which is as
 # long, so that whoever reads meanwhile finds one.
-_HOLDER = """
+TAKE = """
 note() { printf '%s %s %s %s\\n' "$1" $$ "$began" "$owner" 1<>"$file"; }
 take() {
   tries=0
@@ -58,21 +58,27 @@ take() {
     sleep 0.1
   done
 }
-began=$(date +%s)
-mkdir -p "$ROOT" || exit
-file=$ROOT/lock
-! inside 2>/dev/null || file=$ROOT/lock.within
-exec 9>>"$file" || exit
-take "$file"
-: >"$file"
-note idle
-if [ "$file" = "$ROOT/lock" ] && [ -e "$ROOT/lock.within" ]; then
-  exec 8>&9 9>>"$ROOT/lock.within" || exit
-  take "$ROOT/lock.within"
-  exec 9>&8 8>&-
-fi
 still() { [ "$file" = "$ROOT/lock" ] || inside; }
-still || exit
+hold() {
+  began=$(date +%s)
+  mkdir -p "$ROOT" || exit
+  file=$ROOT/lock
+  ! inside 2>/dev/null || file=$ROOT/lock.within
+  exec 9>>"$file" || exit
+  take "$file"
+  : >"$file"
+  note idle
+  if [ "$file" = "$ROOT/lock" ] && [ -e "$ROOT/lock.within" ]; then
+    exec 8>&9 9>>"$ROOT/lock.within" || exit
+    take "$ROOT/lock.within"
+    exec 9>&8 8>&-
+  fi
+  still || exit
+}
+"""
+
+_HOLDER = """
+hold
 echo held
 while read -r word script; do
   if [ "$word" = run ]; then
@@ -86,7 +92,7 @@ done
 """
 
 # Looks without taking the lock, so that nobody finds it taken by whoever looks. One whose holder is gone is free.
-_PEEK = """
+PEEK = """
 command -v flock >/dev/null || exit 0
 file=$ROOT/lock
 ! inside 2>/dev/null || file=$ROOT/lock.within
@@ -221,7 +227,7 @@ def hold(
     """
     token = within or new_token()
     line = shlex.quote(f"{owner.line()}\t{token}")
-    holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{_SAID}{_HOLDER}")
+    holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
     try:
         _await(shell, holder, set_root)
         lease = Lease(shell, holder, token)
@@ -242,7 +248,7 @@ def check_free(shell: Shell, set_root: str) -> None:
     Raises:
         BusyError: Somebody does.
     """
-    words = shell.run(f"{_given(set_root)}\n{_SAID}{_PEEK}").stdout.split(maxsplit=3)
+    words = shell.run(f"{_given(set_root)}\n{SAID}{PEEK}").stdout.split(maxsplit=3)
     if words[:1] == ["busy"]:
         raise _busy(shell.name, words)
 

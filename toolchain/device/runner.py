@@ -86,18 +86,29 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         DeviceError: The runner failed; its own words are in the details.
     """
     scratch = f"{root}/run/{secrets.token_hex(8)}"
-    argv = [f"{places['runners']}/{RUNNER}", "--release", release, "--inputs", f"{places['inputs']}/{INPUTS}"]
-    argv += ["--outputs", f"{scratch}/outputs", "--report", f"{scratch}/report"]
-    argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
-    argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
-    argv += ["--threads", str(threads)] if threads else []
-    argv += [] if plan.pinned else ["--no-pin"]
+    argv = [*command(places, release, scratch, plan), *(["--threads", str(threads)] if threads else [])]
     if environment:
         argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
     try:
         return _called(shell, argv, scratch, plan)
     finally:
         shell.run(f"rm -rf {shlex.quote(scratch)}", check=False)
+
+
+def command(places: Mapping[str, str], release: str, scratch: str, plan: Plan) -> list[str]:
+    """Return the runner's command line, but for its threads.
+
+    Args:
+        places: As for `call`.
+        release: As for `call`.
+        scratch: Folder for its `outputs` and its `report`.
+        plan: How often.
+    """
+    argv = [f"{places['runners']}/{RUNNER}", "--release", release, "--inputs", f"{places['inputs']}/{INPUTS}"]
+    argv += ["--outputs", f"{scratch}/outputs", "--report", f"{scratch}/report"]
+    argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
+    argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
+    return argv if plan.pinned else [*argv, "--no-pin"]
 
 
 def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:

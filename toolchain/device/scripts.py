@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Mapping
+
 TOOLS = "sha256sum flock ln mv rm cp sync find stat readlink df cut tail ls touch base64"
 
-SURVEY = f"""
+# What a device is, without changing anything; `$ROOT` is a folder that exists.
+FACTS = f"""
 for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
-mkdir -p "$ROOT"
 echo "root=$ROOT"
 echo "machine=$(uname -m)"
 echo "kernel=$(uname -sr)"
@@ -16,6 +19,11 @@ echo "features=$(sed -nE 's/^(flags|Features)[^:]*: *//p' /proc/cpuinfo | head -
 echo "cpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
 echo "memory_kib=$(sed -n 's/^MemTotal: *\\([0-9]*\\).*/\\1/p' /proc/meminfo)"
 echo "df=$(df -Pk "$ROOT" | tail -n 1)"
+"""
+
+SURVEY = f"""
+mkdir -p "$ROOT"
+{FACTS}
 """
 
 # What a killed deploy may have left: never anything that a link points to.
@@ -154,3 +162,41 @@ for link in generations/*; do
   echo "generation ${link#generations/} ${target#../releases/} $(stat -c %Y "$link") $name"
 done
 """
+
+_KEPT_INPUTS = 3
+_KEPT_PROGRAMS = 2
+
+
+def examine(digests: Iterable[str]) -> str:
+    """Return what hashes the blobs that are there, and says what there is of each."""
+    return EXAMINE.format(digests=" ".join(digests))
+
+
+def accept(digests: Iterable[str]) -> str:
+    """Return what hashes uploaded blobs, and names those with other bytes."""
+    return ACCEPT.format(digests=" ".join(digests))
+
+
+def publish(digests: Iterable[str], mode: int) -> str:
+    """Return what makes uploaded blobs part of the store, with a mode whose octal digits `mode` has."""
+    return PUBLISH.format(digests=" ".join(digests), mode=mode, sync=SYNC)
+
+
+def install(kind: str, digest: str, files: Mapping[str, str]) -> str:
+    """Return what makes a folder of links to blobs; see `Store.install`."""
+    links = "\n".join(f"link {blob} {shlex.quote(name)}" for name, blob in sorted(files.items()))
+    return LINK.format(kind=kind, digest=digest, links=links, sync=SYNC)
+
+
+def activate(digest: str) -> str:
+    """Return what makes a release current, and says `new`, or `same` if it was."""
+    return ACTIVATE.format(digest=digest, sync=SYNC, switch=SWITCH)
+
+
+def prune(keep: int | str) -> str:
+    """Return what removes all but the last `keep` activations, and what nothing needs any more.
+
+    Args:
+        keep: A number, or the variable of the shell that has it.
+    """
+    return PRUNE.format(keep=keep, programs=_KEPT_PROGRAMS + 1, inputs=_KEPT_INPUTS + 1)

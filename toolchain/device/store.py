@@ -33,8 +33,6 @@ from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
 _DIGEST_CHARACTERS = 64
-_KEPT_INPUTS = 3
-_KEPT_PROGRAMS = 2
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ class Store:
         """Hash the blobs that are there; a damaged one is removed so that it is sent again."""
         wanted = list(dict.fromkeys(digests))
         states = dict.fromkeys(wanted, BlobState("missing", 0))
-        for state, digest, size in self._rows(scripts.EXAMINE.format(digests=" ".join(wanted)), columns=3):
+        for state, digest, size in self._rows(scripts.examine(wanted), columns=3):
             states[digest] = BlobState(state, int(size))
         return states
 
@@ -180,13 +178,13 @@ class Store:
         wanted = list(digests)
         if not wanted:
             return ()
-        damaged = tuple(row[1] for row in self._rows(scripts.ACCEPT.format(digests=" ".join(wanted)), columns=2))
+        damaged = tuple(row[1] for row in self._rows(scripts.accept(wanted), columns=2))
         if damaged:
             return damaged
         programs = set(executable)
         for mode, group in ((555, programs & set(wanted)), (444, set(wanted) - programs)):
             if group:
-                self._change(scripts.PUBLISH.format(digests=" ".join(sorted(group)), mode=mode, sync=scripts.SYNC))
+                self._change(scripts.publish(sorted(group), mode))
         return ()
 
     def install(self, kind: str, digest: str, files: Mapping[str, str]) -> str:
@@ -200,14 +198,12 @@ class Store:
         Returns:
             The folder's path on the device.
         """
-        links = "\n".join(f"link {blob} {shlex.quote(name)}" for name, blob in sorted(files.items()))
-        self._change(scripts.LINK.format(kind=kind, digest=digest, links=links, sync=scripts.SYNC))
+        self._change(scripts.install(kind, digest, files))
         return f"{self.root}/{kind}/{digest}"
 
     def activate(self, digest: str) -> bool:
         """Make a release current, by one rename; return False if it already was."""
-        script = scripts.ACTIVATE.format(digest=digest, sync=scripts.SYNC, switch=scripts.SWITCH)
-        return "new" in self._change(script).splitlines()
+        return "new" in self._change(scripts.activate(digest)).splitlines()
 
     def roll_back(self) -> Generation:
         """Go back to the activation before the current one.
@@ -223,7 +219,7 @@ class Store:
 
     def prune(self, keep: int) -> None:
         """Remove all but the last `keep` activations, and every blob that nothing links to any more."""
-        self._change(scripts.PRUNE.format(keep=keep, programs=_KEPT_PROGRAMS + 1, inputs=_KEPT_INPUTS + 1))
+        self._change(scripts.prune(keep))
 
     def generations(self) -> tuple[Generation, ...]:
         """List the activations there are, oldest first."""

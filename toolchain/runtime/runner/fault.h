@@ -13,7 +13,8 @@ enum ExitCode : int {
   kExitUsage = 2,     // the command line, or a place to write to
   kExitInput = 3,     // the release or the inputs
   kExitLoad = 4,      // the library does not fit this device
-  kExitRunFailed = 5  // the model failed while it ran
+  kExitRunFailed = 5,  // the model failed while it ran
+  kExitDifferent = 6   // the outputs are not the expected ones
 };
 
 class Fault : public std::runtime_error {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "compare.h"
 #include "crash.h"
 #include "device.h"
 #include "fault.h"
@@ -59,6 +60,11 @@ void RunRelease(const Options& options) {
   const tvm::ffi::Any result = model.Run();
   report.first_run_ms = MillisecondsSince(start);
   const NamedTensors outputs = NameOutputs(manifest, result);
+  if (!options.expected.empty()) {
+    EnterStage(kExitInput, "comparing the outputs", options.expected);
+    CheckExpected(manifest, outputs, options.expected, options.tolerance);
+    EnterStage(kExitRunFailed, "running the model", manifest.library);
+  }
   report.timings = Measure(model, PlanFrom(options));
   report.peak_rss_kib = PeakRssKib();
 

@@ -13,13 +13,16 @@ const char kUsage[] =
     "OUT.json\n"
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
     "              [--threads N] [--no-pin] [--progress]\n"
+    "              [--expected OUT.safetensors [--tolerance X]]\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
-    "4 the library does not fit this device, 5 the model failed while it ran.\n";
+    "4 the library does not fit this device, 5 the model failed while it ran, 6 the outputs are not "
+    "the\n"
+    "expected ones.\n";
 
 namespace {
 
@@ -51,6 +54,8 @@ constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
                                  {"--outputs", &Options::outputs},
                                  {"--report", &Options::report}};
+constexpr TextOption kOptionalTexts[] = {{"--expected", &Options::expected},
+                                         {"--tolerance", &Options::tolerance}};
 constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
                                      {"--min-runs", &Options::min_runs, 1, kMaxRuns},
                                      {"--max-runs", &Options::max_runs, 0, kMaxRuns},
@@ -84,6 +89,9 @@ void CheckComplete(const Options& options) {
       throw Fault(kExitUsage, std::string(option.name) + " is missing; see runner --help");
     }
   }
+  if (options.expected.empty() && !options.tolerance.empty()) {
+    throw Fault(kExitUsage, "--tolerance is given without --expected");
+  }
   if (options.outputs == options.report) {
     throw Fault(kExitUsage, "--outputs and --report name the same file", options.report);
   }
@@ -102,6 +110,7 @@ Options ParseOptions(int argc, char** argv) {
       continue;
     }
     const TextOption* text = FindRow(kTexts, name);
+    if (!text) text = FindRow(kOptionalTexts, name);
     const NumberOption* number = FindRow(kNumbers, name);
     if (!text && !number) {
       throw Fault(kExitUsage, "unknown option \"" + name + "\"; see runner --help");

@@ -18,6 +18,8 @@ struct Options {
   std::string inputs;
   std::string outputs;
   std::string report;
+  std::string expected;   // empty: nothing is compared
+  std::string tolerance;  // empty: it follows from the outputs' types
   int64_t warmup_runs = 1;
   int64_t min_runs = 3;
   int64_t max_runs = 10000;

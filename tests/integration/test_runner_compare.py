@@ -1,0 +1,177 @@
+"""The runner compares outputs by itself, for devices without a host: as `tensors.compare` does, case by case."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolchain import tensors
+from toolchain.errors import VerificationError
+from toolchain.tensors import DTYPES, Bound, TensorSpec
+
+SHAPE = (3, 4)
+CASES = 20  # for each type
+USAGE, INPUT, DIFFERENT = 2, 3, 6
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A library whose entry functions return what they are given: one for each type, and one for a bound output."""
+    import tvm
+    from tvm import relax
+    from tvm.relax import op
+
+    build = relax.BlockBuilder()
+    for dtype in DTYPES:
+        x = relax.Var("x", relax.TensorType(SHAPE, dtype))
+        with build.function(dtype, [x]):
+            build.emit_func_output(build.emit(op.reshape(x, SHAPE)))
+    x, n = relax.Var("x", relax.TensorType(SHAPE, "float32")), relax.Var("n", relax.TensorType((), "int64"))
+    with build.function("bound", [x, n]):
+        build.emit_func_output(relax.Tuple([build.emit(op.reshape(x, SHAPE)), build.emit(op.reshape(n, ()))]))
+    path = tmp_path_factory.mktemp("identity") / "model.so"
+    tvm.compile(build.get(), target=tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})).export_library(str(path))
+    return path
+
+
+@dataclass(frozen=True)
+class Device:
+    """A runner, and a release whose outputs are its inputs."""
+
+    runner: Path
+    library: Path
+    folder: Path
+
+    def run(self, entry: str, given: tensors.Tensors, expected: tensors.Tensors, *extra: str, bound: Bound | None):
+        release = self.folder / "release"
+        release.mkdir(exist_ok=True)
+        if not (release / "model.so").exists():
+            (release / "model.so").symlink_to(self.library)
+            tensors.save(release / "params.safetensors", {"none": np.zeros(1, np.float32)})
+        specs = [{"name": n, "shape": list(a.shape), "dtype": str(a.dtype)} for n, a in given.items()]
+        outputs = [dict(spec) for spec in specs]
+        if bound:
+            outputs[0]["bound"] = {"axis": bound.axis, "count": bound.count}
+        manifest = {
+            "library": "model.so",
+            "params": "params.safetensors",
+            "entry": entry,
+            "params_order": [],
+            "inputs": specs,
+            "outputs": outputs,
+            "target": {"kind": "llvm"},
+        }
+        (release / "manifest.json").write_text(json.dumps(manifest))
+        for name, arrays in (("in", given), ("expected", expected)):
+            tensors.save(self.folder / name, arrays)
+        words = ["--release", release, "--inputs", self.folder / "in", "--outputs", self.folder / "out"]
+        words += ["--report", self.folder / "report", "--max-runs", "0", "--threads", "1"]
+        words += ["--expected", self.folder / "expected", *extra]
+        return subprocess.run([self.runner, *words], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def device(program, library, tmp_path):
+    return Device(program.path, library, tmp_path)
+
+
+def values(stream: np.random.Generator, dtype: str) -> np.ndarray:
+    """Draw a tensor, at the ends of its type as often as in the middle."""
+    if dtype == "bool":
+        return stream.integers(0, 2, SHAPE).astype(bool)
+    if dtype.startswith("float"):
+        return (stream.standard_normal(SHAPE) * 10.0 ** stream.integers(-4, 4)).astype(dtype)
+    limits = np.iinfo(dtype)
+    low, high = (limits.min, limits.max) if stream.integers(2) else (max(limits.min, -9), 9)
+    return stream.integers(low, high, SHAPE, dtype=dtype, endpoint=True)
+
+
+def changed(stream: np.random.Generator, value: np.ndarray) -> np.ndarray:
+    """Return a tensor that is the same, nearly so, a little off, or off by a NaN or an infinity."""
+    other = value.copy()
+    place = tuple(stream.integers(0, size) for size in SHAPE)
+    kind = stream.integers(5)
+    if value.dtype.kind == "f":
+        if kind == 1:
+            other = (value * (1 + stream.standard_normal(SHAPE) * 10.0 ** stream.integers(-7, 0))).astype(value.dtype)
+        elif kind == 2:
+            other[place] = stream.choice([np.nan, np.inf, -np.inf])
+        elif kind == 3:
+            value[place] = other[place] = stream.choice([np.nan, np.inf, -np.inf])
+        elif kind == 4:
+            value[...] = other[...] = stream.choice([0, np.nan])
+            other[place] = stream.choice([0, 1e-5, np.nan])
+    elif kind > 1:
+        other[place] = values(stream, str(value.dtype))[place]
+    elif kind == 1 and value.dtype.kind in "iu":
+        other[place] ^= 1
+    return other
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_judges_as_the_host_does(device, dtype):
+    stream = np.random.default_rng(DTYPES.index(dtype))
+    verdicts = set()
+    for index in range(CASES):
+        wanted = values(stream, dtype)
+        got = changed(stream, wanted)
+        tolerance = (None, 0.0, 0.3)[index % 3]
+        extra = () if tolerance is None else ("--tolerance", repr(tolerance))
+        done = device.run(dtype, {"x": got}, {"x": wanted}, *extra, bound=None)
+        found = tensors.compare({"x": got}, {"x": wanted}, tolerance)
+        assert done.returncode == (0 if found.ok else DIFFERENT), (got, wanted, tolerance, found, done)
+        verdicts.add(found.ok)
+        if found.ok:
+            told = json.loads(done.stdout)
+            assert told["tolerance"] == found.tolerance
+            assert told["max_abs"] == pytest.approx(found.max_abs, rel=1e-15)
+            assert told["max_rel"] == pytest.approx(found.max_rel, rel=1e-15)
+        else:
+            assert f"tolerance {found.tolerance:.3g}" in done.stderr
+    assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("count", [-1, 0, 1, 2, 3, 4, 5])
+def test_an_output_with_a_bound_is_cut_as_on_the_host(device, axis, count):
+    bound = Bound(axis, "n")
+    specs = [TensorSpec("x", SHAPE, "float32", bound), TensorSpec("n", (), "int64")]
+    given = {"x": np.arange(12, dtype=np.float32).reshape(SHAPE), "n": np.array(count, np.int64)}
+    wanted = {"x": given["x"].take(range(2), axis) + np.float32(1e-6)}
+    try:
+        ok = tensors.compare(tensors.cut(given, specs), wanted).ok
+    except VerificationError:
+        ok = False
+    done = device.run("bound", given, wanted, bound=bound)
+    assert done.returncode == (0 if ok else DIFFERENT), done
+    assert ok == (count == 2)
+
+
+def test_what_is_not_alike_is_named(device):
+    x = {"x": np.ones(SHAPE, np.float32)}
+    for expected, words in (
+        ({"y": x["x"]}, "no output y"),
+        ({"x": x["x"], "y": x["x"]}, "2 outputs are expected, not 1"),
+        ({"x": x["x"][:1]}, "float32[3, 4] instead of float32[1, 4]"),
+        ({"x": x["x"].astype(np.float64)}, "instead of float64"),
+    ):
+        done = device.run("float32", x, expected, bound=None)
+        assert (done.returncode, words in done.stderr) == (DIFFERENT, True), done
+    assert not (device.folder / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "1e-3x"])
+def test_a_wrong_tolerance_is_refused(device, text):
+    x = {"x": np.ones(SHAPE, np.float32)}
+    done = device.run("float32", x, x, "--tolerance", text, bound=None)
+    assert done.returncode == (0 if not text else USAGE), done
+
+
+def test_a_file_without_tensors_is_none_to_compare_with(device):
+    done = device.run("float32", {"x": np.ones(SHAPE, np.float32)}, {}, bound=None)
+    assert (done.returncode, "has no tensors" in done.stderr) == (INPUT, True), done

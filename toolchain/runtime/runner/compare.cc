@@ -1,0 +1,280 @@
+// See compare.h.
+#include "compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtype.h"
+#include "fault.h"
+#include "files.h"
+#include "json.h"
+#include "safetensors.h"
+
+namespace runner {
+namespace {
+
+using Real = long double;  // float64 rounds 64-bit integers
+using Shape = std::vector<int64_t>;
+
+// The elements of a tensor, one after the other.
+struct Elements {
+  const DType* dtype;
+  Shape shape;
+  std::string bytes;
+
+  template <typename T>
+  T At(size_t index) const {
+    T value;
+    memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
+    return value;
+  }
+};
+
+Elements ElementsOf(const tvm::ffi::Tensor& tensor) {
+  const DType* dtype = FindDLDType(tensor.dtype());
+  const char* start = static_cast<const char*>(tensor.data_ptr()) + tensor.byte_offset();
+  const Shape shape(tensor.shape().begin(), tensor.shape().end());
+  return {dtype, shape, std::string(start, static_cast<size_t>(tensor.numel() * dtype->bytes))};
+}
+
+// --- outputs whose size depends on the data -------------------------------------------------------
+
+struct Bound {
+  int64_t axis;
+  std::string count;  // the output that says how many elements along the axis count
+};
+
+std::map<std::string, Bound> ReadBounds(const std::string& manifest) {
+  const MappedFile file(manifest);
+  const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
+  std::map<std::string, Bound> bounds;
+  for (const JsonNode& node : root.Get("outputs").Items()) {
+    if (!node.Has("bound")) continue;
+    const JsonNode bound = node.Get("bound");
+    const int64_t axis = bound.Get("axis").Integer();
+    if (axis < 0 || axis >= static_cast<int64_t>(node.Shape("shape").size())) {
+      bound.Fail("has no axis of the shape");
+    }
+    bounds[node.Get("name").Text()] = {axis, bound.Get("count").Text()};
+  }
+  return bounds;
+}
+
+Elements Cut(const Elements& whole, const std::string& name, int64_t axis, int64_t count) {
+  const int64_t most = whole.shape[axis];
+  if (count < 0 || count > most) {
+    throw Fault(kExitDifferent, "output " + name + " claims " + std::to_string(count) +
+                                    " elements of at most " + std::to_string(most));
+  }
+  Elements cut{whole.dtype, whole.shape, ""};
+  cut.shape[axis] = count;
+  size_t inner = whole.dtype->bytes;
+  for (size_t i = axis + 1; i < whole.shape.size(); ++i) inner *= whole.shape[i];
+  const size_t stride = most * inner;
+  for (size_t begin = 0; begin < whole.bytes.size(); begin += stride) {
+    cut.bytes.append(whole.bytes, begin, count * inner);
+  }
+  return cut;
+}
+
+std::map<std::string, Elements> CutOutputs(const Manifest& manifest, const NamedTensors& outputs) {
+  std::map<std::string, Elements> found;
+  for (const auto& [name, tensor] : outputs) found[name] = ElementsOf(tensor);
+  const std::map<std::string, Bound> bounds = ReadBounds(manifest.path);
+  std::map<std::string, int64_t> counts;
+  for (const auto& [name, bound] : bounds) {
+    const auto count = found.find(bound.count);
+    if (count == found.end() || count->second.bytes.size() != sizeof(int64_t)) {
+      throw Fault(kExitInput, "output " + name + " has no count " + bound.count, manifest.path);
+    }
+    counts[bound.count] = count->second.At<int64_t>(0);
+  }
+  for (const auto& [name, bound] : bounds) {
+    found[name] = Cut(found[name], name, bound.axis, counts[bound.count]);
+  }
+  for (const auto& [name, value] : counts) found.erase(name);
+  return found;
+}
+
+// --- one output -----------------------------------------------------------------------------------
+
+// As long double is no wider than double on some devices, integers are subtracted as such.
+template <typename T>
+Real Distance(T left, T right) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::fabs(static_cast<Real>(left) - static_cast<Real>(right));
+  } else {
+    const auto [low, high] = std::minmax(left, right);
+    return static_cast<Real>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));
+  }
+}
+
+template <typename T>
+bool IsFinite(T value) {
+  if constexpr (std::is_floating_point_v<T>) return std::isfinite(value);
+  return true;
+}
+
+template <typename T>
+bool IsSame(T left, T right) {
+  return left == right || (left != left && right != right);  // NaN is like NaN
+}
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+template <typename T>
+Difference CompareAs(const Elements& got, const Elements& wanted, double limit) {
+  const size_t size = wanted.bytes.size() / sizeof(T);
+  Real distance = 0, scale = 0;
+  bool any = size == 0;
+  for (size_t i = 0; i < size; ++i) {
+    const T left = got.At<T>(i), right = wanted.At<T>(i);
+    if (!IsFinite(right)) {  // a logarithm of 0, or a mask
+      if (!IsSame(left, right)) return {kInfinite, kInfinite, limit, false};
+      continue;
+    }
+    if (!IsFinite(left)) return {kInfinite, kInfinite, limit, false};
+    any = true;
+    distance = std::max(distance, Distance(left, right));
+    scale = std::max(scale, Distance(right, T{0}));
+  }
+  if (!any) return {kInfinite, kInfinite, limit, false};
+  const double relative = static_cast<double>(scale > 0 ? distance / scale : distance);
+  return {static_cast<double>(distance), relative, limit, relative <= limit};
+}
+
+// A float16 as a float, which holds all of them.
+float Widened(uint16_t half) {
+  const int exponent = half >> 10 & 31, fraction = half & 1023;
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                              : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  if (exponent == 31) value = fraction ? std::nanf("") : std::numeric_limits<float>::infinity();
+  return half & 0x8000 ? -value : value;
+}
+
+template <typename To, typename From, typename Convert>
+Elements Converted(const Elements& from, Convert convert) {
+  Elements to{from.dtype, from.shape, ""};
+  for (size_t i = 0; i < from.bytes.size() / sizeof(From); ++i) {
+    const To value = convert(from.At<From>(i));
+    to.bytes.append(reinterpret_cast<const char*>(&value), sizeof(To));
+  }
+  return to;
+}
+
+Elements WidenedHalf(const Elements& from) { return Converted<float, uint16_t>(from, Widened); }
+
+Elements Truth(const Elements& from) {
+  return Converted<uint8_t, uint8_t>(from, [](uint8_t byte) { return uint8_t{byte != 0}; });
+}
+
+Difference CompareOne(const Elements& got, const Elements& wanted, double limit) {
+  const std::string type = wanted.dtype->name;
+  if (type == "float32") return CompareAs<float>(got, wanted, limit);
+  if (type == "float64") return CompareAs<double>(got, wanted, limit);
+  if (type == "float16") return CompareAs<float>(WidenedHalf(got), WidenedHalf(wanted), limit);
+  if (type == "int8") return CompareAs<int8_t>(got, wanted, limit);
+  if (type == "uint8") return CompareAs<uint8_t>(got, wanted, limit);
+  if (type == "int16") return CompareAs<int16_t>(got, wanted, limit);
+  if (type == "uint16") return CompareAs<uint16_t>(got, wanted, limit);
+  if (type == "int32") return CompareAs<int32_t>(got, wanted, limit);
+  if (type == "uint32") return CompareAs<uint32_t>(got, wanted, limit);
+  if (type == "int64") return CompareAs<int64_t>(got, wanted, limit);
+  if (type == "uint64") return CompareAs<uint64_t>(got, wanted, limit);
+  if (type == "bool") return CompareAs<uint8_t>(Truth(got), Truth(wanted), limit);
+  throw Fault(kExitInput, "outputs of type " + type + " cannot be compared");
+}
+
+// --- all of them ----------------------------------------------------------------------------------
+
+// What counts as the same answer, by type: TOLERANCE in toolchain/tensors.py. Integers are equal.
+double UsualTolerance(const DType& dtype) {
+  const std::string type = dtype.name;
+  if (type == "float16") return 2e-2;
+  return type == "float32" || type == "float64" ? 1e-4 : 0.0;
+}
+
+double ParseTolerance(const std::string& text) {
+  char* end = nullptr;
+  const double value = strtod(text.c_str(), &end);
+  if (*end != '\0' || !(value >= 0)) {
+    throw Fault(kExitUsage, "--tolerance must be a number of at least 0, not \"" + text + "\"");
+  }
+  return value;
+}
+
+std::map<std::string, Elements> LoadExpected(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, Elements> expected;
+  for (const auto& [name, entry] : file.entries()) expected[name] = ElementsOf(file.Load(name));
+  if (expected.empty()) throw Fault(kExitInput, "has no tensors", path);
+  return expected;
+}
+
+const Elements& Alike(const std::map<std::string, Elements>& outputs, const std::string& name,
+                      const Elements& wanted) {
+  const auto found = outputs.find(name);
+  if (found == outputs.end()) throw Fault(kExitDifferent, "there is no output " + name);
+  const Elements& got = found->second;
+  if (got.dtype != wanted.dtype || got.shape != wanted.shape) {
+    throw Fault(kExitDifferent, "output " + name + " is " + Describe(*got.dtype, got.shape) +
+                                    " instead of " + Describe(*wanted.dtype, wanted.shape));
+  }
+  return got;
+}
+
+std::string Number(double value, const char* format) {
+  char text[40];
+  snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+}  // namespace
+
+Difference Compare(const Manifest& manifest, const NamedTensors& outputs,
+                   const std::string& expected, const std::string& tolerance) {
+  const double limit = tolerance.empty() ? -1 : ParseTolerance(tolerance);
+  const std::map<std::string, Elements> wanted = LoadExpected(expected);
+  const std::map<std::string, Elements> got = CutOutputs(manifest, outputs);
+  if (got.size() != wanted.size()) {
+    throw Fault(kExitDifferent, std::to_string(wanted.size()) + " outputs are expected, not " +
+                                    std::to_string(got.size()));
+  }
+  Difference worst{0, -1, 0, true};
+  for (const auto& [name, elements] : wanted) {
+    const double usual = UsualTolerance(*elements.dtype);
+    const Difference one =
+        CompareOne(Alike(got, name, elements), elements, limit < 0 ? usual : limit);
+    const bool ok = worst.ok && one.ok;
+    const double max_abs = std::max(worst.max_abs, one.max_abs);
+    if (one.max_rel > worst.max_rel) worst = one;
+    worst.ok = ok;
+    worst.max_abs = max_abs;
+  }
+  return worst;
+}
+
+void CheckExpected(const Manifest& manifest, const NamedTensors& outputs,
+                   const std::string& expected, const std::string& tolerance) {
+  const Difference found = Compare(manifest, outputs, expected, tolerance);
+  if (!found.ok) {
+    throw Fault(kExitDifferent, "largest relative difference " + Number(found.max_rel, "%.3g") +
+                                    ", tolerance " + Number(found.tolerance, "%.3g") +
+                                    "; largest absolute difference " +
+                                    Number(found.max_abs, "%.3g"));
+  }
+  printf("{\"max_abs\": %s, \"max_rel\": %s, \"tolerance\": %s}\n",
+         Number(found.max_abs, "%.17g").c_str(), Number(found.max_rel, "%.17g").c_str(),
+         Number(found.tolerance, "%.17g").c_str());
+}
+
+}  // namespace runner
