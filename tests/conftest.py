@@ -74,7 +74,7 @@ def pytest_collection_finish(session):
 
     with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         for triple, machine in wanted.items():
-            for name in programs.NAMES:
+            for name in programs.PROGRAMS:
                 programs.build(name, triple, machine, tell)
 
 

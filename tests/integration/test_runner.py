@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from toolchain import versions
+
 RNG = np.random.default_rng(20240611)
 USAGE, INPUT, LOAD, FAILED = 2, 3, 4, 5
 
@@ -133,6 +135,8 @@ def release(runner, library, tmp_path):
     shutil.copy(library, folder / "model.so")
     save_file({"p0": W, "p1": B}, folder / "params.safetensors")
     manifest = {
+        "name": "tiny",
+        "versions": {"tvm": versions.tvm()["tvm"], "tvm_ffi": versions.tvm()["tvm_ffi"]},
         "library": "model.so",
         "params": "params.safetensors",
         "entry": "main",
@@ -299,7 +303,7 @@ def test_present_cpu_features_are_accepted(release):
         (["--min-runs", "3x"], ["--min-runs must be an integer", '"3x"']),
         (["--budget-ms", "99999999999999999999"], ["--budget-ms must be an integer"]),
         (["--threads", "0"], ["--threads must be an integer"]),
-        (["--threads", "1024"], ["--threads 1024, but this process may use"]),
+        (["--threads", "1024"], ["1024 threads, but this process may use"]),
         (["--release", "again"], ["--release is given twice"]),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
@@ -492,7 +496,7 @@ def test_library_for_another_machine(release):
     content = bytearray(path.read_bytes())
     struct.pack_into("<H", content, 18, 183)  # e_machine: EM_AARCH64
     path.write_bytes(content)
-    release.fails(LOAD, "the library is for aarch64, this runner for x86_64", "model.so")
+    release.fails(LOAD, "the library is for aarch64, this program for x86_64", "model.so")
 
 
 @pytest.mark.parametrize("size", [0, 10, 64, 100, 4096])
@@ -534,7 +538,7 @@ def test_missing_entry(release):
 
 def test_a_kind_of_device_that_is_unknown(release):
     release.manifest(target={"kind": "abacus"})
-    release.fails(INPUT, 'is "abacus", which this runner does not know', "manifest.json")
+    release.fails(INPUT, 'is "abacus", which this runtime does not know', "manifest.json")
 
 
 def test_missing_cpu_features_are_named(release):

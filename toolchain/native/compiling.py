@@ -151,8 +151,9 @@ def run(compiler: Compiler, sources: Path, program: str, work: Path, definitions
         )
         (work / _CONFIGURED).touch()
     # clang moves an object into place when it is whole; a linker writes where it is told to
-    for linked in [path for path in build.rglob(program) if path.is_file()]:
-        linked.unlink()
+    for name in (program, f"lib{program}.so*"):
+        for linked in [path for path in build.rglob(name) if path.is_file()]:
+            linked.unlink()
     jobs = str(len(os.sched_getaffinity(0)))
     making: list[str | Path] = ["--build", build, "--parallel", jobs, "--target", program]
     for arguments in (making, ["--install", build, "--prefix", work / "staged", "--component", program]):
@@ -167,6 +168,7 @@ def _definitions(compiler: Compiler) -> dict[str, str]:
         **({"CMAKE_CXX_COMPILER_TARGET": compiler.target} if compiler.target else {}),
         "CMAKE_CXX_FLAGS": " ".join(compiler.flags),
         "CMAKE_EXE_LINKER_FLAGS": " ".join(compiler.link_flags),  # and not the caller's LDFLAGS
+        "CMAKE_SHARED_LINKER_FLAGS": " ".join(compiler.link_flags),
         "CMAKE_CXX_COMPILER_WORKS": "TRUE",  # it would find these out by linking, too
         "CMAKE_CXX_ABI_COMPILED": "TRUE",
         **({"ZIG_LIB": str(compiler.zig_lib)} if compiler.zig_lib else {}),

@@ -1,4 +1,7 @@
-"""The C++ programs that run on a device, `runner` and `board_server`: each built once for a triple, and cached."""
+"""What we write in C++ for a device: the programs `runner` and `board_server`, and the library `edge_model`.
+
+Each is built once for a triple, and cached.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ Tell = Callable[[str], None]
 
 RUNNER = "runner"
 BOARD_SERVER = "board_server"
-NAMES = (RUNNER, BOARD_SERVER)
+LIBRARY = "edge_model"
+PROGRAMS = (RUNNER, BOARD_SERVER)
 _RECORD = "program.json"
 _SOURCES = resources.RUNTIME
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
@@ -52,7 +56,7 @@ TRIPLES = (*sorted(_TARGETS), "Android's with its NDK")
 
 @dataclass(frozen=True)
 class Program:
-    """One built executable, which needs nothing else on a device than its C library.
+    """One built program, or the library, which needs nothing else on a device than its C library.
 
     Attributes:
         path: Where it is on this machine.
@@ -74,7 +78,7 @@ class _Place:
     """Where one program is kept.
 
     Attributes:
-        name: `runner` or `board_server`.
+        name: `runner`, `board_server` or `edge_model`.
         triple: GNU triple of the device.
         key: Digest of all that decides what it is.
     """
@@ -93,7 +97,7 @@ class _Place:
 
     @property
     def workplace(self) -> compiling.Workplace:
-        """Where both programs are compiled: most of their objects are the same."""
+        """Where all are compiled: most of their objects are the same."""
         return compiling.Workplace(self.root, self.triple, self.key)
 
 
@@ -101,7 +105,7 @@ def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Pro
     """Return a program for a triple, building it if the cache has none of these sources and this compiler.
 
     Args:
-        name: `RUNNER` or `BOARD_SERVER`.
+        name: `RUNNER`, `BOARD_SERVER` or `LIBRARY`.
         triple: GNU triple of the device.
         machine: What `uname -m` says there.
         tell: Called before a build, which takes a minute on two cores, and with its steps.
@@ -248,11 +252,12 @@ def _build_into(compiler: Compiler, place: _Place, machine: str, tell: Tell | No
     """Build aside, then put the result in place by one rename: a second builder does no harm."""
     with compiling.opened(place.workplace) as work:
         staged = work / "staged"
-        for left in (staged, work / "damaged"):  # by the build of the other program
+        for left in (staged, work / "damaged"):  # by the build of another one
             shutil.rmtree(left, ignore_errors=True)
         with compiling.watched(place.workplace, place.name, tell):
             compiling.run(compiler, _SOURCES, place.name, work, _definitions())
-        record = {"name": place.name, "sha256": files.sha256_file(staged / place.name), "versions": versions()}
+        (built,) = staged.iterdir()
+        record = {"name": built.name, "sha256": files.sha256_file(built), "versions": versions()}
         (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
         os.sync()  # or a power cut after the rename would leave a truncated program in the cache
         _put(staged, place.folder, work)
@@ -262,8 +267,8 @@ def _build_into(compiler: Compiler, place: _Place, machine: str, tell: Tell | No
                 f"the built {_words(place.name)} cannot be moved to {place.folder}",
                 hint="set TOOLCHAIN_CACHE to a folder of yours",
             )
-    if all(_load(_Place(name, place.triple, place.key).folder, machine) for name in NAMES):
-        place.workplace.remove()  # there is nothing left to compile
+    if all(_load(_Place(name, place.triple, place.key).folder, machine) for name in PROGRAMS):
+        place.workplace.remove()  # few want the library as well
     return found
 
 

@@ -13,14 +13,23 @@
 #include <utility>
 #include <vector>
 
-#include "dtype.h"
-#include "fault.h"
-#include "files.h"
-#include "json.h"
-#include "safetensors.h"
+#include "../model/dtype.h"
+#include "../model/fault.h"
+#include "../model/host_tensor.h"
+#include "../model/safetensors.h"
 
 namespace runner {
 namespace {
+
+using edge::Bound;
+using edge::Describe;
+using edge::DType;
+using edge::Fault;
+using edge::kExitDifferent;
+using edge::kExitInput;
+using edge::kExitUsage;
+using edge::Manifest;
+using edge::SafetensorsFile;
 
 using Real = long double;  // float64 rounds 64-bit integers
 using Shape = std::vector<int64_t>;
@@ -40,31 +49,17 @@ struct Elements {
 };
 
 Elements ElementsOf(const tvm::ffi::Tensor& tensor) {
-  const DType* dtype = FindDLDType(tensor.dtype());
-  const char* start = static_cast<const char*>(tensor.data_ptr()) + tensor.byte_offset();
   const Shape shape(tensor.shape().begin(), tensor.shape().end());
-  return {dtype, shape, std::string(start, static_cast<size_t>(tensor.numel() * dtype->bytes))};
+  return {edge::FindDLDType(tensor.dtype()), shape,
+          std::string(edge::DataOf(tensor), edge::SizeOf(tensor))};
 }
 
 // --- outputs whose size depends on the data -------------------------------------------------------
 
-struct Bound {
-  int64_t axis;
-  std::string count;  // the output that says how many elements along the axis count
-};
-
-std::map<std::string, Bound> ReadBounds(const std::string& manifest) {
-  const MappedFile file(manifest);
-  const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
+std::map<std::string, Bound> BoundsOf(const Manifest& manifest) {
   std::map<std::string, Bound> bounds;
-  for (const JsonNode& node : root.Get("outputs").Items()) {
-    if (!node.Has("bound")) continue;
-    const JsonNode bound = node.Get("bound");
-    const int64_t axis = bound.Get("axis").Integer();
-    if (axis < 0 || axis >= static_cast<int64_t>(node.Shape("shape").size())) {
-      bound.Fail("has no axis of the shape");
-    }
-    bounds[node.Get("name").Text()] = {axis, bound.Get("count").Text()};
+  for (const edge::TensorSpec& spec : manifest.outputs) {
+    if (spec.bound.axis >= 0) bounds[spec.name] = spec.bound;
   }
   return bounds;
 }
@@ -89,7 +84,7 @@ Elements Cut(const Elements& whole, const std::string& name, int64_t axis, int64
 std::map<std::string, Elements> CutOutputs(const Manifest& manifest, const NamedTensors& outputs) {
   std::map<std::string, Elements> found;
   for (const auto& [name, tensor] : outputs) found[name] = ElementsOf(tensor);
-  const std::map<std::string, Bound> bounds = ReadBounds(manifest.path);
+  const std::map<std::string, Bound> bounds = BoundsOf(manifest);
   std::map<std::string, int64_t> counts;
   for (const auto& [name, bound] : bounds) {
     const auto count = found.find(bound.count);

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "manifest.h"
-#include "model.h"
+#include "../model/manifest.h"
+#include "samples.h"
 
 namespace runner {
 
@@ -20,11 +20,11 @@ struct Difference {
 // safetensors file. The tolerance is text from the command line; empty, it follows from each type.
 // Faults are kExitUsage for the tolerance, kExitInput for the file, and kExitDifferent for outputs
 // of other names or shapes.
-Difference Compare(const Manifest& manifest, const NamedTensors& outputs,
+Difference Compare(const edge::Manifest& manifest, const NamedTensors& outputs,
                    const std::string& expected, const std::string& tolerance);
 
 // Prints the difference as a line of JSON; the fault kExitDifferent, if it is too large.
-void CheckExpected(const Manifest& manifest, const NamedTensors& outputs,
+void CheckExpected(const edge::Manifest& manifest, const NamedTensors& outputs,
                    const std::string& expected, const std::string& tolerance);
 
 }  // namespace runner

@@ -1,4 +1,4 @@
-// Stages and crash handlers. Everything a handler touches is prepared beforehand: in a handler only
+// See crash.h. Everything a handler touches is prepared beforehand: in a handler only
 // async-signal-safe calls are allowed.
 #include "crash.h"
 
@@ -10,14 +10,14 @@
 #include <cstring>
 #include <exception>
 
+#include "../model/stage.h"
+
 namespace runner {
 namespace {
 
 constexpr size_t kMaxLine = 2000;
 
-ExitCode stage_code = kExitUsage;
-std::string stage_doing = "starting";
-std::string stage_file;
+int stage_code = edge::kExitUsage;
 
 // The two halves of the line around the signal's name, as plain bytes.
 char crash_head[kMaxLine];
@@ -48,42 +48,21 @@ void OnCrash(int number) {
   _exit(stage_code);
 }
 
-// Control characters come from damaged files and from multi-line messages; the report is one line.
-std::string OneLine(const std::string& text) {
-  std::string line;
-  for (unsigned char c : text) {
-    const bool blank = c <= ' ' || c == 127;
-    if (blank && (line.empty() || line.back() == ' ')) continue;
-    line.push_back(blank ? ' ' : static_cast<char>(c));
-  }
-  while (!line.empty() && line.back() == ' ') line.pop_back();
-  if (line.size() > kMaxLine / 2) {
-    size_t end = kMaxLine / 2;
-    while (end > 0 && (line[end] & 0xC0) == 0x80) --end;  // not within a UTF-8 character
-    line = line.substr(0, end) + "...";
-  }
-  return line;
+std::string InBrackets(const std::string& file) {
+  return file.empty() ? "" : " (" + edge::OneLine(file) + ")";
 }
 
-std::string InBrackets(const std::string& file) {
-  return file.empty() ? "" : " (" + OneLine(file) + ")";
+void PrepareLine(const edge::Stage& stage) {
+  stage_code = stage.code;
+  snprintf(crash_head, sizeof(crash_head), "runner: %s failed: ", stage.doing.c_str());
+  snprintf(crash_tail, sizeof(crash_tail), "%s\n", InBrackets(stage.file).c_str());
 }
 
 }  // namespace
 
-void EnterStage(ExitCode code, const std::string& doing, const std::string& file) {
-  stage_code = code;
-  stage_doing = doing;
-  stage_file = file;
-  snprintf(crash_head, sizeof(crash_head), "runner: %s failed: ", doing.c_str());
-  snprintf(crash_tail, sizeof(crash_tail), "%s\n", InBrackets(file).c_str());
-}
-
-ExitCode StageCode() { return stage_code; }
-const std::string& StageDoing() { return stage_doing; }
-const std::string& StageFile() { return stage_file; }
-
 void InstallCrashHandlers() {
+  PrepareLine(edge::CurrentStage());
+  edge::on_stage = PrepareLine;
   // A stack of its own for the handler, since a stack overflow is one of the crashes.
   static char stack[64 * 1024];
   stack_t alternate = {};
@@ -103,7 +82,7 @@ void InstallCrashHandlers() {
 }
 
 void PrintFault(const std::string& what, const std::string& file) {
-  WriteText(("runner: " + OneLine(what) + InBrackets(file) + "\n").c_str());
+  WriteText(("runner: " + edge::OneLine(what) + InBrackets(file) + "\n").c_str());
 }
 
 }  // namespace runner

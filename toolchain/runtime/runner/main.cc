@@ -1,23 +1,24 @@
 // runner: runs and times the model of one release on the device it is started on. See options.cc
 // for its usage.
+#include <sched.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "../library/edge_model.h"
+#include "../model/device.h"
+#include "../model/fault.h"
+#include "../model/files.h"
+#include "../model/manifest.h"
+#include "../model/stage.h"
 #include "compare.h"
 #include "crash.h"
-#include "device.h"
-#include "fault.h"
-#include "files.h"
-#include "manifest.h"
-#include "model.h"
 #include "options.h"
 #include "report.h"
-#include "safetensors.h"
+#include "samples.h"
 #include "timing.h"
 
 namespace runner {
@@ -28,49 +29,63 @@ TimingPlan PlanFrom(const Options& options) {
           options.progress};
 }
 
-// Loads everything that a run needs; `report` gets the time this took, without that for the inputs.
-Model LoadModel(const Manifest& manifest, const std::string& inputs_path, Report* report) {
-  EnterStage(kExitInput, "reading the inputs", inputs_path);
-  std::vector<tvm::ffi::Tensor> inputs = LoadInputs(manifest, inputs_path);
-  CheckCpuFeatures(manifest.cpu_features, manifest.path);
+// Leaves this thread and those that it starts to the chosen CPUs, which may be a few fast ones.
+void StayOn(const std::vector<int>& cpus) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (int cpu : cpus) CPU_SET(cpu, &mask);
+  sched_setaffinity(0, sizeof(mask), &mask);
+}
 
-  const Clock::time_point start = Clock::now();
-  EnterStage(kExitInput, "reading the parameters", manifest.params);
-  const std::vector<tvm::ffi::Tensor> params = LoadParams(manifest);
-  EnterStage(kExitLoad, "loading the library", manifest.library);
-  Model model(manifest);
-  model.Bind(std::move(inputs), params);
-  report->load_ms = MillisecondsSince(start);
+edge_model* Open(const Options& options) {
+  edge_options wanted = EDGE_OPTIONS;
+  wanted.threads = EDGE_ALL_CPUS;
+  wanted.pin = options.no_pin ? 0 : 1;
+  edge_model* model = nullptr;
+  Check(edge_open(options.release.c_str(), &wanted, &model));
   return model;
 }
 
+// Runs every sample; returns how long the first one took.
+double RunSamples(edge_model* model, const Samples& samples, Outputs* outputs) {
+  double first_ms = 0;
+  for (int64_t sample = 0; sample < samples.count(); ++sample) {
+    samples.Feed(sample);
+    const Clock::time_point start = Clock::now();
+    Check(edge_run(model));
+    if (sample == 0) first_ms = MillisecondsSince(start);
+    outputs->Take(sample);
+  }
+  return first_ms;
+}
+
 void RunRelease(const Options& options) {
-  CheckWritable(options.outputs);
-  CheckWritable(options.report);
-  const std::vector<int> cpus = ChooseCpus(options.threads);
+  edge::CheckWritable(options.outputs);
+  edge::CheckWritable(options.report);
+  const std::vector<int> cpus = edge::ChooseCpus(options.threads);
+  StayOn(cpus);
 
-  EnterStage(kExitInput, "reading the manifest", options.release + "/manifest.json");
-  const Manifest manifest = ReadManifest(options.release);
   Report report;
-  const Model model = LoadModel(manifest, options.inputs, &report);
-
-  EnterStage(kExitRunFailed, "running the model", manifest.library);
-  report.threads = ConfigureThreads(cpus, !options.no_pin);
+  report.threads = static_cast<int>(cpus.size());
   const Clock::time_point start = Clock::now();
-  const tvm::ffi::Any result = model.Run();
-  report.first_run_ms = MillisecondsSince(start);
-  const NamedTensors outputs = NameOutputs(manifest, result);
+  edge_model* model = Open(options);  // never closed: the process ends with it
+  report.load_ms = MillisecondsSince(start);
+
+  edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
+  const Samples samples(model, options.inputs, options.samples);
+  Outputs outputs(model, options.samples);
+  report.first_run_ms = RunSamples(model, samples, &outputs);
   if (!options.expected.empty()) {
-    EnterStage(kExitInput, "comparing the outputs", options.expected);
-    CheckExpected(manifest, outputs, options.expected, options.tolerance);
-    EnterStage(kExitRunFailed, "running the model", manifest.library);
+    edge::EnterStage(edge::kExitInput, "comparing the outputs", options.expected);
+    CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,
+                  options.tolerance);
   }
   report.timings = Measure(model, PlanFrom(options));
   report.peak_rss_kib = PeakRssKib();
 
-  EnterStage(kExitUsage, "writing the outputs", options.outputs);
-  WriteSafetensors(options.outputs, outputs);
-  EnterStage(kExitUsage, "writing the report", options.report);
+  edge::EnterStage(edge::kExitUsage, "writing the outputs", options.outputs);
+  outputs.Write(options.outputs);
+  edge::EnterStage(edge::kExitUsage, "writing the report", options.report);
   WriteReport(options.report, report);
 }
 
@@ -87,17 +102,17 @@ void Main(int argc, char** argv) {
 
 int MainWithFaults(int argc, char** argv) {
   InstallCrashHandlers();
-  EnterStage(kExitUsage, "starting", "");
   try {
     Main(argc, argv);
-    return kExitOk;
-  } catch (const Fault& fault) {
+    return edge::kExitOk;
+  } catch (const edge::Fault& fault) {
     PrintFault(fault.what(), fault.file());
     return fault.code();
   } catch (const std::exception& error) {
-    // An error of TVM or of the standard library: the step in progress says what it means.
-    PrintFault(StageDoing() + " failed: " + error.what(), StageFile());
-    return StageCode();
+    // An error of the standard library: the step in progress says what it means.
+    const edge::Stage& stage = edge::CurrentStage();
+    PrintFault(stage.doing + " failed: " + error.what(), stage.file);
+    return stage.code;
   }
 }
 
@@ -106,9 +121,7 @@ int MainWithFaults(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const int code = runner::MainWithFaults(argc, argv);
-  // All files are written and synced. Leaving without destructors saves the tenth of a second that
-  // TVM's pool spins before its threads notice the end, and a crash in a library's destructors
-  // cannot spoil the result.
+  // All files are written and synced. A crash in a library's destructors cannot spoil the result.
   fflush(nullptr);
   _exit(code);
 }

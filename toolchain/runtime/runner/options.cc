@@ -4,19 +4,24 @@
 #include <charconv>
 #include <set>
 
-#include "fault.h"
+#include "../model/fault.h"
 
 namespace runner {
+
+using edge::Fault;
+using edge::kExitUsage;
 
 const char kUsage[] =
     "usage: runner --release DIR --inputs IN.safetensors --outputs OUT.safetensors --report "
     "OUT.json\n"
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
-    "              [--threads N] [--no-pin] [--progress]\n"
+    "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
     "              [--expected OUT.safetensors [--tolerance X]]\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
+    "With --samples, each input has one more dimension in front, of N samples, and so has each "
+    "output.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
@@ -60,6 +65,7 @@ constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0,
                                      {"--min-runs", &Options::min_runs, 1, kMaxRuns},
                                      {"--max-runs", &Options::max_runs, 0, kMaxRuns},
                                      {"--budget-ms", &Options::budget_ms, 0, kOneDayMs},
+                                     {"--samples", &Options::samples, 1, kMaxRuns},
                                      {"--threads", &Options::threads, 1, 1024}};
 
 template <typename Row, size_t n>
@@ -88,6 +94,9 @@ void CheckComplete(const Options& options) {
     if ((options.*option.field).empty()) {
       throw Fault(kExitUsage, std::string(option.name) + " is missing; see runner --help");
     }
+  }
+  if (options.samples > 0 && !options.expected.empty()) {
+    throw Fault(kExitUsage, "--expected is for one sample, without --samples");
   }
   if (options.expected.empty() && !options.tolerance.empty()) {
     throw Fault(kExitUsage, "--tolerance is given without --expected");

@@ -24,6 +24,7 @@ struct Options {
   int64_t min_runs = 3;
   int64_t max_runs = 10000;
   int64_t budget_ms = 10000;
+  int64_t samples = 0;  // 0: one, without a dimension for them
   int64_t threads = 0;  // 0: as many as there are usable CPUs
 };
 

@@ -1,18 +1,26 @@
 // See report.h.
 #include "report.h"
 
+#include <sys/resource.h>
+#include <sys/utsname.h>
 #include <tvm/ffi/extra/json.h>
 
+#include <fstream>
 #include <vector>
 
-#include "device.h"
-#include "files.h"
+#include "../model/files.h"
 
 namespace runner {
 namespace {
 
 namespace json = tvm::ffi::json;
 using tvm::ffi::String;
+
+// As `uname -m` prints it.
+std::string MachineName() {
+  utsname name = {};
+  return uname(&name) == 0 ? name.machine : "unknown";
+}
 
 json::Object VersionObject() {
   return json::Object{{String("device"), String(RUNNER_VERSION)},
@@ -27,6 +35,18 @@ json::Array ToArray(const std::vector<int64_t>& values) {
 
 }  // namespace
 
+int64_t PeakRssKib() {
+  // VmHWM starts anew at exec; ru_maxrss would still hold the peak of the parent before its exec.
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key;) {
+    int64_t kib = 0;
+    if (key == "VmHWM:" && status >> kib) return kib;
+  }
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
 std::string VersionLine() { return std::string(json::Stringify(VersionObject())); }
 
 void WriteReport(const std::string& path, const Report& report) {
@@ -39,7 +59,7 @@ void WriteReport(const std::string& path, const Report& report) {
                             {String("peak_rss_kib"), report.peak_rss_kib},
                             {String("runner"), VersionObject()}};
   const std::string text = std::string(json::Stringify(object)) + "\n";
-  WriteAtomically(path, {text});
+  edge::WriteAtomically(path, {text});
 }
 
 }  // namespace runner

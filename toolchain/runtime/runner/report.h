@@ -10,7 +10,7 @@
 namespace runner {
 
 struct Report {
-  double load_ms = 0;       // library, virtual machine and parameters
+  double load_ms = 0;       // manifest, parameters, library and virtual machine
   double first_run_ms = 0;  // the run whose outputs are written
   Timings timings;
   int threads = 0;
@@ -19,6 +19,9 @@ struct Report {
 
 // {"device": ..., "tvm": ..., "tvm_ffi": ..., "machine": ...} in one line.
 std::string VersionLine();
+
+// The most memory this process has used, in KiB.
+int64_t PeakRssKib();
 
 void WriteReport(const std::string& path, const Report& report);
 

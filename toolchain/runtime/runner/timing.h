@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model.h"
+#include "../library/edge_model.h"
 
 namespace runner {
 
@@ -28,8 +28,8 @@ struct Timings {
   std::vector<int64_t> samples_ns;
 };
 
-// Warms up, then repeats until the budget is used up, within the two limits on the number of runs.
-Timings Measure(const Model& model, const TimingPlan& plan);
+// Times the model on what its inputs hold. Warms up, then repeats until the budget is used up, within the two limits on the number of runs.
+Timings Measure(edge_model* model, const TimingPlan& plan);
 
 }  // namespace runner
 

@@ -12,14 +12,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "../runner/fault.h"
+#include "../model/fault.h"
 #include "sockets.h"
 
 namespace board_server {
 namespace {
 
-using runner::Fault;
-using runner::kExitUsage;
+using edge::Fault;
+using edge::kExitUsage;
 
 constexpr size_t kCarriedAtOnce = 1 << 16;
 

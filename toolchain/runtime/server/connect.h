@@ -7,7 +7,7 @@
 namespace board_server {
 
 // Carries standard input to the server whose Unix socket has this path, and what that says to
-// standard output, until one side is gone or both have said all. Throws runner::Fault of kExitUsage
+// standard output, until one side is gone or both have said all. Throws edge::Fault of kExitUsage
 // if no server of this user listens there.
 void Connect(const std::string& path);
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "../runner/fault.h"
+#include "../model/fault.h"
 #include "log.h"
 
 namespace board_server {
@@ -45,7 +45,7 @@ ControlLine ParseControlLine(const std::string& line,
 
 Control::Control() {
   if (fcntl(STDIN_FILENO, F_GETFD) < 0 || fcntl(STDOUT_FILENO, F_GETFD) < 0) {
-    throw runner::Fault(runner::kExitUsage, "--control needs standard input and output");
+    throw edge::Fault(edge::kExitUsage, "--control needs standard input and output");
   }
 }
 

@@ -30,7 +30,7 @@ ControlLine ParseControlLine(const std::string& line,
 // Neither reads nor writes block: a controller that does not listen must not hold up sessions.
 class Control {
  public:
-  // Throws runner::Fault of kExitUsage if there is no standard input or output.
+  // Throws edge::Fault of kExitUsage if there is no standard input or output.
   Control();
 
   // For poll().

@@ -7,7 +7,7 @@
 #include <exception>
 #include <string>
 
-#include "../runner/fault.h"
+#include "../model/fault.h"
 #include "connect.h"
 #include "log.h"
 #include "options.h"
@@ -38,8 +38,8 @@ void Main(int argc, char** argv) {
 int MainWithFaults(int argc, char** argv) {
   try {
     Main(argc, argv);
-    return runner::kExitOk;
-  } catch (const runner::Fault& fault) {
+    return edge::kExitOk;
+  } catch (const edge::Fault& fault) {
     const std::string place = fault.file().empty() ? "" : " (" + fault.file() + ")";
     fprintf(stderr, "board_server: %s%s\n", fault.what(), place.c_str());
     return fault.code();

@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "../runner/device.h"
+#include "../model/device.h"
+#include "../threads/pool.h"
 
 namespace board_server {
 namespace {
@@ -182,7 +183,7 @@ void PassThroughCaches() {
 }
 
 const std::vector<int>& SessionCpus() {
-  static const std::vector<int> cpus = runner::ChooseCpus(0);
+  static const std::vector<int> cpus = edge::ChooseCpus(0);
   return cpus;
 }
 
@@ -193,7 +194,12 @@ int UseThreads(int64_t threads) {
                               << threads;
   }
   if (threads > 0) cpus.resize(static_cast<size_t>(threads));
-  return runner::ConfigureThreads(cpus, true);
+  edge::PoolOptions options;
+  options.threads = static_cast<int>(cpus.size());
+  options.cpus = std::move(cpus);
+  options.pinned = true;
+  edge::ThreadPool::SetOwn(options);
+  return options.threads;
 }
 
 void OfferEveryCpu() {

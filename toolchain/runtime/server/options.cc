@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "../runner/fault.h"
+#include "../model/fault.h"
 #include "handshake.h"
 
 namespace board_server {
@@ -41,8 +41,8 @@ const char kUsage[] =
 
 namespace {
 
-using runner::Fault;
-using runner::kExitUsage;
+using edge::Fault;
+using edge::kExitUsage;
 
 constexpr int kMaxPort = 65535;
 constexpr double kOneWeek = 7 * 24 * 3600;

@@ -29,7 +29,7 @@ struct Options {
 // What is wrong with a board's name at a tracker; empty if nothing is.
 std::string NameProblem(const std::string& key);
 
-// Throws runner::Fault of kExitUsage.
+// Throws edge::Fault of kExitUsage.
 Options ParseOptions(int argc, char** argv);
 
 }  // namespace board_server

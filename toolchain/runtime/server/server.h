@@ -19,7 +19,7 @@ namespace board_server {
 
 class Server {
  public:
-  // Listens, but takes nobody yet. Throws runner::Fault of kExitUsage.
+  // Listens, but takes nobody yet. Throws edge::Fault of kExitUsage.
   explicit Server(const Options& options);
 
   std::string address() const { return LocalAddress(listener_.get()).Text(); }

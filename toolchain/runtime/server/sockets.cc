@@ -13,13 +13,13 @@
 #include <cerrno>
 #include <cstring>
 
-#include "../runner/fault.h"
+#include "../model/fault.h"
 
 namespace board_server {
 namespace {
 
-using runner::Fault;
-using runner::kExitUsage;
+using edge::Fault;
+using edge::kExitUsage;
 
 constexpr int kBacklog = 128;
 

@@ -38,7 +38,7 @@ struct Address {
   int port() const;
 };
 
-// These throw runner::Fault of kExitUsage.
+// These throw edge::Fault of kExitUsage.
 Address Resolve(const std::string& option, const std::string& host, int port);
 Address UnixAddress(const std::string& path);
 Descriptor Listen(Address address, int last_port);

@@ -18,14 +18,14 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../runner/fault.h"
+#include "../model/fault.h"
 #include "log.h"
 
 namespace board_server {
 namespace {
 
-using runner::Fault;
-using runner::kExitUsage;
+using edge::Fault;
+using edge::kExitUsage;
 
 constexpr char kPrefix[] = ".edge-board-server-";
 constexpr size_t kRandomPart = 6;

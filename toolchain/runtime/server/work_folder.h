@@ -15,7 +15,7 @@ namespace board_server {
 class WorkFolder {
  public:
   // Sweeps `base` and makes the server's folder in it; an empty `base` is $TMPDIR or /tmp. Throws
-  // runner::Fault of kExitUsage.
+  // edge::Fault of kExitUsage.
   explicit WorkFolder(const std::string& base);
   ~WorkFolder();
   WorkFolder(const WorkFolder&) = delete;

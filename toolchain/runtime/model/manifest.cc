@@ -6,13 +6,20 @@
 #include "files.h"
 #include "json.h"
 
-namespace runner {
+namespace edge {
 namespace {
+
+Bound ReadBound(const JsonNode& node, size_t rank) {
+  const int64_t axis = node.Get("axis").Integer();
+  if (axis < 0 || axis >= static_cast<int64_t>(rank)) node.Get("axis").Fail("is no axis");
+  return {static_cast<int>(axis), node.Get("count").Text()};
+}
 
 TensorSpec ReadSpec(const JsonNode& node) {
   const std::string dtype = node.Get("dtype").Text();
   TensorSpec spec{node.Get("name").Text(), node.Shape("shape"), FindNamedDType(dtype)};
   if (spec.dtype == nullptr) node.Fail("has the unknown dtype \"" + dtype + "\"");
+  if (node.Has("bound")) spec.bound = ReadBound(node.Get("bound"), spec.shape.size());
   return spec;
 }
 
@@ -33,7 +40,7 @@ DLDeviceType ReadDevice(const JsonNode& target) {
   const JsonNode kind = target.Get("kind");
   if (kind.Text() == "llvm") return kDLCPU;
   if (kind.Text() == "opencl") return kDLOpenCL;
-  kind.Fail("is \"" + kind.Text() + "\", which this runner does not know");
+  kind.Fail("is \"" + kind.Text() + "\", which this runtime does not know");
 }
 
 }  // namespace
@@ -43,6 +50,10 @@ Manifest ReadManifest(const std::string& release) {
   const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
   Manifest manifest;
   manifest.path = file.path();
+  manifest.name = root.Get("name").Text();
+  const JsonNode versions = root.Get("versions");
+  manifest.tvm = versions.Get("tvm").Text();
+  manifest.tvm_ffi = versions.Get("tvm_ffi").Text();
   manifest.library = PathInside(release, root.Get("library").Text(), file.path());
   manifest.params = PathInside(release, root.Get("params").Text(), file.path());
   manifest.entry = root.Get("entry").Text();
@@ -55,4 +66,4 @@ Manifest ReadManifest(const std::string& release) {
   return manifest;
 }
 
-}  // namespace runner
+}  // namespace edge

@@ -1,13 +1,13 @@
 // Files: read-only maps, atomic writes, and names that stay inside a release.
-#ifndef RUNNER_FILES_H_
-#define RUNNER_FILES_H_
+#ifndef MODEL_FILES_H_
+#define MODEL_FILES_H_
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace runner {
+namespace edge {
 
 // A whole regular file, mapped read-only for the object's lifetime. Faults are kExitInput.
 class MappedFile {
@@ -40,6 +40,6 @@ void CheckWritable(const std::string& path);
 // `path`, so that a reader sees the old file or the new one. Faults are kExitUsage.
 void WriteAtomically(const std::string& path, const std::vector<std::string_view>& parts);
 
-}  // namespace runner
+}  // namespace edge
 
-#endif  // RUNNER_FILES_H_
+#endif  // MODEL_FILES_H_

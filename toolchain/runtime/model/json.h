@@ -1,6 +1,6 @@
 // Typed access to JSON that somebody else wrote, over the parser of tvm_ffi. Faults are kExitInput.
-#ifndef RUNNER_JSON_H_
-#define RUNNER_JSON_H_
+#ifndef MODEL_JSON_H_
+#define MODEL_JSON_H_
 
 #include <tvm/ffi/extra/json.h>
 
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace runner {
+namespace edge {
 
 namespace json = tvm::ffi::json;
 
@@ -42,6 +42,6 @@ class JsonNode {
   std::string file_;
 };
 
-}  // namespace runner
+}  // namespace edge
 
-#endif  // RUNNER_JSON_H_
+#endif  // MODEL_JSON_H_

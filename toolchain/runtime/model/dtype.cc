@@ -1,7 +1,7 @@
 // See dtype.h.
 #include "dtype.h"
 
-namespace runner {
+namespace edge {
 namespace {
 
 constexpr DType Row(const char* stored, const char* name, DLDataTypeCode code, uint8_t bits) {
@@ -50,4 +50,4 @@ std::string Describe(const DType& dtype, const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-}  // namespace runner
+}  // namespace edge

@@ -2,31 +2,20 @@
 #include "safetensors.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "fault.h"
+#include "host_tensor.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian");
 
-namespace runner {
+namespace edge {
 namespace {
 
 using tvm::ffi::Tensor;
 
 constexpr size_t kSizeBytes = sizeof(uint64_t);
 constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's reference implementation
-constexpr size_t kAlignment = 64;             // what TVM's generated code asks of its arguments
-
-// Memory for tensors that the runner itself makes.
-struct AlignedAllocator {
-  void AllocData(DLTensor* tensor) {
-    const size_t size = std::max<size_t>(tvm::ffi::GetDataSize(*tensor), 1);
-    if (posix_memalign(&tensor->data, kAlignment, size) != 0) throw std::bad_alloc();
-  }
-  void FreeData(DLTensor* tensor) { free(tensor->data); }
-};
 
 // The byte count of a tensor, or a fault when it does not fit in 63 bits.
 uint64_t CountBytes(const TensorEntry& entry, const JsonNode& node) {
@@ -38,8 +27,7 @@ uint64_t CountBytes(const TensorEntry& entry, const JsonNode& node) {
 }
 
 std::string_view TensorBytes(const Tensor& tensor) {
-  const char* start = static_cast<const char*>(tensor.data_ptr()) + tensor.byte_offset();
-  return {start, static_cast<size_t>(tensor.numel() * FindDLDType(tensor.dtype())->bytes)};
+  return {DataOf(tensor), SizeOf(tensor)};
 }
 
 json::Object DescribeTensor(const Tensor& tensor, uint64_t begin, uint64_t end) {
@@ -124,14 +112,17 @@ void SafetensorsFile::CheckLayout() const {
   }
 }
 
+std::string_view SafetensorsFile::BytesOf(const std::string& name) const {
+  const TensorEntry& entry = entries_.at(name);
+  return data_.substr(entry.begin, entry.end - entry.begin);
+}
+
 Tensor SafetensorsFile::Load(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) throw Fault(kExitInput, "has no tensor \"" + name + "\"", path());
   const TensorEntry& entry = found->second;
-  const tvm::ffi::ShapeView shape(entry.shape.data(), entry.shape.size());
-  Tensor tensor =
-      Tensor::FromNDAlloc(AlignedAllocator(), shape, entry.dtype->dl, DLDevice{kDLCPU, 0});
-  memcpy(tensor.data_ptr(), data_.data() + entry.begin, entry.end - entry.begin);
+  Tensor tensor = HostTensor(*entry.dtype, entry.shape);
+  memcpy(DataOf(tensor), data_.data() + entry.begin, entry.end - entry.begin);
   file_.DropPages();
   return tensor;
 }
@@ -160,4 +151,4 @@ void WriteSafetensors(const std::string& path,
   WriteAtomically(path, parts);
 }
 
-}  // namespace runner
+}  // namespace edge

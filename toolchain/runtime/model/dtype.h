@@ -1,6 +1,6 @@
 // The element types that safetensors files, release manifests and TVM have in common.
-#ifndef RUNNER_DTYPE_H_
-#define RUNNER_DTYPE_H_
+#ifndef MODEL_DTYPE_H_
+#define MODEL_DTYPE_H_
 
 #include <tvm/ffi/dtype.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace runner {
+namespace edge {
 
 struct DType {
   const char* stored;  // as in a safetensors header: "F32"
@@ -25,6 +25,6 @@ const DType* FindDLDType(DLDataType type);
 // "float32[1, 3]", for messages.
 std::string Describe(const DType& dtype, const std::vector<int64_t>& shape);
 
-}  // namespace runner
+}  // namespace edge
 
-#endif  // RUNNER_DTYPE_H_
+#endif  // MODEL_DTYPE_H_

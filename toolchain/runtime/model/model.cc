@@ -6,14 +6,11 @@
 #include <tvm/runtime/device_api.h>
 #include <tvm/runtime/tensor.h>
 
-#include <algorithm>
-#include <utility>
-
 #include "elf_check.h"
 #include "fault.h"
 #include "safetensors.h"
 
-namespace runner {
+namespace edge {
 namespace {
 
 using tvm::ffi::Any;
@@ -21,39 +18,23 @@ using tvm::ffi::Function;
 using tvm::ffi::Module;
 using tvm::ffi::Tensor;
 
-void CheckInput(const TensorSpec& spec, const SafetensorsFile& file) {
-  const auto found = file.entries().find(spec.name);
-  if (found == file.entries().end()) {
-    throw Fault(kExitInput, "input \"" + spec.name + "\" is missing", file.path());
-  }
-  const TensorEntry& entry = found->second;
-  if (entry.dtype != spec.dtype || entry.shape != spec.shape) {
-    throw Fault(kExitInput,
-                "input \"" + spec.name + "\" is " + Describe(*entry.dtype, entry.shape) +
-                    ", the release wants " + Describe(*spec.dtype, spec.shape),
-                file.path());
-  }
-}
-
-void RefuseUnknownInputs(const Manifest& manifest, const SafetensorsFile& file) {
-  for (const auto& [name, entry] : file.entries()) {
-    const bool known = std::any_of(manifest.inputs.begin(), manifest.inputs.end(),
-                                   [&name = name](const auto& spec) { return spec.name == name; });
-    if (!known) {
-      throw Fault(kExitInput, "input \"" + name + "\" is not one of this release", file.path());
-    }
-  }
-}
-
 // TVM opens libraries lazily, and an unresolved symbol would end the process at its first call.
-// Resolving all of them here makes it an error; the library stays open, so TVM's own opening finds
-// it resolved.
-void ResolveSymbols(const std::string& path) {
-  if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) return;
-  const char* reason = dlerror();
-  throw Fault(kExitLoad, std::string("cannot load the library: ") + (reason ? reason : "unknown"),
-              path);
-}
+// While it is open with all of them resolved, TVM's own opening finds it so.
+class Resolved {
+ public:
+  explicit Resolved(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ != nullptr) return;
+    const char* reason = dlerror();
+    throw Fault(kExitLoad, std::string("cannot load the library: ") + (reason ? reason : "unknown"),
+                path);
+  }
+  ~Resolved() { dlclose(handle_); }
+  Resolved(const Resolved&) = delete;
+  Resolved& operator=(const Resolved&) = delete;
+
+ private:
+  void* handle_;
+};
 
 Function Find(const Module& module, const std::string& name, const std::string& path) {
   const auto found = module->GetFunction(name, /*query_imports=*/true);
@@ -65,7 +46,7 @@ Function Find(const Module& module, const std::string& name, const std::string& 
 
 Module LoadLibrary(const std::string& path) {
   CheckLibraryFile(path);
-  ResolveSymbols(path);
+  const Resolved resolved(path);
   return Module::LoadFromFile(path);
 }
 
@@ -125,21 +106,9 @@ void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string
                     ", the manifest says " + Describe(*spec.dtype, spec.shape),
                 manifest);
   }
-  if (!tensor.IsContiguous()) {
-    throw Fault(kExitRunFailed, "output \"" + spec.name + "\" is not contiguous");
-  }
 }
 
 }  // namespace
-
-std::vector<Tensor> LoadInputs(const Manifest& manifest, const std::string& path) {
-  const SafetensorsFile file(path);
-  for (const TensorSpec& spec : manifest.inputs) CheckInput(spec, file);
-  RefuseUnknownInputs(manifest, file);
-  std::vector<Tensor> tensors;
-  for (const TensorSpec& spec : manifest.inputs) tensors.push_back(file.Load(spec.name));
-  return tensors;
-}
 
 std::vector<Tensor> LoadParams(const Manifest& manifest) {
   const SafetensorsFile file(manifest.params);
@@ -154,9 +123,10 @@ Model::Model(const Manifest& manifest)
       machine_(StartMachine(library_, device_, manifest.library)),
       entry_(Find(machine_, manifest.entry, manifest.library)) {}
 
-void Model::Bind(std::vector<Tensor> inputs, const std::vector<Tensor>& params) {
+void Model::Bind(const std::vector<Tensor>& inputs, const std::vector<Tensor>& params) {
+  inputs_ = inputs;
   held_.clear();
-  for (Tensor& input : inputs) held_.push_back(OnDevice(input));
+  for (const Tensor& input : inputs) held_.push_back(OnDevice(input));
   for (const Tensor& param : params) held_.push_back(OnDevice(param));
   arguments_.assign(held_.begin(), held_.end());
 }
@@ -165,29 +135,36 @@ Tensor Model::OnDevice(const Tensor& tensor) const {
   return device_.device_type == kDLCPU ? tensor : Copied(tensor, device_);
 }
 
-Any Model::Run() const {
-  Any result;
-  entry_.CallPacked(arguments_.data(), static_cast<int32_t>(arguments_.size()), &result);
-  tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
-  return result;
+void Model::SendInputs() const {
+  if (device_.device_type == kDLCPU) return;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    tvm::runtime::Tensor(held_[i]).CopyFrom(inputs_[i]);
+  }
 }
 
-NamedTensors NameOutputs(const Manifest& manifest, const Any& result) {
-  const std::vector<Tensor> tensors = Flatten(result);
-  if (tensors.size() != manifest.outputs.size()) {
+std::vector<Tensor> Model::Run() const {
+  Any result;
+  SendInputs();
+  entry_.CallPacked(arguments_.data(), static_cast<int32_t>(arguments_.size()), &result);
+  tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
+  std::vector<Tensor> outputs = Flatten(result);
+  for (Tensor& output : outputs) {
+    if (!output.IsContiguous()) throw Fault(kExitRunFailed, "an output is not contiguous");
+    if (output.device().device_type != kDLCPU) output = Copied(output, DLDevice{kDLCPU, 0});
+  }
+  return outputs;
+}
+
+void CheckOutputs(const Manifest& manifest, const std::vector<Tensor>& outputs) {
+  if (outputs.size() != manifest.outputs.size()) {
     throw Fault(kExitInput,
-                "the model has " + std::to_string(tensors.size()) +
+                "the model has " + std::to_string(outputs.size()) +
                     " outputs, the manifest names " + std::to_string(manifest.outputs.size()),
                 manifest.path);
   }
-  NamedTensors named;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    CheckOutput(manifest.outputs[i], tensors[i], manifest.path);
-    const bool is_here = tensors[i].device().device_type == kDLCPU;
-    named.emplace_back(manifest.outputs[i].name,
-                       is_here ? tensors[i] : Copied(tensors[i], DLDevice{kDLCPU, 0}));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    CheckOutput(manifest.outputs[i], outputs[i], manifest.path);
   }
-  return named;
 }
 
-}  // namespace runner
+}  // namespace edge

@@ -6,7 +6,7 @@
 
 #include "fault.h"
 
-namespace runner {
+namespace edge {
 namespace {
 
 constexpr int kMaxDepth = 32;
@@ -148,4 +148,4 @@ std::vector<int64_t> JsonNode::Shape(const std::string& key) const {
   return shape;
 }
 
-}  // namespace runner
+}  // namespace edge

@@ -2,10 +2,6 @@
 #include "device.h"
 
 #include <sched.h>
-#include <sys/resource.h>
-#include <sys/utsname.h>
-#include <tvm/ffi/container/array.h>
-#include <tvm/ffi/function.h>
 
 #include <algorithm>
 #include <fstream>
@@ -15,7 +11,7 @@
 
 #include "fault.h"
 
-namespace runner {
+namespace edge {
 namespace {
 
 // "flags<tab>: fpu vme ..." on x86, "Features<tab>: fp asimd ..." on Arm; "" for any other line.
@@ -84,39 +80,11 @@ std::vector<int> ChooseCpus(int64_t threads) {
   std::vector<int> cpus = UsableCpus();
   const int64_t usable = static_cast<int64_t>(cpus.size());
   if (threads > usable) {
-    throw Fault(kExitUsage, "--threads " + std::to_string(threads) + ", but this process may use " +
+    throw Fault(kExitUsage, std::to_string(threads) + " threads, but this process may use " +
                                 std::to_string(usable) + " CPUs");
   }
   if (threads > 0) cpus.resize(static_cast<size_t>(threads));
   return cpus;
 }
 
-int ConfigureThreads(const std::vector<int>& cpus, bool pinned) {
-  // Explicit CPUs, because TVM's own choice halves the count on x86 and ignores the affinity mask.
-  constexpr int kOneCorePerThread = -2;
-  constexpr int kThreadsShareCores = -3;
-  tvm::ffi::Array<tvm::ffi::String> names;
-  for (int cpu : cpus) names.push_back(std::to_string(cpu));
-  tvm::ffi::Function::GetGlobalRequired("runtime.config_threadpool")(
-      pinned ? kOneCorePerThread : kThreadsShareCores, static_cast<int>(cpus.size()), names);
-  return tvm::ffi::Function::GetGlobalRequired("runtime.NumThreads")().cast<int>();
-}
-
-int64_t PeakRssKib() {
-  // VmHWM starts anew at exec; ru_maxrss would still hold the peak of the parent before its exec.
-  std::ifstream status("/proc/self/status");
-  for (std::string key; status >> key;) {
-    int64_t kib = 0;
-    if (key == "VmHWM:" && status >> kib) return kib;
-  }
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
-}
-
-std::string MachineName() {
-  utsname name = {};
-  return uname(&name) == 0 ? name.machine : "unknown";
-}
-
-}  // namespace runner
+}  // namespace edge

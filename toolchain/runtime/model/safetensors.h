@@ -1,6 +1,6 @@
 // The safetensors format: a little-endian u64 header size, a JSON header, then the tensors' bytes.
-#ifndef RUNNER_SAFETENSORS_H_
-#define RUNNER_SAFETENSORS_H_
+#ifndef MODEL_SAFETENSORS_H_
+#define MODEL_SAFETENSORS_H_
 
 #include <tvm/ffi/container/tensor.h>
 
@@ -15,7 +15,7 @@
 #include "files.h"
 #include "json.h"
 
-namespace runner {
+namespace edge {
 
 struct TensorEntry {
   const DType* dtype;
@@ -32,8 +32,15 @@ class SafetensorsFile {
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, TensorEntry>& entries() const { return entries_; }
 
+  // What one tensor holds, where the file is mapped: with no alignment. The name must be one of the
+  // entries'.
+  std::string_view BytesOf(const std::string& name) const;
+
   // A copy of one tensor in memory aligned as TVM's generated code expects it.
   tvm::ffi::Tensor Load(const std::string& name) const;
+
+  // Gives the file's pages back once they are copied.
+  void DropPages() const { file_.DropPages(); }
 
  private:
   std::string_view ReadHeader();
@@ -49,6 +56,6 @@ class SafetensorsFile {
 void WriteSafetensors(const std::string& path,
                       const std::vector<std::pair<std::string, tvm::ffi::Tensor>>& tensors);
 
-}  // namespace runner
+}  // namespace edge
 
-#endif  // RUNNER_SAFETENSORS_H_
+#endif  // MODEL_SAFETENSORS_H_

@@ -12,7 +12,7 @@
 
 #include "fault.h"
 
-namespace runner {
+namespace edge {
 namespace {
 
 // Closes a descriptor on every way out of a scope.
@@ -133,4 +133,4 @@ void WriteAtomically(const std::string& path, const std::vector<std::string_view
   SyncFolder(FolderOf(path));
 }
 
-}  // namespace runner
+}  // namespace edge

@@ -1,16 +1,17 @@
-// The runner's one exception type: what went wrong, with which file, and its exit code.
-#ifndef RUNNER_FAULT_H_
-#define RUNNER_FAULT_H_
+// The one exception type of what we wrote: what went wrong, with which file, and its exit code,
+// which is also the status that the library returns.
+#ifndef MODEL_FAULT_H_
+#define MODEL_FAULT_H_
 
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-namespace runner {
+namespace edge {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitUsage = 2,     // the command line, or a place to write to
+  kExitUsage = 2,     // the command line or the call, or a place to write to
   kExitInput = 3,     // the release or the inputs
   kExitLoad = 4,      // the library does not fit this device
   kExitRunFailed = 5,  // the model failed while it ran
@@ -30,6 +31,6 @@ class Fault : public std::runtime_error {
   std::string file_;
 };
 
-}  // namespace runner
+}  // namespace edge
 
-#endif  // RUNNER_FAULT_H_
+#endif  // MODEL_FAULT_H_

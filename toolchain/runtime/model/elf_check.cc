@@ -10,11 +10,20 @@
 #include "fault.h"
 #include "files.h"
 
-namespace runner {
+namespace edge {
 namespace {
 
 using Header = ElfW(Ehdr);
 using Segment = ElfW(Phdr);
+
+constexpr unsigned char kOurClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
+#if defined(__x86_64__)
+constexpr unsigned kOurMachine = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr unsigned kOurMachine = EM_AARCH64;
+#elif defined(__arm__)
+constexpr unsigned kOurMachine = EM_ARM;
+#endif
 
 std::string ElfMachineName(unsigned machine) {
   switch (machine) {
@@ -59,16 +68,15 @@ void CheckSegments(const Header& header, const MappedFile& file) {
 void CheckLibraryFile(const std::string& path) {
   const MappedFile library(path);
   const Header theirs = ReadHeader(library);
-  const Header ours = ReadHeader(MappedFile("/proc/self/exe"));
-  if (theirs.e_machine != ours.e_machine || theirs.e_ident[EI_CLASS] != ours.e_ident[EI_CLASS] ||
-      theirs.e_ident[EI_DATA] != ours.e_ident[EI_DATA]) {
+  if (theirs.e_machine != kOurMachine || theirs.e_ident[EI_CLASS] != kOurClass ||
+      theirs.e_ident[EI_DATA] != ELFDATA2LSB) {
     throw Fault(kExitLoad,
-                "the library is for " + ElfMachineName(theirs.e_machine) + ", this runner for " +
-                    ElfMachineName(ours.e_machine),
+                "the library is for " + ElfMachineName(theirs.e_machine) + ", this program for " +
+                    ElfMachineName(kOurMachine),
                 path);
   }
   if (theirs.e_type != ET_DYN) throw Fault(kExitLoad, "the library is not a shared one", path);
   CheckSegments(theirs, library);
 }
 
-}  // namespace runner
+}  // namespace edge

@@ -1,0 +1,335 @@
+// See edge_model.h. No exception leaves a function here: each becomes a status and a line of text.
+#include "edge_model.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <tvm/ffi/function.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../model/device.h"
+#include "../model/fault.h"
+#include "../model/host_tensor.h"
+#include "../model/manifest.h"
+#include "../model/model.h"
+#include "../model/stage.h"
+#include "../threads/pool.h"
+
+namespace edge {
+namespace {
+
+using tvm::ffi::Tensor;
+
+constexpr char kVersion[] = "{\"device\":\"" EDGE_VERSION "\",\"tvm\":\"" EDGE_TVM_VERSION
+                            "\",\"tvm_ffi\":\"" EDGE_FFI_VERSION "\"}";
+constexpr size_t kDigestLength = 64;
+
+thread_local std::string last_error;
+
+int Fail(int code, const std::string& what, const std::string& file) {
+  last_error = OneLine(what) + (file.empty() ? "" : " (" + OneLine(file) + ")");
+  return code;
+}
+
+// Runs what a function does, and turns what it throws into what the function returns.
+template <typename Work>
+int Guarded(Work work) {
+  last_error.clear();
+  try {
+    work();
+    return EDGE_OK;
+  } catch (const Fault& fault) {
+    return Fail(fault.code(), fault.what(), fault.file());
+  } catch (const std::bad_alloc&) {
+    return Fail(CurrentStage().code, CurrentStage().doing + " failed: out of memory",
+                CurrentStage().file);
+  } catch (const std::exception& error) {  // of TVM or of the standard library
+    return Fail(CurrentStage().code, CurrentStage().doing + " failed: " + error.what(),
+                CurrentStage().file);
+  }
+}
+
+void Require(bool holds, const char* what) {
+  if (!holds) throw Fault(kExitUsage, what);
+}
+
+// Fills as much of the caller's struct as the caller knows of.
+template <typename Struct>
+void Give(Struct value, Struct* result, const char* what) {
+  Require(result != nullptr && result->size >= sizeof(result->size), what);
+  value.size = std::min(result->size, sizeof(Struct));
+  memcpy(static_cast<void*>(result), &value, value.size);
+}
+
+edge_options Taken(const edge_options* options) {
+  edge_options taken = EDGE_OPTIONS;
+  if (options == nullptr) return taken;
+  Require(options->size >= sizeof(options->size), "options.size is not set: use EDGE_OPTIONS");
+  memcpy(static_cast<void*>(&taken), options, std::min(options->size, sizeof(taken)));
+  Require(taken.threads >= EDGE_ALL_CPUS, "options.threads is below EDGE_ALL_CPUS");
+  return taken;
+}
+
+PoolOptions PoolFrom(const edge_options& options) {
+  PoolOptions pool;
+  pool.pinned = options.pin != 0;
+  const std::vector<int> cpus =
+      options.threads == 0 ? std::vector<int>{} : ChooseCpus(std::max(options.threads, 0));
+  pool.threads = std::max<int>(1, static_cast<int>(cpus.size()));
+  if (pool.pinned) pool.cpus = cpus;
+  if (options.spin_us != 0) pool.spin = std::chrono::microseconds(std::max(options.spin_us, 0));
+  return pool;
+}
+
+std::string Resolved(const std::string& path) {
+  const std::unique_ptr<char, decltype(&free)> found(realpath(path.c_str(), nullptr), &free);
+  return found ? found.get() : "";
+}
+
+std::string Existing(const char* path) {
+  Require(path != nullptr && *path != '\0', "no release is named");
+  const std::string found = Resolved(path);
+  if (found.empty()) throw Fault(kExitInput, std::string("there is no release: ") + strerror(errno), path);
+  return found;
+}
+
+std::string DigestOf(const std::string& folder) {
+  const std::string name = folder.substr(folder.rfind('/') + 1);
+  const bool is_one = name.size() == kDigestLength &&
+                      name.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return is_one ? name : "";
+}
+
+// What follows the third number of a version of tvm-ffi leaves its binary interface alone.
+std::string AbiOf(const std::string& version) {
+  size_t end = 0;
+  for (int numbers = 0; numbers < 3 && end < version.size(); ++numbers) {
+    end = version.find_first_not_of("0123456789", end + (numbers > 0));
+    if (end == std::string::npos) end = version.size();
+  }
+  return version.substr(0, end);
+}
+
+void CheckVersions(const Manifest& manifest) {
+  for (const auto& [what, theirs, ours] :
+       {std::tuple<const char*, std::string, std::string>{"TVM", manifest.tvm, EDGE_TVM_VERSION},
+        {"TVM-FFI", AbiOf(manifest.tvm_ffi), AbiOf(EDGE_FFI_VERSION)}}) {
+    if (theirs == ours) continue;
+    throw Fault(kExitLoad,
+                std::string("the release was compiled with ") + what + " " + theirs +
+                    ", and this program has " + what + " " + ours,
+                manifest.path);
+  }
+}
+
+// A model's library takes TVM's functions from what every library of the process sees. This one is
+// not among that where it was opened for somebody alone, as plug-ins are.
+void ShowOurFunctions() {
+  Dl_info ours;
+  if (dladdr(reinterpret_cast<void*>(&edge_open), &ours) != 0 && ours.dli_fname != nullptr) {
+    dlopen(ours.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+  }
+  dlerror();
+  if (dlsym(RTLD_DEFAULT, "TVMFFIErrorSetRaisedFromCStrParts") == nullptr) {
+    throw Fault(kExitLoad,
+                "this program hides the library's functions: link it with -rdynamic, or use the "
+                "shared library");
+  }
+}
+
+Manifest Read(const std::string& folder) {
+  EnterStage(kExitInput, "reading the manifest", folder + "/manifest.json");
+  Manifest manifest = ReadManifest(folder);
+  CheckVersions(manifest);
+  CheckCpuFeatures(manifest.cpu_features, manifest.path);
+  return manifest;
+}
+
+Model Loaded(const Manifest& manifest) {
+  ShowOurFunctions();
+  EnterStage(kExitLoad, "loading the library", manifest.library);
+  return Model(manifest);
+}
+
+std::vector<Tensor> Zeros(const std::vector<TensorSpec>& specs) {
+  std::vector<Tensor> tensors;
+  for (const TensorSpec& spec : specs) {
+    tensors.push_back(HostTensor(*spec.dtype, spec.shape));
+    memset(DataOf(tensors.back()), 0, SizeOf(tensors.back()));
+  }
+  return tensors;
+}
+
+edge_tensor Described(const TensorSpec& spec) {
+  edge_tensor tensor = EDGE_TENSOR;
+  tensor.name = spec.name.c_str();
+  tensor.dtype = spec.dtype->name;
+  tensor.rank = static_cast<int32_t>(spec.shape.size());
+  tensor.shape = spec.shape.data();
+  tensor.bytes = static_cast<size_t>(spec.dtype->bytes);
+  for (int64_t extent : spec.shape) tensor.bytes *= static_cast<size_t>(extent);
+  return tensor;
+}
+
+// What a network leaves in the pool of its device's memory is no other one's.
+void ClearPools() {
+  tvm::ffi::Function::GetGlobalRequired("vm.builtin.memory_manager.clear")();
+}
+
+}  // namespace
+
+class OpenModel {
+ public:
+  OpenModel(const char* release, const edge_options& options)
+      : path_(release ? release : ""),
+        folder_(Existing(release)),
+        digest_(DigestOf(folder_)),
+        manifest_(Read(folder_)),
+        inputs_(Zeros(manifest_.inputs)),
+        pool_(PoolFrom(options)),
+        model_(Loaded(manifest_)) {
+    EnterStage(kExitInput, "reading the parameters", manifest_.params);
+    model_.Bind(inputs_, LoadParams(manifest_));
+  }
+
+  bool Changed() const {
+    const std::string now = Resolved(path_);
+    return !now.empty() && now != folder_;
+  }
+
+  edge_release Release() const {
+    return {sizeof(edge_release), manifest_.name.c_str(), digest_.c_str(), folder_.c_str()};
+  }
+
+  const Manifest& manifest() const { return manifest_; }
+  int threads() const { return pool_.size(); }
+
+  edge_tensor Input(size_t number) const {
+    edge_tensor tensor = Described(manifest_.inputs[number]);
+    tensor.data = DataOf(inputs_[number]);
+    return tensor;
+  }
+
+  edge_tensor Output(size_t number) const {
+    const TensorSpec& spec = manifest_.outputs[number];
+    edge_tensor tensor = Described(spec);
+    tensor.bound_axis = spec.bound.axis;
+    if (outputs_.empty()) return tensor;
+    tensor.data = DataOf(outputs_[number]);
+    if (spec.bound.axis >= 0) tensor.valid = Count(spec);
+    return tensor;
+  }
+
+  void Run() {
+    EnterStage(kExitRunFailed, "running the model", manifest_.library);
+    const UsePool use(&pool_);
+    std::vector<Tensor> outputs = model_.Run();
+    CheckOutputs(manifest_, outputs);
+    outputs_ = std::move(outputs);
+  }
+
+ private:
+  int64_t Count(const TensorSpec& spec) const {
+    for (size_t i = 0; i < manifest_.outputs.size(); ++i) {
+      if (manifest_.outputs[i].name != spec.bound.count) continue;
+      int64_t count = 0;
+      if (SizeOf(outputs_[i]) != sizeof(count)) break;
+      memcpy(&count, DataOf(outputs_[i]), sizeof(count));
+      if (count >= 0 && count <= spec.shape[static_cast<size_t>(spec.bound.axis)]) return count;
+      throw Fault(kExitRunFailed, "output \"" + spec.name + "\" claims " + std::to_string(count) +
+                                      " elements, which it cannot have");
+    }
+    throw Fault(kExitInput, "output \"" + spec.name + "\" has no count", manifest_.path);
+  }
+
+  const std::string path_;
+  const std::string folder_;
+  const std::string digest_;
+  const Manifest manifest_;
+  std::vector<Tensor> inputs_;
+  ThreadPool pool_;
+  Model model_;
+  std::vector<Tensor> outputs_;
+};
+
+}  // namespace edge
+
+struct edge_model {
+  edge::OpenModel opened;
+};
+
+using edge::Give;
+using edge::Guarded;
+using edge::Require;
+
+extern "C" {
+
+int32_t edge_abi(void) { return EDGE_ABI; }
+
+const char* edge_version(void) { return edge::kVersion; }
+
+const char* edge_error(void) { return edge::last_error.c_str(); }
+
+int edge_open(const char* release, const edge_options* options, edge_model** model) {
+  if (model != nullptr) *model = nullptr;
+  edge::EnterStage(edge::kExitUsage, "opening a release", "");
+  return Guarded([&] {
+    Require(model != nullptr, "there is no place for the model");
+    *model = new edge_model{{release, edge::Taken(options)}};
+  });
+}
+
+void edge_close(edge_model* model) {
+  if (model == nullptr) return;
+  Guarded([&] {
+    delete model;
+    edge::ClearPools();
+  });
+}
+
+int edge_release_of(const edge_model* model, edge_release* release) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    Give(model->opened.Release(), release, "release.size is not set: use EDGE_RELEASE_INFO");
+  });
+}
+
+int edge_changed(const edge_model* model) { return model != nullptr && model->opened.Changed(); }
+
+int32_t edge_inputs(const edge_model* model) {
+  return model == nullptr ? 0 : static_cast<int32_t>(model->opened.manifest().inputs.size());
+}
+
+int32_t edge_outputs(const edge_model* model) {
+  return model == nullptr ? 0 : static_cast<int32_t>(model->opened.manifest().outputs.size());
+}
+
+int edge_input(edge_model* model, int32_t number, edge_tensor* tensor) {
+  return Guarded([&] {
+    Require(number >= 0 && number < edge_inputs(model), "there is no such input");
+    Give(model->opened.Input(static_cast<size_t>(number)), tensor,
+         "tensor.size is not set: use EDGE_TENSOR");
+  });
+}
+
+int edge_output(edge_model* model, int32_t number, edge_tensor* tensor) {
+  return Guarded([&] {
+    Require(number >= 0 && number < edge_outputs(model), "there is no such output");
+    Give(model->opened.Output(static_cast<size_t>(number)), tensor,
+         "tensor.size is not set: use EDGE_TENSOR");
+  });
+}
+
+int edge_run(edge_model* model) {
+  return Guarded([&] {
+    Require(model != nullptr, "there is no model");
+    model->opened.Run();
+  });
+}
+
+}  // extern "C"

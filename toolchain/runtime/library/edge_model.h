@@ -1,0 +1,125 @@
+/* Runs a release of this toolchain inside of an application. C99, and C++.
+ *
+ *   edge_model* model;
+ *   if (edge_open("/home/me/.local/share/edge-toolchain/current", NULL, &model) != EDGE_OK) {
+ *     fprintf(stderr, "%s\n", edge_error());
+ *   }
+ *
+ * Threads: a model is used by one thread at a time; two models may run on two threads. Its own
+ * threads, if any are asked for, sleep when there is nothing to do, and end in edge_close.
+ * Nothing here prints, ends the process, handles signals, or changes its environment, folder or
+ * affinity. A process that forks must open its models after that.
+ */
+#ifndef EDGE_MODEL_H_
+#define EDGE_MODEL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this interface. What is added later leaves it as it is. */
+#define EDGE_ABI 1
+
+#if defined(EDGE_BUILDING)
+#define EDGE_API __attribute__((visibility("default")))
+#else
+#define EDGE_API
+#endif
+
+/* What each function returns, unless it says something else: 0, or why not. */
+enum {
+  EDGE_OK = 0,
+  EDGE_USAGE = 2,   /* the call is wrong: an argument, or more threads than there are CPUs */
+  EDGE_RELEASE = 3, /* the release is damaged, incomplete or none */
+  EDGE_UNFIT = 4,   /* the release does not fit this device or this library */
+  EDGE_FAILED = 5   /* the model failed while it ran */
+};
+
+/* A release that is open. */
+typedef struct edge_model edge_model;
+
+enum { EDGE_ALL_CPUS = -1, EDGE_NO_SPIN = -1 };
+
+/* How a model runs. Zeros are the usual ways; EDGE_OPTIONS has them. */
+typedef struct edge_options {
+  size_t size;     /* sizeof(edge_options) */
+  int32_t threads; /* with the calling one; 0: that one alone; EDGE_ALL_CPUS: one for each CPU that
+                      the process may use */
+  int32_t pin;     /* 1: each thread but the calling one stays on a CPU of its own, the fastest first */
+  int32_t spin_us; /* how long an idle thread looks for work before it sleeps, in microseconds;
+                      0: 1000; EDGE_NO_SPIN: not at all */
+} edge_options;
+
+#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0}
+
+/* An input or an output. Its memory is the model's, contiguous and row by row. */
+typedef struct edge_tensor {
+  size_t size;          /* sizeof(edge_tensor) */
+  const char* name;     /* as in the model's file */
+  const char* dtype;    /* as numpy names it: "float32"; "bfloat16" as 16 bits */
+  int32_t rank;         /* number of dimensions; 0 is a single number */
+  const int64_t* shape; /* `rank` extents */
+  void* data;           /* aligned to 64 bytes; of an output before the first run: NULL */
+  size_t bytes;
+  int32_t bound_axis; /* where an output's size depends on the data, its axis, else -1 */
+  int64_t valid;      /* and how many of that axis' elements are the result of the last run */
+} edge_tensor;
+
+#define EDGE_TENSOR {sizeof(edge_tensor), NULL, NULL, 0, NULL, NULL, 0, -1, 0}
+
+/* What is open. */
+typedef struct edge_release {
+  size_t size;        /* sizeof(edge_release) */
+  const char* name;   /* the model's */
+  const char* digest; /* 64 hexadecimal digits; "" where the folder is not one of a device's store */
+  const char* folder; /* where it lies, without links */
+} edge_release;
+
+#define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL}
+
+/* The version of the interface that the library has: compare it with EDGE_ABI. */
+EDGE_API int32_t edge_abi(void);
+
+/* The library's own version and those of TVM and TVM-FFI that a release must be compiled with, as
+ * JSON in one line. */
+EDGE_API const char* edge_version(void);
+
+/* What went wrong in this thread's last call that did not return EDGE_OK, in one line; "" if
+ * nothing did. Valid until the thread's next call. */
+EDGE_API const char* edge_error(void);
+
+/* Opens a release: a folder, or a link to one, such as `current` of a device's store, which is
+ * followed here and then never again. `options` may be NULL. *model is NULL after a failure. */
+EDGE_API int edge_open(const char* release, const edge_options* options, edge_model** model);
+
+/* Ends its threads and gives its memory back. NULL is allowed. */
+EDGE_API void edge_close(edge_model* model);
+
+EDGE_API int edge_release_of(const edge_model* model, edge_release* release);
+
+/* 1 if the path that was opened leads to another release by now: then open it anew, and close this
+ * one when that worked. 0 if not, also where it leads nowhere. */
+EDGE_API int edge_changed(const edge_model* model);
+
+/* How many inputs and outputs there are; 0 for NULL. */
+EDGE_API int32_t edge_inputs(const edge_model* model);
+EDGE_API int32_t edge_outputs(const edge_model* model);
+
+/* The input of a number, in the model's order. Write to its `data`, which stays where it is, and
+ * holds zeros at first; a run leaves it as it is. */
+EDGE_API int edge_input(edge_model* model, int32_t number, edge_tensor* tensor);
+
+/* The output of a number. Its `data` is that of the last run, and valid until the next one. */
+EDGE_API int edge_output(edge_model* model, int32_t number, edge_tensor* tensor);
+
+/* Computes the outputs of what the inputs hold. */
+EDGE_API int edge_run(edge_model* model);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* EDGE_MODEL_H_ */

@@ -1,0 +1,49 @@
+// A loaded model: a library, its virtual machine and the arguments of its entry function.
+#ifndef MODEL_MODEL_H_
+#define MODEL_MODEL_H_
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <vector>
+
+#include "manifest.h"
+
+namespace edge {
+
+// The parameters in the order of the entry function's arguments. Faults are kExitInput.
+std::vector<tvm::ffi::Tensor> LoadParams(const Manifest& manifest);
+
+class Model {
+ public:
+  // Loads the library and starts its virtual machine on the manifest's device. Faults are kExitLoad.
+  explicit Model(const Manifest& manifest);
+
+  // The arguments of every later call, in the CPU's memory: the inputs, then the parameters.
+  void Bind(const std::vector<tvm::ffi::Tensor>& inputs,
+            const std::vector<tvm::ffi::Tensor>& params);
+
+  // Runs on what the inputs hold now; returns the outputs, in the CPU's memory, when the device is
+  // done. Faults are kExitRunFailed.
+  std::vector<tvm::ffi::Tensor> Run() const;
+
+ private:
+  tvm::ffi::Tensor OnDevice(const tvm::ffi::Tensor& tensor) const;
+  void SendInputs() const;
+
+  DLDevice device_;
+  tvm::ffi::Module library_;
+  tvm::ffi::Module machine_;
+  tvm::ffi::Function entry_;
+  std::vector<tvm::ffi::Tensor> inputs_;
+  std::vector<tvm::ffi::Tensor> held_;
+  std::vector<tvm::ffi::AnyView> arguments_;
+};
+
+// Holds outputs against what the manifest says of them. Faults are kExitInput.
+void CheckOutputs(const Manifest& manifest, const std::vector<tvm::ffi::Tensor>& outputs);
+
+}  // namespace edge
+
+#endif  // MODEL_MODEL_H_
