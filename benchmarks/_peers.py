@@ -190,7 +190,7 @@ class Ours:
         from toolchain import bundle as bundles
         from toolchain import tensors
 
-        one_core_per_thread = -2  # the runner's choice, see runtime/runner/device.cc
+        one_core_per_thread = -2  # the runner's choice, see runtime/model/device.cc
         cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:threads]]
         tvm.get_global_func("runtime.config_threadpool")(one_core_per_thread, threads, cpus)
         params = tensors.load(bundle.folder / bundles.PARAMS)
