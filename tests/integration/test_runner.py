@@ -136,7 +136,7 @@ def release(runner, library, tmp_path):
     save_file({"p0": W, "p1": B}, folder / "params.safetensors")
     manifest = {
         "name": "tiny",
-        "versions": {"tvm": versions.tvm()["tvm"], "tvm_ffi": versions.tvm()["tvm_ffi"]},
+        "versions": versions.tvm(),
         "library": "model.so",
         "params": "params.safetensors",
         "entry": "main",

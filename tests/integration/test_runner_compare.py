@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolchain import tensors
+from toolchain import tensors, versions
 from toolchain.errors import VerificationError
 from toolchain.tensors import DTYPES, Bound, TensorSpec
 
@@ -58,6 +58,8 @@ class Device:
         if bound:
             outputs[0]["bound"] = {"axis": bound.axis, "count": bound.count}
         manifest = {
+            "name": "compared",
+            "versions": versions.tvm(),
             "library": "model.so",
             "params": "params.safetensors",
             "entry": entry,
