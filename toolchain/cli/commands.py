@@ -24,6 +24,7 @@ COMMANDS = {
         "rollback": "Make the release before the current one current again.",
         "status": "Show what a device is and which release it runs.",
     },
+    "export": {"export": "Write PACKAGE (or a bundle's folder) as an update that a device applies without a network."},
     "farm": {"farm": "Serve the lab's devices for tuning over RPC; make virtual boards to test on."},
     "models": {"model": "List the predefined networks; look into a model."},
     "quantize": {

@@ -123,7 +123,7 @@ def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFa
             f"the bundle is for {manifest.machine}, and the device is {facts.machine}",
             hint="build for the board type of this device: `toolchain boards` lists them",
         )
-    _check_versions(manifest, versions)
+    check_versions(manifest, versions)
     check_tools(facts)
     missing = [flag for flag in manifest.cpu_features if flag not in facts.cpu_features]
     if missing:
@@ -147,7 +147,12 @@ def check_tools(facts: DeviceFacts) -> None:
         )
 
 
-def _check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
+def check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
+    """Refuse programs that are made of another TVM than a bundle was compiled with.
+
+    Raises:
+        VerificationError: They are.
+    """
     for what, theirs, ours in (
         ("TVM", manifest.versions.get("tvm", ""), versions["tvm"]),
         ("TVM-FFI", abi(manifest.versions.get("tvm_ffi", "")), abi(versions["tvm_ffi"])),

@@ -23,7 +23,7 @@ from toolchain.tensors import Tensors
 Tell = Callable[[str], None]
 """Called with a `Step` as an upload goes on."""
 
-_SPARE_KIB = 1024  # links, folders and a run's outputs need room too
+SPARE_KIB = 1024  # links, folders and a run's outputs need room too
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
 
 def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: DeviceFacts) -> None:
     needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
-    if missing and needed + _SPARE_KIB > facts.free_kib:
-        free, wanted = (size_text(kib * 1024) for kib in (facts.free_kib, needed + _SPARE_KIB))
+    if missing and needed + SPARE_KIB > facts.free_kib:
+        free, wanted = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
         raise DeviceError(
             f"the device has {free} free, and {wanted} are needed",
             hint="free some space there, or keep fewer releases (`keep` in the board file)",

@@ -1,0 +1,514 @@
+"""Updates that a device applies without a host: real shells and tools, the real runner, the very store of a deploy.
+
+TOOLCHAIN_OFFLINE_KILLS is the number of kills of each way, 4 by default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integration.test_full_disk import disk, fill, filled
+from tests.support import bundles, deploy_client, stores, updates
+from tests.support.commands import toolchain
+from tests.support.parts import require
+from tests.support.updates import SHELLS, Device
+from toolchain import bundle as bundling
+from toolchain.device import deploy
+from toolchain.device.lock import Owner
+from toolchain.device.store import Store
+from toolchain.errors import BusyError
+from toolchain.shell import LocalShell
+
+__all__ = ["disk"]
+
+KILLS = int(os.environ.get("TOOLCHAIN_OFFLINE_KILLS", "4"))
+USAGE, DEVICE, VERIFICATION, BUSY, INTERRUPTED = 2, 4, 5, 75, 130
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tiny, program, tmp_path_factory):
+    return updates.written(tiny, program, tmp_path_factory.mktemp("update") / "tiny.run").path
+
+
+@pytest.fixture(scope="module")
+def bulky_runs(bulky, program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("updates")
+    return tuple(updates.written(made, program, folder / f"{n}.run").path for n, made in enumerate(bulky))
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "device"
+
+
+def everything(root: Path) -> dict[str, object]:
+    """Return what is in a store, but for its lock, and when its files were made."""
+    paths = (path for path in root.rglob("*") if path.name not in {"lock", "lock.within"})
+    return {
+        str(path.relative_to(root)): path.readlink() if path.is_symlink() else path.is_file() and path.stat().st_mode
+        for path in paths
+    }
+
+
+# --- the same store --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_makes_the_store_of_a_deploy(shell, kind, tiny, program, tmp_path, root):
+    device = updates.device(shell, tmp_path)
+    script = updates.written(tiny, program, tmp_path / "update", folder=kind == "folder").path
+    deploy_client.plain_deploy(tiny, program, tmp_path / "deployed")
+    looked = device.apply(script, "--check", "--root", root)
+    assert (looked.returncode, root.exists()) == (0, False), looked.stderr
+    done = device.apply(script, "--root", root, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["result"], told["release"], told["root"]) == ("applied", f"sha256:{tiny.digest}", str(root))
+    assert told["outputs"]["max_rel"] <= told["outputs"]["tolerance"]
+    assert bundles.whole_release(root) == tiny.digest
+    assert everything(root) == everything(tmp_path / "deployed")
+    again = device.apply(script, "--root", root)
+    assert (again.returncode, "already current" in again.stderr) == (0, True), again.stderr
+    assert everything(root) == everything(tmp_path / "deployed")
+
+
+def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_runs, tiny_run, root):
+    """Nothing is sent again, and there is something to go back to."""
+    for script, made in ((tiny_run, tiny), (bulky_runs[0], bulky[0])):
+        done = Device().apply(script, "--root", root, "--keep", 2)
+        assert done.returncode == 0, done.stderr
+        assert bundles.whole_release(root) == made.digest
+    shell = LocalShell()
+    done = deploy.deploy(bulky[0], program, shell, Store(shell, str(root)), keep=3, threads=1)
+    assert (done.changed, done.transfer.blobs_sent) == (False, 0)
+    assert toolchain("rollback", "--root", root).code == 0
+    assert bundles.whole_release(root) == tiny.digest
+    listed = json.loads(toolchain("releases", "--root", root, "--json").out)
+    assert [one["digest"] for one in listed] == [tiny.digest, bulky[0].digest]
+    assert toolchain("bench", "--root", root, "--budget", 0).code == 0
+    status = json.loads(toolchain("status", "--root", root, "--json").out)
+    assert status["current"]["digest"] == tiny.digest
+
+
+def test_what_was_deployed_is_already_current(tiny, program, tiny_run, root):
+    deploy_client.plain_deploy(tiny, program, root)
+    done = Device().apply(tiny_run, "--root", root, "--json")
+    told = json.loads(done.stdout)
+    assert (told["result"], told["unpacked_kib"]) == ("current", 0)
+
+
+def test_only_so_many_activations_stay(bulky, bulky_runs, root):
+    for index in range(5):
+        assert Device().apply(bulky_runs[index % 2], "--root", root, "--keep", 1).returncode == 0
+    assert [path.name for path in (root / "generations").iterdir()] == ["5"]
+    assert [path.name for path in (root / "releases").iterdir()] == [bulky[0].digest]
+
+
+def test_a_damaged_blob_is_mended(tiny, tiny_run, root):
+    assert Device().apply(tiny_run, "--root", root).returncode == 0
+    params = root / "current" / bundling.PARAMS
+    params.chmod(0o644)
+    params.write_bytes(b"x" + params.read_bytes()[1:])
+    done = Device().apply(tiny_run, "--root", root)
+    assert (done.returncode, "already current" in done.stderr) == (0, True), done.stderr
+    assert bundles.whole_release(root) == tiny.digest
+
+
+def test_the_boards_root_is_the_logins_home(tiny, tiny_run, tmp_path):
+    device = Device(environment={**os.environ, "HOME": str(tmp_path)})
+    assert device.apply(tiny_run).returncode == 0
+    assert bundles.whole_release(tmp_path / ".local/share/edge-toolchain") == tiny.digest
+    homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
+    done = Device(environment=homeless).apply(tiny_run)
+    assert (done.returncode, "--root names another folder" in done.stderr) == (USAGE, True)
+
+
+# --- what does not fit -----------------------------------------------------------------------------------------------
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert "error: " in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+UNFIT = {
+    "another machine": ("uname", 'echo "mips"', VERIFICATION, "is for x86_64, and this device is mips"),
+    "an old C library": ("getconf", "echo glibc 2.9", VERIFICATION, "this device has glibc 2.9"),
+    "musl": ("getconf", 'echo "musl libc (x86_64)"', VERIFICATION, "this device has musl"),
+    "little space": ("df", "echo Filesystem; echo /dev/sd 1 1 500 1% /", DEVICE, "0.4 MB free, and"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_a_device_that_it_does_not_fit_is_left_alone(case, check, tiny_run, tmp_path, root):
+    tool, text, code, words = UNFIT[case]
+    device = Device().with_tool(tmp_path / "tools", tool, text)
+    done = device.apply(tiny_run, "--root", root, "--json", *check)
+    refused(done, code, words)
+    assert json.loads(done.stdout)["error"]["exit_code"] == code
+    assert bundles.whole_release(root) is None
+
+
+def test_a_cpu_without_a_feature_is_refused(tiny, program, tmp_path, root):
+    made = bundles.variant(tiny, tmp_path / "made", {}, cpu_features=("fpu", "no-such-feature"))
+    script = updates.written(made, program, tmp_path / "update.run").path
+    refused(Device().apply(script, "--root", root), VERIFICATION, "has no no-such-feature")
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("tool", ["flock", "readlink", "head", "sha256sum"])
+def test_a_missing_tool_is_named(tool, tiny_run, tmp_path, root):
+    device = updates.device("busybox", tmp_path)
+    (tmp_path / "busybox-tools" / tool).unlink()
+    # busybox's own shell runs its own tools whatever PATH says.
+    done = Device(("/usr/bin/dash",), device.environment).apply(tiny_run, "--root", root)
+    refused(done, DEVICE, f"this device lacks {tool}")
+    assert not root.exists()
+
+
+def test_other_outputs_than_the_references_are_refused(tiny, program, bulky, bulky_runs, tmp_path, root):
+    """The device keeps the release that it had, unless whoever is there sets another limit."""
+    assert Device().apply(bulky_runs[0], "--root", root).returncode == 0
+    reference = bundling.Reference.read(tiny.reference)
+    made = bundles.variant(tiny, tmp_path / "made", {})
+    wrong = {name: value * np.float32(1.01) for name, value in reference.outputs.items()}
+    bundling.Reference("a wrong one", reference.inputs, wrong).save(made.folder)
+    script = updates.written(made, program, tmp_path / "update.run").path
+    refused(Device().apply(script, "--root", root), VERIFICATION, "something else than the reference", "0.0099")
+    assert bundles.whole_release(root) == bulky[0].digest
+    assert list((root / "run").iterdir()) == []
+    done = Device().apply(script, "--root", root, "--tolerance", "0.1")
+    assert done.returncode == 0, done.stderr
+    assert bundles.whole_release(root) == tiny.digest
+
+
+def test_a_model_that_does_not_run_is_refused(tiny, program, tmp_path, root):
+    made = bundles.variant(tiny, tmp_path / "made", {bundling.LIBRARY: b"no library"})
+    script = updates.written(made, program, tmp_path / "update.run").path
+    refused(Device().apply(script, "--root", root), DEVICE, "does not run on this device")
+    assert bundles.whole_release(root) is None
+
+
+def test_without_a_reference_it_only_has_to_run(tiny, program, tmp_path, root):
+    made = bundles.variant(tiny, tmp_path / "made", {})
+    made.reference.unlink()
+    script = updates.written(made, program, tmp_path / "update.run").path
+    done = Device().apply(script, "--root", root, "--json")
+    assert (done.returncode, json.loads(done.stdout)["outputs"]) == (0, None)
+
+
+def test_a_name_that_is_a_program_is_only_a_name(tiny, program, tmp_path, root):
+    evil = f"$(touch {tmp_path}/evil)'`touch {tmp_path}/evil`\n; touch {tmp_path}/evil\x1b[2J"
+    made = bundles.variant(tiny, tmp_path / "made", {}, name=evil)
+    script = updates.written(made, program, tmp_path / "update.run").path
+    done = Device().apply(script, "--root", root, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stderr
+    assert "$(touch" in json.loads(done.stdout)["model"]
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--colour",), ("x",), ("--root",), ("--root", ""), ("--keep", "0"), ("--keep", "x"), ("--threads", "-1")),
+        *(("--tolerance", "x"), ("--user", "-c"), ("--user", "no-such-user"), ("--keep", "1234567")),
+    ],
+)
+def test_wrong_words_are_refused(words, tiny_run, root):
+    refused(Device().apply(tiny_run, "--root", root, *words), USAGE)
+    assert not root.exists()
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def regions(data: bytes) -> dict[str, int]:
+    main = data.index(b"\nmain() {")
+    payload = data.index(b"ustar") // 512 * 512
+    return {
+        "the digest": data.index(b"] && [ ") + 90,
+        "the values": data.index(b"\nrelease=") + 20,
+        "the program": main + 30,
+        "its padding": payload - 1,
+        "a header of the archive": payload + 3,
+        "the first content": payload + 600,
+        "the middle": len(data) // 2,
+        "the end": len(data) - 1,
+    }
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_a_changed_byte_is_found_before_anything_changes(place, tiny_run, tmp_path, root):
+    data = bytearray(tiny_run.read_bytes())
+    at = list(regions(bytes(data)).values())[place]
+    data[at] ^= 1
+    path = tmp_path / "an update.run"
+    path.write_bytes(data)
+    refused(Device().apply(path, "--root", root), VERIFICATION, f"{path} is damaged", "copy it again")
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_truncated_file_is_refused(shell, tiny_run, tmp_path, root):
+    device, data = updates.device(shell, tmp_path), tiny_run.read_bytes()
+    payload = data.index(b"ustar") // 512 * 512
+    path = tmp_path / "cut.run"
+    for size in (20, 100, 300, 600, 2000, payload - 3000, payload, payload + 700, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        done = device.apply(path, "--root", root)
+        assert done.returncode != 0, (size, done.stderr)
+        assert "cut.run" in done.stderr
+        assert not root.exists()
+
+
+def test_two_changed_bytes_never_make_half_a_release(tiny, tiny_run, tmp_path, root):
+    """One in the lines that check all others: whatever becomes of the check, each blob is hashed once more."""
+    whole = tiny_run.read_bytes()
+    content = whole.index(tiny.folder.joinpath(bundling.PARAMS).read_bytes())
+    path = tmp_path / "two.run"
+    for at in range(10, whole.index(b"# What it is"), 17):
+        data = bytearray(whole)
+        data[at] ^= 4
+        data[content + 70] ^= 1
+        path.write_bytes(data)
+        assert Device().apply(path, "--root", root).returncode != 0, at
+        assert bundles.whole_release(root) is None
+
+
+@pytest.mark.parametrize("what", ["changed", "truncated", "missing"])
+def test_a_damaged_folder_is_refused(what, tiny, program, tmp_path, root):
+    script = updates.written(tiny, program, tmp_path / "folder", folder=True).path
+    blob = script.parent / "blobs" / tiny.manifest.files[bundling.PARAMS].sha256
+    data = blob.read_bytes()
+    blob.unlink()
+    if what != "missing":
+        blob.write_bytes(data[:-1] + (bytes([data[-1] ^ 1]) if what == "changed" else b""))
+    refused(Device().apply(script, "--root", root), VERIFICATION, "is damaged", blob.name)
+    assert not root.exists()
+
+
+def test_it_is_not_applied_from_a_pipe(tiny_run, root):
+    with tiny_run.open("rb") as stream:
+        done = subprocess.run(["sh", "-s", "--", "--root", root], stdin=stream, capture_output=True, check=False)
+    assert done.returncode == VERIFICATION
+    assert not root.exists()
+
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_it_waits_for_no_deploy_and_says_whose(shell, check, tiny, tiny_run, tmp_path, root):
+    device = updates.device(shell, tmp_path)
+    with stores.client(root):
+        done = device.apply(tiny_run, "--root", root, *check)
+        refused(done, BUSY, "this device is busy: the other one holds it: a deploy", "s by now; the last sign of life")
+        assert bundles.whole_release(root) is None
+    assert device.apply(tiny_run, "--root", root).returncode == 0
+    assert bundles.whole_release(root) == tiny.digest
+
+
+def test_it_waits_for_no_plain_flock(tiny_run, root):
+    root.mkdir()
+    with (root / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(Device().apply(tiny_run, "--root", root), BUSY, "busy: someone holds it")
+
+
+@contextlib.contextmanager
+def held_up(script: Path, root: Path, tmp_path: Path, *words: object):
+    """An update that is being applied, and stands still in the middle."""
+    waits = f'mkfifo {tmp_path}/gate; : >{tmp_path}/here; read -r x <{tmp_path}/gate; exec /bin/df "$@"'
+    device = Device().with_tool(tmp_path / "tools", "df", f'[ -e {root}/lock ] || exec /bin/df "$@"\n{waits}')
+    with device.start(script, "--root", root, *words) as process:
+        try:
+            assert stores.soon((tmp_path / "here").exists)
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_deploy_waits_for_no_update_and_says_whose(tiny, tiny_run, tmp_path, root):
+    with held_up(tiny_run, root, tmp_path) as process:
+        store = Store(LocalShell(), str(root))
+        for attempt in (store.check_free, lambda: store.lock(Owner("a host", "deploy")).__enter__()):
+            with pytest.raises(BusyError) as caught:
+                attempt()
+            assert "holds it: offline update" in caught.value.message
+        (tmp_path / "gate").write_text("\n")
+        assert process.wait(60) == 0
+    assert bundles.whole_release(root) == tiny.digest
+    store.check_free()
+
+
+# --- kills, signals, full disks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_leaves_nothing(number, tiny_run, tmp_path, root):
+    with held_up(tiny_run, root, tmp_path) as process:
+        process.send_signal(number)
+        (tmp_path / "gate").write_text("\n")
+        assert process.wait(60) == INTERRUPTED
+    assert list((root / "blobs" / "partial").iterdir()) == []
+    assert bundles.whole_release(root) is None
+    assert Device().apply(tiny_run, "--root", root).returncode == 0
+
+
+def test_full_disk(disk, bulky, bulky_runs):
+    root = disk / "device"
+    with filled(disk):
+        refused(Device().apply(bulky_runs[0], "--root", root), DEVICE, "MB free, and")
+    assert Device().apply(bulky_runs[0], "--root", root).returncode == 0
+    with filled(disk, 3 << 20):
+        refused(Device().apply(bulky_runs[1], "--root", root), DEVICE, "MB free, and", "MB are needed")
+        assert bundles.whole_release(root) == bulky[0].digest
+    assert Device().apply(bulky_runs[1], "--root", root).returncode == 0
+    assert bundles.whole_release(root) == bulky[1].digest
+
+
+@pytest.mark.parametrize("spare", [0, 1 << 20])
+def test_somebody_else_fills_the_disk_meanwhile(disk, bulky, bulky_runs, tmp_path, spare):
+    root = disk / "device"
+    assert Device().apply(bulky_runs[0], "--root", root).returncode == 0
+    tools = tmp_path / "tools"
+    device = Device().with_tool(tools, "df", "echo Filesystem; echo /dev/sd 1 1 99999 1% /")
+    fill(disk / "filler", spare)
+    refused(device.apply(bulky_runs[1], "--root", root), DEVICE, "cannot change its store", "No space left")
+    assert bundles.whole_release(root) == bulky[0].digest
+    assert list((root / "blobs" / "partial").iterdir()) == []
+    (disk / "filler").unlink()
+    assert Device().apply(bulky_runs[1], "--root", root).returncode == 0
+    assert bundles.whole_release(root) == bulky[1].digest
+
+
+def test_a_folder_that_cannot_be_written(disk, tiny_run):
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    for words in ((), ("--check",)):
+        refused(Device().apply(tiny_run, "--root", disk / "device", *words), DEVICE, "writable")
+
+
+@pytest.mark.parametrize("way", ["the shell", "all of it"])
+def test_kills(way, bulky, bulky_runs, program, root, capsys):
+    """A kill leaves the old release or the new one, and no lock; the next update, or deploy, has nothing to repair."""
+    device, stream = Device(), random.Random(way)  # noqa: S311 - seeded, so that a failure comes again
+    assert device.apply(bulky_runs[0], "--root", root, "--keep", 1).returncode == 0
+    start = time.monotonic()
+    assert device.apply(bulky_runs[1], "--root", root, "--keep", 1).returncode == 0
+    seconds, found = time.monotonic() - start, Counter[str]()
+    for index in range(KILLS):
+        old, new = bulky[(index + 1) % 2], bulky[index % 2]
+        with device.start(bulky_runs[index % 2], "--root", root, "--keep", 1, start_new_session=True) as process:
+            time.sleep(stream.uniform(0, 1.05 * seconds))
+            end = os.killpg if way == "all of it" else os.kill
+            end(process.pid, signal.SIGKILL)
+        assert stores.soon(lambda: is_free(root)), "a step of a killed update keeps the lock"
+        release = bundles.whole_release(root)
+        found[{old.digest: "old", new.digest: "new"}[release]] += 1
+        if index % 2:
+            deploy_client.plain_deploy(new, program, root)
+        else:
+            done = device.apply(bulky_runs[0], "--root", root, "--keep", 1)
+            assert done.returncode == 0, done.stderr
+        assert bundles.whole_release(root) == new.digest
+        assert len(list((root / "releases").iterdir())) == 1
+        assert list((root / "blobs" / "partial").iterdir()) == list((root / "run").iterdir()) == []
+    with capsys.disabled():
+        print(f"\n{KILLS} kills of {way}: {dict(found)}; an update takes {seconds:.2f} s")  # noqa: T201
+
+
+def is_free(root: Path) -> bool:
+    with (root / "lock").open("ab") as lock, contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+# --- users -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nobody(tmp_path):
+    """A user of no rights who has a folder."""
+    require("another user", "root", present=os.geteuid() == 0)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/tmp"):  # noqa: S108 - pytest's own folders are closed
+            folder.chmod(folder.stat().st_mode | 0o055)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    os.chown(mine, pwd.getpwnam("nobody").pw_uid, -1)
+    return mine
+
+
+def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_path):
+    script = tmp_path / "it's an update.run"
+    script.write_bytes(tiny_run.read_bytes())
+    root = nobody / "device"
+    refused(Device().apply(script, "--root", root), USAGE, "belongs to nobody, and you are root", "--user nobody")
+    assert not root.exists()
+    done = Device().apply(script, "--root", root, "--user", "nobody", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"] == "applied"
+    assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
+    assert bundles.whole_release(root) == tiny.digest
+    assert Device().apply(tiny_run, "--root", nobody / "roots", "--user", "root").returncode == 0
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_same_bytes_again(tiny, tmp_path, root):
+    package = tmp_path / "tiny.oci.tar"
+    bundling.pack(tiny, package)
+    told = [
+        json.loads(toolchain("export", source, "--as", "offline", "-o", tmp_path / name, "--json").out)
+        for source, name in ((package, "one.run"), (tiny.folder, "two.run"))
+    ]
+    assert (tmp_path / "one.run").read_bytes() == (tmp_path / "two.run").read_bytes()
+    assert told[0]["update"] == told[1]["update"]
+    done = Device().apply(tmp_path / "one.run", "--root", root, "--json")
+    assert json.loads(done.stdout)["update"] == told[0]["update"]
+    seen = toolchain("export", package, "-o", f"{tmp_path}/folder/")
+    assert seen.code == 0, seen.err
+    assert Device().apply(tmp_path / "folder" / "install.sh", "--root", root).returncode == 0
+
+
+def test_the_command_replaces_nothing_but_an_update(tiny, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").touch()
+    for target in ("thesis.txt", "thesis", "no/such/folder.run"):
+        seen = toolchain("export", tiny.folder, "-o", tmp_path / target)
+        assert seen.code == USAGE, seen.err
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    for target in ("update.run", "folder/", "update.run", "folder/"):
+        assert toolchain("export", tiny.folder, "-o", f"{tmp_path}/{target}").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "thesis", "thesis.txt", "update.run"]
+
+
+def test_its_archive_can_be_looked_into(tiny, tiny_run, tmp_path):
+    begin = tiny_run.read_bytes().index(b"ustar") // 512
+    listing = f"tail -c +{begin * 512 + 1} '{tiny_run}' | tar -t"
+    shown = subprocess.run(["sh", "-c", listing], capture_output=True, text=True, check=True)
+    names = shown.stdout.split()
+    assert f"blobs/{tiny.manifest.files[bundling.PARAMS].sha256}" in names
+    assert names == sorted(names)

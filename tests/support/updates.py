@@ -1,0 +1,75 @@
+"""Updates for tests: exported from bundles, and applied by the shells and tools that devices have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.parts import require
+from toolchain import board, export
+from toolchain.bundle import Bundle
+from toolchain.export import Written
+from toolchain.native.programs import Program
+
+
+def written(made: Bundle, program: Program, target: Path, *, folder: bool = False) -> Written:
+    """Export a bundle for this machine."""
+    with export.prepared(made, board.load("local").resolved(), program) as update:
+        return export.write(update, target, folder=folder)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A shell, and the tools that it finds.
+
+    Attributes:
+        shell: Its words.
+        environment: What the shell gets; PATH says where its tools are.
+    """
+
+    shell: tuple[str, ...] = ("sh",)
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def start(self, script: Path, *words: object, **how: object) -> subprocess.Popen[str]:
+        """Start to apply an update."""
+        argv = [*self.shell, str(script), *map(str, words)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(argv, env=self.environment, text=True, **{**pipes, **how})
+
+    def apply(self, script: Path, *words: object) -> subprocess.CompletedProcess[str]:
+        """Apply an update, or whatever else the words say."""
+        with self.start(script, *words) as process:
+            out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def with_tool(self, folder: Path, name: str, text: str) -> Device:
+        """Return the device with another program in place of one of its tools."""
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+        path = f"{folder}:{self.environment['PATH']}"
+        return Device(self.shell, {**self.environment, "PATH": path})
+
+
+SHELLS = ("dash", "bash", "busybox", "mksh")
+
+
+def device(shell: str, folder: Path) -> Device:
+    """Return a device with one of `SHELLS`: dash and bash with coreutils, others with nothing but their own tools."""
+    require(shell, shell, shutil.which(shell) is not None)
+    if shell in {"dash", "bash"}:
+        return Device((shell,))
+    box = "busybox" if shell == "busybox" else "toybox"
+    require(box, box, shutil.which(box) is not None)
+    listing = [box, "--list"] if box == "busybox" else [box]
+    tools = folder / f"{box}-tools"
+    tools.mkdir()
+    for name in subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split():
+        (tools / name).symlink_to(str(shutil.which(box)))
+    if not (tools / "flock").exists():  # Debian's busybox has none
+        (tools / "flock").symlink_to(str(shutil.which("flock")))
+    words = (str(shutil.which("busybox")), "sh") if shell == "busybox" else (str(shutil.which("mksh")),)
+    return Device(words, {"PATH": str(tools), "HOME": str(folder), "TMPDIR": "/nowhere"})

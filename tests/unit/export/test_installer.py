@@ -1,0 +1,74 @@
+"""The text of an installer: every shell can read it, it is sealed as a whole, and its steps are those of a deploy."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+
+import pytest
+
+from tests.support import bundles
+from tests.support.parts import require
+from toolchain import board, export
+from toolchain.device import lock, scripts
+from toolchain.export import installer
+from toolchain.export.installer import Place
+
+
+@pytest.fixture
+def made(tiny, program):
+    with export.prepared(tiny, board.load("local").resolved(), program) as update:
+        yield update
+
+
+def texts(update):
+    places = {digest: Place(path.stat().st_size, 0) for digest, path in update.contents.items()}
+    return {kind: installer.text(update, places, in_file=kind) for kind in (True, False)}
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "mksh", "busybox"])
+def test_every_shell_can_read_it(made, tmp_path, shell):
+    require(shell, shell, shutil.which(shell) is not None)
+    words = [shell, "sh"] if shell == "busybox" else [shell]
+    for text in texts(made).values():
+        (tmp_path / "script").write_bytes(text)
+        done = subprocess.run([*words, "-n", tmp_path / "script"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_steps_are_the_texts_that_a_deploy_sends(made):
+    text = texts(made)[True].decode()
+    digests = sorted(made.shipment.blobs)
+    for step in (
+        *(scripts.FACTS, scripts.SWEEP, scripts.examine(digests), scripts.accept(digests), lock.SAID, lock.TAKE),
+        *(scripts.activate(made.bundle.digest), scripts.prune("$keep"), lock.PEEK),
+        *(scripts.install(kind, *folder) for kind, folder in made.shipment.folders.items()),
+    ):
+        assert step.strip() in text
+
+
+def test_it_ends_before_its_contents_begin(made):
+    """The shell reads no byte after the last line, and contents are found where they are."""
+    text = texts(made)[True]
+    assert len(text) % installer.BLOCK == 0
+    assert text.rstrip(b"\n").endswith(b'\nmain "$@"; exit')
+    for digest, path in made.contents.items():
+        assert f"{digest}:{-(-path.stat().st_size // 1024)}:{path.stat().st_size}:{len(text) + 1}".encode() in text
+
+
+def test_the_seal_covers_all_that_follows_it(made, tmp_path):
+    path = tmp_path / "update"
+    path.write_bytes(texts(made)[True] + b"contents")
+    installer.seal(path)
+    sealed = path.read_bytes()
+    first = sealed.index(b"\n}\n") + 3
+    assert hashlib.sha256(sealed[first:]).hexdigest().encode() in sealed[:first]
+    assert f"tail -c +{first + 1} ".encode() in sealed[:first]
+    assert sealed[first:].endswith(b"contents")
+
+
+def test_a_name_is_one_line_and_one_word(tiny, program, tmp_path):
+    evil = bundles.variant(tiny, tmp_path / "made", {}, name="a'b\nroot=/etc\x1b")
+    with export.prepared(evil, board.load("local").resolved(), program) as update:
+        assert b"""\nmodel='a'"'"'b?root=/etc?'\n""" in texts(update)[False]

@@ -1,0 +1,329 @@
+# What applies an update on a device: POSIX sh, coreutils or busybox or toybox, and flock. The lines before these are made
+# for each update by installer.py: what it is, what is in it, and the steps that change a store, which are those of a
+# deploy (device/scripts.py, device/lock.py).
+
+usage() {
+  for line in \
+    "usage: sh ${0##*/} [options]" \
+    "" \
+    "Applies an update without a network: $model for $board, release sha256:$release" \
+    "" \
+    "  --check         look whether it can be applied, and change nothing" \
+    "  --root DIR      the folder of the store; $root by default" \
+    "  --user NAME     apply it as this user, whose store it then is (only for root)" \
+    "  --keep N        activations to keep for a roll-back; $keep by default" \
+    "  --threads N     threads of the trial run; $threads by default, 0 means every CPU" \
+    "  --tolerance X   limit for the outputs' relative difference" \
+    "  --json          tell the result as JSON, on standard output" \
+    "" \
+    "Exit codes: 0 applied, or already current; 2 usage; 4 the device cannot do it; 5 the update is damaged, does not" \
+    "fit the device, or computes something else there; 75 somebody else is at work on the device; 130 interrupted." \
+    "Unless it ends with 0, the device keeps the release that it had."; do
+    printf '%s\n' "$line"
+  done
+}
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+# Names come from a package, from a user and from the store: a terminal gets no control characters from them.
+tell() { printf '%s\n' "$1" | sed 's/[[:cntrl:]]/ /g' >&2; }
+
+quoted() { # as JSON has it
+  printf '"%s"' "$(printf '%s\n' "$1" | sed -e ':all' -e '$!{' -e 'N' -e 'b all' -e '}' \
+    -e 's/[\\"]/\\&/g' -e 's/\n/\\n/g' -e 's/[[:cntrl:]]/ /g')"
+}
+
+fail() { # CODE MESSAGE DETAILS HINT
+  told=yes
+  tell "error: $2"
+  [ -z "$3" ] || tell "$(printf '%s\n' "$3" | sed 's/^/  /')"
+  [ -z "$4" ] || tell "hint: $4"
+  [ $json = no ] || printf '{"error": {"message": %s, "details": %s, "hint": %s, "exit_code": %s}}\n' \
+    "$(quoted "$2")" "$(quoted "$3")" "$(quoted "$4")" "$1"
+  exit "$1"
+}
+
+megabytes() { # of KiB
+  printf '%s.%s MB' $(($1 / 1024)) $(($1 % 1024 * 10 / 1024))
+}
+
+succeed() { # WHAT, as a word of JSON, and in words
+  tell "$2"
+  [ $json = no ] || printf '{"result": "%s", "model": %s, "release": "sha256:%s", "update": "sha256:%s", "root": %s, %s}\n' \
+    "$1" "$(quoted "$model")" "$release" "$update" "$(quoted "$ROOT")" \
+    "\"unpacked_kib\": $needed, \"outputs\": ${difference:-null}"
+}
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+wrong() { fail 2 "$1" "" "\`sh ${0##*/} --help\` lists the options"; }
+
+number() { # OPTION VALUE LEAST
+  case $2 in '' | *[!0-9]* | ??????*) wrong "$1 takes a number, not '$2'" ;; esac
+  [ "$2" -ge "$3" ] || wrong "$1 must be at least $3"
+}
+
+options() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -h | --help) usage; exit 0 ;;
+      --check) check=yes ;;
+      --json) json=yes ;;
+      --root | --user | --keep | --threads | --tolerance)
+        [ $# -gt 1 ] || wrong "$1 needs a value"
+        value "$1" "$2"
+        shift
+        ;;
+      *) wrong "there is no option '$1'" ;;
+    esac
+    shift
+  done
+}
+
+value() {
+  case $1 in
+    --root) root=$2; [ -n "$2" ] || wrong "--root names a folder" ;;
+    --user) user=$2; case $2 in '' | -* | *[!A-Za-z0-9_.-]*) wrong "--user takes a name, not '$2'" ;; esac ;;
+    --keep) number "$1" "$2" 1; keep=$2 ;;
+    --threads) number "$1" "$2" 0; threads=$2 ;;
+    --tolerance) tolerance=$2; case $2 in '' | -* | *[!0-9.e-]*) wrong "--tolerance takes a number, not '$2'" ;; esac ;;
+  esac
+}
+
+find_root() {
+  case $root in
+    '~/'*) [ -n "${HOME-}" ] || fail 2 "HOME is not set, and the store is $root" "" "--root names another folder"
+      ROOT=$HOME/${root#??} ;;
+    /*) ROOT=$root ;;
+    *) ROOT=$PWD/$root ;;
+  esac
+  place=$ROOT
+  while [ ! -d "$place" ] && [ "$place" != / ]; do place=$(dirname "$place"); done
+}
+
+# What root changes becomes root's, and the next deploy of the store's owner would fail.
+become() {
+  mine=$(id -u)
+  if [ -z "$user" ]; then
+    owner=$(stat -c %u "$place")
+    [ "$mine" != 0 ] || [ "$owner" = 0 ] || fail 2 "$place belongs to $(stat -c %U "$place"), and you are root" \
+      "what root writes there its owner could not change any more" \
+      "--user $(stat -c %U "$place") applies it as that user, --user root as root"
+  elif [ "$user" != root ] && [ "$user" != "$(id -un)" ]; then
+    [ "$mine" = 0 ] || fail 2 "only root can apply an update as $user" "" "leave --user out, or run it as root"
+    id -u "$user" >/dev/null 2>&1 || fail 2 "there is no user $user" "" "--user takes a name of this device"
+    exec su -s /bin/sh -c "exec /bin/sh $words" "$user"
+  fi
+}
+
+# --- whether it fits -------------------------------------------------------------------------------------------------
+
+fact() { printf '%s\n' "$facts" | sed -n "s/^$1=//p"; }
+
+check_tools() {
+  lacks=$(fact lacks)
+  for tool in head sed dirname id uname; do
+    command -v $tool >/dev/null || lacks="$lacks $tool"
+  done
+  [ -z "$lacks" ] || fail 4 "this device lacks $(echo $lacks)" "" "install coreutils, findutils and util-linux, or busybox"
+}
+
+check_fits() {
+  [ "$(fact machine)" = "$machine" ] || fail 5 "the update is for $machine, and this device is $(fact machine)" "" \
+    "export an update for the board type of this device"
+  missing=
+  for flag in $features; do
+    case " $(fact features) " in *" $flag "*) ;; *) missing="$missing $flag" ;; esac
+  done
+  [ -z "$missing" ] || fail 5 "the CPU of this device has no$missing" "it is a $(fact cpu)" \
+    "export an update for a board type with a plainer target.mcpu"
+  [ -z "$glibc" ] || check_glibc "$(fact glibc)"
+}
+
+check_glibc() {
+  case $1 in *musl*) found=musl ;; *) found="glibc ${1##* }" ;; esac
+  case $found in
+    musl) ;;
+    "glibc "[0-9]*.*) older "${1##* }" "$glibc" || return 0 ;;
+    *) return 0 ;;
+  esac
+  fail 5 "this device has $found, and glibc $glibc or newer is needed" "" "update the device"
+}
+
+older() { # of two versions such as 2.28, whether the first one is the older one
+  minor=${1#*.} than=${2#*.}
+  minor=${minor%%[!0-9]*} than=${than%%[!0-9]*}
+  [ "${1%%.*}" -lt "${2%%.*}" ] || { [ "${1%%.*}" -eq "${2%%.*}" ] && [ "${minor:-0}" -lt "${than:-0}" ]; }
+}
+
+has() { # whether the store has a blob; with --check, where nothing was hashed before, it is hashed
+  [ -f "$ROOT/blobs/sha256/$1" ] || return 1
+  [ $check = no ] || [ "$(sha256sum <"$ROOT/blobs/sha256/$1" | cut -c 1-64)" = "$1" ]
+}
+
+check_space() {
+  needed=0
+  for blob in $blobs; do
+    kib=${blob#*:}
+    has "${blob%%:*}" || needed=$((needed + ${kib%%:*}))
+  done
+  set -- $(df -Pk "$place" | tail -n 1)
+  [ $needed = 0 ] || [ "${4:-0}" -ge $((needed + spare_kib)) ] ||
+    fail 4 "the device has $(megabytes "${4:-0}") free, and $(megabytes $((needed + spare_kib))) are needed" "" \
+      "free some space there, or keep fewer releases (--keep)"
+}
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+
+# In place of what answers a host: tells that somebody else holds the lock, who for BEGAN OWNER WHAT END TOKEN.
+busy() { # seconds since the holder's last sign of life
+  tab=$(printf '\t')
+  began=${who%% *} line=${who#* } since=
+  case $began in
+    '' | *[!0-9]*) line=$who ;;
+    *) since="for $(($(date +%s) - began)) s by now; " ;;
+  esac
+  holder=${line%%"$tab"*} line=${line#*"$tab"}
+  purpose=${line%%"$tab"*} line=${line#*"$tab"}
+  end=${line%%"$tab"*}
+  [ -z "$end" ] || end="; \`$end\` there ends it"
+  fail 75 "this device is busy: ${holder:-someone} holds it: $purpose" \
+    "${since}the last sign of life came $1 s ago; $lease s without one free the device" \
+    "run the command again when that has ended$end"
+}
+
+lock() {
+  token=$(sha256sum </proc/sys/kernel/random/uuid | cut -c 1-16)
+  owner=$(printf '%s@%s\toffline update\t\t%s' "$(id -un 2>/dev/null || id -u)" "$(uname -n)" "$token")
+  trap 'left $?' 0
+  hold
+  held=yes
+  note busy # for as long as this runs: nobody ends it for want of a sign of life, and flock frees it at its end
+}
+
+left() { # on any way out
+  trap '' 1 2 15
+  [ -z "$child" ] || kill "$child" 2>/dev/null
+  [ $held = no ] || rm -rf "${ROOT:?}/blobs/partial/$token" "$ROOT/run/$token"
+  [ "$1" = 0 ] || [ $told = yes ] || fail 4 "the store $ROOT cannot be locked" "" \
+    "is the folder writable for this user, and is the disk not full?"
+  exit "$1"
+}
+
+interrupted() {
+  tell "interrupted"
+  told=yes
+  exit 130
+}
+
+# --- the steps -------------------------------------------------------------------------------------------------------
+
+# A step keeps the lock open: where this shell is killed, a step of its own comes to its end before another one begins.
+change() {
+  output=$(set -eu; umask 022; cd "$ROOT"; "$1" 2>&1 </dev/null)
+  [ $? = 0 ] || fail 4 "this device cannot change its store" "$(printf '%s\n' "$output" | tail -n 5)" \
+    "is $ROOT writable for this user, and is the disk not full?"
+}
+
+unpack() {
+  mkdir -p "blobs/partial/$token" "run/$token"
+  for blob in $blobs; do
+    digest=${blob%%:*}
+    [ -f "blobs/sha256/$digest" ] || content "$blob" >"blobs/partial/$token/$digest"
+  done
+  for blob in $expected; do
+    content "$blob" >"run/$token/expected"
+    [ "$(sha256sum <"run/$token/expected" | cut -c 1-64)" = "${blob%%:*}" ] || echo "damaged ${blob%%:*}"
+  done
+}
+
+whole() { # what was unpacked is what is in the update
+  case $output in
+    *damaged*) fail 5 "what was unpacked is not what is in the update" "$output" \
+      "copy the update again; if it happens again, check the device's storage" ;;
+  esac
+}
+
+try_it() {
+  limit= # busybox's timeout leaves a process that waits for a second: it must not keep the lock
+  ! timeout 5 true 2>/dev/null 9>&- || limit="timeout $limit_s"
+  set --
+  [ "$threads" = 0 ] || set -- "$@" --threads "$threads"
+  [ -z "$expected" ] || set -- "$@" --expected "run/$token/expected"
+  [ -z "$expected" ] || [ -z "$tolerance" ] || set -- "$@" --tolerance "$tolerance"
+  cd "$ROOT" || exit
+  run "$@" >"run/$token/said" 2>"run/$token/fault" </dev/null 9>&- &
+  child=$!
+  wait $child
+  code=$?
+  child=
+  [ $code = 0 ] || refused "$(tail -n 5 "run/$token/fault")"
+  difference=$(head -n 1 "run/$token/said")
+}
+
+refused() {
+  [ $code != 6 ] || fail 5 "this device computes something else than the reference for $model" "$1" \
+    "the device keeps the release that it had; --tolerance sets another limit"
+  fail 4 "the model does not run on this device" "${1:-the runner ended with code $code}" \
+    "the device keeps the release that it had"
+}
+
+apply() {
+  tell "checking what the device has"
+  change sweep
+  change examine
+  check_space
+  [ $needed = 0 ] || tell "unpacking $(megabytes $needed)"
+  change unpack
+  whole
+  change accept
+  whole
+  change publish
+  change install
+  tell "running it once, and comparing its outputs"
+  try_it
+  change activate
+  case $output in *new*) result=applied ;; *) result=current ;; esac
+  change prune
+}
+
+main() {
+  check=no json=no told=no held=no child= user= difference= needed=0 within=
+  words=$(words "$self" "$@")
+  options "$@"
+  find_root
+  facts=$(ROOT=$place; survey 2>/dev/null)
+  check_tools
+  become
+  check_content
+  update=$(sha256sum <"$self" | cut -c 1-64)
+  tell "update sha256:$update: $model for $board"
+  check_fits
+  (peek)
+  code=$?
+  [ $code = 0 ] || exit $code
+  if [ $check = yes ]; then
+    [ -w "$place" ] || fail 4 "$place is not writable" "" "--root names another folder, --user another user"
+    check_space
+    succeed fits "it can be applied: $(megabytes $needed) would be unpacked"
+    return
+  fi
+  trap interrupted 1 2 15
+  lock
+  apply
+  case $result in
+    current) succeed current "already current: $model ${release%"${release#????????????????}"}" ;;
+    *) succeed applied "this device runs $model ${release%"${release#????????????????}"} now" ;;
+  esac
+}
+
+words() { # the command line, without --user, for another shell
+  skip=no
+  for word in "$@"; do
+    case $skip$word in
+      no--user) skip=yes ;;
+      yes*) skip=no ;;
+      *) printf " '%s'" "$(printf '%s' "$word" | sed "s/'/'\\\\''/g")" ;;
+    esac
+  done
+}

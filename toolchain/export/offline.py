@@ -1,0 +1,113 @@
+"""The files of an update: one that extracts itself, or a folder."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import files, outputs
+from toolchain.export import installer
+from toolchain.export.installer import BLOCK, MARK, Place
+from toolchain.export.update import Update
+
+INSTALLER = "install.sh"
+BLOBS = "blobs"
+_FILE, _FOLDER = "an update", "the folder of an update"
+_EXECUTABLE = 0o755
+
+
+@dataclass(frozen=True)
+class Written:
+    """An update that was written: what to run on the device, its SHA-256, which names the update, and all its bytes."""
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def check_target(target: Path, *, folder: bool) -> None:
+    """See that an update can go to a place, where at most an older one is.
+
+    Raises:
+        InputError: It cannot be written, or is something else.
+    """
+    if folder:
+        outputs.check_folder(target, _FOLDER, _foreign_folder)
+    else:
+        outputs.check_file(target, _FILE, _foreign_file)
+
+
+def write(update: Update, target: Path, *, folder: bool = False) -> Written:
+    """Write an update, the same bytes for the same bundle, reference, board file and runner.
+
+    Args:
+        update: The update.
+        target: The file or the folder, in whose place at most an older update may be.
+        folder: Whether it is a folder, with the contents beside the installer.
+
+    Raises:
+        InputError: As `check_target`.
+    """
+    check_target(target, folder=folder)
+    return _write_folder(update, target) if folder else _write_file(update, target)
+
+
+def _write_file(update: Update, target: Path) -> Written:
+    places = dict(_places(update))
+    with files.atomic_path(target) as temporary:
+        with temporary.open("wb") as stream:
+            stream.write(installer.text(update, places, in_file=True))
+            _add_contents(stream, update)
+        installer.seal(temporary)
+    target.chmod(target.stat().st_mode | 0o111)
+    return Written(target, files.sha256_file(target), target.stat().st_size)
+
+
+def _places(update: Update) -> Iterator[tuple[str, Place]]:
+    """Say where the archive has each of the contents: after one block that describes it."""
+    offset = BLOCK
+    for digest, path in update.contents.items():
+        size = path.stat().st_size
+        yield digest, Place(size, offset)
+        offset += size + -size % BLOCK + BLOCK
+
+
+def _add_contents(stream: object, update: Update) -> None:
+    """Append a plain archive: whoever wants to look into an update can, with `tail` and `tar`."""
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:  # type: ignore[call-overload]
+        for digest, path in update.contents.items():
+            info = tarfile.TarInfo(f"{BLOBS}/{digest}")
+            info.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(info, content)
+
+
+def _write_folder(update: Update, target: Path) -> Written:
+    places = {digest: Place(path.stat().st_size, 0) for digest, path in update.contents.items()}
+    with outputs.replacing(target, _FOLDER, _foreign_folder) as staging:
+        script = staging / INSTALLER
+        script.write_bytes(installer.text(update, places, in_file=False))
+        installer.seal(script)
+        script.chmod(_EXECUTABLE)
+        (staging / BLOBS).mkdir()
+        for digest, path in update.contents.items():
+            shutil.copyfile(path, staging / BLOBS / digest)
+    script = target / INSTALLER
+    size = script.stat().st_size + sum(place.size for place in places.values())
+    return Written(script, files.sha256_file(script), size)
+
+
+def _foreign_file(path: Path) -> str:
+    with path.open("rb") as stream:
+        return "" if stream.read(len(MARK)) == MARK else "it is no update of this toolchain"
+
+
+def _foreign_folder(folder: Path) -> str:
+    strangers = sorted({item.name for item in folder.iterdir()} - {INSTALLER, BLOBS})
+    if strangers:
+        return f"it holds {', '.join(strangers[:5])}"
+    script = folder / INSTALLER
+    return _foreign_file(script) if script.is_file() else f"it holds no {INSTALLER}"

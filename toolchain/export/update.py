@@ -1,0 +1,98 @@
+"""What an update holds: the blobs of a deploy, the outputs that are expected, and what a device must be for them."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import files, tensors
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.device import deploy
+from toolchain.device.deploy import Samples
+from toolchain.device.shipment import Shipment
+from toolchain.errors import VerificationError
+from toolchain.native import elf
+from toolchain.native.programs import Program
+
+_EXPECTED = "expected.safetensors"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update holds.
+
+    Attributes:
+        bundle: The bundle that becomes the device's current release.
+        board: The board type it was built for, which says where the store is and what stays in it.
+        program: The runner.
+        shipment: The blobs, and the folders that are made of them; the same as those of a deploy.
+        expected: Path and digest of the outputs that the trial run is to give; None without a reference.
+        tolerance: The reference's own limit for the relative difference, if it has one.
+    """
+
+    bundle: Bundle
+    board: Board
+    program: Program
+    shipment: Shipment
+    expected: tuple[Path, str] | None
+    tolerance: float | None
+
+    @property
+    def glibc(self) -> str:
+        """The lowest glibc version that both the runner and the library load on; empty if they need none."""
+        needed = [version for version in (self.program.glibc, self.bundle.manifest.glibc) if version]
+        return max(needed, key=elf.version_key, default="")
+
+    @property
+    def contents(self) -> Mapping[str, Path]:
+        """Path on this machine of all that the update holds, by digest, in the order of the digests."""
+        more = {self.expected[1]: self.expected[0]} if self.expected else {}
+        return dict(sorted({**self.shipment.blobs, **more}.items()))
+
+
+@contextlib.contextmanager
+def prepared(bundle: Bundle, board: Board, program: Program) -> Iterator[Update]:
+    """Gather an update; what is not in the bundle is in a temporary folder for the time of the block.
+
+    Raises:
+        VerificationError: The reference does not fit the model, or the runner is made of another TVM than the bundle.
+    """
+    deploy.check_versions(bundle.manifest, program.versions)
+    samples = deploy.samples_of(bundle)
+    check_expected(bundle, samples)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        work = Path(folder)
+        shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
+        expected = None
+        if samples.expected is not None:
+            tensors.save(work / _EXPECTED, samples.expected)
+            expected = (work / _EXPECTED, files.sha256_file(work / _EXPECTED))
+        yield Update(bundle, board, program, shipment, expected, samples.tolerance)
+
+
+def check_expected(bundle: Bundle, samples: Samples) -> None:
+    """Refuse a reference that no run on a device can agree with: it would be found out there, by a technician.
+
+    Raises:
+        VerificationError: Its outputs have other names, types or shapes than the model's.
+    """
+    if samples.expected is None:
+        return
+    counts = {spec.bound.count for spec in bundle.manifest.outputs if spec.bound}
+    wanted = {spec.name: spec for spec in bundle.manifest.outputs if spec.name not in counts}
+    faults = [f"{name}: not in both" for name in sorted(wanted.keys() ^ samples.expected.keys())]
+    for name in wanted.keys() & samples.expected.keys():
+        spec, value = wanted[name], samples.expected[name]
+        free = spec.bound.axis if spec.bound else None
+        alike = value.ndim == len(spec.shape) and all(
+            got == size or (axis == free and got <= size)
+            for axis, (got, size) in enumerate(zip(value.shape, spec.shape, strict=True))
+        )
+        if not alike or str(value.dtype) != spec.dtype:
+            faults.append(f"{name}: has {value.shape} {value.dtype}, wanted {spec}")
+    if faults:
+        raise VerificationError("the bundle's reference does not fit its model", details="\n".join(faults))
