@@ -48,7 +48,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test test-all stress exact networks operators exported third-party chaos wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ test-all: $(READY) ## Run all tests; TOOLCHAIN_STRICT=1 fails where a part of th
 
 stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
 	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
+
+trials: $(READY) ## Try 50 releases on which an application is not well, and kill the client, the trial or the power meanwhile
+	@TOOLCHAIN_TRIALS=50 $(VENV)/bin/python -m pytest -s tests/integration/test_application.py $(ARGS)
 
 exact: $(READY) ## Run every convolution of four networks on the simulated array, bit for bit, in any order of its stages
 	@TOOLCHAIN_EXACT=resnet-18,resnet-34,resnet-50,mobilenet $(VENV)/bin/python -m pytest tests/integration/test_vta_networks.py $(ARGS)

@@ -8,15 +8,59 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files, state
 from toolchain.board import Board
 from toolchain.errors import InputError
 from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Word, parsed, validated
+
+UnitName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_:.@-]*\.service$", max_length=255)]
+Command = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\S[^\x00-\x08\x0a-\x1f\x7f]*$", max_length=4096)]
+"""One line of shell, run on the device."""
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
+class Application:
+    """The application that runs a device's current release, from the `run` table of a device.
+
+    Attributes:
+        unit: Unit of systemd that is restarted.
+        scope: Whose it is: the login's own, `systemctl --user`, or the system's, `sudo -n systemctl`.
+        restart: Command that restarts it instead, where there is no systemd.
+        health: Command on the device that exits with 0 once the application is well; without one the unit must be
+            active and stay so.
+        within: Seconds that it may take, such as `30s`.
+    """
+
+    unit: UnitName | None = None
+    scope: Literal["user", "system"] = "user"
+    restart: Command | None = None
+    health: Command | None = None
+    within: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}s$")] = "30s"
+
+    @model_validator(mode="after")
+    def _check(self) -> Application:
+        if (self.unit is None) == (self.restart is None):
+            raise ValueError("names either a unit of systemd or a restart command")
+        if self.unit is None and self.health is None:
+            raise ValueError("has a restart command and no health command: nothing would tell whether it is well")
+        if self.unit is None and self.scope != "user":
+            raise ValueError("has a scope, which is a unit's, and no unit")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What to call it: its unit, or its restart command."""
+        return self.unit or self.restart or ""
+
+    @property
+    def seconds(self) -> int:
+        """Seconds that it may take to be well."""
+        return int(self.within.removesuffix("s"))
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
@@ -29,6 +73,7 @@ class Device:
         root: Folder on it, instead of the board type's.
         ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
         emulated: Whether it is an emulator, whose timings mean nothing.
+        run: The application that runs its releases; None if a deploy only switches.
     """
 
     board: Word
@@ -36,6 +81,7 @@ class Device:
     root: DeviceFolder | None = None
     ssh_config: Path | None = None
     emulated: bool = False
+    run: Application | None = None
 
 
 def farm_devices() -> Path:
@@ -78,12 +124,12 @@ def whence(device: Device, path: Path | None = None) -> Path | None:
 
 
 def may_run(device: Device) -> bool:
-    """Tell whether a device's SSH configuration may run commands here.
+    """Tell whether a device's entry may run commands: its SSH configuration here, its application's there.
 
     It may if the user has named the list of devices that names it; a list that lay in the working folder, perhaps one
     such as /tmp, must be the user's own.
     """
-    source = whence(device) if device.ssh_config else None
+    source = whence(device) if device.ssh_config or device.run else None
     return source is None or source not in state.devices_files() or state.is_trusted(source)
 
 

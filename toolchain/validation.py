@@ -8,6 +8,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -69,6 +70,8 @@ def _fault(kind: Any, error: Any, what: str) -> Fault:
         return Fault(key, "unknown key", suggestion)
     if error["type"] in {"missing", "missing_argument"}:
         return Fault(key, "is missing", f"every {what} sets it")
+    if error["type"] == "value_error":  # of a check of our own: the words are meant for users
+        return Fault(key, str(error["ctx"]["error"]), "")
     message = re.sub(r"^(Input|String) should", "should", error["msg"])
     value = error["input"]
     choices = re.findall(r"'([^']+)'", error["msg"]) if error["type"] == "literal_error" else []
@@ -80,4 +83,5 @@ def _known_keys(kind: Any, location: tuple[Any, ...]) -> list[str]:
     """List the keys of a table, which stands at a location under what was validated."""
     for part in location:
         kind = get_type_hints(kind).get(part, kind) if dataclasses.is_dataclass(kind) else get_args(kind)[1]
+        kind = next(filter(dataclasses.is_dataclass, get_args(kind)), kind) if isinstance(kind, UnionType) else kind
     return [field.name for field in dataclasses.fields(kind) if field.name != "name"]

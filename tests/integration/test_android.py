@@ -17,7 +17,7 @@ import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from tests.support import sshd
+from tests.support import sshd, userlands
 from tests.support.commands import toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
@@ -167,25 +167,16 @@ def libraries(tmp_path_factory):
 @pytest.fixture(scope="module")
 def device(tmp_path_factory, libraries):
     """An SSH server whose sessions have Android's shell and tools, no others, and a 64-bit Arm machine."""
-    for name in ("toybox", "mksh"):
-        require(name, name, shutil.which(name) is not None)
     recipe = emulation.RECIPES / "qemu-aarch64.conf"
     can_help = recipe.is_file() and os.geteuid() == 0
     require("emulation of arm64", "qemu-user-static", not emulation.fault("arm64") or can_help)
     emulation.ensure("arm64", lambda _line: None)
     folder = tmp_path_factory.mktemp("android")
-    tools = folder / "bin"
-    tools.mkdir()
+    tools = userlands.toybox(folder / "bin")
     toybox, shell = shutil.which("toybox"), shutil.which("mksh")
-    for name in subprocess.run(["toybox"], capture_output=True, text=True, check=True).stdout.split():
-        (tools / name).symlink_to(str(toybox))
     (tools / "uname").unlink()
-    for name, text in (
-        ("sh", f'exec {shell} "$@"'),
-        ("uname", f'case $1 in -m) echo aarch64;; *) exec {toybox} uname "$@";; esac'),
-    ):
-        (tools / name).write_text(f"#!{shell}\n{text}\n")
-        (tools / name).chmod(0o755)
+    (tools / "uname").write_text(f'#!{shell}\ncase $1 in -m) echo aarch64;; *) exec {toybox} uname "$@";; esac\n')
+    (tools / "uname").chmod(0o755)
     # There is no /tmp, as far as that can be done beside other programs.
     values = f"HOME={folder} PATH={tools} TMPDIR=/nowhere QEMU_LD_PREFIX={GNU} LD_LIBRARY_PATH={libraries}"
     with sshd.running(folder / "sshd", options=f"SetEnv {values}\n") as server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import subprocess
@@ -72,11 +73,17 @@ def put(store: Store, tmp_path: Path, data: bytes) -> str:
 
 def release(store: Store, tmp_path: Path, name: str) -> str:
     """Install a release of two files and make it current."""
+    digest = installed(store, tmp_path, name)
+    store.activate(digest)
+    return digest
+
+
+def installed(store: Store, tmp_path: Path, name: str) -> str:
+    """Install a release of two files."""
     manifest = json.dumps({"name": name, "nested": {"name": "no"}}, indent=2).encode() + b"\n"
     files = {"manifest.json": put(store, tmp_path, manifest), "data": put(store, tmp_path, b"data of " + name.encode())}
     digest = hashlib.sha256(manifest).hexdigest()
     store.install("releases", digest, files)
-    store.activate(digest)
     return digest
 
 
@@ -87,3 +94,17 @@ def soon(condition, seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def lock_free(root: Path, seconds: float = 10.0) -> bool:
+    """Wait for the end of whatever holds a store's lock: what a killed client left on the device takes its time."""
+
+    def taken() -> bool:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    with (root / "lock").open("ab") as lock:
+        return soon(taken, seconds)

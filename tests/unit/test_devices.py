@@ -6,7 +6,7 @@ import pytest
 
 from toolchain import devices
 from toolchain.board import Board, Target
-from toolchain.devices import Device
+from toolchain.devices import Application, Device
 from toolchain.errors import InputError
 
 FOLDER = r"should match pattern '^(~/|/)[^\s'\"\\$`]+$'"
@@ -26,7 +26,8 @@ emulated = true
 board = "arm"
 host = "arm"
 """
-KEYS = "board, host, root, ssh_config, emulated"
+RUN = "[a]\nboard = 'pi'\nhost = 'h'\n[a.run]\n"
+KEYS = "board, host, root, ssh_config, emulated, run"
 DESK = Device("pi", "pi@10.0.0.5:2222")
 SHELF = Device("pi", "10.0.0.6", root="/opt/models", emulated=True)
 FARM = Device("arm", "arm")
@@ -62,10 +63,22 @@ def test_devices(folder, text):
         ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {FOLDER}"]),
         (
             "[a]\nboard = 'pi'\nhost = 'h'\nx = 1",
-            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated)"],
+            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run)"],
         ),
         ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
         ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
+        (RUN + "unit = 'a.service'\nhealt = 'x'", ["a.run.healt: unknown key (did you mean health?)"]),
+        (RUN + "unit = 'a'", ["a.run.unit: 'a' should match pattern"]),
+        (RUN + "unit = '--now.service'", ["a.run.unit: '--now.service' should match pattern"]),
+        (RUN + "unit = 'a.service; reboot #.service'", ["a.run.unit: 'a.service; reboot #.service' should match"]),
+        (RUN + "unit = 'a.service'\nscope = 'sytem'", ["a.run.scope: 'sytem' should be 'user' or 'system' (did you"]),
+        (RUN + "unit = 'a.service'\nwithin = 30", ["a.run.within: 30 should be a valid string"]),
+        (RUN + "unit = 'a.service'\nwithin = '0s'", ["a.run.within: '0s' should match pattern"]),
+        (RUN + "unit = 'a.service'\nhealth = \"a\\nb\"", [r"a.run.health: 'a\nb' should match"]),
+        (RUN + "unit = 'a.service'\nrestart = 'x'", ["a.run: names either a unit of systemd or a restart command"]),
+        (RUN + "health = 'x'", ["a.run: names either a unit of systemd or a restart command"]),
+        (RUN + "restart = 'x'", ["a.run: has a restart command and no health command"]),
+        (RUN + "restart = 'x'\nhealth = 'y'\nscope = 'system'", ["a.run: has a scope, which is a unit's"]),
         ("a = 'pi@10.0.0.5'", ["a: 'pi@10.0.0.5' should be an object"]),
         ("devices = 3", [": 3 should be an object"]),
     ],
@@ -77,6 +90,14 @@ def test_faults_of_devices(folder, text, faults):
     found = caught.value.details.splitlines()
     assert len(found) == len(faults)
     assert all(text.startswith(start) for text, start in zip(found, faults, strict=True)), found
+
+
+def test_an_application(folder):
+    (folder / "lab.toml").write_text(RUN + "unit = 'a@1.service'\nscope = 'system'\nhealth = 'x'\nwithin = '90s'\n")
+    found = devices.load_devices(folder / "lab.toml")["a"].run
+    assert found == Application(unit="a@1.service", scope="system", health="x", within="90s")
+    assert (found.name, found.seconds) == ("a@1.service", 90)
+    assert Application(restart="/etc/init.d/app restart", health="x").name == "/etc/init.d/app restart"
 
 
 @pytest.mark.parametrize("content", [b"desk: pi", b"\xff"])
@@ -129,9 +150,14 @@ def test_only_a_list_of_ones_own_or_one_that_was_named_may_run_commands(folder, 
     found = devices.load_devices()["pi"]
     assert devices.may_run(found)
     assert devices.may_run(Device("pi", "an address"))
+    (folder / "devices.toml").write_text(RUN + "unit = 'a.service'\n")
+    applied = devices.load_devices()["a"]
+    assert devices.may_run(applied)
     somebody = (folder / "devices.toml").stat().st_uid + 1
     monkeypatch.setattr("os.getuid", lambda: somebody)
     monkeypatch.setattr("toolchain.state._ADMINISTRATOR", -1)  # whose these files are where tests run as root
+    assert not devices.may_run(applied)
+    (folder / "devices.toml").write_text(text)
     assert not devices.may_run(found)
     assert devices.may_run(DESK), "nothing of it is run"
     (folder / "lab.toml").write_text(text.replace('"config"', '"other"'))

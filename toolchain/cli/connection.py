@@ -122,13 +122,19 @@ class DeviceOptions(BoardOptions):
 
 
 @contextlib.contextmanager
-def open_device(kind: Board, options: DeviceOptions, say: Callable[[str], None] = lambda _line: None) -> Iterator[Lab]:
+def open_device(
+    kind: Board,
+    options: DeviceOptions,
+    say: Callable[[str], None] = lambda _line: None,
+    tell: Callable[[str], None] | None = None,
+) -> Iterator[Lab]:
     """Connect to the device that a command's options name.
 
     Args:
         kind: The board type, resolved.
         options: The options.
         say: Told which file of devices names the device.
+        tell: Told what was put right on the device before a change; `say` by default.
 
     Raises:
         InputError: There is no such device.
@@ -141,7 +147,7 @@ def open_device(kind: Board, options: DeviceOptions, say: Callable[[str], None] 
     if kind.connection != "local" and (source := whence(device, options.devices)):
         say(f"device {device.host} of {source}")
     named = preflight.Named(options.host or "", options.lab(kind))
-    with preflight.opened(kind, device, options.ssh(), options.folder(), named) as lab:
+    with preflight.opened(kind, device, options.ssh(), options.folder(), named, tell or say) as lab:
         yield lab
 
 

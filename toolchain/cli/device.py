@@ -26,6 +26,7 @@ from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.device.application import State, Trial
     from toolchain.pipeline import Pipeline
 
 _tolerance = functools.partial(
@@ -111,7 +112,7 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
             made, given = job.obtain(folder, ready)
             program = job.on_device.runner()
         with job.stages.timed("connect"):
-            lab = stack.enter_context(opened())
+            lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance)
         return asked.report.written(job.on_device.deploy(made, given, program, lab, settings))
 
@@ -180,7 +181,7 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
             untuned, tuned = (job.build(scratch / f"{place}", read) for place, job in enumerate(jobs))
             comparing.check_differ(untuned, tuned, remedy)
             program = jobs[1].on_device.runner()
-        with open_device(kind, asked.device) as lab:
+        with open_device(kind, asked.device, tell=console.say) as lab:
             console.say(stage(f"measuring for {asked.measuring.budget:g} s"))
             found = comparing.run((untuned, tuned), program, lab, asked.measuring.settings(None, asked.tolerance))
     return Result(comparing.table(found), found.document(), as_json)
@@ -227,14 +228,38 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
 @click.pass_obj
 def status(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Show what a device is and which release it runs."""
+    from toolchain.device import application
+
     with open_device(device.board(), device, console.say) as lab:
         facts, current = lab.store.facts(), lab.store.current()
+        trial = application.trial(lab.store)
+        run = application.state(lab.store, lab.device.run) if lab.device.run else None
     rows = [
         ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
+        *([("application", _state_text(run))] if run else []),
+        *([("trial", _trial_text(trial))] if trial else []),
     ]
-    return Result(Table(rows), {"host": lab.shell.name, "facts": facts, "current": current}, as_json)
+    document = {"host": lab.shell.name, "facts": facts, "current": current, "application": run, "trial": trial}
+    return Result(Table(rows), document, as_json)
+
+
+def _state_text(run: State) -> str:
+    well = "well" if run.healthy else "NOT WELL"
+    return f"{run.name}: {f'{run.unit}, ' if run.unit else ''}{well}"
+
+
+def _trial_text(trial: Trial) -> str:
+    """Say how the last trial ended, or that it has not."""
+    what = f"generation {trial.new}, {trial.digest[:16]}"
+    if trial.seconds is not None:
+        return (
+            f"{what}, is on trial, for {trial.seconds} s by now; what nobody finishes is taken back at the next change"
+        )
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
+    ends = {"healthy": "was well", "failed": "was taken back", "interrupted": "broke off, and was taken back"}
+    return f"{what}, {ends[trial.state]} ({when})"
 
 
 @click.command("releases")
@@ -243,11 +268,15 @@ def status(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Resu
 @click.pass_obj
 def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """List the releases that a device keeps, the current one marked."""
+    from toolchain.device import application
+
     with open_device(device.board(), device, console.say) as lab:
-        found = lab.store.generations()
+        found, trial = lab.store.generations(), application.trial(lab.store)
+    failed = {(trial.new, trial.digest)} if trial and trial.state in {"failed", "interrupted"} else set()
+    kept = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in found]
     rows = [
         (
-            "*" if item.current else "",
+            "*" if item.current else "failed" if (item.number, item.digest) in failed else "",
             str(item.number),
             item.digest[:16],
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time)),
@@ -255,7 +284,7 @@ def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
         )
         for item in found
     ]
-    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), found, as_json)
+    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), kept, as_json)
 
 
 @click.command("rollback")
@@ -264,9 +293,16 @@ def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the release before the current one current again."""
+    from toolchain.device import application
     from toolchain.device.lock import Owner
 
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
         lab.store.sweep()
-        found = lab.store.roll_back()
-    return Result(f"{lab.shell.name} runs {found.name} {found.digest[:16]} again", found, as_json)
+        run = lab.device.run
+        if run:
+            found, started = application.roll_back(lab.store, run, console.say)
+        else:
+            found, started = lab.store.roll_back(), None
+    text = f"{lab.shell.name} runs {found.name} {found.digest[:16]} again"
+    text += f", and {started.name} is well on it after {started.seconds:.1f} s" if started else ""
+    return Result(text, {**dataclasses.asdict(found), "application": started}, as_json)

@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolchain import bundle as bundles
 from toolchain import tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
+from toolchain.device import application as applications
 from toolchain.device import runner
+from toolchain.device.application import Started
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Shipment, Tell, Transfer, install, send
@@ -25,6 +28,9 @@ from toolchain.native.programs import Program
 from toolchain.shell import Shell
 from toolchain.tensors import Difference, Tensors
 from toolchain.versions import abi
+
+if TYPE_CHECKING:
+    from toolchain.devices import Application
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Deployment:
         difference: Outputs on the device against the reference; None if the package carried no reference.
         reference: What computed the reference.
         run: The smoke run.
+        application: How the device's application started; None where none is known.
     """
 
     digest: str
@@ -48,6 +55,7 @@ class Deployment:
     difference: Difference | None
     reference: str
     run: Run
+    application: Started | None = None
 
 
 @dataclass
@@ -198,6 +206,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     tolerance: float | None = None,
     stages: Stages | None = None,
     tell: Tell | None = None,
+    application: Application | None = None,
 ) -> Deployment:
     """Deploy a bundle.
 
@@ -210,11 +219,12 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         threads: Threads of the smoke run; 0 means every CPU.
         tolerance: Limit for the outputs' relative difference; by default it follows from the dtype.
         stages: Where the time of each stage is added.
-        tell: Called during uploads.
+        tell: Called during uploads, and while the application is waited for.
+        application: What runs the device's releases: it is restarted, and a release on which it is not well goes.
 
     Raises:
-        VerificationError: The device does not fit, stored other bytes, or computed other outputs. It keeps the
-            release that it had.
+        VerificationError: The device does not fit, stored other bytes, or computed other outputs, or its application
+            is not well. It keeps the release that it had.
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     stages = stages or Stages()
@@ -222,6 +232,8 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     with stages.timed("deploy"):
         facts = store.facts()
         check_fits(bundle.manifest, program, facts)
+        if application:
+            applications.check_tools(store)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
@@ -230,10 +242,20 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("smoke"):
             run = runner.call(shell, store.root, places, release=places["releases"], threads=threads, plan=runner.SMOKE)
             difference = check_outputs(run, samples, bundle.manifest, tolerance)
+        with stages.timed("application" if application else "deploy"):
+            changed, started = _activated(store, bundle.digest, application, tell)
         with stages.timed("deploy"):
-            changed = store.activate(bundle.digest)
             store.prune(keep)
-    return Deployment(bundle.digest, changed, facts, Transfer.of(sent, shell), difference, samples.runtime, run)
+    sums = Transfer.of(sent, shell)
+    return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started)
+
+
+def _activated(
+    store: Store, digest: str, application: Application | None, tell: Tell | None
+) -> tuple[bool, Started | None]:
+    if application is None:
+        return store.activate(digest), None
+    return applications.activate(store, digest, application, tell or (lambda _line: None))
 
 
 def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: float | None) -> Difference | None:

@@ -79,14 +79,15 @@ hold() {
 
 _HOLDER = """
 hold
-echo held
+if [ -e "$ROOT/trial" ]; then echo held trial; else echo held; fi
+work() { set -eu; umask 022; cd "$ROOT"; eval "$(printf %s "$script" | base64 -d)"; }
 while read -r word script; do
-  if [ "$word" = run ]; then
+  case $word in run | attempt)
     still || exit
     note busy
-    (set -eu; umask 022; cd "$ROOT"; eval "$(printf %s "$script" | base64 -d)") 9>&- </dev/null 2>&1
+    if [ "$word" = run ]; then (work) 9>&- </dev/null 2>&1; else (work) 9>&9 </dev/null 2>&1; fi
     printf '\\nEND-%s %s\\n' "$token" $?
-  fi
+  esac
   note idle
 done
 """
@@ -148,10 +149,12 @@ class Lease:
         shell: The device.
         holder: The process on the device that holds the lock.
         token: Names this lease; scripts have it as `$token`.
+        on_trial: Whether a release was on trial when the lock was taken; whoever tried it is gone.
     """
 
-    def __init__(self, shell: Shell, holder: RemoteProcess, token: str) -> None:
+    def __init__(self, shell: Shell, holder: RemoteProcess, token: str, *, on_trial: bool = False) -> None:
         self.token = token
+        self.on_trial = on_trial
         self._shell = shell
         self._holder = holder
         self._mark = f"END-{token}"
@@ -164,9 +167,24 @@ class Lease:
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.
         """
-        self._write(f"run {base64.b64encode(script.encode()).decode()}\n")
+        return self._done("run", script, _SCRIPT_S)
+
+    def attempt(self, script: str, seconds: float) -> str:
+        """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
+
+        Args:
+            script: The script; `$file` is the lock's file.
+            seconds: How long it may take, beside what a device takes for any script.
+
+        Raises:
+            DeviceError: As `run`.
+        """
+        return self._done("attempt", script, _SCRIPT_S + seconds)
+
+    def _done(self, word: str, script: str, seconds: float) -> str:
+        self._write(f"{word} {base64.b64encode(script.encode()).decode()}\n")
         lines: list[str] = []
-        while not (line := self._holder.readline(_SCRIPT_S)).startswith(self._mark):
+        while not (line := self._holder.readline(seconds)).startswith(self._mark):
             if not line:
                 raise self._lost()
             lines.append(line)
@@ -229,8 +247,8 @@ def hold(
     line = shlex.quote(f"{owner.line()}\t{token}")
     holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
     try:
-        _await(shell, holder, set_root)
-        lease = Lease(shell, holder, token)
+        said = _await(shell, holder, set_root)
+        lease = Lease(shell, holder, token, on_trial="trial" in said)
         with _beating(lease, lost):
             yield lease
     finally:
@@ -277,10 +295,10 @@ def _since(seconds: int) -> str:
     return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now"
 
 
-def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> None:
+def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
     words = holder.readline(_ANSWER_S).split(maxsplit=3)
-    if words == ["held"]:
-        return
+    if words[:1] == ["held"]:
+        return words
     if words and words[0] == "busy":
         raise _busy(shell.name, words)
     holder.close()

@@ -105,18 +105,28 @@ esac
 {SYNC}
 """
 
-ACTIVATE = """
+# Which generation is current, $old, and which one a release gets, $new: the same if it is current already.
+NEXT = """
 current=$(readlink current || true)
-number=${{current#generations/}}
-if [ "$(readlink "generations/$number" || true)" = ../releases/{digest} ]; then echo same; exit 0; fi
-number=$((${{number:-0}} + 1))
-{sync}
-ln -sfn ../releases/{digest} generations/$number
-{switch}
+old=${{current#generations/}}
+old=${{old:-0}}
+new=$old
+if [ "$(readlink "generations/$old" || true)" != ../releases/{digest} ]; then
+  new=$((old + 1))
+  {sync}
+  ln -sfn ../releases/{digest} generations/$new
+fi
+"""
+
+ACTIVATE = f"""{NEXT}
+if [ $new = $old ]; then echo same; exit 0; fi
+number=$new
+{{switch}}
 echo new
 """
 
-ROLL_BACK = """
+# The generation before the current one, $target; the script ends where there is none.
+PREVIOUS = """
 current=$(readlink current || true)
 number=${{current#generations/}}
 target=0
@@ -126,9 +136,79 @@ for link in generations/*; do
   if [ "$candidate" -lt "${{number:-0}}" ] && [ "$candidate" -gt $target ]; then target=$candidate; fi
 done
 if [ $target = 0 ]; then echo none; exit 0; fi
+"""
+
+ROLL_BACK = f"""{PREVIOUS}
 number=$target
-{switch}
+{{switch}}
 echo back
+"""
+
+# A release is on trial until its application is well. While it is, a file says so: `NEW OLD BEGAN`, two generations
+# and a time, OLD being 0 where there was none; and on a line of its own the command that makes the application follow
+# `current` when that is OLD again. A switch that broke off may have left its link.
+UNDO = f"""
+switch_to() {{
+  number=$1
+  rm -f .current-new
+  if [ -d "generations/$number" ]; then
+    {SWITCH}
+    [ "$(readlink current)" = "generations/$number" ]
+  else
+    rm -f current
+    {SYNC}
+  fi
+}}
+read_trial() {{ {{ read -r new old began && read -r again; }} <trial; }}
+undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_to "$old"; }}
+ended() {{ echo interrupted >>trial.log; rm -f trial; {SYNC}; }}
+"""
+
+# What the next one who holds the lock does about a trial that nobody finishes.
+RECOVER = f"""{UNDO}
+[ -e trial ] || exit 0
+mkdir -p run
+code=0
+if read_trial; then
+  undo
+  timeout -s KILL 120 sh -c "$again" >run/again 2>&1 </dev/null 9>&- || code=$?
+fi
+ended
+echo "recovered $new $old $code"
+[ $code = 0 ] || tail -n 5 run/again
+"""
+
+# What a unit's ExecStartPre= runs, in the store as recover: after a power cut nobody holds the lock, and the
+# application starts on the release before. While a trial goes on, it holds the lock, and the trial decides.
+AT_START = f"""#!/bin/sh
+# Takes a release back that was on trial when the power failed. See "The application" in docs/device.md.
+set -eu
+umask 022
+cd "$(dirname "$0")"
+ROOT=$(pwd)
+[ -e trial ] || exit 0
+exec 9>>lock
+flock -n 9 9>&9 || exit 0
+if [ -e lock.within ]; then
+  exec 8>>lock.within
+  flock -n 8 8>&8 || exit 0
+fi
+[ -e trial ] || exit 0
+printf 'busy %s %s the device itself\\trolling back a trial that broke off\\t\\t\\n' $$ "$(date +%s)" >lock
+{UNDO}
+if read_trial; then undo; echo "generation $new was on trial; generation $old is current again"; fi
+ended
+"""
+
+# It is the toolchain's own file: another one by its name is replaced.
+PUT_AT_START = """
+if [ ! -f recover ] || [ "$(sha256sum <recover | cut -c 1-64)" != {digest} ]; then
+  printf %s {content} | base64 -d >.recover-new
+  [ "$(sha256sum <.recover-new | cut -c 1-64)" = {digest} ]
+  chmod 755 .recover-new
+  {sync}
+  mv -f .recover-new recover
+fi
 """
 
 PRUNE = """

@@ -12,6 +12,9 @@ ROOT/inputs/<digest>/         what releases were run with
 ROOT/run/<token>/             outputs and times of a run, for as long as it takes
 ROOT/generations/<n>          -> ../releases/<digest>, one for each activation
 ROOT/current                  -> generations/<n>, replaced by one rename
+ROOT/trial                    a release that is current, and whose application was not seen to be well yet
+ROOT/trial.log                what the last trial said
+ROOT/recover                  takes such a release back, for the application's unit to run before each start
 ```
 Whatever is killed, `current` names a whole release: data is synced before the rename that makes it visible.
 Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgrades/) and Nix profiles.
@@ -19,6 +22,8 @@ Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgr
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -84,14 +89,26 @@ class BlobState:
 
 
 class Store:
-    """The store of one device. Everything that changes it runs under `lock`."""
+    """The store of one device. Everything that changes it runs under `lock`.
 
-    def __init__(self, shell: Shell, root: str) -> None:
+    Args:
+        shell: The device.
+        root: Folder on it, perhaps from `~/` on.
+        tell: Told what was put right on the device before the work that was asked for.
+    """
+
+    def __init__(self, shell: Shell, root: str, tell: Callable[[str], None] = lambda _line: None) -> None:
         self._shell = shell
+        self._tell = tell
         self._lease: Lease | None = None
         self._root = ""
         home = root.startswith("~/")
         self._set_root = f'ROOT="$HOME"/{shlex.quote(root[2:])}' if home else f"ROOT={shlex.quote(root)}"
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self._shell.name
 
     @property
     def root(self) -> str:
@@ -128,6 +145,8 @@ class Store:
     def lock(self, owner: Owner, *, within: str = "", lost: Callable[[], None] = lambda: None) -> Iterator[Lease]:
         """Hold the device for one piece of work, be it a deploy or hours of measuring; see `lease.hold`.
 
+        A release that is on trial is taken back first: whoever tried it would hold the lock if it were still there.
+
         Args:
             owner: Who holds it, for the message that others get.
             within: The token of those who may work inside of it; see `lease.WITHIN`.
@@ -140,6 +159,8 @@ class Store:
         with lease.hold(self._shell, self._set_root, owner, within=within, lost=lost) as held:
             self._lease = held
             try:
+                if held.on_trial:
+                    self.recover()
                 yield held
             finally:
                 self._lease = None
@@ -212,10 +233,45 @@ class Store:
             DeviceError: There is none.
         """
         if "none" in self._change(scripts.ROLL_BACK.format(switch=scripts.SWITCH)).splitlines():
-            raise DeviceError(
-                f"there is no earlier release on {self._shell.name}", hint="`toolchain releases` shows what there is"
-            )
+            raise self.no_earlier()
         return next(generation for generation in self.generations() if generation.current)
+
+    def no_earlier(self) -> DeviceError:
+        """Return the error for a roll-back without anything to go back to."""
+        return DeviceError(
+            f"there is no earlier release on {self.name}", hint="`toolchain releases` shows what there is"
+        )
+
+    def recover(self) -> None:
+        """Take a release back that is on trial, if there is one, and restart the application; tell of it."""
+        said = self._change(scripts.RECOVER).splitlines()
+        found = next((line for line in said if line.startswith("recovered ")), "")
+        if not found:
+            return
+        new, old, code = found.split()[1:4]
+        back = f"generation {old} is current again" if old != "0" else "there was none before, so none is current"
+        self._tell(f"generation {new} on {self._shell.name} was on trial, and whoever tried it is gone: {back}")
+        if code != "0":
+            words = process.tail("\n".join(said[said.index(found) + 1 :]))
+            self._tell(f"the application there could not be restarted: {words or f'exit code {code}'}")
+
+    def put_recovery(self) -> None:
+        """Bring the script that a unit runs before its application, or mend the one that is there."""
+        content = scripts.AT_START.encode()
+        digest, text = hashlib.sha256(content).hexdigest(), base64.b64encode(content).decode()
+        self._change(scripts.PUT_AT_START.format(digest=digest, content=text, sync=scripts.SYNC))
+
+    def attempt(self, script: str, seconds: float) -> str:
+        """Run a script that changes the store and may go on when this client is gone; see `Lease.attempt`."""
+        return self._held.attempt(script, seconds)
+
+    def look(self, script: str) -> str:
+        """Run a script that changes nothing, without the lock; return its output.
+
+        Raises:
+            DeviceError: It failed.
+        """
+        return self._run(script)
 
     def prune(self, keep: int) -> None:
         """Remove all but the last `keep` activations, and every blob that nothing links to any more."""

@@ -270,6 +270,8 @@ refused() {
 
 apply() {
   tell "checking what the device has"
+  change recover
+  case $output in *recovered*) tell "a release was on trial, and whoever tried it is gone: it was taken back first" ;; esac
   change sweep
   change examine
   check_space

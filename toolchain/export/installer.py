@@ -149,6 +149,7 @@ def _steps(update: Update) -> str:
     installs = [scripts.install(kind, *folder) for kind, folder in sorted(shipment.folders.items())]
     steps = {
         "survey": scripts.FACTS,
+        "recover": scripts.RECOVER,
         # Nothing is continued: the contents are at hand, and a killed one's may need the room.
         "sweep": f"{scripts.SWEEP}rm -rf blobs/partial/*",
         "examine": scripts.examine(blobs),

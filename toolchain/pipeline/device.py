@@ -16,7 +16,8 @@ from toolchain.device.bench import Measurement
 from toolchain.device.deploy import Stages
 from toolchain.device.runner import Plan
 from toolchain.device.store import Store
-from toolchain.devices import Device, may_run
+from toolchain.devices import Device, may_run, whence
+from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native import programs
@@ -43,7 +44,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def opened(board: Board, device: Device, ssh: SshOptions, root: str = "") -> Iterator[Lab]:
+def opened(
+    board: Board, device: Device, ssh: SshOptions, root: str = "", tell: Tell = lambda _line: None
+) -> Iterator[Lab]:
     """Connect to a device.
 
     Args:
@@ -51,11 +54,22 @@ def opened(board: Board, device: Device, ssh: SshOptions, root: str = "") -> Ite
         device: Where it is.
         ssh: How the user wants it to be reached; the device's own SSH configuration stands behind the user's.
         root: Folder on it; empty for the device's own, or its board type's.
+        tell: Told what was put right on the device on the way.
+
+    Raises:
+        InputError: Its entry has commands for the device, in a list of somebody else's that nobody named.
+        DeviceError: It cannot be reached.
     """
+    if device.run and not may_run(device):
+        raise InputError(
+            f"{device.host} has a run table in {whence(device)}, which is somebody else's",
+            details="its commands would run on the device",
+            hint="look at them, copy the file, and name the copy with --devices",
+        )
     options = ssh.before(device.ssh_config, commands=may_run(device))
     address = None if board.connection == "local" else device.host
     with open_shell(address, config=options) as shell:
-        yield Lab(board, device, shell, Store(shell, root or device.root or board.root))
+        yield Lab(board, device, shell, Store(shell, root or device.root or board.root, tell))
 
 
 @dataclass(frozen=True)
@@ -126,6 +140,7 @@ class DeviceStages:
             tolerance=settings.tolerance,
             stages=self.stages,
             tell=self.tell,
+            application=lab.device.run,
         )
         fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
         bench.check_current(lab.store, made.digest, lab.shell.name)
@@ -144,6 +159,7 @@ class DeviceStages:
             transfer=done.transfer,
             top=_top(labels, measured),
             modelled=made.manifest.modelled,
+            application=done.application,
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolchain.bundle.manifest import Modelled
+from toolchain.device.application import Started
 from toolchain.device.bench import Latency, Measurement
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
@@ -40,6 +41,7 @@ class Report:
         warnings: What else makes the result doubtful.
         top: Top-5 table, where labels were given.
         modelled: What a model of the accelerator says of its part of a run; None where there is none.
+        application: How the device's application started on the release; None where none is known.
     """
 
     board: str
@@ -56,6 +58,7 @@ class Report:
     warnings: tuple[str, ...] = field(default=())
     top: tuple[Guess, ...] = ()
     modelled: Modelled | None = None
+    application: Started | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -77,6 +80,7 @@ class Report:
             "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},
             "warnings": [*self.warnings, *measured.warnings],
             "transfer": asdict(self.transfer),
+            "application": asdict(self.application) if self.application else None,
             "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
             "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
         }
@@ -126,6 +130,7 @@ def shown(report: Report) -> list[str | Table]:
         ("runs", f"{_runs_text(report)}{mark}"),
         ("modelled", _modelled_text(report.modelled)),
         ("transfer", _transfer_text(report.transfer)),
+        ("application", _application_text(report.application)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
     ]
@@ -179,6 +184,13 @@ def _runs_text(report: Report) -> str:
 def _transfer_text(transfer: Transfer) -> str:
     sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
     return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
+
+
+def _application_text(started: Started | None) -> str:
+    if started is None:
+        return ""
+    how = f"well {started.seconds:.1f} s after the switch" if started.restarted else "well on this release already"
+    return f"{started.name}, {how}"
 
 
 def _top(top: Sequence[Guess]) -> list[str | Table]:

@@ -189,9 +189,10 @@ class _Job:
         """Connect to the device."""
         boards = self.wanted.boards
         device = find_device(boards.board, boards.host or None, boards.devices)
+        device = dataclasses.replace(device, run=None)  # an application has nothing to do with what a survey tries
         self.names |= anonymous.names_of(device.host)
         self.emulated = boards.board.emulated or device.emulated
-        with open_lab(boards.board, device, boards.ssh, boards.root) as lab:
+        with open_lab(boards.board, device, boards.ssh, boards.root, self.tell) as lab:
             self.names |= anonymous.names_of(lab.shell.name)
             yield lab
 

@@ -13,6 +13,7 @@ import pytest
 from toolchain import files
 from toolchain.bundle.manifest import Modelled
 from toolchain.device import bench
+from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
@@ -58,6 +59,15 @@ def parsed(found: Report) -> dict:
 # --- JSON ---
 
 
+@pytest.mark.parametrize(
+    ("restarted", "text"), [(True, "well 2.2 s after the switch"), (False, "well on this release already")]
+)
+def test_an_application(restarted, text):
+    found = made(application=Started("detector.service", restarted=restarted, seconds=2.25))
+    assert parsed(found)["application"] == {"name": "detector.service", "restarted": restarted, "seconds": 2.25}
+    assert f"application  detector.service, {text}" in report.table(found)
+
+
 def test_document():
     found = parsed(made(warnings=("hot",), top=(Guess(7, "cat", 0.5),)))
     assert found["schema_version"] == 1
@@ -74,6 +84,7 @@ def test_document():
         "bytes_sent": 2048, "bytes_received": 100, "blobs_sent": 3, "blobs_skipped": 4, "seconds": 0.25,
     }  # fmt: skip
     assert found["stages_s"] == {"import": 0.1235, "deploy": 1.5}
+    assert found["application"] is None
     assert found["warnings"] == ["hot"]
     assert found["top"] == [{"index": 7, "label": "cat", "score": 0.5}]
     assert (found["threads"], found["load_ms"], found["peak_rss_kib"]) == (2, 3.5, 40_000)

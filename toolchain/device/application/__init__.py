@@ -1,0 +1,254 @@
+"""The application of a device: it follows `current`, and a release on which it is not well is taken back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolchain.device import scripts as stores
+from toolchain.device.application import scripts
+from toolchain.device.store import Generation, Store
+from toolchain.errors import DeviceError, VerificationError
+from toolchain.progress import stage
+
+if TYPE_CHECKING:
+    from toolchain.devices import Application
+
+_RUNTIME = 'XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"'
+_LOOK_S = 30
+"""Seconds for a look: one command of the device's has at most so many."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_TRIAL = re.compile(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})")
+_ENDS = {"interrupted": "interrupted", "failed": "failed", "healthy": "healthy", "untouched": "healthy"}
+_TOLD = {"words": "the last words of its command", "unit": "its unit"}
+
+
+@dataclass(frozen=True)
+class Started:
+    """An application that was seen to be well on the current release.
+
+    Attributes:
+        name: Its unit, or its restart command.
+        restarted: False if it ran, and was well, on this release already.
+        seconds: Wall-clock seconds of the switch, the restart and the wait.
+    """
+
+    name: str
+    restarted: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The last time that a release was tried with its application, as the device has it.
+
+    Attributes:
+        digest: The release; empty if that is not known.
+        new: Its generation.
+        old: The one before; 0 if there was none.
+        began: When, in seconds since 1970, by the device's clock.
+        state: `open` (not known yet), `healthy`, `failed` (and taken back), or `interrupted` (and taken back).
+        seconds: How long it has been open, by the device's clock; None if it is not.
+    """
+
+    digest: str
+    new: int
+    old: int
+    began: int
+    state: str
+    seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """An application as it is just now.
+
+    Attributes:
+        name: Its unit, or its restart command.
+        healthy: Whether its unit is active and its health command exits with 0.
+        unit: What systemd says of the unit, such as `active (running)`; empty if it is no unit.
+    """
+
+    name: str
+    healthy: bool
+    unit: str
+
+
+def activate(store: Store, digest: str, run: Application, tell: Callable[[str], None]) -> tuple[bool, Started]:
+    """Make a release current, restart its application, and wait until that is well; the caller holds the lock.
+
+    Args:
+        store: The device's store.
+        digest: The release, installed.
+        run: The application.
+        tell: Told that it is waited for.
+
+    Returns:
+        Whether the release was another one before, and how the application started.
+
+    Raises:
+        VerificationError: It is not well, and the release before is current again.
+        DeviceError: The device is lost, or its trial broke off.
+    """
+    chosen = stores.NEXT.format(digest=digest, sync=stores.SYNC)
+    started, said = _tried(store, chosen, run, tell)
+    new, old = said["trial"].split()[:2]
+    return new != old, started
+
+
+def roll_back(store: Store, run: Application, tell: Callable[[str], None]) -> tuple[Generation, Started]:
+    """Go back to the activation before the current one, as `activate` goes to a new one.
+
+    Raises:
+        VerificationError: The application is not well there; what was current is current again.
+        DeviceError: There is none, or the device is lost.
+    """
+    check_tools(store)
+    chosen = f"{stores.PREVIOUS.format()}\nold=${{number:-0}}\nnew=$target\n"
+    started, _ = _tried(store, chosen, run, tell)
+    return next(generation for generation in store.generations() if generation.current), started
+
+
+def check_tools(store: Store) -> None:
+    """See that a device has what a trial needs beside what every store needs.
+
+    Raises:
+        DeviceError: It has not.
+    """
+    asked = f"for tool in {scripts.TOOLS}; do command -v $tool >/dev/null || echo $tool; done"
+    if lacks := store.look(asked).split():
+        raise DeviceError(
+            f"the device lacks {', '.join(lacks)}, which try a release with its application",
+            hint="install coreutils and util-linux, or busybox, or leave the device's run table out",
+        )
+
+
+def state(store: Store, run: Application) -> State:
+    """Look whether an application is well; nothing is changed."""
+    seconds = min(run.seconds, _LOOK_S)
+    lines = store.look(f"{_settings(run, seconds)}\n{scripts.LOOK}").splitlines()
+    said = dict(line.removeprefix("unit ").split("=", 1) for line in lines if line.startswith("unit ") and "=" in line)
+    unit = f"{said.get('ActiveState', 'unknown')} ({said.get('SubState', 'unknown')})" if run.unit else ""
+    return State(run.name, "well" in lines, _printable(unit))
+
+
+def trial(store: Store) -> Trial | None:
+    """Return the last trial of a device; None where there was none."""
+    said = _said(store.look(scripts.STATE))
+    if not (found := _TRIAL.fullmatch(said.get("trial", ""))):
+        return None
+    new, old, began, digest = found.groups()
+    ended = next((name for word, name in _ENDS.items() if word in said), "interrupted")
+    age = max(int(said["open"]), 0) if _NUMBER.fullmatch(said.get("open", "")) else None
+    return Trial(digest, int(new), int(old), int(began), "open" if "open" in said else ended, age)
+
+
+def _tried(store: Store, chosen: str, run: Application, tell: Callable[[str], None]) -> tuple[Started, dict[str, str]]:
+    """Have the device try a release.
+
+    Args:
+        store: The device's store.
+        chosen: Script that sets `new` and `old`, generations; without an output, or `none`.
+        run: The application.
+        tell: Told that it is waited for.
+    """
+    store.put_recovery()
+    tell(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is well"))
+    job = f"{_settings(run, run.seconds)}\n{scripts.JOB}"
+    start = time.perf_counter()
+    try:
+        output = store.attempt(chosen + scripts.LAUNCH.format(job=shlex.quote(job)), 3 * run.seconds)
+    except DeviceError as fault:
+        raise _left(fault) from fault
+    seconds = time.perf_counter() - start
+    if "none" in output.splitlines():
+        raise store.no_earlier()
+    said = _said(output)
+    if "end" not in said:
+        store.recover()
+        raise DeviceError(
+            f"the trial on {store.name} broke off",
+            details=_printable(output),
+            hint="`toolchain status` shows what the device runs",
+        )
+    if "failed" in said:
+        raise _unwell(store.name, run, output)
+    return Started(run.name, "untouched" not in said, round(seconds, 3)), said
+
+
+def _settings(run: Application, seconds: int) -> str:
+    """Return the assignments that the scripts begin with."""
+    restart, stop = _commands(run)
+    values = {
+        "unit": run.unit or "",
+        "scope": "--user" if run.unit and run.scope == "user" else "",
+        "restart": restart,
+        "stop": stop,
+        "health": run.health or "",
+        "within": str(seconds),
+    }
+    runtime = f"export {_RUNTIME}\n" if values["scope"] else ""
+    return runtime + "\n".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
+
+
+def _commands(run: Application) -> tuple[str, str]:
+    """Return the commands that restart an application, and that end it where there is no release to run.
+
+    systemd counts starts, and refuses one more of a unit that has just failed too often: also that of the old release.
+    """
+    if run.restart:
+        return run.restart, run.restart
+    user = f"{_RUNTIME}; export XDG_RUNTIME_DIR; systemctl --user"
+    root = 'as=; [ "$(id -u)" = 0 ] || as="sudo -n"; $as systemctl'
+    first = user if run.scope == "user" else root
+    again = first.rpartition("; ")[2]
+    return f"{first} reset-failed {run.unit} 2>/dev/null; {again} restart {run.unit}", f"{first} stop {run.unit}"
+
+
+def _said(output: str) -> dict[str, str]:
+    """Read lines of a word and its text; the first one counts."""
+    lines = [line.partition(" ") for line in reversed(output.splitlines())]
+    return {word: text for word, _, text in lines}
+
+
+def _unwell(name: str, run: Application, output: str) -> VerificationError:
+    """Say that an application was not well, with its last words."""
+    said = _said(output)
+    lines = output.splitlines()
+    told = {word: [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in _TOLD}
+    details = "\n".join(f"{_TOLD[word]}:\n{_printable(chr(10).join(told[word]))}" for word in _TOLD if told[word])
+    log = f"journalctl {'--user ' if run.scope == 'user' else ''}--unit {run.unit}" if run.unit else run.health
+    return VerificationError(
+        f"{run.name} on {name} is not well within {run.seconds} s; {_back(said)}",
+        details=details,
+        hint=f"`{log}` on the device tells more; mend the application or the model, and run the command again",
+    )
+
+
+def _back(said: Mapping[str, str]) -> str:
+    """Say what the device runs now."""
+    new, old = said.get("trial", "? ?").split()[:2]
+    if new == old:
+        return "the device ran this release before, and keeps it"
+    if "back" not in said:
+        return "the release before could not be made current: it will be at the next command, or start of the device"
+    if old == "0":
+        return "there was no release before, so the device has none now, and the application was ended"
+    well = "and the application is well there" if said["back"].endswith(" well") else "and is NOT WELL there either"
+    return f"generation {old} is current again, {well}"
+
+
+def _left(fault: DeviceError) -> DeviceError:
+    """Say of a lost connection that the device goes on without it."""
+    goes_on = "a trial that has begun goes on without this command: `toolchain status` shows how it ends"
+    fault.hint = "; ".join(filter(None, (fault.hint, goes_on)))
+    return fault
+
+
+def _printable(text: str) -> str:
+    """Return a device's words without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
