@@ -49,6 +49,12 @@ class BusyError(DeviceError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h, as 70 is its EX_SOFTWARE
 
 
+class RegistryError(ToolchainError):
+    """A registry cannot be reached, or refuses what is asked of it."""
+
+    exit_code = 4
+
+
 class VerificationError(ToolchainError):
     """A digest, signature, host key, version or output is not what it must be."""
 

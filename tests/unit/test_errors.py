@@ -11,6 +11,7 @@ EXIT_CODES = {
     "BuildError": 3,
     "DeviceError": 4,
     "BusyError": 75,
+    "RegistryError": 4,
     "VerificationError": 5,
     "ToolchainError": 70,
 }

@@ -16,7 +16,7 @@ from toolchain.bundle.manifest import (
     read_manifest,
 )
 from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
-from toolchain.bundle.package import check_package_target, pack, unpack
+from toolchain.bundle.package import check_package_target, opened, pack, unpack
 
 __all__ = [
     "ARTIFACT",
@@ -38,6 +38,7 @@ __all__ = [
     "check_target",
     "load",
     "oci_manifest",
+    "opened",
     "pack",
     "read_manifest",
     "records",

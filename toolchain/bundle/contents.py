@@ -83,6 +83,16 @@ def _add_bytes(blobs: dict[str, bytes | Path], data: bytes) -> FileRecord:
     return record
 
 
+def size_of(content: bytes | Path) -> int:
+    """Return how many bytes a blob has."""
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def data_of(content: bytes | Path) -> bytes:
+    """Return a small blob."""
+    return content if isinstance(content, bytes) else content.read_bytes()
+
+
 class Source(Protocol):
     """Where a package's blobs are read from. Nothing that it gives is believed before its digest was."""
 

@@ -66,6 +66,16 @@ def unpack(package: Path, folder: Path) -> Bundle:
     return dataclasses.replace(found, folder=folder)
 
 
+def opened(path: Path, folder: Path) -> Bundle:
+    """Open the bundle in a folder, or that of a package, which is unpacked into the other folder.
+
+    Raises:
+        InputError: As `load` or `unpack`.
+        VerificationError: As these.
+    """
+    return load(path) if path.is_dir() else unpack(path, folder)
+
+
 def check_package_target(path: Path) -> None:
     """See that a package can go to a file, where at most an older package is.
 

@@ -1,0 +1,243 @@
+"""A repository of a registry of OCI 1.1 that answers as it is told: hostile answers, and broken ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.support.registries import Answer, Shelf, told
+from toolchain import files
+from toolchain.bundle import oci
+from toolchain.errors import InputError, RegistryError, VerificationError
+from toolchain.registry import Access, client, parse
+from toolchain.registry.client import Client
+from toolchain.registry.repository import Repository
+
+CONTENT = bytes(range(256)) * 4096
+DIGEST = f"sha256:{files.sha256_bytes(CONTENT)}"
+WANTED = oci.Descriptor(DIGEST, len(CONTENT), "text/plain")
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch):
+    monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
+
+
+@pytest.fixture
+def shelf():
+    return Shelf()
+
+
+@pytest.fixture
+def server(shelf):
+    with told(shelf) as found:
+        yield found
+
+
+@pytest.fixture
+def counted():
+    return []
+
+
+@pytest.fixture
+def repository(server, counted):
+    address = parse(f"oci://{server.host}/x:1")
+    with Client(address, Access()) as spoken:
+        yield Repository(spoken, address, counted.append)
+
+
+# --- what is there
+
+
+def test_a_blob_is_saved_and_counted(repository, shelf, tmp_path, counted):
+    shelf.blobs[DIGEST] = CONTENT
+    repository.save(WANTED, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+    assert sum(counted) == len(CONTENT)
+
+
+@pytest.mark.parametrize("content", [CONTENT[:-1] + b"x", CONTENT[:-1], CONTENT + b"x", b""])
+def test_another_blob_is_refused(repository, shelf, tmp_path, content):
+    shelf.blobs[DIGEST] = content
+    with pytest.raises(VerificationError, match="is not what its digest says"):
+        repository.save(WANTED, tmp_path / "blob")
+
+
+def test_no_more_is_written_than_the_manifest_says(repository, shelf, tmp_path):
+    shelf.blobs[DIGEST] = CONTENT * 8
+    with pytest.raises(VerificationError) as caught:
+        repository.save(WANTED, tmp_path / "blob")
+    assert "more bytes" in caught.value.details
+    assert (tmp_path / "blob").stat().st_size <= len(CONTENT)
+
+
+def breaking(times):
+    """Break off so many downloads of a blob in the middle."""
+    left = iter(range(times))
+
+    def instead(asked):
+        if asked.method == "GET" and "/blobs/" in asked.path and next(left, None) is not None:
+            return Answer(200, CONTENT, cut=len(CONTENT) // 2)
+        return None
+
+    return instead
+
+
+def test_a_download_that_breaks_off_is_begun_anew(repository, shelf, tmp_path, counted):
+    shelf.blobs[DIGEST], shelf.instead = CONTENT, breaking(2)
+    repository.save(WANTED, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+    assert sum(counted) == len(CONTENT)
+
+
+def test_a_download_that_always_breaks_off_is_told(repository, shelf, tmp_path):
+    shelf.blobs[DIGEST], shelf.instead = CONTENT, breaking(100)
+    with pytest.raises(RegistryError, match="cannot be reached"):
+        repository.save(WANTED, tmp_path / "blob")
+
+
+def test_a_blob_without_room_is_not_begun(repository, server, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=(16 << 20) + 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
+    with pytest.raises(InputError, match=r"has 1\.0 MB, and there is room for 0\.001 MB"):
+        repository.save(WANTED, tmp_path / "blob")
+    assert not server.asked
+
+
+def test_a_small_blob_is_checked(repository, shelf):
+    shelf.blobs[DIGEST] = CONTENT
+    assert repository.read(WANTED) == CONTENT
+    shelf.blobs[DIGEST] = CONTENT[::-1]
+    with pytest.raises(VerificationError, match="is not what its digest says"):
+        repository.read(WANTED)
+
+
+@pytest.mark.parametrize(
+    "kind", [oci.INDEX_TYPE, "application/vnd.docker.distribution.manifest.v2+json", "text/html", ""]
+)
+def test_what_is_no_image_manifest_is_no_package(repository, shelf, kind):
+    shelf.instead = lambda _asked: Answer(200, b"{}", {"Content-Type": kind})
+    with pytest.raises(InputError, match="is no package") as caught:
+        repository.manifest()
+    assert caught.value.hint
+
+
+def test_a_manifest_of_another_digest_is_refused(server, shelf):
+    address = parse(f"oci://{server.host}/x@{DIGEST}")
+    shelf.manifests[DIGEST] = b"{}"
+    with Client(address, Access()) as spoken, pytest.raises(VerificationError, match="is not what its digest says"):
+        Repository(spoken, address).manifest()
+
+
+def companions(count):
+    for number in range(count):
+        subject = {"mediaType": oci.MANIFEST_TYPE, "digest": DIGEST, "size": 2}
+        yield oci.encoded(f"kind/{number}", [], subject)
+
+
+def test_referrers_come_page_by_page(repository, server):
+    for data in companions(3):
+        answer = repository.put(f"sha256:{files.sha256_bytes(data)}", data)
+        assert answer["OCI-Subject"] == DIGEST
+    assert [one.artifact for one in repository.referrers(DIGEST)] == ["kind/0", "kind/1", "kind/2"]
+    assert len([path for path in server.paths("GET") if "/referrers/" in path]) == 3
+
+
+def test_pages_without_end_are_not_followed(repository, shelf):
+    def endless(asked):
+        if "/referrers/" not in asked.path:
+            return None
+        headers = {"Content-Type": oci.INDEX_TYPE, "Link": f'<{asked.path}>; rel="next"'}
+        return Answer(200, oci.encoded_index([]), headers)
+
+    shelf.instead = endless
+    assert repository.referrers(DIGEST) == ()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"manifests": 3}', b'{"manifests": [{"digest": "sha256:../x"}]}'])
+def test_a_list_of_another_form_is_refused(repository, shelf, body):
+    shelf.instead = lambda asked: Answer(200, body) if "/referrers/" in asked.path else None
+    with pytest.raises(VerificationError, match="no valid OCI index"):
+        repository.referrers(DIGEST)
+
+
+# --- what is brought there
+
+
+def test_only_what_is_missing_is_uploaded(repository, server, tmp_path, counted):
+    path = tmp_path / "blob"
+    path.write_bytes(CONTENT)
+    assert repository.ensure(WANTED.sha256, path)
+    assert not repository.ensure(WANTED.sha256, path)
+    assert [len(one.body) for one in server.asked if one.method == "PUT"] == [len(CONTENT)]
+    assert sum(counted) == 2 * len(CONTENT)
+
+
+def test_an_empty_file_is_uploaded_too(repository, shelf, tmp_path):
+    path = tmp_path / "nothing"
+    path.touch()
+    repository.ensure(files.sha256_bytes(b""), path)
+    assert shelf.blobs == {f"sha256:{files.sha256_bytes(b'')}": b""}
+
+
+def test_a_half_upload_is_made_again_from_the_start(repository, shelf, server, tmp_path):
+    path = tmp_path / "blob"
+    path.write_bytes(CONTENT)
+    answers = iter([Answer(503), Answer(502)])
+    shelf.instead = lambda asked: next(answers, None) if asked.method == "PUT" else None
+    repository.ensure(WANTED.sha256, path)
+    assert [one.body for one in server.asked if one.method == "PUT"] == [CONTENT] * 3
+    assert shelf.blobs == {DIGEST: CONTENT}
+
+
+def test_an_upload_whose_token_has_expired_is_made_again(shelf, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    path = tmp_path / "blob"
+    path.write_bytes(CONTENT)
+    realm = f'Bearer realm="http://{server.host}/token"'
+    answers = iter([Answer(401, headers={"WWW-Authenticate": realm})])
+
+    def instead(asked):
+        if asked.path.startswith("/token"):
+            return Answer(200, b'{"token": "new"}')
+        return next(answers, None) if asked.method == "PUT" else None
+
+    shelf.instead = instead
+    address = parse(f"oci://{server.host}/x:1")
+    with Client(address, Access()) as spoken:
+        Repository(spoken, address).ensure(WANTED.sha256, path)
+    assert shelf.blobs == {DIGEST: CONTENT}
+    assert server.asked[-1].headers["Authorization"] == "Bearer new"
+
+
+@pytest.mark.parametrize("place", ["", "http://[::zz/x"])
+def test_an_upload_that_leads_nowhere_is_told(repository, shelf, place):
+    shelf.instead = lambda asked: Answer(202, headers={"Location": place}) if asked.method == "POST" else None
+    with pytest.raises(RegistryError, match="does not say where"):
+        repository.ensure(WANTED.sha256, CONTENT)
+
+
+def test_an_upload_is_not_led_to_where_nothing_is_encrypted(repository, shelf):
+    place = {"Location": "http://10.0.0.1/x"}
+    shelf.instead = lambda asked: Answer(202, headers=place) if asked.method == "POST" else None
+    with pytest.raises(VerificationError, match="not encrypted"):
+        repository.ensure(WANTED.sha256, CONTENT)
+
+
+def test_a_manifest_that_is_kept_otherwise_is_refused(repository, shelf):
+    headers = {"Docker-Content-Digest": f"sha256:{'0' * 64}"}
+    shelf.instead = lambda asked: Answer(201, headers=headers) if asked.method == "PUT" else None
+    with pytest.raises(VerificationError, match="under another digest"):
+        repository.put("1", b"{}")
+
+
+def test_a_tag_that_stands_in_for_a_list_keeps_what_others_put_there(repository, shelf):
+    tag = DIGEST.replace(":", "-")
+    stranger = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
+    older = {"mediaType": "x", "digest": f"sha256:{'2' * 64}", "size": 1, "artifactType": "ours"}
+    shelf.manifests[tag] = oci.encoded_index([stranger, older])
+    newer = older | {"digest": f"sha256:{'3' * 64}"}
+    repository.refer(DIGEST, newer)
+    assert json.loads(shelf.manifests[tag])["manifests"] == [stranger, newer]

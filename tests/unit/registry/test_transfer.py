@@ -1,0 +1,171 @@
+"""A bundle goes to a registry of OCI 1.1 and comes back whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.support.registries import Answer, Shelf, told
+from toolchain import bundle, files
+from toolchain.bundle import oci
+from toolchain.errors import InputError, RegistryError, VerificationError
+from toolchain.progress import Step
+from toolchain.registry import Access, client, parse, pull, push
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch):
+    monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
+
+
+@pytest.fixture
+def shelf():
+    return Shelf()
+
+
+@pytest.fixture
+def server(shelf):
+    with told(shelf) as found:
+        yield found
+
+
+@pytest.fixture
+def pushed(tiny, server):
+    return push(tiny, parse(f"oci://{server.host}/lab/tiny:1"), Access(), lambda _line: None)
+
+
+def pulled(server, folder, name="lab/tiny:1", tell=lambda _line: None):
+    return pull(parse(f"oci://{server.host}/{name}"), folder, Access(), tell)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_bundle_comes_back_with_what_accompanies_it(tiny, server, pushed, shelf, tmp_path):
+    assert pushed.address.digest == f"sha256:{tiny.digest}"
+    assert (pushed.blobs_sent, pushed.blobs_skipped, pushed.companions, pushed.tag) == (7, 0, 1, "1")
+    assert not [name for name in shelf.manifests if name.startswith("sha256-")]  # no tag where there is a list
+    found = pulled(server, tmp_path / "out")
+    assert found.digest == tiny.digest
+    assert files_of(found.folder) == files_of(tiny.folder)
+
+
+def test_the_tag_comes_last(server, pushed):
+    assert server.paths("PUT")[-1] == "/v2/lab/tiny/manifests/1"
+
+
+def test_a_pull_says_how_far_it_is_and_what_a_tag_stands_for(tiny, server, pushed, tmp_path):
+    said = []
+    pulled(server, tmp_path / "out", tell=said.append)
+    assert said[0].endswith(f"/lab/tiny:1 is sha256:{tiny.digest}")
+    steps = [line for line in said if isinstance(line, Step) and line.is_counted]
+    assert 0 < steps[0].done <= steps[-1].done
+
+
+@pytest.mark.parametrize("name", ["x", "x@sha256:" + "0" * 64, "x:1@sha256:" + "0" * 64])
+def test_a_push_needs_a_tag(tiny, name):
+    with pytest.raises(InputError, match="under which tag"):
+        push(tiny, parse(f"oci://127.0.0.1:1/{name}"), Access(), lambda _line: None)
+
+
+def test_a_pull_guesses_no_tag(tmp_path):
+    with pytest.raises(InputError, match="neither a tag nor a digest"):
+        pull(parse("oci://127.0.0.1:1/x"), tmp_path / "out", Access(), lambda _line: None)
+
+
+def blob_of(tiny, name):
+    return f"sha256:{tiny.manifest.files[name].sha256}"
+
+
+@pytest.mark.parametrize("name", list(bundle.LAYERS))
+def test_a_tampered_blob_is_refused_and_nothing_is_left(tiny, server, pushed, shelf, tmp_path, name):
+    data = bytearray((tiny.folder / name).read_bytes())
+    data[-1] ^= 1
+    shelf.blobs[blob_of(tiny, name)] = bytes(data)
+    with pytest.raises(VerificationError, match=name):
+        pulled(server, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_blob_that_is_missing_leaves_nothing(tiny, server, pushed, shelf, tmp_path):
+    del shelf.blobs[blob_of(tiny, bundle.PARAMS)]
+    with pytest.raises(InputError, match="there is no blob"):
+        pulled(server, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_pull_leaves_the_earlier_bundle(tiny, server, pushed, tmp_path):
+    pulled(server, tmp_path / "out")
+    before = files_of(tmp_path / "out")
+
+    def interrupt(line):
+        if isinstance(line, Step) and line.is_counted:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pulled(server, tmp_path / "out", tell=interrupt)
+    assert files_of(tmp_path / "out") == before
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_push_that_breaks_off_has_set_no_tag_and_goes_on_later(tiny, server, shelf):
+    shelf.instead = lambda asked: Answer(507) if asked.method == "PUT" and "/manifests/" in asked.path else None
+    address = parse(f"oci://{server.host}/lab/tiny:1")
+    with pytest.raises(RegistryError, match="507"):
+        push(tiny, address, Access(), lambda _line: None)
+    assert not shelf.manifests
+    shelf.instead = lambda _asked: None
+    done = push(tiny, address, Access(), lambda _line: None)
+    assert (done.blobs_sent, done.bytes_sent) == (0, 0)
+
+
+def test_a_manifest_that_was_changed_under_a_tag_is_another_package(tiny, server, pushed, shelf, tmp_path):
+    """What a tag names may change; what it names must still follow from a bundle's manifest."""
+    document = json.loads(shelf.manifests["1"])
+    document["layers"].reverse()
+    shelf.manifests["1"] = files.canonical_json(document)
+    with pytest.raises(VerificationError, match="does not follow from its bundle's manifest"):
+        pulled(server, tmp_path / "out")
+
+
+def test_an_image_is_no_package(server, shelf, tmp_path):
+    shelf.manifests["1"] = files.canonical_json({"schemaVersion": 2, "layers": []})
+    with pytest.raises(InputError, match="holds no bundle") as caught:
+        pulled(server, tmp_path / "out", "alpine:1")
+    assert "container image" in caught.value.details
+
+
+def test_a_referrer_of_another_bundle_is_refused(tiny, server, pushed, shelf, tmp_path):
+    (listed,) = shelf.referrers.values()
+    document = json.loads(shelf.manifests[listed[0]["digest"]])
+    document["subject"]["digest"] = f"sha256:{'0' * 64}"
+    data = files.canonical_json(document)
+    described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(data))
+    listed[0] |= described
+    shelf.manifests[described["digest"]] = data
+    with pytest.raises(VerificationError, match="accompanies another bundle"):
+        pulled(server, tmp_path / "out")
+
+
+def test_referrers_of_others_are_left_where_they_are(tiny, server, pushed, shelf, tmp_path):
+    (listed,) = shelf.referrers.values()
+    listed.insert(0, {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "a/signature"})
+    assert pulled(server, tmp_path / "out").reference is not None
+
+
+def test_a_folder_of_somebody_else_is_left_alone(server, pushed, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(InputError, match="something else than a bundle"):
+        pulled(server, tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_bundle_alone_is_pushed_alone(tiny, server, tmp_path):
+    shutil.copytree(tiny.folder, tmp_path / "bare")
+    (tmp_path / "bare" / bundle.REFERENCE).unlink()
+    done = push(bundle.load(tmp_path / "bare"), parse(f"oci://{server.host}/x:1"), Access(), lambda _line: None)
+    assert (done.companions, done.address.digest) == (0, f"sha256:{tiny.digest}")
+    assert pulled(server, tmp_path / "out", "x:1").reference is None

@@ -1,0 +1,84 @@
+"""How a package in a registry is named: `oci://HOST[:PORT]/REPOSITORY:TAG`, or `@sha256:DIGEST`, which never moves."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from toolchain.errors import InputError
+
+SCHEME = "oci://"
+_FORM = f"{SCHEME}HOST[:PORT]/REPOSITORY:TAG or {SCHEME}HOST[:PORT]/REPOSITORY@sha256:DIGEST"
+# As the OCI distribution specification has them. It knows no user names, so that none is mistaken for a part of a host.
+_HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_ADDRESS = re.compile(
+    rf"{SCHEME}{_HOST}/(?P<repository>{_PART}(?:/{_PART})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_LONGEST = 512
+_PORTS = range(1, 65536)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in a registry.
+
+    Attributes:
+        registry: Host and port, as its login is filed under.
+        repository: What stands between host and tag.
+        tag: A name that may move; empty if there is none.
+        digest: `sha256:` and 64 hexadecimal digits, which go before the tag; empty if there are none.
+    """
+
+    registry: str
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
+        return f"{SCHEME}{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the registry is on this machine, so that nobody else hears what is said to it."""
+        host = self.registry.rpartition(":")[0] if re.search(r":[0-9]+$", self.registry) else self.registry
+        try:
+            return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def pinned(self, digest: str) -> Address:
+        """Return the same place by its digest alone."""
+        return Address(self.registry, self.repository, digest=digest)
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a word is meant as a place in a registry."""
+    return text.startswith(SCHEME)
+
+
+def parse(text: str) -> Address:
+    """Read an address.
+
+    Raises:
+        InputError: It is malformed.
+    """
+    found = _ADDRESS.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None or (found["port"] and int(found["port"]) not in _PORTS) or not _is_host(found["host"]):
+        hint = "a login is none of its parts: `docker login` keeps it" if "@" in text.partition("@sha256:")[0] else ""
+        raise InputError(f"{text[:_LONGEST]!r} names no package in a registry", details=f"expected {_FORM}", hint=hint)
+    registry = found["host"] + (f":{found['port']}" if found["port"] else "")
+    return Address(registry, found["repository"], found["tag"] or "", found["digest"] or "")
+
+
+def _is_host(host: str) -> bool:
+    if not host.startswith("["):
+        return True
+    try:
+        ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,262 @@
+"""Requests to one registry: encrypted, logged in where it asks for it, and tried again where that helps.
+
+requests carries them, and not a client of registries: oras-py encodes a manifest anew, so that it gets another digest,
+and believes what it downloads. A login goes to the registry and to the server of tokens that it names; where a redirect
+or an upload leads elsewhere, it stays behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from http.cookiejar import DefaultCookiePolicy
+from typing import IO, Any, Literal, Self
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import urllib3
+from requests import adapters, exceptions, utils
+
+from toolchain import __version__
+from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError
+from toolchain.registry import login
+from toolchain.registry.access import Access, Login, trusted
+from toolchain.registry.address import Address
+
+Body = bytes | Callable[[], IO[bytes]]
+"""What is sent: bytes, or what opens a file anew, since a request may be made twice."""
+
+LARGEST_DOCUMENT = 4 << 20  # as large as the specification lets a manifest be
+_HOSTS = {"docker.io": "registry-1.docker.io"}
+_CONNECT_S, _ANSWER_S = 10, 60
+_BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20
+_TRIES = 4
+_PASSING = frozenset({429, 500, 502, 503, 504})
+_REDIRECTS = 5
+_LONGEST_MESSAGE = 300
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_READING = frozenset({"GET", "HEAD"})  # a redirect of anything else would not be the specification's
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Client:
+    """A connection to the registry of an address; a context manager.
+
+    Args:
+        address: Where a package is, or will be.
+        access: How the user wants the registry to be reached. Without a word about it, one at a loopback address is
+            spoken to in plain HTTP, and any other is not.
+
+    Raises:
+        InputError: The file of CA certificates holds none.
+    """
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self.registry = address.registry
+        plain = access.plain or (address.is_loopback and access.authorities is None)
+        self.origin = f"{'http' if plain else 'https'}://{_HOSTS.get(self.registry, self.registry)}"
+        self._login: Callable[[], Login | None] = lambda: access.login or login.kept(self.registry)
+        self._authorization = ""
+        self._session = _session(None if not plain else self.origin, trusted(access.authorities))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def ask(  # noqa: PLR0913 - a request has these parts
+        self,
+        method: str,
+        path: str,
+        *,
+        expected: frozenset[int],
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        what: str = "",
+    ) -> requests.Response:
+        """Make a request; the answer's body is not read yet.
+
+        Args:
+            method: The HTTP method.
+            path: What is asked for, on the registry or wherever it has sent us.
+            expected: Status codes that the caller has a use for.
+            headers: Headers, but for a login.
+            body: What is sent.
+            what: What errors call the thing that is asked for.
+
+        Raises:
+            RegistryError: The registry cannot be reached, refuses, or answers something else.
+            VerificationError: Its certificate is not trusted, or it leads to where nothing is encrypted.
+        """
+        try:
+            url = urljoin(self.origin, path)
+            response = self._send(method, url, headers or {}, body)
+            challenge = response.headers.get("WWW-Authenticate")
+            if response.status_code == _UNAUTHORIZED and challenge and self._is_ours(response.url):
+                response.close()
+                self._authorization = self._answer(challenge)
+                if self._authorization:
+                    response = self._send(method, url, headers or {}, body)
+        except (exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as fault:
+            raise self.explained(fault) from fault
+        if response.status_code not in expected:
+            with response:
+                raise self._refusal(response, what or path)
+        return response
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> requests.Response:
+        own = {"Authorization": self._authorization} if self._authorization and self._is_ours(url) else {}
+        data = body() if callable(body) else body
+        try:
+            return self._session.request(
+                method, url, headers={**headers, **own}, data=data, **self._how(url), allow_redirects=method in _READING
+            )
+        finally:
+            if data is not None and not isinstance(data, bytes):
+                data.close()
+
+    @staticmethod
+    def _how(url: str) -> dict[str, Any]:
+        return {"timeout": (_CONNECT_S, _ANSWER_S), "stream": True, "proxies": utils.get_environ_proxies(url)}
+
+    def _is_ours(self, url: str) -> bool:
+        """Whether a URL is the registry's own, so that it may see the user's login."""
+        return _origin(url) == _origin(self.origin)
+
+    def _answer(self, challenge: str) -> str:
+        """Return the Authorization header that the registry asks for; empty if nothing of the user's would do."""
+        user = self._login()
+        scheme, words = login.parse_challenge(challenge)
+        if scheme == "basic":
+            return login.basic(user) if user else ""
+        if scheme != "bearer" or not words.get("realm"):
+            raise RegistryError(f"{self.registry} asks for an unknown kind of login", details=_plain(challenge))
+        asked = {name: words[name] for name in ("service", "scope") if words.get(name)}
+        headers = {"Authorization": login.basic(user)} if user else {}
+        realm = words["realm"]
+        with self._session.get(realm, params=asked, headers=headers, **self._how(realm)) as response:
+            if user and not response.ok:
+                raise self._refused(_said(response))
+            token = login.token_of(document(response)) if response.ok else ""
+        return f"Bearer {token}" if token else ""
+
+    def explained(self, fault: Exception) -> ToolchainError:
+        """Say what kept a request from an answer."""
+        if isinstance(fault, exceptions.InvalidSchema | exceptions.MissingSchema | exceptions.InvalidURL):
+            return VerificationError(
+                f"{self.registry} leads to an address that is not encrypted, or none at all",
+                details=_plain(str(fault)),
+                hint="that is a fault of the registry's configuration, or somebody in between",
+            )
+        if isinstance(fault, exceptions.SSLError):
+            return self._untrusted(str(fault))
+        return RegistryError(
+            f"{self.registry} cannot be reached",
+            details=_plain(str(fault)),
+            hint="is its address right, and is the registry running?",
+        )
+
+    def _untrusted(self, details: str) -> ToolchainError:
+        if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
+            hint = "--plain-http speaks to it without encryption, where everybody in between can listen"
+            return RegistryError(f"{self.registry} does not speak TLS", details=_plain(details), hint=hint)
+        return VerificationError(
+            f"the certificate of {self.registry} is not trusted",
+            details=_plain(details),
+            hint="--ca FILE names the certificate of the authority that signed it",
+        )
+
+    def _refusal(self, response: requests.Response, what: str) -> ToolchainError:
+        status = response.status_code
+        said = _said(response)
+        if status == _UNAUTHORIZED and not self._authorization:
+            hint = f"`docker login {self.registry}` keeps a login; or use --username and --password-stdin"
+            return RegistryError(f"{self.registry} asks for a login", details=said, hint=hint)
+        if status in {_UNAUTHORIZED, _FORBIDDEN}:
+            return self._refused(said)
+        if status == requests.codes.not_found:
+            return InputError(f"there is no {what}", details=said, hint="are repository, tag and digest right?")
+        hint = "run the same command again later" if status in _PASSING else "is it an OCI registry?"
+        if status == requests.codes.bad_request and self.origin.startswith("http:"):
+            hint = "does it speak TLS? On this machine it is asked to only where --ca names its authority"
+        return RegistryError(f"{self.registry} answered {status} when asked for {what}", details=said, hint=hint)
+
+    def _refused(self, said: str) -> RegistryError:
+        return RegistryError(
+            f"{self.registry} refuses this user",
+            details=said,
+            hint="are name and password right, and may this user push there, or pull?",
+        )
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+def _session(plain: str | None, authorities: str | Literal[True]) -> requests.Session:
+    """Return a session without cookies, ~/.netrc, or plain HTTP to anywhere but the one origin that may be so."""
+    session = requests.Session()
+    session.trust_env = False
+    session.verify = authorities
+    session.max_redirects = _REDIRECTS
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    session.headers.update({"User-Agent": f"edge-toolchain/{__version__}", "Accept-Encoding": "identity"})
+    session.adapters.clear()
+    for prefix in ["https://", *([f"{plain}/"] if plain else [])]:
+        session.mount(prefix, adapters.HTTPAdapter(max_retries=_retries()))
+    return session
+
+
+def _retries() -> urllib3.Retry:
+    return urllib3.Retry(
+        total=_TRIES,
+        connect=1,
+        other=0,
+        backoff_factor=_BACKOFF_S,
+        backoff_max=_LONGEST_WAIT_S,
+        retry_after_max=_LONGEST_WAIT_S,
+        status_forcelist=_PASSING,
+        allowed_methods=None,
+        raise_on_status=False,
+    )
+
+
+def document(response: requests.Response) -> bytes:
+    """Read a small answer.
+
+    Raises:
+        VerificationError: It is not small.
+    """
+    found = bytearray()
+    for chunk in chunks(response):
+        found += chunk
+        if len(found) > LARGEST_DOCUMENT:
+            raise VerificationError(f"{urlsplit(response.url).netloc} answers with more than a manifest can be")
+    return bytes(found)
+
+
+def chunks(response: requests.Response) -> Iterator[bytes]:
+    """Yield an answer's body as it comes."""
+    found: Iterator[bytes] = response.iter_content(1 << 20)
+    return found
+
+
+def _said(response: requests.Response) -> str:
+    """Return what a registry says of an error, in the specification's form or in none."""
+    try:
+        data = document(response)
+    except (exceptions.RequestException, VerificationError):
+        return ""
+    try:
+        lines = [f"{one.get('code', '')}: {one.get('message', '')}" for one in json.loads(data)["errors"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _plain(data.decode(errors="replace"))
+    return _plain("; ".join(lines))
+
+
+def _plain(text: str) -> str:
+    """Return a foreign text as one short line without control characters."""
+    line = " ".join(text.split())
+    return "".join(letter for letter in line if letter.isprintable())[:_LONGEST_MESSAGE]

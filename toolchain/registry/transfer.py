@@ -1,0 +1,141 @@
+"""A bundle goes to a registry and comes back: the blobs of its package, under the same digests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolchain import files
+from toolchain.bundle import Bundle, load, replacing
+from toolchain.bundle.contents import assemble, bundle_manifest, contents, data_of, size_of
+from toolchain.errors import InputError
+from toolchain.progress import MEGABYTES, Step, stage
+from toolchain.registry.access import Access
+from toolchain.registry.address import Address
+
+Tell = Callable[[str], None]
+"""Called with a `Step` as bytes go on."""
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push has done.
+
+    Attributes:
+        address: The package's, by its digest.
+        tag: The tag that now names it.
+        blobs_sent: Blobs that the registry lacked, the manifests not counted.
+        blobs_skipped: Blobs that it had.
+        bytes_sent: Bytes of those that it lacked.
+        companions: Manifests that accompany the bundle: its reference and its records.
+    """
+
+    address: Address
+    tag: str
+    blobs_sent: int
+    blobs_skipped: int
+    bytes_sent: int
+    companions: int
+
+
+@dataclass
+class _Progress:
+    """Tells how many bytes of a transfer are done."""
+
+    text: str
+    total: int
+    tell: Tell
+    so_far: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        self.tell(stage(self.text))
+
+    def add(self, count: int) -> None:
+        self.so_far += count
+        self.tell(Step(self.text, self.so_far, self.total, MEGABYTES))
+
+
+def push(bundle: Bundle, address: Address, access: Access, tell: Tell) -> Pushed:
+    """Bring a bundle and what accompanies it to a registry. The tag comes last, so that it names nothing by halves.
+
+    Args:
+        bundle: The bundle.
+        address: Where it goes, with a tag.
+        access: How the user wants the registry to be reached.
+        tell: Called as the upload goes on.
+
+    Raises:
+        InputError: The address has no tag.
+        RegistryError: The registry cannot be reached, or refuses.
+        VerificationError: Its certificate is not trusted, or it keeps something else than it was given.
+    """
+    check_tag(address)
+    from toolchain.registry.client import Client  # noqa: PLC0415 - slow to import
+    from toolchain.registry.repository import Repository  # noqa: PLC0415 - as above
+
+    travelling = contents(bundle)
+    documents = {one["digest"].removeprefix("sha256:"): one for one in travelling.manifests}
+    blobs = {sha256: content for sha256, content in travelling.blobs.items() if sha256 not in documents}
+    sizes = {sha256: size_of(content) for sha256, content in blobs.items()}
+    progress = _Progress(f"sending {bundle.manifest.name} to {address.registry}", sum(sizes.values()), tell)
+    with Client(address, access) as client:
+        repository = Repository(client, address, progress.add)
+        sent = [sha256 for sha256, content in blobs.items() if repository.ensure(sha256, content)]
+        first, *others = documents
+        for sha256 in (first, *others):
+            answer = repository.put(f"sha256:{sha256}", data_of(travelling.blobs[sha256]))
+            if sha256 != first and "OCI-Subject" not in answer:  # it keeps no list of referrers
+                repository.refer(f"sha256:{first}", documents[sha256])
+        repository.put(address.tag, data_of(travelling.blobs[first]))
+    sent_bytes = sum(sizes[sha256] for sha256 in sent)
+    pinned = address.pinned(f"sha256:{first}")
+    return Pushed(pinned, address.tag, len(sent), len(blobs) - len(sent), sent_bytes, len(others))
+
+
+def check_tag(address: Address) -> None:
+    """See that a package can be pushed to an address.
+
+    Raises:
+        InputError: It has no tag, or a digest.
+    """
+    if address.digest or not address.tag:
+        raise InputError(
+            f"{address} does not say under which tag the package is to be found",
+            hint=f"such as {Address(address.registry, address.repository, 'latest')}",
+        )
+
+
+def pull(address: Address, folder: Path, access: Access, tell: Tell) -> Bundle:
+    """Bring a bundle and what accompanies it from a registry into a folder, where an earlier bundle gives way.
+
+    Args:
+        address: Where it is.
+        folder: Where it goes.
+        access: How the user wants the registry to be reached.
+        tell: Told which digest a tag stands for, and called as the download goes on.
+
+    Raises:
+        InputError: There is no such package, or it is none; or the folder holds something else than a bundle.
+        RegistryError: The registry cannot be reached, or refuses.
+        VerificationError: Its certificate is not trusted, or a digest or a form is not what it must be.
+    """
+    if not (address.tag or address.digest):
+        raise InputError(f"{address} names neither a tag nor a digest", hint=f"such as {address}:TAG")
+    from toolchain.registry.client import Client  # noqa: PLC0415 - slow to import
+    from toolchain.registry.repository import Repository  # noqa: PLC0415 - as above
+
+    with Client(address, access) as client, replacing(folder) as staging:
+        document = Repository(client, address).manifest()
+        digest = f"sha256:{files.sha256_bytes(document)}"
+        if not address.digest:
+            tell(f"{address} is {digest}")
+        pinned = Repository(client, address.pinned(digest))
+        manifest = bundle_manifest(pinned, document)
+        total = sum(one.size for one in manifest.files.values())
+        progress = _Progress(f"fetching {manifest.name} from {address.registry}", total, tell)
+        counting = dataclasses.replace(pinned, done=progress.add)
+        assemble(counting, manifest, counting.referrers(digest), staging)
+        found = load(staging, str(address))
+    return dataclasses.replace(found, folder=folder)
