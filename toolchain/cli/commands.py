@@ -32,6 +32,10 @@ COMMANDS = {
         "scales."
     },
     "records": {"records": "Look at tuning records; keep the best, merge them, or export them."},
+    "registry": {
+        "pull": "Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle.",
+        "push": "Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.",
+    },
     "survey": {
         "survey": "Try everything on one device with a few NETWORKS, and write a report to send: it names no host and "
         "no person."

@@ -19,6 +19,7 @@ from toolchain.cli import completion, connection, options, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
 from toolchain.progress import size_text, stage
@@ -53,6 +54,7 @@ class DeployOptions:
         "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
     )
     output: Path | None = option("-o", "--output", type=options.PATH, help="Keep the bundle in this folder.")
+    registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
         """Refuse options that would do nothing.
@@ -62,9 +64,10 @@ class DeployOptions:
         """
         from toolchain import pipeline
 
-        built = pipeline.is_built(Path(source))
+        built = pipeline.is_built(source)
         if self.output and built and Path(source).is_dir():
             raise InputError("-o keeps what is built, and this is a bundle already", hint="leave -o out")
+        self.registry.check(source)
         if self.trials and built:
             raise InputError("--trials tunes a model, and this one is built already", hint="leave --trials out")
         if self.trials and self.compiling.no_records:
@@ -88,7 +91,10 @@ class DeployOptions:
 @gathered("asked", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
-    """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it."""
+    """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it.
+
+    A package may be in a registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
+    """
     from toolchain import bundle
     from toolchain.pipeline import Pipeline, preflight
 
@@ -99,13 +105,13 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
     asked.check(source)
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, emulated=emulated)
-    job = Pipeline(request)
+    job = Pipeline(request, access=asked.registry.access())
     opened = functools.partial(open_device, kind, asked.device)
     with _scratch() as scratch, contextlib.ExitStack() as stack:
         folder = asked.output or scratch / "bundle"
         first = dataclasses.replace(request, records=None) if asked.trials else request  # tuning makes them
         told = functools.partial(opened, console.say)
-        ready = preflight.before_deploy(Pipeline(first), folder, told, asked.inputs.labels)
+        ready = preflight.before_deploy(dataclasses.replace(job, request=first), folder, told, asked.inputs.labels)
         if asked.trials:
             tuning.tuned(console, source, asked.tuning(asked.trials))
         with job.on_device.building_runner():

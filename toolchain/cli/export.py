@@ -30,7 +30,7 @@ def export(console: Console, source: Path, kind: str, output: str, *, as_json: b
     target, folder = Path(output), output.endswith("/") or Path(output).is_dir()
     exporting.check_target(target, folder=folder)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        made = bundle.load(source) if source.is_dir() else bundle.unpack(source, Path(scratch) / "bundle")
+        made = bundle.opened(source, Path(scratch) / "bundle")
         device = board.load(made.manifest.board).resolved()
         program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine, console.say)
         with exporting.prepared(made, device, program) as update:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain import bundle
+from toolchain import bundle, registry
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device.deploy import Stages
@@ -15,6 +15,7 @@ from toolchain.models import inputs
 from toolchain.native import cross
 from toolchain.pipeline.device import DeviceStages, Lab, Settings, opened
 from toolchain.progress import stage
+from toolchain.registry import Access
 from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -50,10 +51,12 @@ class Pipeline:
     Attributes:
         request: What is built.
         stages: The time of each stage so far.
+        access: How a registry is reached, where the package is in one.
     """
 
     request: BuildRequest
     stages: Stages = field(default_factory=Stages)
+    access: Access = field(default_factory=Access)
 
     @property
     def on_device(self) -> DeviceStages:
@@ -138,24 +141,29 @@ class Pipeline:
         return known.has_records(self.request)
 
     def obtain(self, folder: Path, ready: Bundle | Loaded | None = None) -> tuple[Bundle, inputs.Source | None]:
-        """Open a bundle, unpack a package, or build a model into `folder`.
+        """Open a bundle, unpack or pull a package, or build a model into `folder`.
 
         Args:
-            folder: Where a package is unpacked to, or a model built.
+            folder: Where a package is unpacked or pulled to, or a model built.
             ready: What there is of it already.
 
         Returns:
             The bundle, and the inputs to measure with where they are not those of its reference.
         """
-        path, given = Path(self.request.model.source), self.request.model.given
+        source, given = self.request.model.source, self.request.model.given
         own = given if given.npz or given.image else None
         if isinstance(ready, Bundle):
             return ready, own
-        if is_built(path):
-            return (bundle.load(path) if path.is_dir() else bundle.unpack(path, folder)), own
+        if registry.is_address(source):
+            with self.stages.timed("pull"):
+                return registry.pull(registry.parse(source), folder, self.access, self.request.tell), own
+        if is_built(source):
+            return bundle.opened(Path(source), folder), own
         return self.build(folder, ready), None
 
 
-def is_built(path: Path) -> bool:
-    """Tell whether a path is a bundle or a package, and no model."""
-    return (path / bundle.MANIFEST).is_file() or (path.is_file() and tarfile.is_tarfile(path))
+def is_built(source: str) -> bool:
+    """Tell whether a word names a bundle or a package, a registry's among them, and no model."""
+    path = Path(source)
+    packed = (path / bundle.MANIFEST).is_file() or (path.is_file() and tarfile.is_tarfile(path))
+    return registry.is_address(source) or packed

@@ -133,14 +133,14 @@ def before_deploy(job: Pipeline, folder: Path, opened: Opened, labels: Path | No
 
     Args:
         job: The stages that will be run.
-        folder: Where a package is unpacked to.
+        folder: Where a package is unpacked or pulled to.
         opened: Connects to the device.
         labels: File of class names.
 
     Returns:
         The model as it was read, or the bundle, for `Pipeline.obtain`.
     """
-    if not is_built(Path(job.request.model.source)):
+    if not is_built(job.request.model.source):
         return before_build(job, opened, labels)
     open_bundle = Check("bundle", lambda _: _fitting_bundle(job, folder))
     ready: Bundle = run([*_of_host(job), open_bundle, *_of_run(job, "bundle", opened, labels)])["bundle"]

@@ -1,0 +1,146 @@
+"""Packages go to a registry and come from one."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.console import SCREEN, Console, Result
+from toolchain.cli.gathering import gathered, option, record
+from toolchain.errors import InputError
+from toolchain.progress import size_text
+
+if TYPE_CHECKING:
+    from toolchain.registry import Access, Login
+
+
+@dataclass(frozen=True)
+class RegistryOptions:
+    """How a registry is reached."""
+
+    authorities: Path | None = option(
+        "--ca", type=options.PATH, help="CA certificates of the registry, instead of the system's."
+    )
+    plain: bool = option("--plain-http", is_flag=True, help="Speak to the registry without encryption.")
+    username: str | None = option(
+        "--username", help="Log in to the registry as this user, instead of with what `docker login` has kept."
+    )
+    password_stdin: bool = option(
+        "--password-stdin", is_flag=True, help="Read the password from standard input; a terminal is asked otherwise."
+    )
+
+    def check(self, source: str) -> None:
+        """Refuse an address that is malformed, and options that would do nothing as there is none.
+
+        Raises:
+            InputError: It is, or there are some.
+        """
+        from toolchain import registry
+
+        if registry.is_address(source):
+            registry.parse(source)
+        elif self != RegistryOptions():
+            raise InputError(
+                "--ca, --plain-http, --username and --password-stdin are for a registry, and the package is in none",
+                hint=f"leave them out, or name a package as {registry.SCHEME}HOST/REPOSITORY:TAG",
+            )
+
+    def access(self) -> Access:
+        """Return how a registry is reached; the password is asked for now.
+
+        Raises:
+            InputError: The options contradict each other, or there is no password.
+        """
+        from toolchain.registry import Access
+
+        if self.plain and self.authorities:
+            raise InputError("--ca is for encryption, which --plain-http does without", hint="leave one of them out")
+        return Access(self.authorities, self.plain, self._login())
+
+    def _login(self) -> Login | None:
+        from toolchain.registry import Login
+
+        if not self.username:
+            if self.password_stdin:
+                raise InputError("--password-stdin is the password of nobody", hint="say whose with --username")
+            return None
+        password = self._password()
+        if not password:
+            raise InputError(f"there is no password for {self.username}", hint="pipe it in, and add --password-stdin")
+        return Login(self.username, password)
+
+    def _password(self) -> str:
+        if self.password_stdin:
+            return sys.stdin.readline().rstrip("\r\n")
+        if not sys.stdin.isatty():
+            return ""
+        SCREEN.close()
+        return str(click.prompt(f"password of {self.username}", hide_input=True, err=True))
+
+
+@dataclass(frozen=True)
+class PullOptions:
+    """The options of `pull`."""
+
+    output: Path = option("-o", "--output", type=options.PATH, required=True, help="Folder for the bundle.")
+    registry: RegistryOptions = record(RegistryOptions)
+
+
+@click.command("push")
+@click.argument("package", type=options.PATH)
+@click.argument("address")
+@gathered("reached", RegistryOptions)
+@options.json_flag
+@click.pass_obj
+def push(console: Console, /, package: Path, address: str, reached: RegistryOptions, *, as_json: bool) -> Result:
+    """Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.
+
+    Its digest there is the bundle's own. The reference and the tuning records go with it.
+    """
+    from toolchain import bundle, registry
+
+    place = registry.parse(address)
+    registry.check_tag(place)
+    access = reached.access()
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+        made = bundle.opened(package, Path(scratch) / "bundle")
+        done = registry.push(made, place, access, console.say)
+    document = {
+        "address": str(done.address),
+        "tag": done.tag,
+        "digest": done.address.digest,
+        "blobs_sent": done.blobs_sent,
+        "blobs_skipped": done.blobs_skipped,
+        "bytes_sent": done.bytes_sent,
+        "companions": done.companions,
+    }
+    sent = f"{done.blobs_sent} of {done.blobs_sent + done.blobs_skipped} blobs, {size_text(done.bytes_sent)}"
+    return Result(f"{done.address}: {made.manifest.name} for {made.manifest.board}, {sent}", document, as_json)
+
+
+@click.command("pull")
+@click.argument("address")
+@gathered("asked", PullOptions)
+@options.json_flag
+@click.pass_obj
+def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool) -> Result:
+    """Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle."""
+    from toolchain import bundle, registry
+
+    place = registry.parse(address)
+    bundle.check_target(asked.output)
+    made = registry.pull(place, asked.output, asked.registry.access(), console.say)
+    document = {
+        "folder": str(made.folder),
+        "address": str(place.pinned(f"sha256:{made.digest}")),
+        "digest": f"sha256:{made.digest}",
+        "manifest": made.manifest,
+    }
+    said = f"{made.folder}: {made.manifest.name} for {made.manifest.board}, sha256:{made.digest}"
+    return Result(said, document, as_json)
