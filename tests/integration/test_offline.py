@@ -137,6 +137,18 @@ def test_the_boards_root_is_the_logins_home(tiny, tiny_run, tmp_path):
     assert (done.returncode, "--root names another folder" in done.stderr) == (USAGE, True)
 
 
+def test_an_update_is_taken_back(tiny, bulky, tiny_run, bulky_runs, root):
+    refused(Device().apply(tiny_run, "--root", root, "--rollback", "--keep", "x"), USAGE)
+    assert Device().apply(tiny_run, "--root", root).returncode == 0
+    refused(Device().apply(tiny_run, "--root", root, "--rollback"), DEVICE, "there is no release before this one")
+    done = Device().apply(bulky_runs[0], "--root", root, "--json")
+    assert json.loads(done.stdout)["before"] == f"sha256:{tiny.digest}"
+    for result in ("back", "other"):
+        done = Device().apply(bulky_runs[0], "--root", root, "--rollback", "--json")
+        assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
+        assert bundles.whole_release(root) == tiny.digest
+
+
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 

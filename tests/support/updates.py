@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.parts import require
 from toolchain import board, export
@@ -15,10 +16,10 @@ from toolchain.export import Written
 from toolchain.native.programs import Program
 
 
-def written(made: Bundle, program: Program, target: Path, *, folder: bool = False) -> Written:
-    """Export a bundle for this machine."""
+def written(made: Bundle, program: Program, target: Path, *, kind: str = "offline", **how: Any) -> Written:
+    """Export a bundle for this machine; `how` is what `export.write` takes beside."""
     with export.prepared(made, board.load("local").resolved(), program) as update:
-        return export.write(update, target, folder=folder)
+        return export.write(kind, update, target, **how)
 
 
 @dataclass(frozen=True)

@@ -273,6 +273,11 @@ def activate(digest: str) -> str:
     return ACTIVATE.format(digest=digest, sync=SYNC, switch=SWITCH)
 
 
+def roll_back() -> str:
+    """Return what makes the activation before the current one current, and says `back`, or `none` if there is none."""
+    return ROLL_BACK.format(switch=SWITCH)
+
+
 def prune(keep: int | str) -> str:
     """Return what removes all but the last `keep` activations, and what nothing needs any more.
 

@@ -232,7 +232,7 @@ class Store:
         Raises:
             DeviceError: There is none.
         """
-        if "none" in self._change(scripts.ROLL_BACK.format(switch=scripts.SWITCH)).splitlines():
+        if "none" in self._change(scripts.roll_back()).splitlines():
             raise self.no_earlier()
         return next(generation for generation in self.generations() if generation.current)
 

@@ -9,6 +9,7 @@ usage() {
     "Applies an update without a network: $model for $board, release sha256:$release" \
     "" \
     "  --check         look whether it can be applied, and change nothing" \
+    "  --rollback      where the device runs this update, make the release before it current again" \
     "  --root DIR      the folder of the store; $root by default" \
     "  --user NAME     apply it as this user, whose store it then is (only for root)" \
     "  --keep N        activations to keep for a roll-back; $keep by default" \
@@ -16,7 +17,7 @@ usage() {
     "  --tolerance X   limit for the outputs' relative difference" \
     "  --json          tell the result as JSON, on standard output" \
     "" \
-    "Exit codes: 0 applied, or already current; 2 usage; 4 the device cannot do it; 5 the update is damaged, does not" \
+    "Exit codes: 0 done, or nothing to do; 2 usage; 4 the device cannot do it; 5 the update is damaged, does not" \
     "fit the device, or computes something else there; 75 somebody else is at work on the device; 130 interrupted." \
     "Unless it ends with 0, the device keeps the release that it had."; do
     printf '%s\n' "$line"
@@ -51,7 +52,7 @@ succeed() { # WHAT, as a word of JSON, and in words
   tell "$2"
   [ $json = no ] || printf '{"result": "%s", "model": %s, "release": "sha256:%s", "update": "sha256:%s", "root": %s, %s}\n' \
     "$1" "$(quoted "$model")" "$release" "$update" "$(quoted "$ROOT")" \
-    "\"unpacked_kib\": $needed, \"outputs\": ${difference:-null}"
+    "\"before\": $before, \"unpacked_kib\": $needed, \"outputs\": ${difference:-null}"
 }
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -69,6 +70,7 @@ options() {
       -h | --help) usage; exit 0 ;;
       --check) check=yes ;;
       --json) json=yes ;;
+      --rollback) rollback=yes ;;
       --root | --user | --keep | --threads | --tolerance)
         [ $# -gt 1 ] || wrong "$1 needs a value"
         value "$1" "$2"
@@ -171,6 +173,10 @@ check_space() {
   [ $needed = 0 ] || [ "${4:-0}" -ge $((needed + spare_kib)) ] ||
     fail 4 "the device has $(megabytes "${4:-0}") free, and $(megabytes $((needed + spare_kib))) are needed" "" \
       "free some space there, or keep fewer releases (--keep)"
+}
+
+current() { # digest of the release that the device runs, if there is one
+  ! generation=$(readlink "$ROOT/current") || readlink "$ROOT/$generation" | sed 's:.*/::'
 }
 
 # --- the lock --------------------------------------------------------------------------------------------------------
@@ -289,8 +295,19 @@ apply() {
   change prune
 }
 
+undo() {
+  if [ "$(current)" != "$release" ]; then
+    succeed other "this device does not run this update: nothing is rolled back"
+    return
+  fi
+  change sweep
+  change roll_back
+  case $output in *none*) fail 4 "there is no release before this one" "" "apply another update" ;; esac
+  succeed back "this device runs $(current | cut -c 1-16) again"
+}
+
 main() {
-  check=no json=no told=no held=no child= user= difference= needed=0 within=
+  check=no rollback=no json=no told=no held=no child= user= difference= needed=0 within=
   words=$(words "$self" "$@")
   options "$@"
   find_root
@@ -300,10 +317,12 @@ main() {
   check_content
   update=$(sha256sum <"$self" | cut -c 1-64)
   tell "update sha256:$update: $model for $board"
-  check_fits
+  [ $rollback = yes ] || check_fits
   (peek)
   code=$?
   [ $code = 0 ] || exit $code
+  before=null running=$(current)
+  [ -z "$running" ] || before="\"sha256:$running\""
   if [ $check = yes ]; then
     [ -w "$place" ] || fail 4 "$place is not writable" "" "--root names another folder, --user another user"
     check_space
@@ -312,6 +331,10 @@ main() {
   fi
   trap interrupted 1 2 15
   lock
+  if [ $rollback = yes ]; then
+    undo
+    return
+  fi
   apply
   case $result in
     current) succeed current "already current: $model ${release%"${release#????????????????}"}" ;;

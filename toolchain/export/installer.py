@@ -112,8 +112,8 @@ def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
     described = {digest: _described(digest, place, before) for digest, place in places.items()}
     expected = {update.expected[1]} if update.expected else set()
     values: dict[str, object] = {
-        "model": _printable(manifest.name),
-        "board": _printable(manifest.board),
+        "model": printable(manifest.name),
+        "board": printable(manifest.board),
         "release": update.bundle.digest,
         "machine": manifest.machine,
         "features": " ".join(manifest.cpu_features),
@@ -136,7 +136,7 @@ def _described(digest: str, place: Place, before: int) -> str:
     return f"{digest}:{-(-place.size // 1024)}:{place.size}:{before + place.offset + 1}"
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """Return a name as one line: it may come from a package of anybody's."""
     return "".join(one if one.isprintable() else "?" for one in name)
 
@@ -158,6 +158,7 @@ def _steps(update: Update) -> str:
         "install": "".join(installs),
         "activate": scripts.activate(update.bundle.digest),
         "prune": scripts.prune("$keep"),
+        "roll_back": scripts.roll_back(),
         "run": f'${{limit-}} {_runner(update)} "$@"',
         "peek": lock.PEEK,
     }

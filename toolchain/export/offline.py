@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, outputs
-from toolchain.export import installer
+from toolchain.export import installer, tars
 from toolchain.export.installer import BLOCK, MARK, Place
 from toolchain.export.update import Update
 
+UPDATE = "update.run"
 INSTALLER = "install.sh"
 BLOBS = "blobs"
 _FILE, _FOLDER = "an update", "the folder of an update"
@@ -26,6 +26,11 @@ class Written:
     path: Path
     sha256: str
     size: int
+
+    @classmethod
+    def of(cls, path: Path, size: int) -> Written:
+        """Hash what was written."""
+        return cls(path, files.sha256_file(path), size)
 
 
 def check_target(target: Path, *, folder: bool) -> None:
@@ -60,10 +65,11 @@ def _write_file(update: Update, target: Path) -> Written:
     with files.atomic_path(target) as temporary:
         with temporary.open("wb") as stream:
             stream.write(installer.text(update, places, in_file=True))
-            _add_contents(stream, update)
+            # A plain archive: whoever wants to look into an update can, with `tail` and `tar`.
+            tars.append(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
         installer.seal(temporary)
     target.chmod(target.stat().st_mode | 0o111)
-    return Written(target, files.sha256_file(target), target.stat().st_size)
+    return Written.of(target, target.stat().st_size)
 
 
 def _places(update: Update) -> Iterator[tuple[str, Place]]:
@@ -73,16 +79,6 @@ def _places(update: Update) -> Iterator[tuple[str, Place]]:
         size = path.stat().st_size
         yield digest, Place(size, offset)
         offset += size + -size % BLOCK + BLOCK
-
-
-def _add_contents(stream: object, update: Update) -> None:
-    """Append a plain archive: whoever wants to look into an update can, with `tail` and `tar`."""
-    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:  # type: ignore[call-overload]
-        for digest, path in update.contents.items():
-            info = tarfile.TarInfo(f"{BLOBS}/{digest}")
-            info.size = path.stat().st_size
-            with path.open("rb") as content:
-                archive.addfile(info, content)
 
 
 def _write_folder(update: Update, target: Path) -> Written:
@@ -97,7 +93,7 @@ def _write_folder(update: Update, target: Path) -> Written:
             shutil.copyfile(path, staging / BLOBS / digest)
     script = target / INSTALLER
     size = script.stat().st_size + sum(place.size for place in places.values())
-    return Written(script, files.sha256_file(script), size)
+    return Written.of(script, size)
 
 
 def _foreign_file(path: Path) -> str:

@@ -48,7 +48,7 @@ def test_only_an_older_update_gives_way(tiny, program, tmp_path, folder):
     first = updates.written(tiny, program, target, folder=folder)
     assert updates.written(tiny, program, target, folder=folder) == first
     with pytest.raises(InputError):
-        export.check_target(target, folder=not folder)
+        export.check_target("offline", target, folder=not folder)
     other = tmp_path / "other"
     if folder:
         other.mkdir()

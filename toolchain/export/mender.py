@@ -1,0 +1,116 @@
+"""Artifacts of Mender, with an update as the payload and an update module that applies it.
+
+The format is version 3 of https://github.com/mendersoftware/mender-artifact/tree/master/Documentation, uncompressed:
+weights do not become smaller, and the bytes depend on no compressor.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from toolchain import files, outputs
+from toolchain.export import offline, tars
+from toolchain.export.offline import UPDATE, Written
+from toolchain.export.update import Update
+
+MODULE = "edge-toolchain"
+ARTIFACT = "update.mender"
+_WHAT = "an artifact of Mender"
+_VERSION = b'{"format":"mender","version":3}'
+_SOFTWARE = "data-partition.edge-toolchain"
+_SCRIPT = Path(__file__).parent / "mender-module.sh"
+
+
+def check_target(target: Path, *, folder: bool) -> None:
+    """See that an artifact can go to a place, where at most an older one is.
+
+    Raises:
+        InputError: It cannot be written, or is something else.
+    """
+    if folder:
+        outputs.check_folder(target, _WHAT, _foreign_folder)
+    else:
+        outputs.check_file(target, _WHAT, _foreign_file)
+
+
+def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Written:
+    """Write an artifact, the same bytes for the same update.
+
+    Args:
+        update: The update.
+        target: The file; or a folder, which gets the update module too.
+        folder: Which of them.
+        compatible: What Mender calls the type of the device.
+
+    Raises:
+        InputError: As `check_target`.
+    """
+    check_target(target, folder=folder)
+    if not folder:
+        _write_artifact(update, target, compatible)
+        return Written.of(target, target.stat().st_size)
+    with outputs.replacing(target, _WHAT, _foreign_folder) as staging:
+        _write_artifact(update, staging / ARTIFACT, compatible)
+        (staging / MODULE).write_bytes(_SCRIPT.read_bytes())
+        (staging / MODULE).chmod(0o755)
+    artifact = target / ARTIFACT
+    return Written.of(artifact, artifact.stat().st_size + (target / MODULE).stat().st_size)
+
+
+def _write_artifact(update: Update, target: Path, compatible: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        work = Path(folder)
+        payload = offline.write(update, work / UPDATE)
+        header = _header(update, compatible)
+        tars.write(work / "data", {UPDATE: payload.path})
+        sums = {f"data/0000/{UPDATE}": payload.sha256}
+        sums |= {"header.tar": files.sha256_bytes(header), "version": files.sha256_bytes(_VERSION)}
+        manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
+        with files.atomic_path(target) as temporary:
+            parts: tars.Contents = {
+                "version": _VERSION,
+                "manifest": manifest,
+                "header.tar": header,
+                "data/0000.tar": work / "data",
+            }
+            tars.write(temporary, parts)
+
+
+def _header(update: Update, compatible: str) -> bytes:
+    name = f"{update.bundle.manifest.name}-{update.bundle.digest[:16]}"
+    info = {
+        "payloads": [{"type": MODULE}],
+        "artifact_provides": {"artifact_name": name},
+        "artifact_depends": {"device_type": [compatible]},
+    }
+    kind = {
+        "type": MODULE,
+        "artifact_provides": {f"{_SOFTWARE}.version": name},
+        "clears_artifact_provides": [f"{_SOFTWARE}.*"],
+    }
+    return tars.encoded({"header-info": _json(info), "headers/0000/type-info": _json(kind)})
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _foreign_file(path: Path) -> str:
+    try:
+        with tarfile.open(path) as archive:
+            names = [member.name for member in archive]
+    except (tarfile.TarError, EOFError):
+        return "it is no artifact of Mender"
+    return "" if names[:2] == ["version", "manifest"] else "it is another archive"
+
+
+def _foreign_folder(folder: Path) -> str:
+    strangers = sorted({item.name for item in folder.iterdir()} - {ARTIFACT, MODULE})
+    if strangers:
+        return f"it holds {', '.join(strangers[:5])}"
+    artifact = folder / ARTIFACT
+    return _foreign_file(artifact) if artifact.is_file() else f"it holds no {ARTIFACT}"

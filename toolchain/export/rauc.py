@@ -1,0 +1,82 @@
+"""What `rauc bundle` makes a bundle of RAUC from: a manifest, an update, and a handler that applies it.
+
+RAUC signs its bundles with a key that only its owner has, so the last step is its owner's. See
+https://rauc.readthedocs.io/en/latest/reference.html#manifest
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolchain import outputs
+from toolchain.errors import InputError
+from toolchain.export import offline
+from toolchain.export.installer import printable
+from toolchain.export.offline import UPDATE, Written
+from toolchain.export.update import Update
+
+MANIFEST = "manifest.raucm"
+HANDLER = "handler.sh"
+_WHAT = "the input of `rauc bundle`"
+_SCRIPT = Path(__file__).parent / "rauc-handler.sh"
+_MANIFEST = """\
+[update]
+compatible={compatible}
+version={version}
+description={description}
+
+[bundle]
+format=verity
+
+[handler]
+filename={handler}
+"""
+
+
+def check_target(target: Path, *, folder: bool) -> None:
+    """See that the folder can be written, where at most an older one is.
+
+    Raises:
+        InputError: It cannot, or is something else, or a file is asked for.
+    """
+    if not folder:
+        raise InputError(
+            "a bundle of RAUC is signed with your key, by `rauc bundle`, which makes it from a folder",
+            hint=f"name a folder: -o {target}/",
+        )
+    outputs.check_folder(target, _WHAT, _foreign_folder)
+
+
+def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Written:
+    """Write the folder, the same bytes for the same update.
+
+    Args:
+        update: The update.
+        target: The folder.
+        folder: True.
+        compatible: What RAUC's system.conf calls the type of the device.
+
+    Raises:
+        InputError: As `check_target`.
+    """
+    check_target(target, folder=folder)
+    manifest = _MANIFEST.format(
+        compatible=compatible,
+        version=update.bundle.digest[:16],
+        description=printable(update.bundle.manifest.name),
+        handler=HANDLER,
+    )
+    with outputs.replacing(target, _WHAT, _foreign_folder) as staging:
+        written = offline.write(update, staging / UPDATE)
+        (staging / MANIFEST).write_text(manifest, encoding="utf-8")
+        (staging / HANDLER).write_bytes(_SCRIPT.read_bytes())
+        (staging / HANDLER).chmod(0o755)
+        size = sum(path.stat().st_size for path in staging.iterdir())
+    return Written(target / UPDATE, written.sha256, size)
+
+
+def _foreign_folder(folder: Path) -> str:
+    found = {item.name for item in folder.iterdir()}
+    if strangers := sorted(found - {UPDATE, MANIFEST, HANDLER}):
+        return f"it holds {', '.join(strangers[:5])}"
+    return "" if {UPDATE, MANIFEST} <= found else f"it holds no {UPDATE}"
