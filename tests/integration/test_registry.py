@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from urllib.parse import parse_qs, urlsplit
 
 import oras.client
 import pytest
@@ -223,6 +224,30 @@ def test_a_password_comes_through_standard_input(tiny, guarded):
     seen = with_password(guarded, "wrong", *words)
     assert (seen.returncode, "refuses this user" in seen.stderr) == (4, True)
     assert "wrong" not in seen.stderr
+
+
+def test_a_server_of_tokens_gives_one_for_each_right(tiny, tmp_path, monkeypatch):
+    """As the large registries do it: a token to read, and another one once something is written."""
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    known = ("--ca", registries.certify(folder))
+    asked = []
+
+    def tokens(request):
+        scope = parse_qs(urlsplit(request.path).query)["scope"][0]
+        asked.append((scope, request.headers.get("Authorization", "").partition(" ")[0]))
+        return registries.Answer(200, json.dumps({"token": registries.token(folder, scope)}).encode())
+
+    with registries.told(tokens, folder) as server, registries.running(folder, tls=True, tokens=server.host) as found:
+        kept = registries.docker_config(tmp_path / "docker", found.host)
+        monkeypatch.setenv("DOCKER_CONFIG", str(kept))
+        done("push", tiny.folder, found.address("lab/tiny:1"), *known)
+        assert [(scope.partition(":")[2], kind) for scope, kind in asked] == [
+            ("lab/tiny:pull", "Basic"),
+            ("lab/tiny:pull,push", "Basic"),
+        ]
+        done("pull", found.address("lab/tiny:1"), "-o", tmp_path / "out", *known)
+        assert files_of(tmp_path / "out") == files_of(tiny.folder)
 
 
 def test_without_a_login_nothing_is_let_in(tiny, guarded):

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -22,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 import bcrypt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.x509.oid import NameOID
 
 from tests.support.parts import require
@@ -60,12 +61,21 @@ class Registry:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, tls: bool = False, login: bool = False) -> Iterator[Registry]:
-    """Start a registry whose files live in a folder, with a certificate of a CA of its own, and a password."""
+def running(folder: Path, *, tls: bool = False, login: bool = False, tokens: str | None = None) -> Iterator[Registry]:
+    """Start a registry whose files live in a folder.
+
+    Args:
+        folder: A folder.
+        tls: Whether it has a certificate of a CA of its own.
+        login: Whether it wants a password.
+        tokens: Address of a server of tokens, signed by the CA, where it wants these.
+    """
     require("a registry", "docker-registry", REGISTRY is not None)
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    authorities = certify(folder) if tls else None
+    authorities = None
+    if tls:
+        authorities = folder / "ca.pem" if (folder / "ca.pem").exists() else certify(folder)
     config = {
         "version": 0.1,
         "log": {"level": "error", "accesslog": {"disabled": True}},
@@ -78,6 +88,9 @@ def running(folder: Path, *, tls: bool = False, login: bool = False) -> Iterator
         hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
         (folder / "htpasswd").write_text(f"{USER}:{hashed}\n")
         config["auth"] = {"htpasswd": {"realm": "a test", "path": str(folder / "htpasswd")}}
+    if tokens:
+        trusted = {"issuer": "a test", "service": "registry", "rootcertbundle": str(authorities)}
+        config["auth"] = {"token": {"realm": f"https://{tokens}/token", **trusted}}
     (folder / "config.yml").write_text(json.dumps(config))  # which is YAML, too
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([REGISTRY, "serve", folder / "config.yml"], stdout=log, stderr=log, env={})
@@ -100,15 +113,15 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def certify(folder: Path) -> Path:
-    """Write server.pem and server.key of 127.0.0.1, signed by a new CA whose certificate is returned."""
+    """Write server.pem and server.key of 127.0.0.1, signed by a new CA whose certificate is returned, and ca.key."""
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca = _certificate("a CA of a test", ca_key.public_key(), "a CA of a test", ca_key, authority=True)
     server = _certificate("127.0.0.1", key.public_key(), "a CA of a test", ca_key, authority=False)
-    (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
-    (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    form = serialization.PrivateFormat.PKCS8
-    (folder / "server.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    for path, made in {"ca.pem": ca, "server.pem": server}.items():
+        (folder / path).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    for path, secret in {"ca.key": ca_key, "server.key": key}.items():
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        (folder / path).write_bytes(secret.private_bytes(*form))
     return folder / "ca.pem"
 
 
@@ -129,6 +142,33 @@ def _certificate(name, key, issuer, signer, *, authority):
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
     return builder.sign(signer, hashes.SHA256())
+
+
+def token(folder: Path, scope: str) -> str:
+    """Return a token (a JWT) that a registry of `certify` accepts: for a minute, and for one scope."""
+    kind, name, actions = scope.split(":")
+    certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    chain = [base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode()]
+    now = int(time.time())
+    claims = {
+        "iss": "a test",
+        "sub": USER,
+        "aud": "registry",
+        "jti": "1",
+        "iat": now,
+        "nbf": now - 60,
+        "exp": now + 60,
+        "access": [{"type": kind, "name": name, "actions": actions.split(",")}],
+    }
+    parts = [_coded(json.dumps(one).encode()) for one in ({"typ": "JWT", "alg": "ES256", "x5c": chain}, claims)]
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    pair = utils.decode_dss_signature(key.sign(".".join(parts).encode(), ec.ECDSA(hashes.SHA256())))
+    return ".".join([*parts, _coded(b"".join(number.to_bytes(32, "big") for number in pair))])
+
+
+def _coded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def docker_config(folder: Path, registry: str, user: str = USER, password: str = PASSWORD) -> Path:
@@ -180,8 +220,8 @@ class Told:
 
 
 @contextlib.contextmanager
-def told(answer: Callable[[Asked], Answer]) -> Iterator[Told]:
-    """Serve what a function answers, on a free port of this host."""
+def told(answer: Callable[[Asked], Answer], certified: Path | None = None) -> Iterator[Told]:
+    """Serve what a function answers, on a free port of this host; with TLS where a folder of `certify` is given."""
     asked: list[Asked] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -207,6 +247,10 @@ def told(answer: Callable[[Asked], Answer]) -> Iterator[Told]:
     for method in ("GET", "HEAD", "POST", "PUT"):
         setattr(Handler, f"do_{method}", Handler._serve)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if certified:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certified / "server.pem", certified / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
