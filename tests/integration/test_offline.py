@@ -11,6 +11,7 @@ import json
 import os
 import pwd
 import random
+import shlex
 import signal
 import subprocess
 import time
@@ -116,6 +117,22 @@ def test_only_so_many_activations_stay(bulky, bulky_runs, root):
         assert Device().apply(bulky_runs[index % 2], "--root", root, "--keep", 1).returncode == 0
     assert [path.name for path in (root / "generations").iterdir()] == ["5"]
     assert [path.name for path in (root / "releases").iterdir()] == [bulky[0].digest]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_release_on_trial_is_taken_back_first(shell, tiny, tiny_run, bulky, bulky_runs, tmp_path, root):
+    """As by a deploy: whoever tried it with its application is gone, and the lock with it."""
+    device = updates.device(shell, tmp_path)
+    device = device.with_tool(tmp_path / "more", "sh", f'exec {shlex.join(device.shell)} "$@"')
+    for script in (bulky_runs[0], tiny_run):
+        assert device.apply(script, "--root", root).returncode == 0
+    (root / "trial").write_text(f"2 1 0\nreadlink {root}/current >{tmp_path}/restarted\n")
+    done = device.apply(tiny_run, "--root", root, "--json")
+    assert "it was taken back first" in done.stderr
+    assert json.loads(done.stdout)["result"] == "applied"
+    assert (tmp_path / "restarted").read_text() == "generations/1\n"
+    assert not (root / "trial").exists()
+    assert bundles.whole_release(root) == tiny.digest
 
 
 def test_a_damaged_blob_is_mended(tiny, tiny_run, root):

@@ -58,6 +58,9 @@ def world(tmp_path_factory, tiny):
     np.save(folder / "wrong.npy", np.zeros((9, 9), np.float32))
     (folder / "nothing").mkdir()
     (folder / "noise.txt").write_bytes(bytes(range(128, 256)))
+    applied = '[a]\nboard = "x86_64"\nhost = "me@127.0.0.1"\n[a.run]\n'
+    (folder / "nothing-restarts.toml").write_text(f'{applied}health = "true"\n')
+    (folder / "no-unit.toml").write_text(f'{applied}unit = "detector; reboot"\n')
     (folder / "desk.toml").write_text('[devices.desk]\nboard = "x86_64"\nhost = "me@127.0.0.1"\n')
     (folder / "other.toml").write_text(_board("aarch64", "aarch64-linux-gnu"))
     (folder / "wide.toml").write_text(

@@ -64,6 +64,18 @@ _CASES = [
         2,
         r"hots: unknown key",
     ),
+    (
+        "an application that nothing restarts",
+        "deploy mlp --board x86_64 --host a --devices {w}/nothing-restarts.toml",
+        2,
+        r"a\.run: names either a unit of systemd or a restart command",
+    ),
+    (
+        "an application whose unit is none",
+        "deploy mlp --board x86_64 --host a --devices {w}/no-unit.toml",
+        2,
+        r"a\.run\.unit: 'detector; reboot' should match",
+    ),
     ("no host", "deploy mlp --board x86_64", 2, r"which x86_64 device\?[\s\S]*--host"),
     ("a host for this machine", "deploy mlp --host me@10.0.0.7", 2, r"takes no host"),
     ("a relative root", "status --root models", 2, r"no folder for a device"),

@@ -255,6 +255,16 @@ class Store:
             words = process.tail("\n".join(said[said.index(found) + 1 :]))
             self._tell(f"the application there could not be restarted: {words or f'exit code {code}'}")
 
+    def settle(self, owner: Owner) -> None:
+        """Take the lock for a moment if a release is on trial: what follows begins with the one that stays.
+
+        Raises:
+            BusyError: The trial goes on.
+        """
+        if self._run('[ ! -e "$ROOT/trial" ] || echo open'):
+            with self.lock(owner):
+                pass
+
     def put_recovery(self) -> None:
         """Bring the script that a unit runs before its application, or mend the one that is there."""
         content = scripts.AT_START.encode()

@@ -274,10 +274,16 @@ refused() {
     "the device keeps the release that it had"
 }
 
+settle() { # a trial that nobody finishes
+  change recover
+  case $output in
+    *"recovered "*" 0") tell "a release was on trial, and whoever tried it is gone: it was taken back first" ;;
+    *"recovered "*) tell "a release was on trial, and was taken back first; the application could not be restarted" ;;
+  esac
+}
+
 apply() {
   tell "checking what the device has"
-  change recover
-  case $output in *recovered*) tell "a release was on trial, and whoever tried it is gone: it was taken back first" ;; esac
   change sweep
   change examine
   check_space
@@ -331,6 +337,7 @@ main() {
   fi
   trap interrupted 1 2 15
   lock
+  settle
   if [ $rollback = yes ]; then
     undo
     return

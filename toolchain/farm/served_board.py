@@ -187,7 +187,7 @@ class KeptBoard:
         options = dataclasses.replace(served.ssh, keepalive=_KEEPALIVE_S)
         shell = stack.enter_context(SshShell(parse_address(served.host), options))
         self._shell = shell
-        store = Store(shell, served.root)
+        store = Store(shell, served.root, _LOG.warning)
         path = self._pushed(store)
         lock = BoardLock(store, lambda: self._events.put(_Wake()))
         stack.callback(self._let_go, lock)

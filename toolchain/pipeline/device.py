@@ -14,6 +14,7 @@ from toolchain.compile.request import Tell
 from toolchain.device import bench, deploy
 from toolchain.device.bench import Measurement
 from toolchain.device.deploy import Stages
+from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
 from toolchain.device.store import Store
 from toolchain.devices import Device, may_run, whence
@@ -164,6 +165,7 @@ class DeviceStages:
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
         """Measure the release that a device runs."""
+        lab.store.settle(Owner.here("bench"))
         found = bench.current(lab.store, lab.shell.name)
         labels = _labels(settings, found.manifest)
         fed = inputs.make(given, found.manifest.inputs)

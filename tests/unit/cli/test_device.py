@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -97,6 +98,26 @@ def test_a_device_tells_its_status(device, tiny):
     assert tiny.digest[:16] in done("status", "--root", device / "root").out
 
 
+def test_a_release_on_trial_shows_until_the_next_change_takes_it_back(device, tiny, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(device / "root", root, symlinks=True)
+    listed = parsed("releases", "--root", root)
+    assert [release["failed"] for release in listed] == [False, False]
+    assert (parsed("status", "--root", root)["trial"], parsed("status", "--root", root)["application"]) == (None, None)
+    (root / "trial").write_text("2 1 0\ntrue\n")
+    (root / "trial.log").write_text(f"trial 2 1 0 {tiny.digest}\n")
+    seen = parsed("status", "--root", root)
+    assert (seen["trial"]["state"], seen["trial"]["new"], seen["current"]["number"]) == ("open", 2, 2)
+    assert seen["trial"]["seconds"] > 0
+    assert "is on trial, for" in done("status", "--root", root).out
+    told = done("bench", "--root", root, "--budget", 0)
+    assert "generation 2 on local was on trial, and whoever tried it is gone: generation 1 is current again" in told.err
+    assert parsed("status", "--root", root)["trial"]["state"] == "interrupted"
+    assert "broke off, and was taken back" in done("status", "--root", root).out
+    bench_swept = parsed("releases", "--root", root)
+    assert [release["number"] for release in bench_swept] == [1]
+
+
 def test_bench_measures_the_current_release(device, tiny, tmp_path):
     done("bench", "--root", device / "root", "--budget", 0.05, "--json", tmp_path / "r.json")
     report = json.loads((tmp_path / "r.json").read_text())
@@ -110,6 +131,7 @@ def test_rollback_and_back(device, tiny):
     root = device / "root"
     numbers = [release["number"] for release in parsed("releases", "--root", root)]
     back = parsed("rollback", "--root", root)
+    assert back["application"] is None
     assert (back["number"], back["current"]) == (numbers[-2], True)
     assert [release["current"] for release in parsed("releases", "--root", root)] == [True, False]
     assert "*" in done("releases", "--root", root).out

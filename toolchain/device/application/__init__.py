@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RUNTIME = 'XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"'
 _LOOK_S = 30
 """Seconds for a look: one command of the device's has at most so many."""
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_AGE = re.compile(r"[0-9]{1,12}")  # a clock that was set back makes it less than nothing
 _TRIAL = re.compile(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})")
 _ENDS = {"interrupted": "interrupted", "failed": "failed", "healthy": "healthy", "untouched": "healthy"}
 _TOLD = {"words": "the last words of its command", "unit": "its unit"}
@@ -143,8 +143,10 @@ def trial(store: Store) -> Trial | None:
         return None
     new, old, began, digest = found.groups()
     ended = next((name for word, name in _ENDS.items() if word in said), "interrupted")
-    age = max(int(said["open"]), 0) if _NUMBER.fullmatch(said.get("open", "")) else None
-    return Trial(digest, int(new), int(old), int(began), "open" if "open" in said else ended, age)
+    if "open" not in said:
+        return Trial(digest, int(new), int(old), int(began), ended)
+    age = int(said["open"]) if _AGE.fullmatch(said["open"]) else 0
+    return Trial(digest, int(new), int(old), int(began), "open", age)
 
 
 def _tried(store: Store, chosen: str, run: Application, tell: Callable[[str], None]) -> tuple[Started, dict[str, str]]:
