@@ -133,6 +133,20 @@ def may_run(device: Device) -> bool:
     return source is None or source not in state.devices_files() or state.is_trusted(source)
 
 
+def check_may_run(device: Device) -> None:
+    """Refuse a device with commands of somebody else's for its application.
+
+    Raises:
+        InputError: They are in a list of devices that nobody named.
+    """
+    if device.run and not may_run(device):
+        raise InputError(
+            f"{device.host} has a run table in {whence(device)}, which is somebody else's",
+            details="its commands would run on the device",
+            hint="look at them, copy the file, and name the copy with --devices",
+        )
+
+
 def _devices_in(source: Path) -> dict[str, Device]:
     try:
         table = parsed(source)

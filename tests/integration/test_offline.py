@@ -23,6 +23,7 @@ import pytest
 
 from tests.integration.test_full_disk import disk, fill, filled
 from tests.support import bundles, deploy_client, stores, updates
+from tests.support.applications import Place
 from tests.support.commands import toolchain
 from tests.support.parts import require
 from tests.support.updates import SHELLS, Device
@@ -30,6 +31,7 @@ from toolchain import bundle as bundling
 from toolchain.device import deploy
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
+from toolchain.devices import Application
 from toolchain.errors import BusyError
 from toolchain.shell import LocalShell
 
@@ -164,6 +166,100 @@ def test_an_update_is_taken_back(tiny, bulky, tiny_run, bulky_runs, root):
         done = Device().apply(bulky_runs[0], "--root", root, "--rollback", "--json")
         assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
         assert bundles.whole_release(root) == tiny.digest
+
+
+# --- the application -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path, root):
+    made = Place(tmp_path / "application", root).put()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def named_run(tiny, program, place, tmp_path):
+    """Return a function that exports an update of a name, which decides whether the application is well on it."""
+
+    def export(name, within="20s"):
+        made = bundles.variant(tiny, tmp_path / name, {}, name=name)
+        run = Application(restart=place.restart, health=place.health, within=within)
+        return updates.written(made, program, tmp_path / f"{name}.run", run=run).path, made.digest
+
+    return export
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_application_follows_an_update(shell, named_run, place, tmp_path, root):
+    device = updates.device(shell, tmp_path)
+    device = Device(device.shell, {**device.environment, "PATH": f"{device.environment['PATH']}:{os.environ['PATH']}"})
+    (first, first_digest), (second, second_digest) = named_run("first"), named_run("second")
+    bad, _ = named_run("mute", "2s")
+    for script, result, digest in (
+        (first, "applied", first_digest),
+        (first, "current", first_digest),
+        (second, "applied", second_digest),
+    ):
+        done = device.apply(script, "--root", root, "--json")
+        assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
+        assert place.running()[1] == digest
+    refused(
+        device.apply(bad, "--root", root), VERIFICATION, "is not well within 2 s", "generation 2 is current again",
+        "the application is well there", "the model is not loaded",
+    )  # fmt: skip
+    assert place.runs(second_digest, 10)
+    assert bundles.whole_release(root) == second_digest
+    done = device.apply(second, "--root", root, "--rollback")
+    assert done.returncode == 0, done.stderr
+    assert place.running()[1] == first_digest
+    assert not (root / "trial").exists()
+
+
+def test_the_first_update_ever_leaves_nothing_running(named_run, place, root):
+    bad, _ = named_run("mute", "2s")
+    refused(Device().apply(bad, "--root", root), VERIFICATION, "there was no release before")
+    assert (bundles.whole_release(root), place.running()) == (None, (0, ""))
+
+
+def test_the_command_takes_the_application_of_a_device(tiny, place, tmp_path, root):
+    made = bundles.variant(tiny, tmp_path / "made", {}, board="x86_64")
+    (tmp_path / "devices.toml").write_text(
+        f'[devices.cam]\nboard = "x86_64"\nhost = "cam"\nroot = "{root}"\n'
+        f'[devices.cam.run]\nrestart = "{place.restart}"\nhealth = "{place.health}"\n'
+    )
+    words = ("export", made.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
+    seen = toolchain(*words, "--host", "can")
+    assert (seen.code, "did you mean cam?" in seen.err) == (USAGE, True), seen.err
+    assert toolchain(*words, "--host", "cam").code == 0
+    done = Device().apply(tmp_path / "cam.run")
+    assert done.returncode == 0, done.stderr
+    assert (bundles.whole_release(root), place.running()[1]) == (made.digest, made.digest)
+
+
+def test_a_trial_goes_on_where_its_update_is_killed(named_run, place, root):
+    """Until it has ended the lock is taken; then the device runs a release on which the application is well."""
+    first, digest = named_run("first")
+    assert Device().apply(first, "--root", root).returncode == 0
+    bad, _ = named_run("mute", "4s")
+    with Device().start(bad, "--root", root) as process:
+        assert stores.soon((root / "trial").exists, 30)
+        process.kill()
+    refused(Device().apply(first, "--root", root), BUSY, "offline update")
+    assert stores.soon(lambda: not (root / "trial").exists() and is_free(root), 60)
+    assert place.runs(digest, 10)
+    assert bundles.whole_release(root) == digest
+
+
+def test_a_trial_that_broke_off_is_taken_back_first(named_run, tiny_run, place, root):
+    first, digest = named_run("first")
+    for script in (first, named_run("second")[0]):
+        assert Device().apply(script, "--root", root).returncode == 0
+    (root / "trial").write_text(f"2 1 1700000000\n{place.restart}\n")
+    done = Device().apply(tiny_run, "--root", root, "--rollback")
+    assert "it was taken back first" in done.stderr
+    assert bundles.whole_release(root) == digest
+    assert place.runs(digest, 10)
 
 
 # --- what does not fit -----------------------------------------------------------------------------------------------

@@ -12,13 +12,22 @@ from typing import Any
 from tests.support.parts import require
 from toolchain import board, export
 from toolchain.bundle import Bundle
+from toolchain.devices import Application
 from toolchain.export import Written
 from toolchain.native.programs import Program
 
 
-def written(made: Bundle, program: Program, target: Path, *, kind: str = "offline", **how: Any) -> Written:
+def written(
+    made: Bundle,
+    program: Program,
+    target: Path,
+    *,
+    kind: str = "offline",
+    run: Application | None = None,
+    **how: Any,
+) -> Written:
     """Export a bundle for this machine; `how` is what `export.write` takes beside."""
-    with export.prepared(made, board.load("local").resolved(), program) as update:
+    with export.prepared(made, board.load("local").resolved(), program, run) as update:
         return export.write(kind, update, target, **how)
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import completion, options
+from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gathered, option, same
 from toolchain.errors import InputError
 from toolchain.progress import size_text
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.devices import Device
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,31 @@ class ExportOptions:
     compatible: str | None = option(
         "--compatible", help="What Mender or RAUC calls this type of device; the board's name by default."
     )
+    host: str | None = option(
+        "--host",
+        shell_complete=completion.hosts,
+        help="A device of devices.toml: the update restarts the application of its run table, in its root.",
+    )
+    devices: Path | None = same(DeviceOptions, "devices")
+
+    def device(self, kind: Board) -> Device | None:
+        """Return the device that the update is made for; None if it is for any of the board's type.
+
+        Raises:
+            InputError: devices.toml has none of that name, or it is of another type, or somebody else's.
+        """
+        if not self.host:
+            return None
+        from toolchain import devices
+        from toolchain.errors import did_you_mean
+
+        lab = devices.load_devices(self.devices)
+        if self.host not in lab:
+            hint = did_you_mean(self.host, lab) or "leave --host out for an update that restarts no application"
+            raise InputError(f"devices.toml has no device {self.host!r}", hint=hint)
+        found = devices.find_device(kind, self.host, lab)
+        devices.check_may_run(found)
+        return found
 
     def check(self) -> None:
         """Refuse what could not be written, or would do nothing.
@@ -62,9 +94,12 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
     exporting.check_target(asked.kind, target, folder=folder)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         made = bundle.opened(source, Path(scratch) / "bundle")
-        device = board.load(made.manifest.board).resolved()
+        kind = board.load(made.manifest.board).resolved()
+        device = asked.device(kind)
+        if device and device.root:
+            kind = dataclasses.replace(kind, root=device.root)
         program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine, console.say)
-        with exporting.prepared(made, device, program) as update:
+        with exporting.prepared(made, kind, program, device.run if device else None) as update:
             written = exporting.write(asked.kind, update, target, folder=folder, compatible=asked.compatible or "")
     document = {
         "kind": asked.kind,

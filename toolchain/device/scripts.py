@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
 
@@ -271,6 +273,13 @@ def install(kind: str, digest: str, files: Mapping[str, str]) -> str:
 def activate(digest: str) -> str:
     """Return what makes a release current, and says `new`, or `same` if it was."""
     return ACTIVATE.format(digest=digest, sync=SYNC, switch=SWITCH)
+
+
+def put_recovery() -> str:
+    """Return what brings the script that a unit runs before its application, or mends the one that is there."""
+    content = AT_START.encode()
+    digest, text = hashlib.sha256(content).hexdigest(), base64.b64encode(content).decode()
+    return PUT_AT_START.format(digest=digest, content=text, sync=SYNC)
 
 
 def roll_back() -> str:

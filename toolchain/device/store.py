@@ -22,8 +22,6 @@ Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgr
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -267,9 +265,7 @@ class Store:
 
     def put_recovery(self) -> None:
         """Bring the script that a unit runs before its application, or mend the one that is there."""
-        content = scripts.AT_START.encode()
-        digest, text = hashlib.sha256(content).hexdigest(), base64.b64encode(content).decode()
-        self._change(scripts.PUT_AT_START.format(digest=digest, content=text, sync=scripts.SYNC))
+        self._change(scripts.put_recovery())
 
     def attempt(self, script: str, seconds: float) -> str:
         """Run a script that changes the store and may go on when this client is gone; see `Lease.attempt`."""

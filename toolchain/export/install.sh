@@ -124,7 +124,9 @@ fact() { printf '%s\n' "$facts" | sed -n "s/^$1=//p"; }
 
 check_tools() {
   lacks=$(fact lacks)
-  for tool in head sed dirname id uname; do
+  more=
+  [ -z "$application" ] || more="setsid timeout"
+  for tool in $more head sed grep dirname id uname; do
     command -v $tool >/dev/null || lacks="$lacks $tool"
   done
   [ -z "$lacks" ] || fail 4 "this device lacks $(echo $lacks)" "" "install coreutils, findutils and util-linux, or busybox"
@@ -296,9 +298,55 @@ apply() {
   change install
   tell "running it once, and comparing its outputs"
   try_it
-  change activate
-  case $output in *new*) result=applied ;; *) result=current ;; esac
+  switch activate
   change prune
+}
+
+# Makes another release current: $result tells what came of it. With an application, the device tries the release with
+# it (device/application/scripts.py), in a process of its own that goes on, and holds the lock, where this one is killed.
+switch() {
+  if [ -n "$application" ]; then
+    tell "restarting $application, and waiting up to $within_s s until it is well"
+    change "$1"
+    note busy # the trial had put itself there
+    [ "$output" = none ] || tried
+  else
+    change "$1"
+  fi
+  case $output in
+    *same*) result=current ;;
+    none) result=none ;;
+    *) result=${result:-applied} ;;
+  esac
+}
+
+tried() {
+  case $output in
+    *"
+end"*) ;;
+    *) broken=$output
+      change recover
+      fail 4 "the trial with $application broke off" "$broken" "apply the update again" ;;
+  esac
+  set -- $(printf '%s\n' "$output" | sed -n 's/^trial //p')
+  if printf '%s\n' "$output" | grep -q '^failed$'; then
+    unwell "$@"
+  fi
+  [ "$1" != "$2" ] || result=current
+}
+
+unwell() { # NEW OLD
+  back=$(printf '%s\n' "$output" | sed -n 's/^back //p')
+  case "$1 $back" in
+    "$2 "*) now="the device ran this release before, and keeps it" ;;
+    *" 0 "*) now="there was no release before, so the device has none now" ;;
+    *" well") now="generation $2 is current again, and the application is well there" ;;
+    *" unwell") now="generation $2 is current again, and the application is NOT WELL there either" ;;
+    *) now="the release before could not be made current: it will be at the next command, or start of the device" ;;
+  esac
+  fail 5 "$application is not well within $within_s s; $now" \
+    "$(printf '%s\n' "$output" | sed -n -e 's/^words //p' -e 's/^unit //p')" \
+    "mend the application or the model, and apply the update again"
 }
 
 undo() {
@@ -307,13 +355,13 @@ undo() {
     return
   fi
   change sweep
-  change roll_back
-  case $output in *none*) fail 4 "there is no release before this one" "" "apply another update" ;; esac
+  switch roll_back
+  [ "$result" != none ] || fail 4 "there is no release before this one" "" "apply another update"
   succeed back "this device runs $(current | cut -c 1-16) again"
 }
 
 main() {
-  check=no rollback=no json=no told=no held=no child= user= difference= needed=0 within=
+  check=no rollback=no json=no told=no held=no child= user= difference= result= needed=0 within=
   words=$(words "$self" "$@")
   options "$@"
   find_root

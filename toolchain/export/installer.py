@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from toolchain.device import application as applications
 from toolchain.device import lock, runner, scripts
 from toolchain.device.shipment import SPARE_KIB
 from toolchain.export.update import Update
@@ -124,6 +125,8 @@ def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
         "tolerance": "" if update.tolerance is None else repr(update.tolerance),
         "blobs": " ".join(described[digest] for digest in update.shipment.blobs),
         "expected": " ".join(described[digest] for digest in expected),
+        "application": printable(update.application.name) if update.application else "",
+        "within_s": update.application.seconds if update.application else 0,
         "spare_kib": SPARE_KIB,
         "lease": lock.LEASE_S,
         "limit_s": _TRIAL_S,
@@ -156,14 +159,24 @@ def _steps(update: Update) -> str:
         "accept": scripts.accept(blobs),
         "publish": f"({scripts.publish(programs, 555)})\n({scripts.publish(documents, 444)})",
         "install": "".join(installs),
-        "activate": scripts.activate(update.bundle.digest),
+        "activate": _activated(update),
         "prune": scripts.prune("$keep"),
-        "roll_back": scripts.roll_back(),
+        "roll_back": _rolled_back(update),
         "run": f'${{limit-}} {_runner(update)} "$@"',
         "peek": lock.PEEK,
     }
     functions = "\n".join(f"{name}() {{\n{step.strip()}\n}}\n" for name, step in steps.items())
     return f"{lock.SAID}{lock.TAKE}\n{functions}"
+
+
+def _activated(update: Update) -> str:
+    run, digest = update.application, update.bundle.digest
+    return f"{scripts.put_recovery()}{applications.trial_of(digest, run)}" if run else scripts.activate(digest)
+
+
+def _rolled_back(update: Update) -> str:
+    run = update.application
+    return f"{scripts.put_recovery()}{applications.trial_of_previous(run)}" if run else scripts.roll_back()
 
 
 def _runner(update: Update) -> str:

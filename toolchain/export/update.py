@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolchain import files, tensors
 from toolchain.board import Board
@@ -17,6 +18,9 @@ from toolchain.device.shipment import Shipment
 from toolchain.errors import VerificationError
 from toolchain.native import elf
 from toolchain.native.programs import Program
+
+if TYPE_CHECKING:
+    from toolchain.devices import Application
 
 _EXPECTED = "expected.safetensors"
 
@@ -32,6 +36,7 @@ class Update:
         shipment: The blobs, and the folders that are made of them; the same as those of a deploy.
         expected: Path and digest of the outputs that the trial run is to give; None without a reference.
         tolerance: The reference's own limit for the relative difference, if it has one.
+        application: What runs releases on the devices that the update is for; None if an update only switches.
     """
 
     bundle: Bundle
@@ -40,6 +45,7 @@ class Update:
     shipment: Shipment
     expected: tuple[Path, str] | None
     tolerance: float | None
+    application: Application | None = None
 
     @property
     def glibc(self) -> str:
@@ -55,8 +61,16 @@ class Update:
 
 
 @contextlib.contextmanager
-def prepared(bundle: Bundle, board: Board, program: Program) -> Iterator[Update]:
+def prepared(
+    bundle: Bundle, board: Board, program: Program, application: Application | None = None
+) -> Iterator[Update]:
     """Gather an update; what is not in the bundle is in a temporary folder for the time of the block.
+
+    Args:
+        bundle: What becomes the current release.
+        board: The board type it was built for.
+        program: The runner.
+        application: What runs it on the devices that the update is for; it is restarted, and has to be well.
 
     Raises:
         VerificationError: The reference does not fit the model, or the runner is made of another TVM than the bundle.
@@ -71,7 +85,7 @@ def prepared(bundle: Bundle, board: Board, program: Program) -> Iterator[Update]
         if samples.expected is not None:
             tensors.save(work / _EXPECTED, samples.expected)
             expected = (work / _EXPECTED, files.sha256_file(work / _EXPECTED))
-        yield Update(bundle, board, program, shipment, expected, samples.tolerance)
+        yield Update(bundle, board, program, shipment, expected, samples.tolerance, application)
 
 
 def check_expected(bundle: Bundle, samples: Samples) -> None:

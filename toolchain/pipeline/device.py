@@ -17,8 +17,7 @@ from toolchain.device.deploy import Stages
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
 from toolchain.device.store import Store
-from toolchain.devices import Device, may_run, whence
-from toolchain.errors import InputError
+from toolchain.devices import Device, check_may_run, may_run
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native import programs
@@ -61,12 +60,7 @@ def opened(
         InputError: Its entry has commands for the device, in a list of somebody else's that nobody named.
         DeviceError: It cannot be reached.
     """
-    if device.run and not may_run(device):
-        raise InputError(
-            f"{device.host} has a run table in {whence(device)}, which is somebody else's",
-            details="its commands would run on the device",
-            hint="look at them, copy the file, and name the copy with --devices",
-        )
+    check_may_run(device)
     options = ssh.before(device.ssh_config, commands=may_run(device))
     address = None if board.connection == "local" else device.host
     with open_shell(address, config=options) as shell:

@@ -94,8 +94,7 @@ def activate(store: Store, digest: str, run: Application, tell: Callable[[str], 
         VerificationError: It is not well, and the release before is current again.
         DeviceError: The device is lost, or its trial broke off.
     """
-    chosen = stores.NEXT.format(digest=digest, sync=stores.SYNC)
-    started, said = _tried(store, chosen, run, tell)
+    started, said = _tried(store, trial_of(digest, run), run, tell)
     new, old = said["trial"].split()[:2]
     return new != old, started
 
@@ -108,8 +107,7 @@ def roll_back(store: Store, run: Application, tell: Callable[[str], None]) -> tu
         DeviceError: There is none, or the device is lost.
     """
     check_tools(store)
-    chosen = f"{stores.PREVIOUS.format()}\nold=${{number:-0}}\nnew=$target\n"
-    started, _ = _tried(store, chosen, run, tell)
+    started, _ = _tried(store, trial_of_previous(run), run, tell)
     return next(generation for generation in store.generations() if generation.current), started
 
 
@@ -149,21 +147,35 @@ def trial(store: Store) -> Trial | None:
     return Trial(digest, int(new), int(old), int(began), "open", age)
 
 
-def _tried(store: Store, chosen: str, run: Application, tell: Callable[[str], None]) -> tuple[Started, dict[str, str]]:
+def trial_of(digest: str, run: Application) -> str:
+    """Return the script that tries a release with its application."""
+    return stores.NEXT.format(digest=digest, sync=stores.SYNC) + _launch(run)
+
+
+def trial_of_previous(run: Application) -> str:
+    """Return the script that tries the release before the current one with its application; it says `none` without."""
+    return f"{stores.PREVIOUS.format()}\nold=${{number:-0}}\nnew=$target\n{_launch(run)}"
+
+
+def _launch(run: Application) -> str:
+    job = f"{_settings(run, run.seconds)}\n{scripts.JOB}"
+    return scripts.LAUNCH.format(job=shlex.quote(job))
+
+
+def _tried(store: Store, script: str, run: Application, tell: Callable[[str], None]) -> tuple[Started, dict[str, str]]:
     """Have the device try a release.
 
     Args:
         store: The device's store.
-        chosen: Script that sets `new` and `old`, generations; without an output, or `none`.
+        script: What tries it; it says `none` where there is none.
         run: The application.
         tell: Told that it is waited for.
     """
     store.put_recovery()
     tell(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is well"))
-    job = f"{_settings(run, run.seconds)}\n{scripts.JOB}"
     start = time.perf_counter()
     try:
-        output = store.attempt(chosen + scripts.LAUNCH.format(job=shlex.quote(job)), 3 * run.seconds)
+        output = store.attempt(script, 3 * run.seconds)
     except DeviceError as fault:
         raise _left(fault) from fault
     seconds = time.perf_counter() - start
