@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tests.integration.test_full_disk import disk, fill, filled
-from tests.support import bundles, deploy_client, stores, updates
+from tests.support import bundles, deploy_client, disks, stores, updates
 from tests.support.applications import Place
 from tests.support.commands import toolchain
 from tests.support.parts import require
@@ -559,6 +559,27 @@ def test_kills(way, bulky, bulky_runs, program, root, capsys):
         assert list((root / "blobs" / "partial").iterdir()) == list((root / "run").iterdir()) == []
     with capsys.disabled():
         print(f"\n{KILLS} kills of {way}: {dict(found)}; an update takes {seconds:.2f} s")  # noqa: T201
+
+
+def test_power_cuts(tmp_path, bulky, bulky_runs):
+    """What was not synced is lost: the old release is whole, or the new one; what was told as done is on the disk."""
+    disk, device = disks.cuttable(tmp_path), Device()
+    stream = random.Random("power")  # noqa: S311 - as above
+    root = disk.point / "device"
+    with disk.mounted():
+        assert device.apply(bulky_runs[0], "--root", root, "--keep", 1).returncode == 0
+        disk.cut()
+    for index in range(1, 1 + KILLS):
+        old, new = bulky[(index + 1) % 2], bulky[index % 2]
+        with disk.mounted(), disk.kept_busy(), device.start(bulky_runs[index % 2], "--root", root) as process:
+            time.sleep(stream.uniform(0, 1))
+            disk.cut()
+            process.kill()
+        with disk.mounted():
+            assert bundles.whole_release(root) in {old.digest, new.digest}
+            done = device.apply(bulky_runs[index % 2], "--root", root, "--keep", 1)
+            assert done.returncode == 0, done.stderr
+            assert bundles.whole_release(root) == new.digest
 
 
 def is_free(root: Path) -> bool:

@@ -7,6 +7,7 @@ weights do not become smaller, and the bytes depend on no compressor.
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -81,7 +82,7 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
 
 
 def _header(update: Update, compatible: str) -> bytes:
-    name = f"{update.bundle.manifest.name}-{update.bundle.digest[:16]}"
+    name = re.sub(r"[^\w.+-]", "-", f"{update.bundle.manifest.name}-{update.bundle.digest[:16]}", flags=re.ASCII)
     info = {
         "payloads": [{"type": MODULE}],
         "artifact_provides": {"artifact_name": name},

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from tests.support import updates
+from tests.support import bundles, updates
 from toolchain.errors import InputError
 
 
@@ -44,6 +44,12 @@ def test_its_header_names_the_release_and_the_device(artifact, tiny):
     assert info["artifact_depends"] == {"device_type": ["raspberrypi4-64"]}
     assert info["artifact_provides"]["artifact_name"] == f"dense-{tiny.digest[:16]}"
     assert info["payloads"] == [{"type": kind["type"]}] == [{"type": "edge-toolchain"}]
+
+
+def test_its_name_has_no_spaces(tiny, program, tmp_path):
+    made = bundles.variant(tiny, tmp_path / "made", {}, name="a net\n(of mine)")
+    written = updates.written(made, program, tmp_path / "one.mender", kind="mender")
+    assert f'"artifact_name":"a-net--of-mine--{made.digest[:16]}"'.encode() in written.path.read_bytes()
 
 
 @pytest.mark.parametrize("folder", [False, True])
