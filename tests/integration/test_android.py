@@ -65,7 +65,7 @@ def programs(ndk):
     """The device programs, made by it; they come from the user's cache if they were built before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(cross.NDK_VARIABLE, str(ndk))
-        return {name: device_runtime.build(name, TRIPLE, "aarch64") for name in device_runtime.NAMES}
+        return {name: device_runtime.build(name, TRIPLE, "aarch64") for name in device_runtime.PROGRAMS}
 
 
 @pytest.fixture(scope="module")

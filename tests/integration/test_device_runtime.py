@@ -51,7 +51,7 @@ def test_every_triple_is_tested():
 def made(request):
     """The programs of one triple; they come from the user's cache if they were built before."""
     machine = KINDS[request.param].machine
-    return request.param, {name: device_runtime.build(name, request.param, machine) for name in device_runtime.NAMES}
+    return request.param, {name: device_runtime.build(name, request.param, machine) for name in device_runtime.PROGRAMS}
 
 
 def launcher(triple: str) -> list[str]:

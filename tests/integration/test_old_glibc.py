@@ -38,6 +38,6 @@ def test_start(triple, tmp_path):
     source = f"deb {mirror()} bullseye main"
     subprocess.run([*made, "bullseye", tmp_path / "root", source], check=True, timeout=300)
     assert (tmp_path / "root" / "lib" / triple / f"libc-{GLIBC}.so").is_file()
-    for program in (device_runtime.build(name, triple, machine) for name in device_runtime.NAMES):
+    for program in (device_runtime.build(name, triple, machine) for name in device_runtime.PROGRAMS):
         done = subprocess.run([*words, program.path, "--version"], capture_output=True, text=True, check=False)
         assert (done.returncode, machine in done.stdout) == (0, True), done

@@ -35,6 +35,7 @@ LIBRARY = "edge_model"
 PROGRAMS = (RUNNER, BOARD_SERVER)
 _RECORD = "program.json"
 _SOURCES = resources.RUNTIME
+_SUFFIXES = {".cc", ".h", ".txt", ".map"}
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 # The child has an ear for Ctrl-C even where who started us had none.
 _BUILD = """
@@ -233,7 +234,7 @@ def _cache_key(compiler: Compiler) -> str:
 
 
 def _source_files() -> list[Path]:
-    return sorted(path for path in _SOURCES.rglob("*") if path.is_file() and path.suffix in {".cc", ".h", ".txt"})
+    return sorted(path for path in _SOURCES.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
 
 
 def _load(folder: Path, machine: str) -> Program | None:
@@ -241,8 +242,9 @@ def _load(folder: Path, machine: str) -> Program | None:
     try:
         record = json.loads((folder / _RECORD).read_bytes())
         path = folder / record["name"]
-        found = Program(path, files.sha256_file(path), elf.minimum_glibc(path), machine, record["versions"])
-        whole = record["sha256"] == found.sha256
+        digests = {name: files.sha256_file(folder / name) for name in record["files"]}
+        found = Program(path, digests[path.name], elf.minimum_glibc(path), machine, record["versions"])
+        whole = record["files"] == digests
     except (OSError, ValueError, KeyError, TypeError, BuildError):  # a power cut or a full disk leaves any of these
         return None
     return found if whole else None
@@ -256,8 +258,9 @@ def _build_into(compiler: Compiler, place: _Place, machine: str, tell: Tell | No
             shutil.rmtree(left, ignore_errors=True)
         with compiling.watched(place.workplace, place.name, tell):
             compiling.run(compiler, _SOURCES, place.name, work, _definitions())
-        (built,) = staged.iterdir()
-        record = {"name": built.name, "sha256": files.sha256_file(built), "versions": versions()}
+        digests = {path.name: files.sha256_file(path) for path in staged.iterdir()}
+        (name,) = [name for name in digests if not name.endswith(".o")]  # beside the library lies an object
+        record = {"name": name, "files": digests, "versions": versions()}
         (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
         os.sync()  # or a power cut after the rename would leave a truncated program in the cache
         _put(staged, place.folder, work)

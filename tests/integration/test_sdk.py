@@ -1,0 +1,274 @@
+"""Applications of other people's making: built with the SDK by plain compilers, and run on releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cmake
+import numpy as np
+import pytest
+
+from tests.support.commands import done, parsed, toolchain
+from tests.support.parts import require
+from tests.support.paths import DATA
+from toolchain import board, bundle
+from toolchain.native import sdk as sdks
+
+C = DATA / "sdk"
+WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
+
+
+@pytest.fixture(scope="module")
+def sdk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sdk") / "sdk"
+    done("sdk", "--board", "local", "-o", folder)
+    return folder
+
+
+def flags(sdk: Path, *asked: str) -> list[str]:
+    require("pkg-config", "pkgconf", shutil.which("pkg-config") is not None)
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(sdk / "lib" / "pkgconfig")}
+    words = ["pkg-config", *asked, "edge_model"]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
+def compiled(sdk: Path, source: Path, target: Path, *more: str, static: bool = False) -> Path:
+    """Build an application as a reader of the SDK's README does."""
+    linked = flags(sdk, "--variable=static") if static else [*flags(sdk, "--libs"), f"-Wl,-rpath,{sdk / 'lib'}"]
+    own = ["g++", "-std=c++17", "-Wall"] if source.suffix == ".cc" else ["gcc", *WARNINGS]
+    subprocess.run([*own, *more, source, *flags(sdk, "--cflags"), "-o", target, *linked, "-lpthread"], check=True)
+    return target
+
+
+def ran(*words: object, timeout: float = 120.0, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, timeout=timeout, **options)
+
+
+# --- what is in it -------------------------------------------------------------------------------------------------
+
+
+def test_the_library_shows_no_more_than_it_should(sdk):
+    words = ["nm", "-D", "--defined-only", sdk / "lib" / "libedge_model.so.1"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert sorted(line.split()[-1] for line in listed) == (C / "exports.txt").read_text().split()
+
+
+def test_the_static_library_has_no_other_global_names(sdk):
+    words = ["nm", "--defined-only", "--extern-only", sdk / "lib" / "libedge_model.a"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = sorted(line.split()[-1] for line in listed if len(line.split()) == 3)
+    assert names == (C / "exports.txt").read_text().split()
+
+
+def test_the_header_is_c99_and_cpp(sdk, tmp_path):
+    header = sdk / "include" / "edge_model.h"
+    for words in (["gcc", *WARNINGS], ["g++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", "c++"]):
+        subprocess.run([*words, "-fsyntax-only", header], check=True)
+    assert f"#define EDGE_ABI {sdks.ABI}" in header.read_text()
+
+
+def test_a_newer_one_takes_its_place_and_a_strangers_folder_does_not(sdk, tmp_path):
+    again = tmp_path / "again"
+    first = parsed("sdk", "--board", "local", "-o", again)
+    assert parsed("sdk", "--board", "local", "-o", again) == first
+    assert set(first["files"]) == {str(path.relative_to(again)) for path in again.rglob("*") if path.is_file()} - {
+        sdks.RECORD
+    }
+    (again / "example" / "mine.c").write_text("int mine;\n")
+    seen = toolchain("sdk", "--board", "local", "-o", again)
+    assert (seen.code, "it holds example/mine.c" in seen.err) == (2, True)
+    assert (again / "example" / "mine.c").read_text() == "int mine;\n"
+
+
+# --- applications --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def answers(tiny):
+    """The reference of a bundle, as an application gets and gives it."""
+    return bundle.Reference.read(tiny.reference)
+
+
+def test_a_guest_leaves_no_traces(sdk, tiny, tmp_path):
+    application = compiled(sdk, C / "guest.c", tmp_path / "guest")
+    seen = ran(application, tiny.folder)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (0, "", "")
+
+
+def test_a_plugin_that_sees_itself_alone(sdk, tiny, tmp_path):
+    plugin = compiled(sdk, C / "plugin.c", tmp_path / "plugin.so", "-shared", "-fPIC")
+    subprocess.run(["gcc", *WARNINGS, C / "plugin_host.c", "-o", tmp_path / "host", "-ldl"], check=True)
+    seen = ran(tmp_path / "host", plugin, tiny.folder)
+    assert (seen.returncode, seen.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_exceptions_of_another_cpp_library(sdk, tiny, tmp_path, static):
+    seen = ran(compiled(sdk, C / "mixed.cc", tmp_path / "mixed", static=static), tiny.folder)
+    assert (seen.returncode, seen.stderr) == (0, "")
+
+
+def test_the_static_library_as_a_guest(sdk, tiny, tmp_path):
+    seen = ran(compiled(sdk, C / "guest.c", tmp_path / "guest", static=True), tiny.folder)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (0, "", "")
+
+
+def test_a_static_application_that_hides_its_functions_is_told_so(sdk, tiny, tmp_path):
+    words = ["gcc", *WARNINGS, C / "guest.c", *flags(sdk, "--cflags"), sdk / "lib" / "libedge_model.a"]
+    subprocess.run([*words, "-o", tmp_path / "guest", "-lpthread", "-ldl", "-lm", "-lgcc_eh"], check=True)
+    assert "link it with -rdynamic" in ran(tmp_path / "guest", tiny.folder).stderr
+
+
+def test_opening_and_closing_leaks_nothing(sdk, tiny, tmp_path):
+    application = compiled(sdk, C / "cycles.c", tmp_path / "cycles")
+    seen = json.loads(ran(application, tiny.folder, 1000).stdout)
+    assert seen["allocated"] < 10
+    assert seen["resident"] < 500  # an arena of the allocator's more or less, which a new thread may get
+    assert (seen["threads"], seen["files"], seen["mapped"]) == (1, 0, 0)
+
+
+def test_the_examples_with_cmake(sdk, tiny, answers, tmp_path):
+    tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
+    for words in (["-S", sdk / "example", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={sdk}"], ["--build", tmp_path]):
+        subprocess.run([tool, *words], check=True, capture_output=True)
+    (given,) = answers.inputs.values()
+    (wanted,) = answers.outputs.values()
+    given.tofile(tmp_path / "input.raw")
+    (tmp_path / "labels").write_text("".join(f"class {number}\n" for number in range(wanted.size)))
+    seen = ran(tmp_path / "top5", tiny.folder, tmp_path / "input.raw", tmp_path / "labels")
+    order = np.argsort(-wanted.ravel(), kind="stable")[: min(5, wanted.size)]
+    assert [line.split("  ")[-1] for line in seen.stdout.splitlines()][: len(order)] == [f"class {n}" for n in order]
+    assert ran(tmp_path / "top5", tiny.folder, tmp_path / "top5.c").returncode == 1
+    assert ran(tmp_path / "service", tiny.folder, "1000", "3").stdout.splitlines() == ["open dense ", "end"]
+
+
+def test_python(sdk, tiny, answers):
+    code = f"""
+import sys
+import numpy as np
+sys.path.insert(0, {str(sdk / "python")!r})
+import edge_model
+with edge_model.Model({str(tiny.folder)!r}, threads=edge_model.ALL_CPUS, pin=True) as model:
+    (name,) = model.inputs
+    given = np.load(sys.argv[1])
+    (found,) = model.run({{name: given}}).values()
+    np.save(sys.argv[2], found)
+    assert (model.name, model.digest, model.changed()) == ("dense", "", False)
+    for wrong in ({{}}, {{name: given[..., :1]}}, {{name: given.astype(np.float64)}}, {{name: given, "x": given}}):
+        try:
+            model.run(wrong)
+        except ValueError as fault:
+            print(fault)
+try:
+    model.run({{name: given}})
+except edge_model.EdgeError as fault:
+    print(fault.code, fault)
+"""
+    (given,) = answers.inputs.values()
+    (wanted,) = answers.outputs.values()
+    place = sdk.parent
+    np.save(place / "given.npy", given)
+    seen = ran(sys.executable, "-c", code, place / "given.npy", place / "found.npy")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert seen.stdout.splitlines()[-1] == "2 the model is closed"
+    assert len(seen.stdout.splitlines()) == 4
+    np.testing.assert_allclose(np.load(place / "found.npy"), wanted, rtol=1e-4, atol=1e-6)
+
+
+# --- releases that change ------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_switches_under_load(sdk, tiny, tmp_path):
+    """Two releases that differ in their digest alone take turns as `current`, by a rename, as a deploy does it."""
+    application = compiled(sdk, sdk / "example" / "service.cc", tmp_path / "service")
+    releases = [tmp_path / "releases" / (digit * 64) for digit in "ab"]
+    for folder in releases:
+        shutil.copytree(tiny.folder, folder)
+    current = tmp_path / "current"
+    current.symlink_to(releases[0])
+    with subprocess.Popen(
+        [application, current, "2000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as service:
+        lines = []
+        reader = threading.Thread(target=lambda: lines.extend(service.stdout))
+        reader.start()
+        try:
+            until(lambda: lines)
+            for number in range(1, 101):
+                aside = tmp_path / "new"
+                aside.symlink_to(releases[number % 2])
+                aside.replace(current)
+                until(lambda wanted=number + 1: len(lines) >= wanted)
+        finally:
+            service.terminate()
+        reader.join()
+        assert (service.wait(), service.stderr.read()) == (0, "")
+    assert lines == [f"open dense {'ab'[number % 2] * 64}\n" for number in range(101)] + ["end\n"]
+
+
+def until(holds) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_a_damaged_release_leaves_the_old_one_at_work(sdk, tiny, tmp_path):
+    application = compiled(sdk, sdk / "example" / "service.cc", tmp_path / "service")
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny.folder, damaged)
+    (damaged / "model.so").write_bytes((tiny.folder / "model.so").read_bytes()[:5000])
+    current = tmp_path / "current"
+    current.symlink_to(tiny.folder)
+    with subprocess.Popen(
+        [application, current, "500"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as it:
+        opened = it.stdout.readline()
+        (tmp_path / "new").symlink_to(damaged)
+        (tmp_path / "new").replace(current)
+        told = it.stderr.readline()
+        lives = it.poll() is None
+        it.terminate()
+        it.communicate()
+    assert (opened, "damaged or truncated" in told, lives, it.returncode) == ("open dense \n", True, True, 0)
+
+
+# --- boards --------------------------------------------------------------------------------------------------------
+
+# Bytes, of the whole file.
+LARGEST = {"rpi4": 3_500_000, "pynq": 2_500_000}
+
+
+@pytest.mark.parametrize("name", sorted(LARGEST))
+def test_an_application_on_a_virtual_board(virtual_boards, name, tmp_path):
+    """From a model to its top five on a board, with that board's own compiler."""
+    compiler = f"{board.load(name).triple}-gcc"
+    require(compiler, "g++-aarch64-linux-gnu and g++-arm-linux-gnueabihf", shutil.which(compiler) is not None)
+    done("sdk", "--board", name, "-o", tmp_path / "sdk")
+    library = tmp_path / "sdk" / "lib" / "libedge_model.so.1"
+    assert library.stat().st_size <= LARGEST[name]
+    where = ["--board", name, "--host", virtual_boards.name(name), "--devices", virtual_boards.devices]
+    done("build", "squeezenet", "--board", name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    done("deploy", tmp_path / "bundle", *where, "--budget", 0, "--root", "~/sdk-test")
+    words = [compiler, *WARNINGS, tmp_path / "sdk/example/top5.c", *flags(tmp_path / "sdk", "--cflags", "--libs")]
+    subprocess.run([*words, "-o", tmp_path / "top5"], check=True)
+    reference = bundle.Reference.read(bundle.load(tmp_path / "bundle").reference)
+    (given,), (wanted,) = reference.inputs.values(), reference.outputs.values()
+    given.tofile(tmp_path / "input.raw")
+    with open_shell(
+        virtual_boards.name(name), config=SshOptions(config_file=virtual_boards.config, agent=False)
+    ) as shell:
+        shell.run("mkdir -p sdk-test")
+        for path in (library, tmp_path / "top5", tmp_path / "input.raw"):
+            shell.push(path, f"sdk-test/{path.name}")
+        seen = shell.run("cd sdk-test; chmod +x top5; LD_LIBRARY_PATH=. ./top5 current input.raw", timeout=300)
+        shell.run("rm -rf sdk-test")
+    found = [int(line.split()[1]) for line in seen.stdout.splitlines()]
+    assert found == list(np.argsort(-wanted.ravel(), kind="stable")[:5])

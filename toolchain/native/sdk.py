@@ -1,0 +1,175 @@
+"""What an application needs to run releases by itself: the library `edge_model` for a board, with all that belongs to it.
+
+```
+include/edge_model.h                C99, and C++
+lib/libedge_model.so.1, .so, .a     for the board's machine
+lib/pkgconfig, lib/cmake            for pkg-config, and for CMake's find_package(EdgeModel)
+python/edge_model.py                the same by ctypes, with numpy
+example/                            an application in C and one in C++
+licences/                           of all that is linked in
+sdk.json                            what it was made of, and the digest of each file
+```
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from toolchain import files, outputs, process, resources
+from toolchain.board import Board
+from toolchain.errors import InputError
+from toolchain.native import programs, relocatable
+from toolchain.native.programs import Program, Tell
+
+ABI = 1
+"""The version of the library's interface: EDGE_ABI in edge_model.h."""
+RECORD = "sdk.json"
+
+EXPORTED = ("edge_", "TVMFFI", "TVMBackend")
+"""How the names begin that the library shows: its own, and what the library of a model asks for."""
+
+_WHAT = "an SDK"
+_OBJECT = "edge_model.o"
+_PARTS = resources.RUNTIME / "sdk"
+_HEADER = resources.RUNTIME / "library" / "edge_model.h"
+_FEW_NAMES = 5
+
+
+@dataclass(frozen=True)
+class Sdk:
+    """What was written.
+
+    Attributes:
+        folder: Where it is.
+        board: Board type it is for.
+        triple: GNU triple of the library.
+        glibc: Lowest glibc version that the library loads on; empty if it needs none.
+        abi: Version of the library's interface.
+        versions: Versions of `device` (this toolchain's), `tvm` and `tvm_ffi`: a release must be compiled with the same.
+        files: SHA-256 of each file, by its name in the folder.
+    """
+
+    folder: Path
+    board: str
+    triple: str
+    glibc: str
+    abi: int
+    versions: Mapping[str, str]
+    files: Mapping[str, str]
+
+
+def check_target(folder: Path) -> None:
+    """See that an SDK can go to a folder.
+
+    Raises:
+        InputError: It cannot be written, or holds something else.
+    """
+    outputs.check_folder(folder, _WHAT, _foreign)
+
+
+def write(board: Board, folder: Path, tell: Tell | None = None) -> Sdk:
+    """Write what an application for a board is built with; an older SDK in the folder gives way to it.
+
+    Args:
+        board: The board type.
+        folder: Where to.
+        tell: Called before the library is built, which takes a minute, and with its steps.
+
+    Raises:
+        BuildError: There is no library for this board's triple.
+        InputError: The folder cannot be written, or holds something else.
+    """
+    check_target(folder)
+    library = programs.build(programs.LIBRARY, board.triple, board.machine, tell)
+    with outputs.replacing(folder, _WHAT, _foreign) as staging:
+        _fill(staging, library)
+        found = _described(staging, board, library)
+        document = {name: value for name, value in asdict(found).items() if name != "folder"}
+        (staging / RECORD).write_bytes(files.canonical_json(document))
+    return Sdk(folder, *list(vars(found).values())[1:])
+
+
+def _fill(staging: Path, library: Program) -> None:
+    words = {"@ABI@": str(ABI), "@VERSION@": library.versions["device"], "@LIBRARY@": library.path.name}
+    for source, target in _texts():
+        place = staging / target
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = source.read_text(encoding="utf-8")
+        for word, value in words.items():
+            text = text.replace(word, value)
+        place.write_text(text, encoding="utf-8")
+    shutil.copyfile(library.path, staging / "lib" / library.path.name)
+    _archive(library.path.with_name(_OBJECT), staging / "lib" / "libedge_model.a")
+    link = staging / "lib" / "libedge_model.so"
+    if link.name != library.path.name:
+        link.symlink_to(library.path.name)
+
+
+def _archive(linked: Path, target: Path) -> None:
+    """Make the static library, of whose symbols an application sees the exported ones."""
+    zig = resources.package_folder("ziglang") / "zig"
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+        whole = Path(work) / linked.name
+        whole.write_bytes(relocatable.localized(linked.read_bytes(), lambda name: name.startswith(EXPORTED)))
+        process.run([zig, "ar", "rcsD", target, whole], timeout=60.0)
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    """Yield each text with its name in the SDK."""
+    yield _HEADER, "include/edge_model.h"
+    yield _PARTS / "README.md", "README.md"
+    yield _PARTS / "edge_model.py", "python/edge_model.py"
+    yield _PARTS / "pkgconfig/edge_model.pc", "lib/pkgconfig/edge_model.pc"
+    for path in sorted((_PARTS / "cmake").iterdir()):
+        yield path, f"lib/cmake/EdgeModel/{path.name}"
+    for path in sorted((_PARTS / "example").iterdir()):
+        yield path, f"example/{path.name}"
+    for name, path in _licences().items():
+        yield path, f"licences/{name}"
+
+
+def _licences() -> dict[str, Path]:
+    """Find the licences of what is linked in."""
+    zig = resources.package_folder("ziglang") / "lib"
+    tvm = resources.package_folder("tvm")
+    return {
+        "edge-toolchain.txt": resources.ROOT / "LICENSE",
+        "tvm.txt": tvm / "LICENSE",
+        "tvm-NOTICE.txt": tvm / "NOTICE",
+        "tvm-builtin_fp16.txt": tvm / "licenses" / "LICENSE.builtin_fp16.txt",
+        "tvm-ffi.txt": _of_distribution("apache-tvm-ffi", "LICENSE"),
+        "tvm-ffi-NOTICE.txt": _of_distribution("apache-tvm-ffi", "NOTICE"),
+        **{f"{name}.txt": zig / name / "LICENSE.TXT" for name in ("libcxx", "libcxxabi", "libunwind")},
+    }
+
+
+def _of_distribution(package: str, name: str) -> Path:
+    """Find a licence among what a wheel brings beside its modules."""
+    listed = importlib.metadata.files(package) or []
+    return Path(next(one for one in listed if one.parts[-2:] == ("licenses", name)).locate())
+
+
+def _described(staging: Path, board: Board, library: Program) -> Sdk:
+    digests = {str(path.relative_to(staging)): files.sha256_file(path) for path in _files(staging)}
+    return Sdk(staging, board.name, board.triple, library.glibc, ABI, library.versions, digests)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _foreign(folder: Path) -> str:
+    """Say what shows that a folder is more than an earlier SDK; empty if a newer one may replace it."""
+    try:
+        record = files.read_json(folder / RECORD)
+        known = {RECORD, *record["files"]}
+    except (InputError, KeyError, TypeError):
+        return f"it holds no {RECORD} of an SDK"
+    strangers = [str(path.relative_to(folder)) for path in _files(folder)]
+    strangers = [name for name in strangers if name not in known]
+    return f"it holds {', '.join(strangers[:_FEW_NAMES])}" if strangers else ""

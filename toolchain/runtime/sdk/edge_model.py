@@ -1,0 +1,207 @@
+"""Runs a release of this toolchain in Python, by way of libedge_model; it needs numpy and nothing else.
+
+    with edge_model.Model("~/.local/share/edge-toolchain/current", threads=edge_model.ALL_CPUS) as model:
+        outputs = model.run({"data": array})
+
+A model is used by one thread at a time. A process that forks must open its models after that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+ABI = 1
+ALL_CPUS = -1
+_NAMES = ("libedge_model.so.1", "libedge_model.so")
+# numpy has no name for these bits.
+_STORED = {"bfloat16": "uint16"}
+
+
+class EdgeError(Exception):
+    """What the library reports.
+
+    Attributes:
+        code: 2 the call is wrong, 3 the release is damaged, 4 it does not fit this device or library, 5 it failed.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("threads", ctypes.c_int32),
+        ("pin", ctypes.c_int32),
+        ("spin_us", ctypes.c_int32),
+    )
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("bound_axis", ctypes.c_int32),
+        ("valid", ctypes.c_int64),
+    )
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return what it holds, without a copy."""
+        name = self.dtype.decode()
+        dtype = np.dtype(_STORED.get(name, name))
+        if self.bytes == 0:
+            return np.empty(self.shape[: self.rank], dtype)
+        memory = (ctypes.c_char * self.bytes).from_address(self.data)
+        return np.frombuffer(memory, dtype).reshape(self.shape[: self.rank])
+
+
+class _Release(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("digest", ctypes.c_char_p),
+        ("folder", ctypes.c_char_p),
+    )
+
+
+def _library(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
+    """Open the library: at a path, beside this file or in ../lib, or where the system has it."""
+    here = Path(__file__).resolve().parent
+    beside = [folder / name for folder in (here, here.parent / "lib") for name in _NAMES]
+    candidates = [os.fspath(path)] if path else [str(one) for one in beside if one.exists()] or list(_NAMES[:1])
+    library = ctypes.CDLL(candidates[0])
+    if library.edge_abi() != ABI:
+        raise EdgeError(4, f"{candidates[0]} has version {library.edge_abi()} of the interface, not {ABI}")
+    library.edge_error.restype = ctypes.c_char_p
+    library.edge_close.restype = None
+    return library
+
+
+class Model:
+    """A release that is open.
+
+    Args:
+        release: A folder, or a link to one, such as `current` of a device's store.
+        threads: With the calling one; 0: that one alone; ALL_CPUS: one for each CPU.
+        pin: Whether each of the others stays on a CPU of its own.
+        library: The library's path, where it is neither beside this file nor in ../lib.
+
+    Raises:
+        EdgeError: The release cannot be opened.
+        OSError: There is no library.
+    """
+
+    def __init__(
+        self,
+        release: str | os.PathLike[str],
+        *,
+        threads: int = 0,
+        pin: bool = False,
+        library: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._model = ctypes.c_void_p()
+        self._functions = _library(library)
+        options = _Options(ctypes.sizeof(_Options), threads, int(pin), 0)
+        name = os.fsencode(Path(release).expanduser())
+        self._call("edge_open", name, ctypes.byref(options), ctypes.byref(self._model))
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The inputs' own memory, by name: what is written there is what the next run computes with."""
+        return {name: tensor.array() for name, tensor in self._tensors("input")}
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._release().name.decode()
+
+    @property
+    def digest(self) -> str:
+        """The release's digest; empty where it does not lie in a device's store."""
+        return self._release().digest.decode()
+
+    def changed(self) -> bool:
+        """Whether the path leads to another release by now."""
+        self._opened()
+        return bool(self._functions.edge_changed(self._model))
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Compute the outputs, by name; those whose size depends on the data are cut to it.
+
+        Args:
+            inputs: Arrays by name, each of its input's shape and of a dtype that fits it without loss.
+
+        Raises:
+            EdgeError: The model failed, or was closed.
+            ValueError: An input is missing, unknown, or of another shape or type.
+        """
+        places = self.inputs
+        if set(inputs) != set(places):
+            raise ValueError(f"the inputs are {', '.join(sorted(places))}, not {', '.join(sorted(inputs)) or 'none'}")
+        for name, place in places.items():
+            given = np.asarray(inputs[name])
+            if given.shape != place.shape or not np.can_cast(given.dtype, place.dtype, "safe"):
+                raise ValueError(
+                    f"input {name} is {given.dtype}{list(given.shape)}, not {place.dtype}{list(place.shape)}"
+                )
+            place[...] = given
+        self._call("edge_run", self._model)
+        return {name: _cut(tensor) for name, tensor in self._tensors("output")}
+
+    def close(self) -> None:
+        """End its threads and give its memory back. Arrays of its inputs must not be used afterwards."""
+        self._functions.edge_close(self._model)
+        self._model = ctypes.c_void_p()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> None:
+        if not self._model:
+            raise EdgeError(2, "the model is closed")
+
+    def _release(self) -> _Release:
+        self._opened()
+        release = _Release(ctypes.sizeof(_Release))
+        self._call("edge_release_of", self._model, ctypes.byref(release))
+        return release
+
+    def _tensors(self, kind: str) -> list[tuple[str, _Tensor]]:
+        self._opened()
+        tensors = []
+        for number in range(getattr(self._functions, f"edge_{kind}s")(self._model)):
+            tensor = _Tensor(ctypes.sizeof(_Tensor))
+            self._call(f"edge_{kind}", self._model, number, ctypes.byref(tensor))
+            tensors.append((tensor.name.decode(), tensor))
+        return tensors
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        code = getattr(self._functions, function)(*arguments)
+        if code != 0:
+            raise EdgeError(code, self._functions.edge_error().decode(errors="replace"))
+
+
+def _cut(tensor: _Tensor) -> np.ndarray[Any, Any]:
+    whole = tensor.array()
+    valid = whole if tensor.bound_axis < 0 else whole.take(range(tensor.valid), tensor.bound_axis)
+    return valid.copy()
