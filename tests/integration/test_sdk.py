@@ -20,6 +20,7 @@ from tests.support.parts import require
 from tests.support.paths import DATA
 from toolchain import board, bundle
 from toolchain.native import sdk as sdks
+from toolchain.shell import SshOptions, open_shell
 
 C = DATA / "sdk"
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")

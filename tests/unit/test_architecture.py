@@ -42,6 +42,7 @@ MIRRORED_ELSEWHERE = {
     "models.simplify.*": "unit/models/simplify/test_simplify.py: whole models, before and after",
     "records.*": "unit/records/test_records.py",
     "rpc.*": "unit/rpc/test_session.py, with real servers and evil ones",
+    "runtime.sdk.edge_model": "integration/test_sdk.py, with a library to call",
     "shell.*": "integration/test_ssh.py, with a real OpenSSH",
     "tuning.build.*": "unit/tuning/build/test_build.py: workers are processes of the builder",
     "tuning.measure.*": "integration/test_measure.py, on real board servers",

@@ -18,7 +18,7 @@ from toolchain.cli.gathering import gathered
 @options.json_flag
 @click.pass_obj
 def sdk(console: Console, /, kind: BoardOptions, output: Path, *, as_json: bool) -> Result:
-    """Write what an application needs to run releases: a C library for the board, its header, examples, Python."""
+    """Write what an application needs to run releases: a C library for the board, examples, Python."""
     from toolchain.native import sdk as sdks
 
     made = sdks.write(kind.board(), output, console.say)

@@ -1,8 +1,8 @@
 """One relocatable object file whose inner symbols nobody else sees, so that it may be linked with any C++ library.
 
 What `ld -r` makes of a library and of the C++ library that it is linked with still has all their global symbols: an
-application with a C++ library of its own would take some from one and some from the other. They become local here, which
-`objcopy --keep-global-symbol` does where there is one for the machine.
+application with a C++ library of its own would take some from one and some from the other. They become local here, as
+`objcopy --keep-global-symbol` makes them where there is one for the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from toolchain.errors import BuildError
 
-_IS_64, _LITTLE_ENDIAN, _RELOCATABLE = 2, 1, 1
+_IS_64, _LITTLE_ENDIAN, _RELOCATABLE = 2, b"\1", b"\1\0"
 _NULL, _SYMTAB, _RELA, _REL, _GROUP, _SYMTAB_INDICES = 0, 2, 4, 9, 17, 18
 _ADDRESS_SIGNIFICANCE = 0x6FFF4C03  # a hint of LLVM's, which counts symbols
 _IN_GROUP = 0x200
@@ -75,7 +75,7 @@ def localized(data: bytes, exported: Callable[[str], bool]) -> bytes:
     Raises:
         BuildError: It is no such file.
     """
-    if data[:4] != b"\x7fELF" or data[5] != _LITTLE_ENDIAN or data[16] != _RELOCATABLE:
+    if data[:4] != b"\x7fELF" or (data[5:6], data[16:18]) != (_LITTLE_ENDIAN, _RELOCATABLE):
         raise BuildError("what was linked is no relocatable object file")
     return _File(bytearray(data), _LAYOUTS[data[4] == _IS_64]).localized(exported)
 

@@ -1,4 +1,4 @@
-"""What an application needs to run releases by itself: the library `edge_model` for a board, with all that belongs to it.
+"""What an application needs to run releases by itself: the library `edge_model` for a board, and what belongs to it.
 
 ```
 include/edge_model.h                C99, and C++
@@ -50,7 +50,7 @@ class Sdk:
         triple: GNU triple of the library.
         glibc: Lowest glibc version that the library loads on; empty if it needs none.
         abi: Version of the library's interface.
-        versions: Versions of `device` (this toolchain's), `tvm` and `tvm_ffi`: a release must be compiled with the same.
+        versions: Versions of `device` (this toolchain's), `tvm` and `tvm_ffi`: a release must be of the same.
         files: SHA-256 of each file, by its name in the folder.
     """
 

@@ -53,7 +53,7 @@ def test_failing_call_leaves_nothing(places, tmp_path):
     root, folders = places
     with pytest.raises(DeviceError, match="does not run on local") as caught:
         runner.call(LocalShell(), str(root), folders, release=str(tmp_path / "no"), threads=1, plan=runner.SMOKE)
-    assert "manifest.json" in caught.value.details
+    assert "there is no release" in caught.value.details
     assert list((root / "run").iterdir()) == []
 
 

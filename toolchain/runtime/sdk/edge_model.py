@@ -11,13 +11,14 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
+    from typing import Self
 
 ABI = 1
 ALL_CPUS = -1
@@ -128,12 +129,12 @@ class Model:
     @property
     def name(self) -> str:
         """The model's name."""
-        return self._release().name.decode()
+        return str(self._release().name, "utf-8")
 
     @property
     def digest(self) -> str:
         """The release's digest; empty where it does not lie in a device's store."""
-        return self._release().digest.decode()
+        return str(self._release().digest, "utf-8")
 
     def changed(self) -> bool:
         """Whether the path leads to another release by now."""
