@@ -77,11 +77,20 @@ class RegistryOptions:
 
     def _password(self) -> str:
         if self.password_stdin:
-            return sys.stdin.readline().rstrip("\r\n")
+            return _line_of_input()
         if not sys.stdin.isatty():
             return ""
         SCREEN.close()
         return str(click.prompt(f"password of {self.username}", hide_input=True, err=True))
+
+
+def _line_of_input() -> str:
+    try:
+        line = sys.stdin.readline().rstrip("\r\n")
+        line.encode()  # some locales let bytes through that are no text
+    except UnicodeError as fault:
+        raise InputError("the password is not text in UTF-8", hint="check what is piped in") from fault
+    return line
 
 
 @dataclass(frozen=True)

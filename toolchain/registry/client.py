@@ -136,14 +136,27 @@ class Client:
         headers = {"Authorization": login.basic(user)} if user else {}
         realm = words["realm"]
         with self._session.get(realm, params=asked, headers=headers, **self._how(realm)) as response:
-            if user and not response.ok:
+            return self._bearer(response, known=user is not None)
+
+    def _bearer(self, response: requests.Response, *, known: bool) -> str:
+        """Return the header with the token that a server of tokens gives; empty if it gives none to just anybody."""
+        status = response.status_code
+        if status in {_UNAUTHORIZED, _FORBIDDEN}:
+            if known:
                 raise self._refused(_said(response))
-            token = login.token_of(document(response)) if response.ok else ""
-        return f"Bearer {token}" if token else ""
+            return ""
+        token = login.token_of(document(response)) if response.ok else ""
+        if not token:
+            raise RegistryError(
+                f"the server of tokens of {self.registry} answered {status}, and gave no token",
+                details="" if response.ok else _said(response),
+                hint="run the same command again later" if status in _PASSING else "is that registry set up well?",
+            )
+        return f"Bearer {token}"
 
     def explained(self, fault: Exception) -> ToolchainError:
         """Say what kept a request from an answer."""
-        if isinstance(fault, exceptions.InvalidSchema | exceptions.MissingSchema | exceptions.InvalidURL):
+        if isinstance(fault, ValueError):  # as what is wrong with a URL is, to each of the libraries
             return VerificationError(
                 f"{self.registry} leads to an address that is not encrypted, or none at all",
                 details=_plain(str(fault)),

@@ -21,7 +21,15 @@ def kept(registry: str) -> Login | None:
     try:
         with warnings.catch_warnings(action="ignore"):  # what it warns of it also raises
             found = auth.load_config().resolve_authconfig(registry) or {}
-    except (errors.DockerException, OSError, ValueError, KeyError, AttributeError) as fault:
+    except (
+        errors.DockerException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as fault:
         raise InputError(
             f"the login for {registry} cannot be read from Docker's configuration",
             details=str(fault),

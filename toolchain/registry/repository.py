@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 import requests
 from requests import exceptions
@@ -149,7 +149,8 @@ class Repository:
                 if response.status_code in _WITHOUT_REFERRERS:
                     return oci.parsed(Index, self._tagged(digest), self.name).manifests
                 found += oci.parsed(Index, self._document(response), self.name).manifests
-                path = response.links.get("next", {}).get("url", "")
+                following = response.links.get("next", {}).get("url", "")
+                path = urljoin(response.url, following) if following else ""
             if not path:
                 break
         return tuple(found)
@@ -235,13 +236,16 @@ def _with_digest(place: str, digest: str) -> str:
 
 
 class _Told(io.FileIO):
-    """A file whose reading is told about."""
+    """A file whose reading is told about; what is read again, as an upload is tried again, counts once."""
 
     def __init__(self, path: Path, done: Callable[[int], None]) -> None:
         super().__init__(path)
         self._done = done
+        self._furthest = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         data: bytes = super().read(-1 if size is None else size)
-        self._done(len(data))
+        if (more := self.tell() - self._furthest) > 0:
+            self._furthest += more
+            self._done(more)
         return data

@@ -77,6 +77,13 @@ def test_no_password_is_told(monkeypatch, options):
     assert "--password-stdin" in caught.value.hint
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_password_that_is_no_text_is_told(monkeypatch, errors):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff\n"), "utf-8", errors))
+    with pytest.raises(InputError, match="not text in UTF-8"):
+        RegistryOptions(username="ann", password_stdin=True).access()
+
+
 def test_a_terminal_is_asked_for_a_password(monkeypatch):
     ours, theirs = os.openpty()
     asked = []

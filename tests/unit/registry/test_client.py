@@ -80,6 +80,29 @@ def test_a_token_that_is_refused_is_told():
         get(server, Access(login=Login("bob", "wrong")))
 
 
+@pytest.mark.parametrize("login", [None, ANN])
+@pytest.mark.parametrize(
+    "given", [Answer(503, b"asleep"), Answer(200, b"{}"), Answer(404), Answer(200, b"[" * 100_000)]
+)
+def test_a_server_of_tokens_that_is_ill_is_not_taken_for_a_wrong_password(login, given):
+    ask = behind_token(lambda asked: f"http://{asked.headers['Host']}/token")
+    said = f"tokens of .* answered {given.status}, and gave no token"
+    with (
+        told(lambda asked: given if asked.path.startswith("/token") else ask(asked)) as server,
+        pytest.raises(RegistryError, match=said),
+    ):
+        get(server, Access(login=login))
+
+
+@pytest.mark.parametrize("place", ["https://[x/", "https://127.0.0.1:99999999/", "file:///etc/passwd"])
+def test_a_redirect_to_no_address_is_told(place):
+    with (
+        told(lambda _: Answer(302, headers={"Location": place})) as server,
+        pytest.raises(VerificationError, match="leads to an address that is not encrypted, or none at all"),
+    ):
+        get(server)
+
+
 def test_a_login_is_not_carried_to_where_nothing_is_encrypted():
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(told(lambda _: Answer()))

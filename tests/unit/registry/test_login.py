@@ -35,6 +35,8 @@ def test_a_helper_keeps_it(tmp_path, monkeypatch):
         ({"credHelpers": {"one.example": "nowhere"}}, "cannot be read"),
         ({"auths": {"one.example": {"auth": "%%%"}}}, "cannot be read"),
         ({"auths": {"one.example": 3}}, "cannot be read"),
+        ({"auths": {"one.example": {"auth": 3}}}, "cannot be read"),
+        ({"credsStore": 3}, "cannot be read"),
         ({"auths": {"one.example": {"identitytoken": "x"}}}, "identity token"),
     ],
 )

@@ -241,3 +241,27 @@ def test_a_tag_that_stands_in_for_a_list_keeps_what_others_put_there(repository,
     newer = older | {"digest": f"sha256:{'3' * 64}"}
     repository.refer(DIGEST, newer)
     assert json.loads(shelf.manifests[tag])["manifests"] == [stranger, newer]
+
+
+def test_an_upload_that_is_tried_again_counts_once(repository, shelf, tmp_path, counted):
+    (tmp_path / "blob").write_bytes(CONTENT)
+    failures = iter([Answer(503)])
+    shelf.instead = lambda asked: next(failures, None) if asked.method == "PUT" else None
+    assert repository.ensure(DIGEST.removeprefix("sha256:"), tmp_path / "blob")
+    assert shelf.blobs[DIGEST] == CONTENT
+    assert sum(counted) == len(CONTENT)
+
+
+def test_the_next_page_may_be_named_beside_this_one(repository, shelf):
+    listed = [oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(bytes([n]))) for n in range(2)]
+    shelf.referrers[DIGEST] = listed
+    page = shelf._page
+
+    def beside(path, digest, number):
+        found = page(path, digest, number)
+        if "Link" in found.headers:
+            found.headers["Link"] = f'<?page={number + 1}>; rel="next"'
+        return found
+
+    shelf._page = beside
+    assert [one.digest for one in repository.referrers(DIGEST)] == [one["digest"] for one in listed]
