@@ -7,6 +7,8 @@ BOARD   ?= local
 HOST    ?=
 MODEL   ?= mobilenet
 TRIALS  ?=
+INPUT   ?=
+OUTPUT  ?= outputs.npz
 VIRTUAL ?= rpi4=1,pynq=1
 ARGS    ?=
 
@@ -16,7 +18,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 # make takes any NAME=value in silence: `board=rpi4` or `HOSTS=...` would deploy to another device than was meant.
-OURS    := BOARD HOST MODEL TRIALS VIRTUAL ARGS PYTHON VENV
+OURS    := BOARD HOST MODEL TRIALS INPUT OUTPUT VIRTUAL ARGS PYTHON VENV
 USUAL   := MAKE% SHELL PATH HOME TMPDIR NO_COLOR %_proxy %_PROXY PIP_% SSL_% XDG_% DOCKER_% TOOLCHAIN_% TVM_%
 GIVEN   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 STRANGE := $(filter-out $(OURS) $(USUAL),$(GIVEN))
@@ -48,11 +50,11 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) VIRTUAL=$(VIRTUAL) ARGS='more options'"
+	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) INPUT=$(INPUT) OUTPUT=$(OUTPUT) VIRTUAL=$(VIRTUAL) ARGS='more options'"
 
 setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
 
@@ -75,6 +77,9 @@ compare: $(READY) ## Run MODEL untuned and tuned in turns, and tell how much fas
 
 bench: $(READY) ## Measure the release that the device runs
 	@$(TOOLCHAIN) bench $(DEVICE) $(ARGS)
+
+run: $(READY) ## Run the release that the device runs on the inputs in INPUT, an .npz file; its outputs go to OUTPUT
+	@$(TOOLCHAIN) run $(DEVICE) $(if $(INPUT),--input "$(INPUT)") --output "$(OUTPUT)" $(ARGS)
 
 survey: $(READY) ## Try everything on one device, and write a report to send, without names and addresses
 	@$(TOOLCHAIN) survey $(DEVICE) $(TUNING) $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,15 @@ class TensorSpec:
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+    def stacked(self, count: int) -> TensorSpec:
+        """Return the spec of so many of them, along one more axis in front."""
+        return replace(self, shape=(count, *self.shape))
 
     def __str__(self) -> str:
         return f"{self.name} {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
@@ -187,14 +196,44 @@ def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]
     bounds = {spec.name: spec.bound for spec in specs if spec.bound}
     counts = {bound.count for bound in bounds.values()}
     return {
-        name: _cut(name, value, bounds[name], outputs) if name in bounds else value
+        name: _cut(name, value, bounds[name], outputs[bounds[name].count]) if name in bounds else value
         for name, value in outputs.items()
         if name not in counts
     }
 
 
-def _cut(name: str, value: NDArray[Any], bound: Bound, outputs: Tensors) -> NDArray[Any]:
-    count, most = int(outputs[bound.count].reshape(())), value.shape[bound.axis]
+def cut_stacked(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Return the outputs of many samples, those with a bound cut to the greatest count among them.
+
+    What lies behind a sample's own count is 0, and the counts stay among the outputs.
+
+    Args:
+        outputs: Outputs by name, each with an axis of samples in front.
+        specs: Specs of one sample's.
+
+    Raises:
+        VerificationError: A count is no size that there can be.
+    """
+    found = dict(outputs)
+    for spec in specs:
+        if spec.bound:
+            counts = outputs[spec.bound.count].reshape(-1)
+            parts = [
+                _cut(spec.name, one, spec.bound, count) for one, count in zip(outputs[spec.name], counts, strict=True)
+            ]
+            found[spec.name] = _padded(parts, spec.bound.axis)
+    return found
+
+
+def _padded(parts: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+    """Stack arrays that differ along one axis alone, filled with 0 to the largest of them."""
+    most = max(part.shape[axis] for part in parts)
+    widths = [[(0, most - part.shape[axis] if at == axis else 0) for at in range(part.ndim)] for part in parts]
+    return np.stack([np.pad(part, width) for part, width in zip(parts, widths, strict=True)])
+
+
+def _cut(name: str, value: NDArray[Any], bound: Bound, counted: NDArray[Any]) -> NDArray[Any]:
+    count, most = int(counted.reshape(())), value.shape[bound.axis]
     if not 0 <= count <= most:
         raise VerificationError(f"output {name} claims {count} elements", details=f"it can have {most} of them at most")
     return value.take(range(count), bound.axis)

@@ -10,6 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import files, outputs, tensors
+from toolchain.bundle import drawn
+from toolchain.bundle.drawn import Drawn
 from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, older_schema, read_manifest
 from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
 from toolchain.errors import InputError, VerificationError
@@ -28,19 +30,23 @@ class Reference:
         inputs: Inputs by name.
         outputs: The outputs for them, by name.
         tolerance: Limit for the relative difference, where the dtype's own is not the right one.
+        drawn: The outputs for many random inputs, too, where they were asked for.
     """
 
     runtime: str
     inputs: Tensors
     outputs: Tensors
     tolerance: float | None = None
+    drawn: Drawn | None = None
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
         named = {f"input.{name}": value for name, value in self.inputs.items()}
         named |= {f"output.{name}": value for name, value in self.outputs.items()}
         limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
-        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit})
+        more = self.drawn.notes() if self.drawn else {}
+        named |= self.drawn.tensors() if self.drawn else {}
+        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit, **more})
 
     @classmethod
     def read(cls, path: Path) -> Reference:
@@ -58,7 +64,10 @@ class Reference:
             limit = float(notes["tolerance"]) if "tolerance" in notes else None
         except ValueError as fault:
             raise VerificationError(f"{path.name} has a tolerance that is no number", details=str(fault)) from fault
-        return cls(notes.get("runtime", "an unnamed reference"), parts["input"], parts["output"], limit)
+        runtime = notes.get("runtime", "an unnamed reference")
+        return cls(
+            runtime, parts["input"], parts["output"], limit, drawn.read(parts.get(drawn.KIND, {}), notes, path.name)
+        )
 
 
 @dataclass(frozen=True)

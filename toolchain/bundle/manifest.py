@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import files
 from toolchain.errors import VerificationError
-from toolchain.tensors import TensorSpec
+from toolchain.tensors import DTYPES, TensorSpec
 
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
@@ -174,7 +174,14 @@ def read_manifest(data: bytes, where: str) -> Manifest:
             hint="build it again with this toolchain, and deploy that",
         )
     try:
-        return _MANIFEST_READER.validate_json(data)
+        found = _MANIFEST_READER.validate_json(data)
     except ValidationError as fault:
         lines = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()]
         raise VerificationError(f"the manifest of {where} is not valid", details="\n".join(lines[:10])) from fault
+    if faults := [str(spec) for spec in (*found.inputs, *found.outputs) if not _is_possible(spec)]:
+        raise VerificationError(f"the manifest of {where} is not valid", details="\n".join(faults[:10]))
+    return found
+
+
+def _is_possible(spec: TensorSpec) -> bool:
+    return spec.dtype in DTYPES and all(size >= 0 for size in spec.shape)

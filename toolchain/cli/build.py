@@ -26,6 +26,7 @@ class BuildOptions:
     model: options.ModelOptions = record(options.ModelOptions)
     inputs: options.InputOptions = record(options.InputOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
+    samples: int = options.samples("Keep the reference's outputs for so many random inputs, for `deploy --samples`.")
 
 
 @click.command("build")
@@ -39,7 +40,7 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
 
     kind = asked.board.board(float16=asked.compiling.kernels.float16)
     wanted = asked.model.model(source, asked.inputs)
-    job = Pipeline(asked.compiling.request(wanted, kind, console.say, asked.toolchain))
+    job = Pipeline(asked.compiling.request(wanted, kind, console.say, asked.toolchain), samples=asked.samples)
     made = job.build(asked.output, preflight.before_compile(job))
     document = {"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest}
     return Result(f"{made.folder}: {made.manifest.name} for {kind.name}, sha256:{made.digest}", document, as_json)

@@ -36,6 +36,7 @@ COMMANDS = {
         "pull": "Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle.",
         "push": "Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.",
     },
+    "run": {"run": "Run the release of a device on your own inputs, and write its outputs to a file."},
     "sdk": {"sdk": "Write what an application needs to run releases: a C library for the board, examples, Python."},
     "survey": {
         "survey": "Try everything on one device with a few NETWORKS, and write a report to send: it names no host and "

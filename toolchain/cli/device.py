@@ -50,6 +50,7 @@ class DeployOptions:
     report: options.ReportOptions = record(options.ReportOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     tolerance: float | None = _tolerance()
+    samples: int = options.samples("Compare so many random inputs with the reference, and count changed classes.")
     trials: int | None = option(
         "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
     )
@@ -105,7 +106,7 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
     asked.check(source)
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, emulated=emulated)
-    job = Pipeline(request, access=asked.registry.access())
+    job = Pipeline(request, access=asked.registry.access(), samples=asked.samples)
     opened = functools.partial(open_device, kind, asked.device)
     with _scratch() as scratch, contextlib.ExitStack() as stack:
         folder = asked.output or scratch / "bundle"
@@ -119,7 +120,7 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
             program = job.on_device.runner()
         with job.stages.timed("connect"):
             lab = stack.enter_context(opened(tell=console.say))
-        settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance)
+        settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
         return asked.report.written(job.on_device.deploy(made, given, program, lab, settings))
 
 

@@ -274,11 +274,17 @@ class MeasureOptions:
     )
     no_pin: bool = option("--no-pin", is_flag=True, help="Let the system move threads between CPUs.")
 
-    def settings(self, labels: Path | None, tolerance: float | None = None) -> Settings:
-        """Return how to check and to measure; `labels` names the classes, `tolerance` limits the difference."""
+    def settings(self, labels: Path | None, tolerance: float | None = None, samples: int = 1) -> Settings:
+        """Return how to check and to measure.
+
+        Args:
+            labels: File that names the classes.
+            tolerance: Limit for the difference.
+            samples: How many inputs are compared.
+        """
         from toolchain.pipeline import Settings
 
-        return Settings(self.budget, self.threads or 0, tolerance, pinned=not self.no_pin, labels=labels)
+        return Settings(self.budget, self.threads or 0, tolerance, not self.no_pin, labels, samples)
 
 
 @dataclass(frozen=True)
@@ -312,6 +318,11 @@ class ReportOptions:
 
 REPORTS = {"--json": JSON, "--junit": JUNIT}
 """The kinds of the reports that `ReportOptions` name."""
+
+
+def samples(what: str) -> Any:
+    """Return the field for how many random inputs are compared with the reference; `what` says what for."""
+    return option("--samples", default=1, show_default=True, type=click.IntRange(1, 10_000), help=what)
 
 
 # --- options of several commands that stand alone ----------------------------------------------------------------

@@ -15,10 +15,12 @@ from toolchain import tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import application as applications
-from toolchain.device import runner
+from toolchain.device import fidelity, runner
 from toolchain.device.application import Started
+from toolchain.device.fidelity import Fidelity
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Run
+from toolchain.device.sampling import Place
 from toolchain.device.shipment import Shipment, Tell, Transfer, install, send
 from toolchain.device.store import DeviceFacts, Store
 from toolchain.errors import DeviceError, VerificationError
@@ -46,6 +48,7 @@ class Deployment:
         reference: What computed the reference.
         run: The smoke run.
         application: How the device's application started; None where none is known.
+        fidelity: What more samples showed; None where one was enough.
     """
 
     digest: str
@@ -56,6 +59,7 @@ class Deployment:
     reference: str
     run: Run
     application: Started | None = None
+    fidelity: Fidelity | None = None
 
 
 @dataclass
@@ -204,6 +208,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     keep: int,
     threads: int,
     tolerance: float | None = None,
+    count: int = 1,
     stages: Stages | None = None,
     tell: Tell | None = None,
     application: Application | None = None,
@@ -218,17 +223,19 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         keep: Activations to keep for a roll-back.
         threads: Threads of the smoke run; 0 means every CPU.
         tolerance: Limit for the outputs' relative difference; by default it follows from the dtype.
+        count: How many inputs are compared; the bundle's reference carries so many.
         stages: Where the time of each stage is added.
         tell: Called during uploads, and while the application is waited for.
         application: What runs the device's releases: it is restarted, and a release on which it is not well goes.
 
     Raises:
+        InputError: The bundle's reference carries fewer samples.
         VerificationError: The device does not fit, stored other bytes, or computed other outputs, or its application
             is not well. It keeps the release that it had.
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     stages = stages or Stages()
-    samples = samples_of(bundle)
+    samples, drawn = samples_of(bundle), fidelity.carried(bundle, count)
     with stages.timed("deploy"):
         facts = store.facts()
         check_fits(bundle.manifest, program, facts)
@@ -242,12 +249,17 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("smoke"):
             run = runner.call(shell, store.root, places, release=places["releases"], threads=threads, plan=runner.SMOKE)
             difference = check_outputs(run, samples, bundle.manifest, tolerance)
+        found = None
+        if drawn:
+            with stages.timed("samples"):
+                place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
+                found = fidelity.check(place, drawn, tolerance, tell or (lambda _line: None))
         with stages.timed("application" if application else "deploy"):
             changed, started = _activated(store, bundle.digest, application, tell)
         with stages.timed("deploy"):
             store.prune(keep)
     sums = Transfer.of(sent, shell)
-    return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started)
+    return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found)
 
 
 def _activated(

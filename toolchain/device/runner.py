@@ -27,12 +27,13 @@ class Run:
     """What one call of the runner gave.
 
     Attributes:
-        outputs: Output tensors by name.
+        outputs: Output tensors by name; of a plan with samples each has one more axis in front.
         samples_ns: Duration of every timed run in nanoseconds, in order; empty for a smoke run.
         warmup_ns: Durations of the runs before those, at least one.
         load_ms: Time to load library and params.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of the process.
+        each_ns: Durations of the runs whose outputs these are, in nanoseconds, one for each sample.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -41,6 +42,7 @@ class Run:
     load_ms: float
     threads: int
     peak_rss_kib: int
+    each_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Plan:
     """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
 
     The first run, whose outputs are kept, warms up and is not timed; `warmup_runs` adds more of them. Threads
-    are `pinned`, each to a CPU of its own, or else the system moves them between those CPUs as it likes.
+    are `pinned`, each to a CPU of its own, or else the system moves them between those CPUs as it likes. With `samples`
+    the inputs have one more axis in front, of so many samples, and each is run once for its outputs; 0 is one, without.
     """
 
     budget_s: float = 10.0
@@ -56,6 +59,7 @@ class Plan:
     min_runs: int = 3
     max_runs: int = 10_000
     pinned: bool = True
+    samples: int = 0
 
 
 SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
@@ -108,12 +112,13 @@ def command(places: Mapping[str, str], release: str, scratch: str, plan: Plan) -
     argv += ["--outputs", f"{scratch}/outputs", "--report", f"{scratch}/report"]
     argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
+    argv += ["--samples", str(plan.samples)] if plan.samples else []
     return argv if plan.pinned else [*argv, "--no-pin"]
 
 
 def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:
     # A slow network may need minutes for its first run; what is endless is ended by this limit all the same.
-    limit = _FREE_RUNS * 10 + plan.budget_s * 10
+    limit = _FREE_RUNS * max(plan.samples, 10) + plan.budget_s * 10
     place = shlex.quote(scratch)
     result = shell.run(f"mkdir -p {place} && {shlex.join(argv)} && cat {place}/report", timeout=limit, check=False)
     if result.returncode != 0:
@@ -130,8 +135,9 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:
     return Run(
         outputs=loaded,
         samples_ns=tuple(report["samples_ns"]),
-        warmup_ns=(round(report["first_run_ms"] * 1e6), *report["warmup_ns"]),
+        warmup_ns=(report["each_ns"][0], *report["warmup_ns"]),
         load_ms=report["load_ms"],
         threads=report["threads"],
         peak_rss_kib=report["peak_rss_kib"],
+        each_ns=tuple(report["each_ns"]),
     )

@@ -234,6 +234,12 @@ find blobs/sha256 -type f -links 1 -exec rm -f {{}} +
 rm -rf blobs/partial/*
 """
 
+# Of many samples each piece is used once, and a device has no room for all of them.
+DROP_INPUTS = """
+rm -rf inputs/{digest}
+[ ! -f blobs/sha256/{digest} ] || [ "$(stat -c %h blobs/sha256/{digest})" != 1 ] || rm -f blobs/sha256/{digest}
+"""
+
 LIST = """
 [ -d generations ] || exit 0
 echo "current $(readlink current || true)"

@@ -283,6 +283,10 @@ class Store:
         """Remove all but the last `keep` activations, and every blob that nothing links to any more."""
         self._change(scripts.prune(keep))
 
+    def drop_inputs(self, digest: str) -> None:
+        """Remove inputs that nobody runs again, and their blob."""
+        self._change(scripts.DROP_INPUTS.format(digest=digest))
+
     def generations(self) -> tuple[Generation, ...]:
         """List the activations there are, oldest first."""
         output = self._run(f'cd "$ROOT" 2>/dev/null || exit 0\n{scripts.LIST}')

@@ -76,18 +76,27 @@ def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
     Raises:
         InputError: The file cannot be read, or does not fit the model's signature.
     """
+    read = arrays(path, specs)
+    faults = check_signature(read, specs)
+    if faults:
+        raise InputError(f"the arrays of {path.name} do not fit the model", details="\n".join(faults))
+    return read
+
+
+def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file by name; that of an .npy file has the name of the only input.
+
+    Raises:
+        InputError: The file cannot be read, or is an .npy file for several inputs.
+    """
     try:
-        arrays = _arrays(path, specs)
+        return _arrays(path, specs)
     except InputError:
         raise
     except Exception as fault:  # zip, zlib and numpy each have errors of their own for a damaged file
         raise InputError(
             f"cannot read inputs from {path}", details=str(fault), hint="write it with numpy.savez"
         ) from fault
-    faults = check_signature(arrays, specs)
-    if faults:
-        raise InputError(f"the arrays of {path.name} do not fit the model", details="\n".join(faults))
-    return arrays
 
 
 def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:

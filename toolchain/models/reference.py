@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from toolchain.errors import InputError
 from toolchain.models.ort import onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.tensors import TOLERANCE, Tensors, compare
+
+Opened = Callable[[Tensors], dict[str, NDArray[Any]]]
+"""A model that is open: takes inputs by name, and returns outputs by name."""
 
 NAME = f"onnxruntime {onnxruntime.__version__}"
 
@@ -67,7 +72,7 @@ def _rounds_data(node: onnx.NodeProto) -> bool:
     return any(one.name == _ACCURACY and one.i == _OF_8_BITS for one in node.attribute)
 
 
-def widened(source: SourceModel, inputs: Tensors, outputs: Tensors) -> float | None:
+def widened(source: SourceModel, inputs: Tensors, outputs: Tensors, literal: Opened | None = None) -> float | None:
     """Return the limit for a model whose results hang on the order in which its sums are added up, or rounded.
 
     Such a network amplifies rounding: with the inputs at hand, ONNX Runtime itself gets other results with its
@@ -77,12 +82,13 @@ def widened(source: SourceModel, inputs: Tensors, outputs: Tensors) -> float | N
         source: The model.
         inputs: What it was run with.
         outputs: What `run` returned with optimizations.
+        literal: The model, opened to the letter, where many inputs make it worth keeping.
 
     Returns:
         A multiple of the reference's own difference, or of a quantized model its sum with the usual limit; None if
         that difference is far below the usual limit.
     """
-    own = compare(run(source, inputs, to_the_letter=True), outputs).max_rel
+    own = compare((literal or opened(source, to_the_letter=True))(inputs), outputs).max_rel
     if _is_quantized(source):
         usual = _QUANTIZED_TOLERANCE
         return None if 2 * own <= usual else min(own + usual, _MOST_QUANTIZED)
@@ -95,39 +101,54 @@ def name(*, to_the_letter: bool = False) -> str:
 
 
 def run(source: SourceModel, inputs: Tensors, *, to_the_letter: bool = False) -> dict[str, NDArray[Any]]:
-    """Run a model once with ONNX Runtime on this machine's CPU.
+    """Run a model once; see `opened`, which takes the same arguments but for what it is run with, `inputs`."""
+    return opened(source, to_the_letter=to_the_letter)(inputs)
+
+
+def opened(source: SourceModel, *, to_the_letter: bool = False) -> Opened:
+    """Open a model in ONNX Runtime on this machine's CPU.
 
     One thread: a reduction split over threads may add up in another order, and the reference is to be reproducible.
 
     Args:
         source: The model.
-        inputs: What it is run with.
         to_the_letter: Whether each operator is computed as the file has it. Otherwise those around a quantized one are
             merged with it, which rounds elsewhere.
 
     Returns:
-        The outputs by name.
+        What runs it: takes inputs by name, and returns outputs by name.
 
     Raises:
-        InputError: ONNX Runtime cannot run the model, so there is nothing to compare with.
+        InputError: ONNX Runtime cannot run the model, now or when it is run, so there is nothing to compare with.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = _FATAL_ONLY
     if to_the_letter:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
+    with _explained(source):
         session = onnxruntime.InferenceSession(
             as_declared(source).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        values = session.run(list(source.output_names), dict(inputs))
+
+    def call(inputs: Tensors) -> dict[str, NDArray[Any]]:
+        with _explained(source):
+            values = session.run(list(source.output_names), dict(inputs))
+        return {name: np.asarray(value) for name, value in zip(source.output_names, values, strict=True)}
+
+    return call
+
+
+@contextlib.contextmanager
+def _explained(source: SourceModel) -> Iterator[None]:
+    try:
+        yield
     except Exception as fault:  # its exceptions share no base class of their own
         raise InputError(
             f"ONNX Runtime cannot run {source.name}, so its outputs have no reference",
             details=str(fault).strip()[-2000:],
             hint=_advice(source),
         ) from fault
-    return {name: np.asarray(value) for name, value in zip(source.output_names, values, strict=True)}
 
 
 def _advice(source: SourceModel) -> str:

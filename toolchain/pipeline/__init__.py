@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from toolchain import bundle, registry
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest, Tell
+from toolchain.device import fidelity
 from toolchain.device.deploy import Stages
 from toolchain.models import inputs
 from toolchain.native import cross
@@ -52,11 +53,13 @@ class Pipeline:
         request: What is built.
         stages: The time of each stage so far.
         access: How a registry is reached, where the package is in one.
+        samples: For how many inputs the reference computes outputs.
     """
 
     request: BuildRequest
     stages: Stages = field(default_factory=Stages)
     access: Access = field(default_factory=Access)
+    samples: int = 1
 
     @property
     def on_device(self) -> DeviceStages:
@@ -122,17 +125,21 @@ class Pipeline:
     def _reference(self, loaded: SourceModel, fed: Tensors) -> bundle.Reference:
         from toolchain.compile import prepare  # noqa: PLC0415 - as above
         from toolchain.models import reference  # noqa: PLC0415 - as above
+        from toolchain.pipeline.expected import Expecting  # noqa: PLC0415 - as above
 
         exact = prepare.is_computed_to_the_letter(loaded, self.request.backend)
         name = reference.name(to_the_letter=exact)
         self.request.tell(stage(f"running it with {name}"))
-        outputs = reference.run(loaded, fed, to_the_letter=exact)
-        float16 = self.request.board.target.float16
-        wider = None if exact or float16 else reference.widened(loaded, fed, outputs)
-        if wider is not None:
-            self.request.tell(f"these inputs amplify rounding, in the reference too: the limit is {wider:.0e}")
-        tolerance = wider or reference.tolerance(loaded, float16=float16)
-        return bundle.Reference(name, fed, outputs, tolerance)
+        expecting = Expecting(loaded, to_the_letter=exact, float16=self.request.board.target.float16)
+        found = expecting.of(fed)
+        if found.amplified:
+            self.request.tell(
+                f"these inputs amplify rounding, in the reference too: the limit is {found.tolerance:.0e}"
+            )
+        drawn = None
+        if self.samples > 1:
+            drawn = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
+        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn)
 
     def has_records(self) -> bool:
         """Whether there are any tuning records for the board where they are to be taken from."""
@@ -149,17 +156,25 @@ class Pipeline:
 
         Returns:
             The bundle, and the inputs to measure with where they are not those of its reference.
+
+        Raises:
+            InputError: What was built before carries fewer samples than are to be compared.
         """
         source, given = self.request.model.source, self.request.model.given
         own = given if given.npz or given.image else None
         if isinstance(ready, Bundle):
             return ready, own
-        if registry.is_address(source):
-            with self.stages.timed("pull"):
-                return registry.pull(registry.parse(source), folder, self.access, self.request.tell), own
-        if is_built(source):
-            return bundle.opened(Path(source), folder), own
+        if registry.is_address(source) or is_built(source):
+            made = self._opened(source, folder)
+            fidelity.carried(made, self.samples)
+            return made, own
         return self.build(folder, ready), None
+
+    def _opened(self, source: str, folder: Path) -> Bundle:
+        if not registry.is_address(source):
+            return bundle.opened(Path(source), folder)
+        with self.stages.timed("pull"):
+            return registry.pull(registry.parse(source), folder, self.access, self.request.tell)
 
 
 def is_built(source: str) -> bool:

@@ -77,6 +77,7 @@ class Settings:
         pinned: Whether each thread has a CPU of its own.
         tolerance: Limit for the outputs' relative difference, or None for the dtype's own.
         labels: File of class names for a top-5 table.
+        samples: How many inputs a deploy compares with the reference.
     """
 
     budget_s: float = 10.0
@@ -84,6 +85,7 @@ class Settings:
     tolerance: float | None = None
     pinned: bool = True
     labels: Path | None = None
+    samples: int = 1
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class DeviceStages:
             keep=self.board.keep,
             threads=settings.threads or self.board.threads,
             tolerance=settings.tolerance,
+            count=settings.samples,
             stages=self.stages,
             tell=self.tell,
             application=lab.device.run,
@@ -155,6 +158,7 @@ class DeviceStages:
             top=_top(labels, measured),
             modelled=made.manifest.modelled,
             application=done.application,
+            fidelity=done.fidelity,
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:

@@ -11,6 +11,7 @@ from typing import Any
 from toolchain.bundle.manifest import Modelled
 from toolchain.device.application import Started
 from toolchain.device.bench import Latency, Measurement
+from toolchain.device.fidelity import Fidelity
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
 from toolchain.failure import encoded
@@ -42,6 +43,7 @@ class Report:
         top: Top-5 table, where labels were given.
         modelled: What a model of the accelerator says of its part of a run; None where there is none.
         application: How the device's application started on the release; None where none is known.
+        fidelity: What a comparison of many inputs found; None where there was one.
     """
 
     board: str
@@ -59,6 +61,7 @@ class Report:
     top: tuple[Guess, ...] = ()
     modelled: Modelled | None = None
     application: Started | None = None
+    fidelity: Fidelity | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -71,6 +74,7 @@ class Report:
             "bundle_digest": f"sha256:{self.bundle_digest}",
             "emulated": self.emulated,
             "outputs": self._outputs(),
+            "fidelity": _fidelity(self.fidelity),
             "latency_ms": asdict(measured.latency),
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
             "modelled": _modelled(self.modelled),
@@ -88,15 +92,24 @@ class Report:
     def _outputs(self) -> dict[str, Any]:
         if self.difference is None:
             return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
-        # JSON has no infinity; an output that is not finite is not ok, and says so by null.
-        absolute, relative = (_finite(value) for value in (self.difference.max_abs, self.difference.max_rel))
-        return {
-            "reference": self.reference,
-            "max_abs_diff": absolute,
-            "max_rel_diff": relative,
-            "tolerance": _finite(self.difference.tolerance),
-            "ok": self.difference.ok,
-        }
+        return {"reference": self.reference, **_difference(self.difference)}
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    # JSON has no infinity; an output that is not finite is not ok, and says so by null.
+    return {
+        "max_abs_diff": _finite(found.max_abs),
+        "max_rel_diff": _finite(found.max_rel),
+        "tolerance": _finite(found.tolerance),
+        "ok": found.ok,
+    }
+
+
+def _fidelity(found: Fidelity | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    kept = ("samples", "seed", "worst", "beyond", "flips", "rows")
+    return {**{name: getattr(found, name) for name in kept}, **_difference(found.difference)}
 
 
 def _modelled(found: Modelled | None) -> dict[str, Any] | None:
@@ -125,6 +138,7 @@ def shown(report: Report) -> list[str | Table]:
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("outputs", _outputs_text(report)),
+        ("samples", _fidelity_text(report.fidelity)),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),
         ("", f"{_spread(latency)}{mark}"),
         ("runs", f"{_runs_text(report)}{mark}"),
@@ -162,6 +176,16 @@ def _outputs_text(report: Report) -> str:
     return (
         f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
         f" (limit {report.difference.tolerance:.0e})"
+    )
+
+
+def _fidelity_text(found: Fidelity | None) -> str:
+    if found is None:
+        return ""
+    flips = "" if found.flips is None else f", another class in {found.flips} of {found.rows}"
+    return (
+        f"{found.samples} random inputs match, largest relative difference {found.difference.max_rel:.1e}"
+        f" (sample {found.worst}, limit {found.difference.tolerance:.0e}){flips}"
     )
 
 

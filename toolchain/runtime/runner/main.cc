@@ -46,17 +46,17 @@ edge_model* Open(const Options& options) {
   return model;
 }
 
-// Runs every sample; returns how long the first one took.
-double RunSamples(edge_model* model, const Samples& samples, Outputs* outputs) {
-  double first_ms = 0;
+// Runs every sample; returns how long each of them took, in nanoseconds.
+std::vector<int64_t> RunSamples(edge_model* model, const Samples& samples, Outputs* outputs) {
+  std::vector<int64_t> each_ns;
   for (int64_t sample = 0; sample < samples.count(); ++sample) {
     samples.Feed(sample);
     const Clock::time_point start = Clock::now();
     Check(edge_run(model));
-    if (sample == 0) first_ms = MillisecondsSince(start);
+    each_ns.push_back(NanosecondsSince(start));
     outputs->Take(sample);
   }
-  return first_ms;
+  return each_ns;
 }
 
 void RunRelease(const Options& options) {
@@ -74,7 +74,7 @@ void RunRelease(const Options& options) {
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
   const Samples samples(model, options.inputs, options.samples);
   Outputs outputs(model, options.samples);
-  report.first_run_ms = RunSamples(model, samples, &outputs);
+  report.each_ns = RunSamples(model, samples, &outputs);
   if (!options.expected.empty()) {
     edge::EnterStage(edge::kExitInput, "comparing the outputs", options.expected);
     CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,

@@ -52,7 +52,7 @@ std::string VersionLine() { return std::string(json::Stringify(VersionObject()))
 void WriteReport(const std::string& path, const Report& report) {
   const json::Object object{{String("schema"), 1},
                             {String("load_ms"), report.load_ms},
-                            {String("first_run_ms"), report.first_run_ms},
+                            {String("each_ns"), ToArray(report.each_ns)},
                             {String("warmup_ns"), ToArray(report.timings.warmup_ns)},
                             {String("samples_ns"), ToArray(report.timings.samples_ns)},
                             {String("threads"), report.threads},

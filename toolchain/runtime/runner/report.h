@@ -4,14 +4,15 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "timing.h"
 
 namespace runner {
 
 struct Report {
-  double load_ms = 0;       // manifest, parameters, library and virtual machine
-  double first_run_ms = 0;  // the run whose outputs are written
+  double load_ms = 0;            // manifest, parameters, library and virtual machine
+  std::vector<int64_t> each_ns;  // the runs whose outputs are written, one for each sample
   Timings timings;
   int threads = 0;
   int64_t peak_rss_kib = 0;

@@ -1,0 +1,51 @@
+"""Arrays in an .npz file that says who wrote it, so that the next run may replace it, and nobody else's file."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from toolchain import files, outputs
+from toolchain.tensors import Tensors
+
+_WHAT = "the outputs of a run"
+_MARK = b"toolchain run"
+
+
+def check_target(path: Path) -> None:
+    """See that arrays can go to a file; nothing is touched.
+
+    Raises:
+        InputError: It cannot be written, or holds something else than arrays of this module's.
+    """
+    outputs.check_file(path, _WHAT, foreign)
+
+
+def foreign(path: Path) -> str:
+    """Say why a file is none that `save` wrote; empty if it is one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "" if archive.comment.startswith(_MARK) else "it holds arrays of somebody else's"
+    except (zipfile.BadZipFile, OSError):
+        return "it is no .npz file"
+
+
+def save(path: Path, arrays: Tensors, about: str) -> None:
+    """Write arrays by name, whole or not at all, as `numpy.savez` does, which knows no comment and no array `file`.
+
+    Args:
+        path: The file; one of this module's is replaced.
+        arrays: The arrays.
+        about: What they are, in a word or two, for the archive's comment.
+
+    Raises:
+        InputError: As `check_target`.
+    """
+    check_target(path)  # minutes have passed
+    with files.atomic_path(path) as aside, zipfile.ZipFile(aside, "w") as archive:
+        archive.comment = _MARK + f" {about}".encode()
+        for name, value in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asarray(value, order="C"), allow_pickle=False)

@@ -1,0 +1,90 @@
+"""The outputs of a reference for many random inputs, which are drawn again instead of carried, and told by a digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
+
+from toolchain.errors import VerificationError
+from toolchain.tensors import Tensors
+
+KIND = "sample"
+_NOTE = "samples"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One of the inputs, and what its outputs are held against.
+
+    Attributes:
+        sha256: Digest of the inputs, as `tensors.encode` writes them.
+        tolerance: Limit for the outputs' relative difference; None for the dtype's own.
+    """
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class _Note:
+    seed: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Reference outputs for random inputs.
+
+    Attributes:
+        seed: Seed of the first inputs; each one's is one more than that of the one before.
+        samples: What is known of each of the inputs.
+        outputs: For each of them the outputs by name.
+    """
+
+    seed: int
+    samples: tuple[Sample, ...]
+    outputs: tuple[Tensors, ...]
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the outputs as a file holds them: `sample.<number>.<name>`."""
+        named = enumerate(self.outputs)
+        return {f"{KIND}.{at}.{name}": value for at, outputs in named for name, value in outputs.items()}
+
+    def notes(self) -> dict[str, str]:
+        """Return what the notes of that file say."""
+        written = _READER.dump_json(_Note(self.seed, self.samples))
+        return {_NOTE: json.dumps(json.loads(written), sort_keys=True)}
+
+
+_READER: TypeAdapter[_Note] = TypeAdapter(_Note)
+
+
+def read(found: Tensors, notes: Mapping[str, str], where: str) -> Drawn | None:
+    """Return what a file holds; None if nothing of the kind.
+
+    Args:
+        found: Its tensors, `<number>.<name>`.
+        notes: Its notes.
+        where: Its name.
+
+    Raises:
+        VerificationError: It holds something else.
+    """
+    if _NOTE not in notes:
+        return None
+    try:
+        note = _READER.validate_json(notes[_NOTE])
+    except ValidationError as fault:
+        raise VerificationError(f"{where} has samples that nobody wrote", details=str(fault)) from fault
+    outputs: list[dict[str, NDArray[Any]]] = [{} for _ in note.samples]
+    for key, value in found.items():
+        number, _, name = key.partition(".")
+        if not (number.isascii() and number.isdigit() and int(number) < len(outputs)):
+            raise VerificationError(f"{where} has samples that nobody wrote", details=key)
+        outputs[int(number)][name] = value
+    return Drawn(note.seed, note.samples, tuple(outputs))

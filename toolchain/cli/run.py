@@ -1,0 +1,59 @@
+"""The release of a device is run on a user's own inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record, same
+
+if TYPE_CHECKING:
+    from toolchain.pipeline.run import Wanted
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `run`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    npz: Path | None = option(
+        "--input",
+        type=options.PATH,
+        help="Inputs as an .npz file, one array for each input, with one more axis in front for many samples; or .npy.",
+    )
+    pictures: tuple[Path, ...] = option(
+        "--image", type=options.PATH, multiple=True, help="A picture or a folder of them; may be given several times."
+    )
+    output: Path = option("-o", "--output", type=options.PATH, required=True, help="The .npz file for the outputs.")
+    labels: Path | None = same(options.InputOptions, "labels")
+    threads: int | None = same(options.MeasureOptions, "threads")
+
+    def wanted(self) -> Wanted:
+        """Return what is run; what can be seen without the device was looked at."""
+        from toolchain.pipeline.run import Wanted
+
+        wanted = Wanted(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        wanted.check()
+        return wanted
+
+
+@click.command("run")
+@gathered("asked", RunOptions)
+@options.json_flag
+@click.pass_obj
+def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
+    """Run the release of a device on your own inputs, and write its outputs to a file."""
+    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.pipeline import run as running
+
+    kind, wanted = asked.device.board(), asked.wanted()
+    with open_device(kind, asked.device, console.say) as lab:
+        preflight.before_bench(kind, lab)
+        done = running.run(DeviceStages(kind, console.say), lab, wanted)
+    return Result(done.shown(), done.document(), as_json)

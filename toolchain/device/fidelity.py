@@ -1,0 +1,148 @@
+"""How near a device comes to its reference over many inputs: a kernel may be wrong for values that one input lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import bundle as bundles
+from toolchain import files, tensors
+from toolchain.bundle import Bundle
+from toolchain.bundle.drawn import Drawn
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import sampling
+from toolchain.device.sampling import Place
+from toolchain.device.shipment import Tell
+from toolchain.errors import InputError, VerificationError
+from toolchain.models import series
+from toolchain.tensors import Difference, Tensors
+
+_CLASSES_RANK, _FEWEST_CLASSES = 2, 2
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """What a comparison of many samples found.
+
+    Attributes:
+        samples: How many were compared.
+        seed: Seed of the first; each one's is one more than that of the one before.
+        worst: Number of the sample that lies furthest off, from 0; one beyond its tolerance, if any is.
+        difference: That sample's.
+        beyond: How many are beyond their tolerance.
+        flips: In how many rows of the first output the largest element is another; None if these are no classes.
+        rows: How many rows there are.
+    """
+
+    samples: int
+    seed: int
+    worst: int
+    difference: Difference
+    beyond: int
+    flips: int | None
+    rows: int
+
+
+def carried(bundle: Bundle, count: int) -> Drawn | None:
+    """Return what `count` samples of a bundle are compared with; None for a single one, which needs no more than that.
+
+    Raises:
+        InputError: The bundle carries fewer.
+        VerificationError: Its reference is not readable.
+    """
+    if count == 1:
+        return None
+    drawn = bundles.Reference.read(bundle.reference).drawn if bundle.reference else None
+    there = len(drawn.samples) if drawn else 1 if bundle.reference else 0
+    if drawn is None or there < count:
+        origin = bundle.manifest.model.get("origin", "MODEL")
+        raise InputError(
+            f"--samples {count} wants more than the reference of {bundle.manifest.name} has: {there}",
+            details="what is built already has no other outputs to compare with than those it was built with",
+            hint=f"`toolchain build {origin} --samples {count}` makes a bundle with them, or deploy the model itself",
+        )
+    return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count])
+
+
+def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell) -> Fidelity:
+    """Run a release on samples and compare what it computes.
+
+    Args:
+        place: The release on its device, whose lock the caller holds.
+        drawn: What the reference computed.
+        tolerance: Limit for the outputs' relative difference; None for that of each sample.
+        tell: Called with progress.
+
+    Raises:
+        DeviceError: As `sampling.run_all`.
+        VerificationError: Outputs of a sample differ by more than its tolerance, or this machine draws other inputs.
+    """
+    given = series.random(place.manifest.inputs, drawn.seed, len(drawn.samples))
+    _check_drawn(given, drawn)
+    outputs = sampling.run_all(place, given, tell).outputs
+    found = compare(outputs, drawn, place.manifest, tolerance)
+    if found.beyond:
+        raise VerificationError(
+            f"the device computes something else than the reference for {place.manifest.name}, "
+            f"on {found.beyond} of {found.samples} samples",
+            details=f"sample {found.worst} (seed {found.seed + found.worst}): largest relative difference "
+            f"{found.difference.max_rel:.3g}, tolerance {found.difference.tolerance:.3g}; largest absolute difference "
+            f"{found.difference.max_abs:.3g}{_flips_text(found)}",
+            hint="the device keeps the release that it had; --tolerance sets another limit",
+        )
+    return found
+
+
+def _flips_text(found: Fidelity) -> str:
+    return "" if found.flips is None else f"\nanother class in {found.flips} of {found.rows}"
+
+
+def _check_drawn(given: series.Series, drawn: Drawn) -> None:
+    for at, sample in enumerate(drawn.samples):
+        one = {name: value[0] for name, value in given.take(range(at, at + 1)).items()}
+        if files.sha256_bytes(tensors.encode(one)) != sample.sha256:
+            raise VerificationError(
+                "this machine draws other random inputs than the reference was computed for",
+                details=f"sample {at}: numpy {np.__version__}",
+                hint="install what requirements.lock pins (`make setup`), or deploy the model itself",
+            )
+
+
+def compare(outputs: Tensors, drawn: Drawn, manifest: Manifest, tolerance: float | None = None) -> Fidelity:
+    """Compare outputs with the reference, sample by sample.
+
+    Args:
+        outputs: What the device computed, with an axis of samples in front.
+        drawn: What the reference computed.
+        manifest: The release's.
+        tolerance: Limit for the relative difference; None for that of each sample.
+
+    Raises:
+        VerificationError: Names or shapes differ.
+    """
+    got = [
+        tensors.cut({name: value[at] for name, value in outputs.items()}, manifest.outputs)
+        for at in range(len(drawn.samples))
+    ]
+    found = [
+        tensors.compare(one, wanted, sample.tolerance if tolerance is None else tolerance)
+        for one, wanted, sample in zip(got, drawn.outputs, drawn.samples, strict=True)
+    ]
+    worst = max(range(len(found)), key=lambda at: (not found[at].ok, found[at].max_rel))
+    first = manifest.outputs[0].name
+    flips = _flipped([one[first] for one in got], [one[first] for one in drawn.outputs])
+    rows = sum(len(one[first]) for one in got) if flips is not None else 0
+    beyond = sum(not one.ok for one in found)
+    return Fidelity(len(found), drawn.seed, worst, found[worst], beyond, flips, rows)
+
+
+def _flipped(got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> int | None:
+    """Count rows whose largest element is another one; None if these are no tables of classes."""
+    if any(one.ndim != _CLASSES_RANK or one.shape[-1] < _FEWEST_CLASSES for one in wanted):
+        return None
+    pairs = zip(got, wanted, strict=True)
+    return int(sum(np.count_nonzero(one.argmax(-1) != other.argmax(-1)) for one, other in pairs))
