@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.support import bundles, nets, sshd
 from tests.support.commands import toolchain
@@ -56,6 +57,11 @@ def world(tmp_path_factory, tiny):
     nets.save(nets.relu(("rows", "columns")), folder, "wide.onnx")
     nets.save(TWO, folder, "two.onnx")
     np.save(folder / "wrong.npy", np.zeros((9, 9), np.float32))
+    np.savez(folder / "fits.npz", x=np.zeros((1, 8), np.float32))
+    np.savez(folder / "names.npz", y=np.zeros((1, 8), np.float32))
+    np.savez(folder / "types.npz", x=np.zeros((3, 1, 8)))
+    np.savez(folder / "zero.npz", x=np.zeros((0, 1, 8), np.float32))
+    Image.new("RGB", (8, 8)).save(folder / "real.png")
     (folder / "nothing").mkdir()
     (folder / "noise.txt").write_bytes(bytes(range(128, 256)))
     applied = '[a]\nboard = "x86_64"\nhost = "me@127.0.0.1"\n[a.run]\n'

@@ -24,14 +24,18 @@ from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, inputs, reference
 from toolchain.models import source as model
 from toolchain.models.request import Model
+from toolchain.pipeline.expected import Expecting
 
 
-def dense(rows: int, columns: int, seed: int = 0) -> onnx.ModelProto:
-    """Return `y = relu(x w + b)` with seeded weights."""
+def dense(rows: int, columns: int, seed: int = 0, *, most: float | None = None) -> onnx.ModelProto:
+    """Return `y = relu(x w + b)` with seeded weights; with `most`, no element of x counts for more than that."""
     stream = np.random.default_rng(seed)
     weights = {"w": stream.standard_normal((rows, columns)), "b": stream.standard_normal(columns)}
+    clip = [helper.make_node("Clip", ["x", "", "most"], ["clipped"])] if most else []
+    weights |= {"most": np.array(most)} if most else {}
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        *clip,
+        helper.make_node("MatMul", ["clipped" if most else "x", "w"], ["product"]),
         helper.make_node("Add", ["product", "b"], ["sum"]),
         helper.make_node("Relu", ["sum"], ["y"]),
     ]
@@ -46,13 +50,29 @@ def dense(rows: int, columns: int, seed: int = 0) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def build(folder: Path, rows: int, columns: int, kind: Board | None = None) -> Bundle:
-    """Compile a dense layer into `folder`/bundle: for this machine, or on it for another board."""
+def build(
+    folder: Path, rows: int, columns: int, kind: Board | None = None, *, samples: int = 0, most: float | None = None
+) -> Bundle:
+    """Compile a dense layer into `folder`/bundle: for this machine, or on it for another board.
+
+    Args:
+        folder: Where to.
+        rows: Size of its input.
+        columns: Size of its output.
+        kind: The board.
+        samples: For how many random inputs its reference has outputs, too.
+        most: What the library, but not the reference, takes for every greater element of its input.
+    """
     path = folder / "dense.onnx"
     onnx.save(dense(rows, columns), path)
     source = model.load(str(path))
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
-    both = bundles.Reference(reference.NAME, given, reference.run(source, given))
+    expecting = Expecting(source, to_the_letter=False, float16=False)
+    drawn = expecting.of_random(0, samples, lambda _line: None) if samples else None
+    both = bundles.Reference(reference.NAME, given, reference.run(source, given), drawn=drawn)
+    if most:
+        onnx.save(dense(rows, columns, most=most), path)
+        source = model.load(str(path))
     kind = kind or board.load("local").resolved()
     plain = backend_of(kind).template_names  # none of them, so that the weights stay as they are
     request = BuildRequest(Model(str(path), {}, inputs.Source()), kind, toolchain="host", without=plain)

@@ -303,3 +303,25 @@ def test_a_count_that_there_cannot_be_is_an_error(count):
     specs = (TensorSpec("y", (2, 4), "float32", Bound(1, "n")), TensorSpec("n", (1,), "int64"))
     with pytest.raises(VerificationError, match="output y claims"):
         tensors.cut({"y": np.zeros((2, 4)), "n": np.array([count])}, specs)
+
+
+def test_outputs_of_many_samples_are_cut_to_the_greatest_count():
+    specs = [TensorSpec("y", (2, 4), "int64", Bound(1, "n")), TensorSpec("n", (1,), "int64")]
+    found = {"y": np.arange(1, 25).reshape(3, 2, 4), "n": np.array([[1], [3], [0]])}
+    cut = tensors.cut_stacked(found, specs)
+    np.testing.assert_array_equal(cut["y"][0], [[1, 0, 0], [5, 0, 0]])
+    np.testing.assert_array_equal(cut["y"][1], [[9, 10, 11], [13, 14, 15]])
+    np.testing.assert_array_equal(cut["y"][2], np.zeros((2, 3)))
+    assert cut["y"].dtype == np.int64
+    np.testing.assert_array_equal(cut["n"], found["n"])
+
+
+def test_a_count_that_cannot_be_in_many_samples():
+    specs = [TensorSpec("y", (4,), "int64", Bound(0, "n")), TensorSpec("n", (1,), "int64")]
+    with pytest.raises(VerificationError, match="claims 5 elements"):
+        tensors.cut_stacked({"y": np.zeros((2, 4)), "n": np.array([[1], [5]])}, specs)
+
+
+def test_bytes_and_stacks_of_a_spec():
+    spec = TensorSpec("x", (2, 3), "float16")
+    assert (spec.bytes, spec.stacked(5).shape, spec.stacked(5).bytes) == (12, (5, 2, 3), 60)

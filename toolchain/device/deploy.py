@@ -237,10 +237,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     stages = stages or Stages()
     samples, drawn = samples_of(bundle), fidelity.carried(bundle, count)
     with stages.timed("deploy"):
-        facts = store.facts()
-        check_fits(bundle.manifest, program, facts)
-        if application:
-            applications.check_tools(store)
+        facts = _fitting(bundle.manifest, program, store, application)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
@@ -249,17 +246,23 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("smoke"):
             run = runner.call(shell, store.root, places, release=places["releases"], threads=threads, plan=runner.SMOKE)
             difference = check_outputs(run, samples, bundle.manifest, tolerance)
-        found = None
-        if drawn:
-            with stages.timed("samples"):
-                place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
-                found = fidelity.check(place, drawn, tolerance, tell or (lambda _line: None))
+        with stages.timed("samples" if drawn else "smoke"):
+            place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
+            found = fidelity.check(place, drawn, tolerance, tell) if drawn else None
         with stages.timed("application" if application else "deploy"):
             changed, started = _activated(store, bundle.digest, application, tell)
         with stages.timed("deploy"):
             store.prune(keep)
     sums = Transfer.of(sent, shell)
     return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found)
+
+
+def _fitting(manifest: Manifest, program: Program, store: Store, application: Application | None) -> DeviceFacts:
+    facts = store.facts()
+    check_fits(manifest, program, facts)
+    if application:
+        applications.check_tools(store)
+    return facts
 
 
 def _activated(

@@ -68,7 +68,7 @@ def carried(bundle: Bundle, count: int) -> Drawn | None:
     return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count])
 
 
-def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell) -> Fidelity:
+def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
     """Run a release on samples and compare what it computes.
 
     Args:

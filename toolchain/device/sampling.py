@@ -75,8 +75,13 @@ class Sampled:
     sent: Sent
 
 
-def run_all(place: Place, series: Series, tell: Tell) -> Sampled:
+def run_all(place: Place, series: Series, tell: Tell | None = None) -> Sampled:
     """Run a release on samples; the caller holds the lock.
+
+    Args:
+        place: The release on its device.
+        series: The samples, which fit it.
+        tell: Called with progress.
 
     Raises:
         DeviceError: The device is full or lost, or the model does not run on it.
@@ -87,7 +92,8 @@ def run_all(place: Place, series: Series, tell: Tell) -> Sampled:
     parts = pieces(series.count, [*place.manifest.inputs, *specs])
     runs, sent = [], []
     for part in parts:
-        tell(Step("running the samples", part.start, series.count, "samples"))
+        if tell:
+            tell(Step("running the samples", part.start, series.count, "samples"))
         run, pushed = _run_piece(place, series.take(part), len(part))
         for name, value in run.outputs.items():
             outputs[name][part.start : part.stop] = value

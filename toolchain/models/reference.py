@@ -88,7 +88,8 @@ def widened(source: SourceModel, inputs: Tensors, outputs: Tensors, literal: Ope
         A multiple of the reference's own difference, or of a quantized model its sum with the usual limit; None if
         that difference is far below the usual limit.
     """
-    own = compare((literal or opened(source, to_the_letter=True))(inputs), outputs).max_rel
+    exact = literal(inputs) if literal else run(source, inputs, to_the_letter=True)
+    own = compare(exact, outputs).max_rel
     if _is_quantized(source):
         usual = _QUANTIZED_TOLERANCE
         return None if 2 * own <= usual else min(own + usual, _MOST_QUANTIZED)

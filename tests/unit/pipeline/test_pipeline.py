@@ -176,14 +176,14 @@ def convolutions(tmp_path_factory):
 
 @pytest.fixture
 def letters(monkeypatch):
-    """Note for each run of the reference whether it computes each operator as the file has it."""
-    seen, run = [], reference.run
+    """Note for each session of the reference whether it computes each operator as the file has it."""
+    seen, opened = [], reference.opened
 
     def noted(*given, to_the_letter=False):
         seen.append(to_the_letter)
-        return run(*given, to_the_letter=to_the_letter)
+        return opened(*given, to_the_letter=to_the_letter)
 
-    monkeypatch.setattr(reference, "run", noted)
+    monkeypatch.setattr(reference, "opened", noted)
     return seen
 
 

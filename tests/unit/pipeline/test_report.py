@@ -15,6 +15,7 @@ from toolchain.bundle.manifest import Modelled
 from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
+from toolchain.device.fidelity import Fidelity
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
@@ -54,6 +55,26 @@ def parsed(found: Report) -> dict:
         raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(files.canonical_json(found.document()), parse_constant=refuse)
+
+
+# --- many samples ---
+
+
+def test_many_samples():
+    difference = Difference(0.5, 2e-3, 1e-2, ok=True)
+    found = made(fidelity=Fidelity(256, 0, 17, difference, beyond=0, flips=3, rows=256))
+    assert parsed(found)["fidelity"] == {
+        "samples": 256, "seed": 0, "worst": 17, "beyond": 0, "flips": 3, "rows": 256,
+        "max_abs_diff": 0.5, "max_rel_diff": 2e-3, "tolerance": 1e-2, "ok": True,
+    }  # fmt: skip
+    assert "256 random inputs match, largest relative difference 2.0e-03 (sample 17" in report.table(found)
+    assert "another class in 3 of 256" in report.table(found)
+
+
+def test_without_classes_there_are_no_flips():
+    found = made(fidelity=Fidelity(2, 0, 1, Difference(0.0, 0.0, 1e-4, ok=True), beyond=0, flips=None, rows=0))
+    assert parsed(found)["fidelity"]["flips"] is None
+    assert "another class" not in report.table(found)
 
 
 # --- JSON ---

@@ -1,0 +1,148 @@
+"""A release of this machine's is run on inputs; and many samples are compared at a deploy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from tests.support import bundles, nets
+from tests.support.commands import done, parsed, toolchain
+from toolchain import bundle as bundle_room
+from toolchain import tensors
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory, tiny):
+    folder = tmp_path_factory.mktemp("device")
+    done("deploy", tiny.folder, "--root", folder / "root", "--budget", 0)
+    return folder / "root"
+
+
+@pytest.fixture
+def reference(tiny):
+    return bundle_room.Reference.read(tiny.reference)
+
+
+def test_one_sample(device, reference, tmp_path):
+    np.savez(tmp_path / "x.npz", **reference.inputs)
+    seen = done("run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as found:
+        np.testing.assert_allclose(found["y"], reference.outputs["y"], rtol=1e-4)
+    assert "y 1x4 float32 in" in seen.out
+
+
+def test_many_samples(device, tiny, reference, tmp_path):
+    x = np.repeat(reference.inputs["x"][None], 20, axis=0) * np.arange(20, dtype=np.float32)[:, None, None]
+    np.save(tmp_path / "x.npy", x)
+    found = parsed("run", "--root", device, "--input", tmp_path / "x.npy", "-o", tmp_path / "y.npz")
+    assert found["outputs"] == {"y": {"shape": [20, 1, 4], "dtype": "float32"}}
+    assert (found["samples"], found["pieces"], found["emulated"]) == (20, 1, False)
+    assert found["bundle_digest"] == f"sha256:{tiny.digest}"
+    assert len(found["latency_ms"]["samples"]) == 20
+    y = np.load(tmp_path / "y.npz")["y"]
+    np.testing.assert_allclose(y[1], reference.outputs["y"], rtol=1e-4)
+    assert len({row.tobytes() for row in y}) > 10
+
+
+def test_the_best_classes_of_each_sample(device, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 1, 8), np.float32))
+    (tmp_path / "labels.txt").write_text("ant\nbee\ncat\ndog\n")
+    words = ["run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz"]
+    found = parsed(*words, "--labels", tmp_path / "labels.txt")
+    assert [one["sample"] for one in found["top"]] == ["0", "1", "2"]
+    y = np.load(tmp_path / "y.npz")["y"]
+    assert found["top"][0]["classes"][0]["index"] == int(y[0].argmax())
+    assert found["top"][0]["classes"][0]["label"] in done(*words, "--labels", tmp_path / "labels.txt").out
+
+
+def test_pictures(tmp_path):
+    """A network that tells how red, green and blue a picture is."""
+    node = nets.node("ReduceMean", ["data"], ["flat"], axes=[2, 3], keepdims=0)
+    proto = nets.model([node], [nets.value("data", (1, 3, 8, 8))], [nets.value("flat", (1, 3))], opset=13)
+    onnx.save(proto, tmp_path / "means.onnx")
+    (tmp_path / "in").mkdir()
+    for at, colour in enumerate([(255, 0, 0), (0, 255, 0), (0, 0, 255)]):
+        Image.new("RGB", (20, 30), colour).save(tmp_path / "in" / f"{at}.png")
+    (tmp_path / "labels.txt").write_text("red\ngreen\nblue\n")
+    done("deploy", tmp_path / "means.onnx", "--root", tmp_path / "root", "--budget", 0)
+    words = ["run", "--root", tmp_path / "root", "-o", tmp_path / "y.npz", "--labels", tmp_path / "labels.txt"]
+    found = parsed(*words, "--image", tmp_path / "in")
+    assert [one["classes"][0]["label"] for one in found["top"]] == ["red", "green", "blue"]
+    assert [one["sample"].rpartition("/")[2] for one in found["top"]] == ["0.png", "1.png", "2.png"]
+    assert found["outputs"]["flat"]["shape"] == [3, 1, 3]
+    assert parsed(*words, "--image", tmp_path / "in" / "1.png")["outputs"]["flat"]["shape"] == [1, 3]
+
+
+def test_outputs_whose_size_depends_on_the_data(tmp_path):
+    proto = nets.model(
+        [nets.node("NonZero", ["x"], ["y"])],
+        [nets.value("x", (4,))],
+        [nets.value("y", (1, "n"), "int64")],
+    )
+    onnx.save(proto, tmp_path / "nonzero.onnx")
+    done("deploy", tmp_path / "nonzero.onnx", "--root", tmp_path / "root", "--budget", 0)
+    words = ["run", "--root", tmp_path / "root", "-o", tmp_path / "y.npz", "--input", tmp_path / "x.npz"]
+    np.savez(tmp_path / "x.npz", x=np.array([0, 1, 0, 1], np.float32))
+    done(*words)
+    with np.load(tmp_path / "y.npz") as found:
+        assert found.files == ["y"]
+        np.testing.assert_array_equal(found["y"], [[1, 3]])
+    np.savez(tmp_path / "x.npz", x=np.array([[0, 1, 0, 1], [0, 0, 0, 5]], np.float32))
+    done(*words)
+    with np.load(tmp_path / "y.npz") as found:
+        np.testing.assert_array_equal(found["y"], [[[1, 3]], [[3, 0]]])
+        np.testing.assert_array_equal(found["y.count"], [[2], [1]])
+
+
+def test_nothing_is_left_behind(device, tmp_path):
+    before = {path for path in (device / "blobs").rglob("*") if path.is_file()} | set((device / "inputs").iterdir())
+    np.savez(tmp_path / "x.npz", x=np.full((9, 1, 8), 7, np.float32))
+    done("run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    after = {path for path in (device / "blobs").rglob("*") if path.is_file()} | set((device / "inputs").iterdir())
+    assert after == before
+    assert list((device / "run").iterdir()) == []
+
+
+# --- many samples of a deploy ---
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    onnx.save(bundles.dense(8, 4), folder / "dense.onnx")
+    return folder / "dense.onnx"
+
+
+def test_a_deploy_compares_as_many_samples_as_it_is_told(model, tmp_path):
+    words = ["deploy", model, "--root", tmp_path / "root", "--budget", 0, "--samples", 12]
+    assert ", another class in 0 of 12" in done(*words).out
+    done(*words, "--json", tmp_path / "report.json")
+    found = json.loads((tmp_path / "report.json").read_text())["fidelity"]
+    assert (found["samples"], found["beyond"], found["flips"], found["rows"], found["ok"]) == (12, 0, 0, 12, True)
+    assert found["max_rel_diff"] <= found["tolerance"]
+
+
+def test_a_package_carries_the_samples_that_it_was_built_with(model, tmp_path):
+    done("build", model, "-o", tmp_path / "bundle", "--samples", 6)
+    done("package", tmp_path / "bundle", "-o", tmp_path / "dense.tar")
+    words = ["deploy", tmp_path / "dense.tar", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    assert json.loads(done(*words, "--samples", 6).out)["fidelity"]["samples"] == 6
+    assert json.loads(done(*words).out)["fidelity"] is None
+    shutil.rmtree(tmp_path / "root")
+    seen = toolchain(*words, "--samples", 7)
+    assert seen.code == 2
+    assert "--samples 7 wants more than the reference of dense has: 6" in seen.err
+    assert not (tmp_path / "root" / "blobs").exists()
+
+
+def test_samples_do_not_change_a_bundles_digest(model, tmp_path):
+    done("build", model, "-o", tmp_path / "one")
+    done("build", model, "-o", tmp_path / "many", "--samples", 3)
+    one, many = (bundle_room.load(tmp_path / name) for name in ("one", "many"))
+    assert one.digest == many.digest
+    assert len(tensors.load(many.reference)) == len(tensors.load(one.reference)) + 3

@@ -1,0 +1,49 @@
+"""What is refused before a release is run on a user's inputs; the runs themselves are in cli/test_run.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolchain.errors import InputError
+from toolchain.pipeline.run import Wanted
+
+
+@pytest.fixture
+def npz(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, 8), np.float32))
+    return tmp_path / "x.npz"
+
+
+def test_what_is_complete_is_taken(npz, tmp_path):
+    Wanted(tmp_path / "y.npz", npz=npz).check()
+
+
+def test_inputs_are_wanted_and_of_one_kind(npz, tmp_path):
+    with pytest.raises(InputError, match="nothing to run"):
+        Wanted(tmp_path / "y.npz").check()
+    with pytest.raises(InputError, match="exclude each other"):
+        Wanted(tmp_path / "y.npz", npz=npz, pictures=(npz,)).check()
+
+
+@pytest.mark.parametrize("field", ["npz", "pictures", "labels"])
+def test_a_file_that_is_missing(npz, tmp_path, field):
+    none = tmp_path / "none"
+    given = {"npz": npz, field: (none,) if field == "pictures" else none}
+    if field == "pictures":
+        del given["npz"]
+    with pytest.raises(InputError, match=r"there is no file .*none"):
+        Wanted(tmp_path / "y.npz", **given).check()
+
+
+def test_what_is_read_is_not_replaced(npz):
+    with pytest.raises(InputError, match="--output would replace it"):
+        Wanted(npz, npz=npz).check()
+
+
+def test_an_output_of_somebody_elses(npz, tmp_path):
+    (tmp_path / "picture.jpg").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="something else"):
+        Wanted(tmp_path / "picture.jpg", npz=npz).check()
+    with pytest.raises(InputError, match="cannot write"):
+        Wanted(tmp_path / "none" / "y.npz", npz=npz).check()
