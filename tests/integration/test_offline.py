@@ -12,6 +12,7 @@ import os
 import pwd
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -617,6 +618,42 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
     assert bundles.whole_release(root) == tiny.digest
     assert Device().apply(tiny_run, "--root", nobody / "roots", "--user", "root").returncode == 0
+
+
+def test_a_link_to_somebodys_folder_is_somebodys(tiny_run, nobody, tmp_path):
+    (tmp_path / "link").symlink_to(nobody)
+    refused(Device().apply(tiny_run, "--root", tmp_path / "link"), USAGE, "belongs to nobody, and you are root")
+    assert not list(nobody.iterdir())
+
+
+def closed(folder, update):
+    """Put an update where only root can read it, as OTA systems do."""
+    folder.mkdir(mode=0o700)
+    if update.is_dir():
+        shutil.copytree(update, folder / "update")
+        return folder / "update" / "install.sh"
+    (folder / "it's mine.run").write_bytes(update.read_bytes())
+    return folder / "it's mine.run"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_an_update_that_only_root_can_read_is_lent(shell, tiny, tiny_run, nobody, tmp_path):
+    script, root = closed(tmp_path / "closed", tiny_run), nobody / "my device"
+    done = Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--json")
+    assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "applied"), done.stderr
+    assert bundles.whole_release(root) == tiny.digest
+    assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
+    refused(Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--rollback"), DEVICE, "no release")
+    assert list(nobody.iterdir()) == [root]
+
+
+def test_an_update_that_cannot_be_lent_is_refused(tiny, program, tiny_run, nobody, tmp_path):
+    script = closed(tmp_path / "closed", tiny_run)
+    refused(Device().apply(script, "--root", tmp_path / "roots", "--user", "nobody"), DEVICE, "has no place for a copy")
+    updates.written(tiny, program, tmp_path / "folder", folder=True)
+    script = closed(tmp_path / "closed-too", tmp_path / "folder")
+    refused(Device().apply(script, "--root", nobody, "--user", "nobody"), USAGE, "nobody cannot read")
+    assert not list(nobody.iterdir())
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -87,6 +87,22 @@ def test_what_was_there_before_is_not_rolled_back(mender, artifacts, tiny):
     assert bundles.whole_release(mender.root) == tiny.digest
 
 
+def test_mender_applies_an_update_as_the_user_whose_store_it_is(mender, artifacts, tiny):
+    """Mender keeps its files where only root can read them."""
+    for folder in (mender.folder, *mender.folder.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/tmp"):  # noqa: S108 - pytest's own folders are closed
+            folder.chmod(folder.stat().st_mode | 0o055)
+    home = mender.folder / "home"
+    home.mkdir()
+    shutil.chown(home, "nobody")
+    (mender.folder / "etc" / "edge-toolchain").write_text(f"--root {home}/store --threads 1 --user nobody\n")
+    seen = mender("install", artifacts[0])
+    assert seen.returncode == 0, seen.stdout + seen.stderr
+    assert bundles.whole_release(home / "store") == tiny.digest
+    assert {path.owner() for path in home.rglob("*")} == {"nobody"}
+    assert list(home.iterdir()) == [home / "store"]
+
+
 def test_mender_is_told_of_a_failure(mender, artifacts, program, bulky, tmp_path):
     assert mender("install", artifacts[0]).returncode == 0
     assert mender("commit").returncode == 0

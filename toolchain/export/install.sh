@@ -107,15 +107,36 @@ find_root() {
 become() {
   mine=$(id -u)
   if [ -z "$user" ]; then
-    owner=$(stat -c %u "$place")
-    [ "$mine" != 0 ] || [ "$owner" = 0 ] || fail 2 "$place belongs to $(stat -c %U "$place"), and you are root" \
+    owner=$(stat -L -c %U "$place")
+    [ "$mine" != 0 ] || [ "$(stat -L -c %u "$place")" = 0 ] || fail 2 "$place belongs to $owner, and you are root" \
       "what root writes there its owner could not change any more" \
-      "--user $(stat -c %U "$place") applies it as that user, --user root as root"
+      "--user $owner applies it as that user, --user root as root"
   elif [ "$user" != root ] && [ "$user" != "$(id -un)" ]; then
     [ "$mine" = 0 ] || fail 2 "only root can apply an update as $user" "" "leave --user out, or run it as root"
     id -u "$user" >/dev/null 2>&1 || fail 2 "there is no user $user" "" "--user takes a name of this device"
+    command -v su >/dev/null || fail 4 "this device lacks su" "" "apply the update as $user, without --user"
+    as_user "test -r$(words "$self")" </dev/null || lend
     exec su -s /bin/sh -c "exec /bin/sh $words" "$user"
   fi
+}
+
+as_user() { su -s /bin/sh -c "$1" "$user"; }
+
+# Mender and RAUC keep an update where only root can read it. Its user writes a copy, so that root writes nothing where
+# somebody else could have put a link, and removes it afterwards; one that a power cut has left, a day later.
+lend_copy() {
+  case $root in '~/'*) near='"$HOME"' ;; *) near=$(words "$place") ;; esac
+  copy=$(as_user "umask 077
+    find $near -maxdepth 1 -name '.edge-toolchain-update-*' -mtime +0 -exec rm -f {} + 2>/dev/null
+    copy=\$(mktemp $near/.edge-toolchain-update-XXXXXX) && { cat >\"\$copy\" || { rm -f \"\$copy\"; false; }; } &&
+      echo \"\$copy\"" <"$self") ||
+    fail 4 "$user cannot read the update, and has no place for a copy near the store" "" \
+      "copy it to where $user can read it, or free some space"
+  trap : 1 2 15 # which end what is started here; the copy goes afterwards
+  as_user "exec /bin/sh$(words "$copy")${words#"$(words "$self")"}" </dev/null
+  code=$?
+  as_user "rm -f$(words "$copy")" </dev/null
+  exit $code
 }
 
 # --- whether it fits -------------------------------------------------------------------------------------------------

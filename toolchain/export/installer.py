@@ -46,12 +46,14 @@ _DIGITS = 4  # of the number of bytes before what is hashed
 
 _IN_FILE = """
 check_content() { :; }
+lend() { lend_copy; }
 content() { # DIGEST:KIB:SIZE:PLACE
   size=${1#*:*:}
   tail -c "+${size#*:}" "$self" 2>/dev/null | head -c "${size%%:*}"
 }
 """
 _IN_FOLDER = """
+lend() { fail 2 "$user cannot read ${self%/*}" "" "copy the folder to where $user can read it"; }
 content() { cat "${self%/*}/blobs/${1%%:*}"; } # DIGEST:KIB:SIZE:PLACE
 check_content() {
   for blob in $blobs $expected; do
