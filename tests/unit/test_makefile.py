@@ -49,6 +49,15 @@ def test_the_variables_of_the_project_and_the_usual_ones_are_taken():
     assert 'deploy "mlp" --board "rpi4" --host "pi@10.0.0.7" --trials "3" --budget 1' in done.stdout
 
 
+def test_a_run_takes_an_input_and_an_output_or_other_words():
+    done = make("run", "BOARD=rpi4", "HOST=pi@10.0.0.7", "INPUT=x.npz", "OUTPUT=y.npz")
+    assert 'run --board "rpi4" --host "pi@10.0.0.7" --input "x.npz" --output "y.npz"' in done.stdout, done.stderr
+    pictures = make("run", "ARGS=--image in/").stdout
+    assert 'run --board "local" ' in pictures
+    assert '--output "outputs.npz" --image in/' in pictures
+    assert "--input" not in pictures
+
+
 def test_the_environment_may_hold_anything(monkeypatch):
     monkeypatch.setenv("board", "rpi4")
     assert make("deploy").returncode == 0

@@ -112,7 +112,7 @@ class Ran:
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return what --json prints; docs/report.md describes it."""
+        """Return what --json prints; docs/device.md describes it."""
         kept = ("board", "host", "model", "emulated", "samples", "pieces", "load_ms", "threads", "peak_rss_kib")
         return {
             **{name: getattr(self, name) for name in kept},

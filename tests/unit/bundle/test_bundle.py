@@ -269,6 +269,16 @@ def test_a_manifest_of_another_form_is_refused(tiny, field, value):
         bundle.read_manifest(json.dumps(document).encode(), "a test")
 
 
+@pytest.mark.parametrize("change", [{"dtype": "object"}, {"dtype": "float33"}, {"shape": [1, -8]}])
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_manifest_with_tensors_that_cannot_be_is_refused(tiny, side, change):
+    document = json.loads(tiny.manifest.encoded())
+    document[side][0] |= change
+    with pytest.raises(VerificationError, match="the manifest of a test is not valid") as caught:
+        bundle.read_manifest(json.dumps(document).encode(), "a test")
+    assert document[side][0]["name"] in caught.value.details
+
+
 def older(tiny, folder):
     """Give a bundle the manifest that a toolchain of schema version 1 wrote."""
     shutil.copytree(tiny.folder, folder)
