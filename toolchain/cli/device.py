@@ -265,7 +265,9 @@ def _trial_text(trial: Trial) -> str:
             f"{what}, is on trial, for {trial.seconds} s by now; what nobody finishes is taken back at the next change"
         )
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
-    ends = {"healthy": "was well", "failed": "was taken back", "interrupted": "broke off, and was taken back"}
+    again = trial.new == trial.old  # it ran before, so there was nothing to take back
+    failed = "was not well, and stays" if again else "was taken back"
+    ends = {"healthy": "was well", "failed": failed, "interrupted": "broke off, and was taken back"}
     return f"{what}, {ends[trial.state]} ({when})"
 
 
@@ -279,7 +281,9 @@ def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
 
     with open_device(device.board(), device, console.say) as lab:
         found, trial = lab.store.generations(), application.trial(lab.store)
-    failed = {(trial.new, trial.digest)} if trial and trial.state in {"failed", "interrupted"} else set()
+    failed = set()
+    if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
+        failed = {(trial.new, trial.digest)}
     kept = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in found]
     rows = [
         (

@@ -26,6 +26,7 @@ _HEARTBEAT_S = 5.0
 _ANSWER_S = 30.0
 _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
 _TOKEN = re.compile(r"[0-9a-f]*")
+_TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
 
 # A lock's file says `STATE PID BEGAN OWNER`; OWNER ends with the token. What works inside of a lock that is held for
 # it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`; whoever takes the outer one needs that free too.
@@ -278,10 +279,10 @@ def _given(set_root: str) -> str:
 
 def _busy(name: str, words: Sequence[str]) -> BusyError:
     """Return the error for `busy`, the seconds since a sign of life, the device's time, and when who began."""
-    age, now, said = (*words[1:], "")[:3]
+    age, now, said = (*words[1:], "", "", "")[:3]
     began, _, line = said.partition(" ")
     owner = Owner.read(line if began.isdecimal() else said)
-    since = f"{_since(int(now) - int(began))}; " if began.isdecimal() else ""
+    since = f"{_since(int(now) - int(began))}; " if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
     ended = "when that has ended" + (f"; `{owner.end}` there ends it" if owner.end else "")
     return BusyError(
         f"{name} is busy: {owner}",

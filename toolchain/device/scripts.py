@@ -171,10 +171,9 @@ RECOVER = f"""{UNDO}
 [ -e trial ] || exit 0
 mkdir -p run
 code=0
-if read_trial; then
-  undo
-  timeout -s KILL 120 sh -c "$again" >run/again 2>&1 </dev/null 9>&- || code=$?
-fi
+read_trial || {{ ended; exit 0; }}
+undo
+timeout -s KILL 120 sh -c "$again" >run/again 2>&1 </dev/null 9>&- || code=$?
 ended
 echo "recovered $new $old $code"
 [ $code = 0 ] || tail -n 5 run/again

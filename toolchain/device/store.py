@@ -22,6 +22,7 @@ Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgr
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
 _DIGEST_CHARACTERS = 64
+_RECOVERED = re.compile(r"recovered [0-9]+ [0-9]+ [0-9]+")
 
 
 @dataclass(frozen=True)
@@ -243,10 +245,10 @@ class Store:
     def recover(self) -> None:
         """Take a release back that is on trial, if there is one, and restart the application; tell of it."""
         said = self._change(scripts.RECOVER).splitlines()
-        found = next((line for line in said if line.startswith("recovered ")), "")
+        found = next((line for line in said if _RECOVERED.fullmatch(line)), "")
         if not found:
             return
-        new, old, code = found.split()[1:4]
+        new, old, code = found.split()[1:]
         back = f"generation {old} is current again" if old != "0" else "there was none before, so none is current"
         self._tell(f"generation {new} on {self._shell.name} was on trial, and whoever tried it is gone: {back}")
         if code != "0":

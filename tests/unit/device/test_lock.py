@@ -207,6 +207,13 @@ def test_the_lock_of_an_earlier_toolchain_is_understood(store, root):
         assert re.search(r"for 6\d s by now", caught.value.details)
 
 
+@pytest.mark.parametrize(
+    "words", [["busy"], ["busy", "x"], ["busy", "1", "now", "17 ann@desk"], ["busy", "1", "9" * 5000, "9" * 5000]]
+)
+def test_a_device_that_answers_nonsense_is_busy(words):
+    assert lock._busy("local", words).message.startswith("local is busy: ")
+
+
 def test_a_lost_lock_is_noticed(store, root, monkeypatch):
     monkeypatch.setattr(lock, "_HEARTBEAT_S", 0.1)
     told = []

@@ -51,7 +51,7 @@ class Trial:
         new: Its generation.
         old: The one before; 0 if there was none.
         began: When, in seconds since 1970, by the device's clock.
-        state: `open` (not known yet), `healthy`, `failed` (and taken back), or `interrupted` (and taken back).
+        state: `open` (not known yet), `healthy`, `failed` or `interrupted`, and taken back where it was a new one.
         seconds: How long it has been open, by the device's clock; None if it is not.
     """
 
@@ -182,7 +182,7 @@ def _tried(store: Store, script: str, run: Application, tell: Callable[[str], No
     if "none" in output.splitlines():
         raise store.no_earlier()
     said = _said(output)
-    if "end" not in said:
+    if "end" not in said or not _TRIAL.fullmatch(said.get("trial", "")):
         store.recover()
         raise DeviceError(
             f"the trial on {store.name} broke off",

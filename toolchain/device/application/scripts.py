@@ -13,7 +13,8 @@ from toolchain.device.scripts import SYNC, UNDO
 TOOLS = "setsid timeout"
 
 # Time is that since the start of the device: its clock may be set on the way. What a command starts must not hold the
-# lock, or keep a pipe open; one that hangs is ended with the time that there was.
+# lock, or keep a pipe open; one that hangs is ended with the time that there was, and a health command that writes
+# without an end before it has filled the disk, on which the way back needs some room.
 _LOOK = """
 clock() { read -r up rest </proc/uptime; echo "${up%.*}"; }
 window() { until=$(($(clock) + within)); }
@@ -30,7 +31,7 @@ active() {
   case $state in *ActiveState=active*) ;; *) return 1 ;; esac
   [ -n "$health" ] || [ "${first:=$state}" = "$state" ]
 }
-well() { active && { [ -z "$health" ] || bounded "$health"; }; }
+well() { active && { [ -z "$health" ] || bounded "ulimit -f 65536 2>/dev/null; $health"; }; }
 """
 
 # With a health command the first good answer counts. Without one the unit must be active, with the same process, for

@@ -5,10 +5,12 @@ tests/integration/test_application.py has systemd, SSH, kills and power cuts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +131,30 @@ def test_words_of_an_application_cannot_steer_a_terminal_or_the_result(store, tm
     assert store.current() is None
 
 
+def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(store, tmp_path, run, place):
+    """It is ended before, and what it wrote last is told."""
+    endless = Application(restart=place.restart, health="yes a-b-c", within="2s")
+    with locked(store):
+        largest = 0
+
+        def look():
+            nonlocal largest
+            while not ended.wait(0.05):
+                with contextlib.suppress(OSError):
+                    largest = max(largest, (place.root / "run" / "words").stat().st_size)
+
+        ended = threading.Event()
+        looking = threading.Thread(target=look)
+        looking.start()
+        with pytest.raises(VerificationError, match="is not well") as caught:
+            tried(store, tmp_path, "first", endless)
+        ended.set()
+        looking.join()
+    assert 0 < largest <= 64 << 20
+    assert "a-b-c" in caught.value.details
+    assert len(caught.value.details) < 1000
+
+
 def test_roll_back_restarts_the_application_too(store, tmp_path, run, place):
     with locked(store):
         with pytest.raises(DeviceError, match="no earlier release"):
@@ -166,8 +192,8 @@ def test_a_dead_client_changes_nothing(store, tmp_path, run, place):
         first, _ = tried(store, tmp_path, "first", run)
         mute = stores.installed(store, tmp_path, "mute")
         good = stores.installed(store, tmp_path, "slow")
-    for digest, outcome in ((mute, first), (good, good)):
-        with client(place, digest, "4s") as other:
+    for digest, within, outcome in ((mute, "2s", first), (good, "30s", good)):
+        with client(place, digest, within) as other:
             assert soon((place.root / "trial").exists, 20)
             other.kill()
             other.wait()
@@ -279,6 +305,19 @@ def test_a_recovery_that_cannot_restart_says_so(store, tmp_path, run, place):
     with locked(Store(LocalShell(), str(place.root), said.append)):
         pass
     assert said[1] == "the application there could not be restarted: no such unit"
+
+
+@pytest.mark.parametrize("text", ["", "2 1 0\n", "2 1"])
+def test_what_is_left_of_a_trial_is_no_trial(store, text):
+    said = []
+    store = Store(LocalShell(), store.root, said.append)
+    with locked(store):
+        pass
+    marker = Path(store.root, "trial")
+    marker.write_text(text)
+    with locked(store):
+        assert not marker.exists()
+    assert said == []
 
 
 def test_the_script_for_the_start_is_mended(store, tmp_path, run, place):
