@@ -75,7 +75,11 @@ def pytest_collection_finish(session):
     with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         for triple, machine in wanted.items():
             # The library first, while there are objects that the programs are linked of too.
-            names = (programs.LIBRARY, *programs.PROGRAMS) if any(map(_is_integration, session.items)) else programs.PROGRAMS
+            names = (
+                (programs.LIBRARY, *programs.PROGRAMS)
+                if any(map(_is_integration, session.items))
+                else programs.PROGRAMS
+            )
             for name in names:
                 programs.build(name, triple, machine, tell)
 

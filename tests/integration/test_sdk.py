@@ -241,6 +241,21 @@ def test_a_damaged_release_leaves_the_old_one_at_work(sdk, tiny, tmp_path):
     assert (opened, "damaged or truncated" in told, lives, it.returncode) == ("open dense \n", True, True, 0)
 
 
+def test_a_deploy_brings_the_library(sdk, tiny, tmp_path):
+    """An application is linked once, with a path in the store; a second deploy sends nothing more."""
+    root = tmp_path / "store"
+    words = ["deploy", tiny.folder, "--board", "local", "--root", root, "--budget", 0, "--with-library", "--json", "-"]
+    done(*words)
+    source = [sdk / "example" / "top5.c", *flags(sdk, "--cflags", "--libs")]
+    subprocess.run(["gcc", *WARNINGS, *source, f"-Wl,-rpath,{root / 'lib'}", "-o", tmp_path / "top5"], check=True)
+    (tmp_path / "raw").write_bytes(bytes(1000))
+    again = ran(tmp_path / "top5", root / "current", tmp_path / "raw")
+    assert (again.returncode, len(again.stdout.splitlines())) == (0, 4)
+    assert (root / "lib").readlink().parts[0] == "libraries"
+    sent = json.loads(done(*words).out)["transfer"]
+    assert sent["blobs_sent"] == 0
+
+
 # --- boards --------------------------------------------------------------------------------------------------------
 
 # Bytes, of the whole file.

@@ -55,6 +55,9 @@ class DeployOptions:
         "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
     )
     output: Path | None = option("-o", "--output", type=options.PATH, help="Keep the bundle in this folder.")
+    library: bool = option(
+        "--with-library", is_flag=True, help="Bring the library that applications are linked with, as ROOT/lib."
+    )
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
@@ -121,6 +124,7 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
         with job.stages.timed("connect"):
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
+        settings = dataclasses.replace(settings, library=asked.library)
         return asked.report.written(job.on_device.deploy(made, given, program, lab, settings))
 
 

@@ -212,6 +212,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     stages: Stages | None = None,
     tell: Tell | None = None,
     application: Application | None = None,
+    library: Program | None = None,
 ) -> Deployment:
     """Deploy a bundle.
 
@@ -227,6 +228,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         stages: Where the time of each stage is added.
         tell: Called during uploads, and while the application is waited for.
         application: What runs the device's releases: it is restarted, and a release on which it is not well goes.
+        library: What applications are linked with, to be found as `lib/` in the store.
 
     Raises:
         InputError: The bundle's reference carries fewer samples.
@@ -241,6 +243,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
+            shipment = shipment.with_library(library) if library else shipment
             sent = send(shipment, store, facts, tell)
             places = install(shipment, store)
         with stages.timed("smoke"):
@@ -249,6 +252,8 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("samples" if drawn else "smoke"):
             place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
             found = fidelity.check(place, drawn, tolerance, tell) if drawn else None
+        if library:
+            store.offer(library.sha256)
         with stages.timed("application" if application else "deploy"):
             changed, started = _activated(store, bundle.digest, application, tell)
         with stages.timed("deploy"):

@@ -30,8 +30,9 @@ mkdir -p "$ROOT"
 
 # What a killed deploy may have left: never anything that a link points to.
 SWEEP = """
-mkdir -p blobs/sha256 blobs/partial releases runners servers inputs generations run
-rm -rf releases/.new-* runners/.new-* servers/.new-* inputs/.new-* .trash-* .current-* current_* run/*
+mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs generations run
+rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
+rm -f .lib-* lib_*
 current=$(readlink current || true)
 number=${current#generations/}
 for link in generations/*; do
@@ -105,6 +106,17 @@ case $(readlink -f "$(command -v ln)") in
   *) ln -s generations/$number .current-new; mv -T .current-new current ;;
 esac
 {SYNC}
+"""
+
+# What applications are linked with lies at one path, whichever it is.
+OFFER = """
+if [ "$(readlink lib || true)" != libraries/{digest} ]; then
+  case $(readlink -f "$(command -v ln)") in
+    *toybox*) ln -sfn libraries/{digest} lib ;;
+    *) ln -s libraries/{digest} .lib-new; mv -T .lib-new lib ;;
+  esac
+  {sync}
+fi
 """
 
 # Which generation is current, $old, and which one a release gets, $new: the same if it is current already.
@@ -225,7 +237,7 @@ for release in releases/*; do
   for link in generations/*; do [ "$(readlink "$link")" != "../$release" ] || used=yes; done
   [ $used = yes ] || {{ mv "$release" .trash-release; rm -rf .trash-release; }}
 done
-for kind in runners servers; do
+for kind in runners servers libraries; do
   for old in $(ls -t $kind | tail -n +{programs}); do rm -rf $kind/$old; done
 done
 for old in $(ls -t inputs | tail -n +{inputs}); do rm -rf inputs/$old; done
@@ -273,6 +285,11 @@ def install(kind: str, digest: str, files: Mapping[str, str]) -> str:
     """Return what makes a folder of links to blobs; see `Store.install`."""
     links = "\n".join(f"link {blob} {shlex.quote(name)}" for name, blob in sorted(files.items()))
     return LINK.format(kind=kind, digest=digest, links=links, sync=SYNC)
+
+
+def offer(digest: str) -> str:
+    """Return what makes a library the one that applications find."""
+    return OFFER.format(digest=digest, sync=SYNC)
 
 
 def activate(digest: str) -> str:

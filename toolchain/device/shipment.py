@@ -56,7 +56,7 @@ class Shipment:
 
     Attributes:
         blobs: Path on this machine of every blob, by digest.
-        folders: For `releases`, `runners` and `inputs` the folder's digest and its files' digests by name.
+        folders: For `releases`, `runners`, `libraries` and `inputs` the folder's digest and its files' digests by name.
         programs: Digests of the blobs that are executable.
         documents: Digests of the blobs that only describe others: a release's two manifests.
     """
@@ -77,6 +77,12 @@ class Shipment:
             folders={"runners": (program.sha256, {RUNNER: program.sha256}), "inputs": (digest, {INPUTS: digest})},
             programs=(program.sha256,),
         )
+
+    def with_library(self, library: Program) -> Shipment:
+        """Add the library that applications are linked with."""
+        blobs = {**self.blobs, library.sha256: library.path}
+        folders = {**self.folders, "libraries": (library.sha256, {library.path.name: library.sha256})}
+        return dataclasses.replace(self, blobs=blobs, folders=folders)
 
     def with_release(self, bundle: Bundle, work: Path) -> Shipment:
         """Add a bundle, whose two manifests are written into the folder `work`."""

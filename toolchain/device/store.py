@@ -7,6 +7,8 @@ ROOT/blobs/sha256/<digest>    whole, verified, on disk
 ROOT/blobs/partial/<token>/   uploads on their way, in a folder of each deploy's own; continued by the next deploy
 ROOT/releases/<digest>/       hard links into blobs/, named by the bundle's digest
 ROOT/runners/<digest>/        the programs that run releases
+ROOT/libraries/<digest>/      what applications are linked with
+ROOT/lib                      -> libraries/<digest>
 ROOT/servers/<digest>/        the programs that candidates are measured with
 ROOT/inputs/<digest>/         what releases were run with
 ROOT/run/<token>/             outputs and times of a run, for as long as it takes
@@ -212,7 +214,7 @@ class Store:
         """Make a folder of links to blobs, or mend the one that is there.
 
         Args:
-            kind: `releases`, `runners`, `servers` or `inputs`.
+            kind: `releases`, `runners`, `servers`, `libraries` or `inputs`.
             digest: Name of the folder.
             files: Digest of the blob for each file name.
 
@@ -221,6 +223,10 @@ class Store:
         """
         self._change(scripts.install(kind, digest, files))
         return f"{self.root}/{kind}/{digest}"
+
+    def offer(self, digest: str) -> None:
+        """Make an installed library the one that applications find as `lib/`, by one rename."""
+        self._change(scripts.offer(digest))
 
     def activate(self, digest: str) -> bool:
         """Make a release current, by one rename; return False if it already was."""

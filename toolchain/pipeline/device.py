@@ -78,6 +78,7 @@ class Settings:
         tolerance: Limit for the outputs' relative difference, or None for the dtype's own.
         labels: File of class names for a top-5 table.
         samples: How many inputs a deploy compares with the reference.
+        library: Whether a deploy brings the library that applications are linked with.
     """
 
     budget_s: float = 10.0
@@ -86,6 +87,7 @@ class Settings:
     pinned: bool = True
     labels: Path | None = None
     samples: int = 1
+    library: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,12 @@ class DeviceStages:
             self.tell(stage(f"preparing the runner for {self.board.triple}"))
             return programs.build(programs.RUNNER, self.board.triple, self.board.machine, self.tell)
 
+    def library(self) -> Program:
+        """Build the library that applications for the board are linked with, or take it from the cache."""
+        with self.stages.timed("runner"):
+            self.tell(stage(f"preparing the library for {self.board.triple}"))
+            return programs.build(programs.LIBRARY, self.board.triple, self.board.machine, self.tell)
+
     def deploy(
         self,
         made: Bundle,
@@ -139,6 +147,7 @@ class DeviceStages:
             stages=self.stages,
             tell=self.tell,
             application=lab.device.run,
+            library=self.library() if settings.library else None,
         )
         fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
         bench.check_current(lab.store, made.digest, lab.shell.name)

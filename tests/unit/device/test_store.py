@@ -283,6 +283,16 @@ def test_roll_back_with_nothing_before(held, tmp_path):
     assert numbers(held) == [(1, "one", True)]
 
 
+def test_a_library_is_offered_at_one_path(held, root, tmp_path):
+    for content in (b"first", b"second", b"first"):
+        digest = put(held, tmp_path, content)
+        held.install("libraries", digest, {"libedge_model.so.1": digest})
+        held.offer(digest)
+        assert (root / "lib").readlink() == Path("libraries") / digest
+        assert (root / "lib" / "libedge_model.so.1").read_bytes() == content
+        held.prune(1)
+
+
 def test_prune_keeps_some_and_frees_the_rest(held, root, tmp_path):
     for index in range(4):
         release(held, tmp_path, f"model {index}")
@@ -304,12 +314,13 @@ def test_prune_keeps_a_release_that_an_older_and_a_kept_activation_share(held, t
 def test_prune_keeps_the_last_programs_and_inputs(held, root, tmp_path):
     for index in range(5):
         digest = put(held, tmp_path, b"%d" % index)
-        for kind in ("runners", "servers", "inputs"):
+        for kind in ("runners", "servers", "libraries", "inputs"):
             folder = root / kind / held.install(kind, f"{kind}{index}", {"file": digest})
             os.utime(folder, (index, index))
     held.prune(1)
     assert {path.name for path in (root / "runners").iterdir()} == {"runners3", "runners4"}
     assert {path.name for path in (root / "servers").iterdir()} == {"servers3", "servers4"}
+    assert {path.name for path in (root / "libraries").iterdir()} == {"libraries3", "libraries4"}
     assert {path.name for path in (root / "inputs").iterdir()} == {"inputs2", "inputs3", "inputs4"}
 
 
