@@ -50,7 +50,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos sanitize wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,6 +138,9 @@ third-party: $(READY) ## Deploy every ONNX file that the tests take out of publi
 
 chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
 	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
+
+sanitize: $(READY) ## Run the C library's tests under the address and undefined-behaviour sanitizers
+	@$(VENV)/bin/python -m tests.support.sanitized
 
 wrong-inputs: $(READY) ## Try every wrong input, and show a table: exit code, seconds until the answer, message
 	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)

@@ -1,0 +1,63 @@
+"""The library of applications under the address and undefined-behaviour sanitizers: what `make sanitize` runs.
+
+The whole runtime is compiled for them, TVM's part too, which takes some minutes. What is looked for are faults of
+memory and leaks of ours; a release's own kernels are not instrumented.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import cmake
+
+from tests.support import bundles
+from tests.support.paths import DATA
+from toolchain import resources
+from toolchain.native import programs
+
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined")
+RUNS = (("guest.c", ()), ("mixed.cc", ()), ("cycles.c", ("300",)))
+
+
+def built(folder: Path) -> Path:
+    """Compile the library with this machine's compiler."""
+    tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
+    definitions = {
+        **programs._definitions(),
+        "CMAKE_CXX_COMPILER": "g++",
+        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
+        "CMAKE_CXX_FLAGS_RELWITHDEBINFO": "-O1 -g",
+        "CMAKE_CXX_FLAGS": " ".join(("-fno-omit-frame-pointer", *SANITIZERS)),
+    }
+    words = [f"-D{name}={value}" for name, value in definitions.items()]
+    subprocess.run([tool, "-S", resources.RUNTIME, "-B", folder, *words], check=True)
+    jobs = str(len(os.sched_getaffinity(0)))
+    subprocess.run([tool, "--build", folder, "--parallel", jobs, "--target", "edge_model"], check=True)
+    return folder / "library"
+
+
+def main() -> int:
+    """Run the C programs of the tests on a release; return how many failed."""
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+        folder = Path(work)
+        library = built(folder / "build")
+        release = bundles.build(folder / "bundle", rows=8, columns=4)
+        for source, arguments in RUNS:
+            compiler = ["g++", "-std=c++17"] if source.endswith(".cc") else ["gcc", "-std=gnu99"]
+            words = [*compiler, "-g", *SANITIZERS, DATA / "sdk" / source, f"-I{resources.RUNTIME / 'library'}"]
+            program = folder / source.partition(".")[0]
+            linked = [f"-L{library}", "-ledge_model", f"-Wl,-rpath,{library}", "-lpthread"]
+            subprocess.run([*words, "-o", program, *linked], check=True)
+            code = subprocess.run([program, release, *arguments], check=False).returncode
+            sys.stdout.write(f"{source}: {'clean' if code == 0 else f'exit code {code}'}\n")
+            failed += code != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
