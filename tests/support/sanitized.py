@@ -46,7 +46,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
         folder = Path(work)
         library = built(folder / "build")
-        release = bundles.build(folder / "bundle", rows=8, columns=4)
+        release = bundles.build(folder, rows=8, columns=4).folder
         for source, arguments in RUNS:
             compiler = ["g++", "-std=c++17"] if source.endswith(".cc") else ["gcc", "-std=gnu99"]
             words = [*compiler, "-g", *SANITIZERS, DATA / "sdk" / source, f"-I{resources.RUNTIME / 'library'}"]

@@ -243,7 +243,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
-            shipment = shipment.with_library(library) if library else shipment
+            shipment = shipment.with_library(library)
             sent = send(shipment, store, facts, tell)
             places = install(shipment, store)
         with stages.timed("smoke"):
@@ -252,10 +252,8 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("samples" if drawn else "smoke"):
             place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
             found = fidelity.check(place, drawn, tolerance, tell) if drawn else None
-        if library:
-            store.offer(library.sha256)
         with stages.timed("application" if application else "deploy"):
-            changed, started = _activated(store, bundle.digest, application, tell)
+            changed, started = _activated(store, bundle.digest, application, library, tell)
         with stages.timed("deploy"):
             store.prune(keep)
     sums = Transfer.of(sent, shell)
@@ -271,8 +269,10 @@ def _fitting(manifest: Manifest, program: Program, store: Store, application: Ap
 
 
 def _activated(
-    store: Store, digest: str, application: Application | None, tell: Tell | None
+    store: Store, digest: str, application: Application | None, library: Program | None, tell: Tell | None
 ) -> tuple[bool, Started | None]:
+    if library:
+        store.offer(library.sha256)
     if application is None:
         return store.activate(digest), None
     return applications.activate(store, digest, application, tell or (lambda _line: None))

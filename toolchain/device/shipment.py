@@ -78,8 +78,10 @@ class Shipment:
             programs=(program.sha256,),
         )
 
-    def with_library(self, library: Program) -> Shipment:
-        """Add the library that applications are linked with."""
+    def with_library(self, library: Program | None) -> Shipment:
+        """Add the library that applications are linked with, if there is one."""
+        if library is None:
+            return self
         blobs = {**self.blobs, library.sha256: library.path}
         folders = {**self.folders, "libraries": (library.sha256, {library.path.name: library.sha256})}
         return dataclasses.replace(self, blobs=blobs, folders=folders)
