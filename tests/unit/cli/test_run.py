@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -14,6 +16,8 @@ from tests.support import bundles, nets
 from tests.support.commands import done, parsed, toolchain
 from toolchain import bundle as bundle_room
 from toolchain import tensors
+from toolchain.device import sampling
+from toolchain.errors import DeviceError
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,40 @@ def test_nothing_is_left_behind(device, tmp_path):
     after = {path for path in (device / "blobs").rglob("*") if path.is_file()} | set((device / "inputs").iterdir())
     assert after == before
     assert list((device / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(("fault", "code"), [(KeyboardInterrupt(), 130), (DeviceError("gone"), 4)])
+def test_a_run_that_breaks_off_keeps_the_earlier_outputs_and_leaves_nothing(device, tmp_path, monkeypatch, fault, code):
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 1, 8), np.float32))
+    words = ["run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz"]
+    done(*words)
+    before, kept = (tmp_path / "y.npz").read_bytes(), sorted((device / "inputs").iterdir())
+    calls, honest = [], sampling.runner.call
+
+    def breaks_off(*given, **more):
+        calls.append(1)
+        if len(calls) > 1:
+            raise fault
+        return honest(*given, **more)
+
+    monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 2)
+    monkeypatch.setattr(sampling.runner, "call", breaks_off)
+    assert toolchain(*words).code == code
+    assert (tmp_path / "y.npz").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npz", "y.npz"]
+    assert sorted((device / "inputs").iterdir()) == kept
+    monkeypatch.undo()
+    done(*words)
+
+
+def test_it_needs_no_compiler_and_no_reference(device, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 1, 8), np.float32))
+    words = ["run", "--root", str(device), "--input", str(tmp_path / "x.npz"), "-o", str(tmp_path / "y.npz")]
+    code = f"""import sys; from toolchain.cli import main; sys.argv = ["toolchain", *{words!r}]
+try: main()
+finally: print(sorted({{"tvm", "onnx", "onnxruntime"}} & set(sys.modules)))"""
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert seen.stdout.splitlines()[-1] == "[]"
 
 
 # --- many samples of a deploy ---
