@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files, state
@@ -19,7 +19,16 @@ from toolchain.errors import InputError
 from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Word, parsed, validated
 
 UnitName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_:.@-]*\.service$", max_length=255)]
-Command = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\S[^\x00-\x08\x0a-\x1f\x7f]*$", max_length=4096)]
+_LONGEST_COMMAND = 4096
+
+
+def _one_line(text: str) -> str:
+    if len(text) > _LONGEST_COMMAND or not text.strip() or not text.replace("\t", " ").isprintable():
+        raise ValueError(f"should be one line of shell, of at most {_LONGEST_COMMAND} printable characters")
+    return text
+
+
+Command = Annotated[str, AfterValidator(_one_line)]
 """One line of shell, run on the device."""
 
 

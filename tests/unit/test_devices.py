@@ -74,7 +74,10 @@ def test_devices(folder, text):
         (RUN + "unit = 'a.service'\nscope = 'sytem'", ["a.run.scope: 'sytem' should be 'user' or 'system' (did you"]),
         (RUN + "unit = 'a.service'\nwithin = 30", ["a.run.within: 30 should be a valid string"]),
         (RUN + "unit = 'a.service'\nwithin = '0s'", ["a.run.within: '0s' should match pattern"]),
-        (RUN + "unit = 'a.service'\nhealth = \"a\\nb\"", [r"a.run.health: 'a\nb' should match"]),
+        *(
+            (RUN + f"unit = 'a.service'\nhealth = \"{text}\"", ["a.run.health: should be one line of shell"])
+            for text in ("a\\nb", "", " ", "a\\u0000", "a \\u001b[2J", "a\\u009b2J", "a\\u2028b", "a" * 4097)
+        ),
         (RUN + "unit = 'a.service'\nrestart = 'x'", ["a.run: names either a unit of systemd or a restart command"]),
         (RUN + "health = 'x'", ["a.run: names either a unit of systemd or a restart command"]),
         (RUN + "restart = 'x'", ["a.run: has a restart command and no health command"]),
