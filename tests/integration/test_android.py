@@ -29,6 +29,7 @@ from toolchain.virtual import emulation
 TRIPLE = "aarch64-linux-android24"
 GNU = Path("/usr/aarch64-linux-gnu")
 BOARDS = ("android-arm64", "android-mali")
+ALL = (device_runtime.LIBRARY, *device_runtime.PROGRAMS)
 
 # What the NDK's headers say and GNU's do not, as far as TVM asks for it.
 BIONIC = """#pragma once
@@ -65,7 +66,7 @@ def programs(ndk):
     """The device programs, made by it; they come from the user's cache if they were built before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(cross.NDK_VARIABLE, str(ndk))
-        return {name: device_runtime.build(name, TRIPLE, "aarch64") for name in device_runtime.PROGRAMS}
+        return {name: device_runtime.build(name, TRIPLE, "aarch64") for name in ALL}
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +118,27 @@ def test_a_networks_library_has_androids_shape(bundles, name):
     assert json.loads((bundles[name] / "manifest.json").read_text())["glibc"] == ""
 
 
-@pytest.mark.parametrize("name", ["runner", "board_server"])
-def test_a_program_has_androids_shape(programs, name):
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_compiled_has_androids_shape(programs, name):
     shape = Shape.of(programs[name].path)
     assert (shape.machine, shape.pages, shape.relro, shape.bound_now) == ("EM_AARCH64", {16384}, True, True)
     assert not any(one.startswith(("libstdc++", "libc++")) for one in shape.needed)
+
+
+def test_the_library_has_no_number(programs, ndk, tmp_path, monkeypatch):
+    """An app's package takes libraries whose names end with `.so`, and finds them by these names."""
+    monkeypatch.setenv(cross.NDK_VARIABLE, str(ndk))
+    assert programs[device_runtime.LIBRARY].path.name == "libedge_model.so"
+    seen = toolchain("sdk", "--board", "android-arm64", "-o", tmp_path / "sdk")
+    assert seen.code == 0, seen.err
+    library = tmp_path / "sdk/lib/libedge_model.so"
+    with library.open("rb") as stream:
+        dynamic = ELFFile(stream).get_section_by_name(".dynamic")
+        assert [tag.soname for tag in dynamic.iter_tags("DT_SONAME")] == ["libedge_model.so"]
+
+
+@pytest.mark.parametrize("name", device_runtime.PROGRAMS)
+def test_a_program_says_what_it_is(programs, name):
     argv = ["qemu-aarch64-static", "-L", GNU, programs[name].path, "--version"]
     said = json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout)
     assert said["machine"] == "aarch64"
@@ -134,11 +151,10 @@ BY_HEADERS = {
     *("__fxstat64", "__lxstat64", "__xstat", "__xstat64", "fcntl64"),
 }
 BY_LIBCXX = {"aligned_alloc", "catclose", "catgets", "catopen", "fseeko64", "ftello64", "strtod_l", "strtof_l"}
-BY_TVM = {"pthread_setaffinity_np"}  # with Android, sched_setaffinity
 
 
-@pytest.mark.parametrize("name", ["runner", "board_server"])
-def test_a_program_asks_for_nothing_that_android_lacks(name):
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_compiled_asks_for_nothing_that_android_lacks(name):
     """Its sources call no function that Android 7 lacks, as far as the same sources tell with a GNU library.
 
     A name that is missing here belongs into the list, if bionic's libc.map.txt, libm.map.txt or libdl.map.txt
@@ -149,7 +165,7 @@ def test_a_program_asks_for_nothing_that_android_lacks(name):
         table = ELFFile(stream).get_section_by_name(".dynsym")
         asked = {one.name for one in table.iter_symbols() if one["st_shndx"] == "SHN_UNDEF" and one.name}
     known = set((DATA / "bionic-24.txt").read_text().split())
-    assert asked - known - BY_COMPILERS - BY_HEADERS - BY_LIBCXX - BY_TVM - {"__gmon_start__"} == set()
+    assert asked - known - BY_COMPILERS - BY_HEADERS - BY_LIBCXX - {"__gmon_start__"} == set()
 
 
 # --- what runs -------------------------------------------------------------------------------------------------------

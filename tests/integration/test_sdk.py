@@ -271,7 +271,7 @@ def test_an_application_on_a_virtual_board(virtual_boards, name, tmp_path):
     library = tmp_path / "sdk" / "lib" / "libedge_model.so.1"
     assert library.stat().st_size <= LARGEST[name]
     where = ["--board", name, "--host", virtual_boards.name(name), "--devices", virtual_boards.devices]
-    done("build", "squeezenet", "--board", name, "--toolchain", "host", "-o", tmp_path / "bundle")
+    done("build", "squeezenet_v1.1", "--board", name, "--toolchain", "host", "-o", tmp_path / "bundle")
     done("deploy", tmp_path / "bundle", *where, "--budget", 0, "--root", "~/sdk-test")
     words = [compiler, *WARNINGS, tmp_path / "sdk/example/top5.c", *flags(tmp_path / "sdk", "--cflags", "--libs")]
     subprocess.run([*words, "-o", tmp_path / "top5"], check=True)

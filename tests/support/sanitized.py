@@ -27,7 +27,7 @@ def built(folder: Path) -> Path:
     """Compile the library with this machine's compiler."""
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
     definitions = {
-        **programs._definitions(),
+        **programs._definitions("x86_64-linux-gnu"),
         "CMAKE_CXX_COMPILER": "g++",
         "CMAKE_BUILD_TYPE": "RelWithDebInfo",
         "CMAKE_CXX_FLAGS_RELWITHDEBINFO": "-O1 -g",

@@ -257,7 +257,7 @@ def _build_into(compiler: Compiler, place: _Place, machine: str, tell: Tell | No
         for left in (staged, work / "damaged"):  # by the build of another one
             shutil.rmtree(left, ignore_errors=True)
         with compiling.watched(place.workplace, place.name, tell):
-            compiling.run(compiler, _SOURCES, place.name, work, _definitions())
+            compiling.run(compiler, _SOURCES, place.name, work, _definitions(place.triple))
         digests = {path.name: files.sha256_file(path) for path in staged.iterdir()}
         (name,) = [name for name in digests if not name.endswith(".o")]  # beside the library lies an object
         record = {"name": name, "files": digests, "versions": versions()}
@@ -285,8 +285,8 @@ def _put(staged: Path, folder: Path, work: Path) -> None:
                 staged.replace(folder)
 
 
-def _definitions() -> dict[str, str]:
-    """Say what the sources want to know of what they are made of."""
+def _definitions(triple: str) -> dict[str, str]:
+    """Say what the sources want to know of what they are made of, and for."""
     made_of = versions()
     return {
         "DEVICE_VERSION": made_of["device"],
@@ -294,4 +294,5 @@ def _definitions() -> dict[str, str]:
         "TVM_VERSION": made_of["tvm"],
         "TVM_FFI_ROOT": str(resources.package_folder("tvm_ffi")),
         "TVM_FFI_VERSION": made_of["tvm_ffi"],
+        "FOR_ANDROID": "ON" if is_android(triple) else "OFF",
     }
