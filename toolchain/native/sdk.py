@@ -5,7 +5,7 @@ include/edge_model.h                C99, and C++
 lib/libedge_model.so.1, .so, .a     for the board's machine
 lib/pkgconfig, lib/cmake            for pkg-config, and for CMake's find_package(EdgeModel)
 python/edge_model.py                the same by ctypes, with numpy
-example/                            an application in C and one in C++
+example/                            an application in C, a service in C++, its unit of systemd
 licences/                           of all that is linked in
 sdk.json                            what it was made of, and the digest of each file
 ```
@@ -37,6 +37,7 @@ _WHAT = "an SDK"
 _OBJECT = "edge_model.o"
 _PARTS = resources.RUNTIME / "sdk"
 _HEADER = resources.RUNTIME / "library" / "edge_model.h"
+_UNIT = resources.PACKAGE / "device" / "application" / "edge-application.service"
 _FEW_NAMES = 5
 
 
@@ -129,6 +130,7 @@ def _texts() -> Iterator[tuple[Path, str]]:
         yield path, f"lib/cmake/EdgeModel/{path.name}"
     for path in sorted((_PARTS / "example").iterdir()):
         yield path, f"example/{path.name}"
+    yield _UNIT, f"example/{_UNIT.name}"
     for name, path in _licences().items():
         yield path, f"licences/{name}"
 

@@ -1,6 +1,5 @@
 // runner: runs and times the model of one release on the device it is started on. See options.cc
 // for its usage.
-#include <sched.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include "../model/files.h"
 #include "../model/manifest.h"
 #include "../model/stage.h"
+#include "../threads/pool.h"
 #include "compare.h"
 #include "crash.h"
 #include "options.h"
@@ -27,14 +27,6 @@ namespace {
 TimingPlan PlanFrom(const Options& options) {
   return {options.warmup_runs, options.min_runs, options.max_runs, options.budget_ms,
           options.progress};
-}
-
-// Leaves this thread and those that it starts to the chosen CPUs, which may be a few fast ones.
-void StayOn(const std::vector<int>& cpus) {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  for (int cpu : cpus) CPU_SET(cpu, &mask);
-  sched_setaffinity(0, sizeof(mask), &mask);
 }
 
 edge_model* Open(const Options& options) {
@@ -63,7 +55,7 @@ void RunRelease(const Options& options) {
   edge::CheckWritable(options.outputs);
   edge::CheckWritable(options.report);
   const std::vector<int> cpus = edge::ChooseCpus(options.threads);
-  StayOn(cpus);
+  edge::StayOn(cpus);  // which may be a few fast ones
 
   Report report;
   report.threads = static_cast<int>(cpus.size());

@@ -94,7 +94,6 @@ Bytes Receive(int socket, SessionState* state, int64_t size) {
 }
 
 void Serve(int socket, const std::string& folder, SessionState* state) {
-  OfferEveryCpu();
   RegisterFunctions(folder);
   const Function send = Function::FromTyped([socket, state](Bytes bytes) {
     return Send(socket, state, bytes.data(), bytes.size());
@@ -111,8 +110,7 @@ void ServeAndExit(pid_t server, int socket, const std::string& folder, SessionSt
   try {
     Isolate(server, socket, folder);
     Serve(socket, folder, state);
-    // Without destructors: those of a model's library may crash, and TVM's pool waits for its
-    // threads.
+    // Without destructors: those of a model's library may crash.
     _exit(0);
   } catch (const tvm::ffi::Error& error) {
     Log("session failed: " + error.kind() + ": " + Printable(error.message()));

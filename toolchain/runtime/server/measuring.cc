@@ -198,13 +198,9 @@ int UseThreads(int64_t threads) {
   options.threads = static_cast<int>(cpus.size());
   options.cpus = std::move(cpus);
   options.pinned = true;
+  edge::StayOn(options.cpus);
   edge::ThreadPool::SetOwn(options);
   return options.threads;
-}
-
-void OfferEveryCpu() {
-  const std::string count = std::to_string(SessionCpus().size());
-  if (getenv("OMP_NUM_THREADS") == nullptr) setenv("TVM_NUM_THREADS", count.c_str(), 0);
 }
 
 }  // namespace board_server

@@ -23,24 +23,19 @@ double Canary(int64_t milliseconds);
 // Bytes that `PassThroughCaches` reads from now on; 0: none. Throws ValueError.
 void SetPassingBytes(int64_t bytes);
 
-// Reads that many bytes, each thread of TVM's pool its share of them: the caches then hold as
+// Reads that many bytes, each thread of the kernels its share of them: the caches then hold as
 // little of a kernel's weights as they do in a network, where the weights of all other layers are
 // read between two runs of it. For time evaluators, before each sample.
 void PassThroughCaches();
 
-// The CPUs that this process may use, the fastest first, as they were at the first call: TVM's pool
+// The CPUs that this process may use, the fastest first, as they were at the first call: UseThreads
 // ties this thread to some of them.
 const std::vector<int>& SessionCpus();
 
-// Gives TVM's thread pool so many of these CPUs, one thread on each, as `runner --threads` does; 0:
-// all. Returns how many threads kernels have from now on: the first call of a session decides how
-// many there can be. Throws ValueError.
+// Gives kernels so many of these CPUs, one thread on each, as `runner --threads` does; 0: all.
+// Returns how many threads kernels have from now on; before the first call there is one for each
+// CPU, or as many as $TVM_NUM_THREADS says. Throws ValueError.
 int UseThreads(int64_t threads);
-
-// To be called before TVM's pool is first used: it then has a thread for each of these CPUs, where
-// TVM would leave out half of them on x86. Who starts the server may choose otherwise by
-// TVM_NUM_THREADS or OMP_NUM_THREADS.
-void OfferEveryCpu();
 
 }  // namespace board_server
 

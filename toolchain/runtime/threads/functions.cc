@@ -40,6 +40,7 @@ void ConfigureThreads(tvm::ffi::PackedArgs args, tvm::ffi::Any*) {
     options.threads = static_cast<int>(options.cpus.size());
   }
   if (options.threads == 0) options.threads = ThreadPool::UsualSize();
+  if (!options.cpus.empty()) StayOn(options.cpus);
   ThreadPool::SetOwn(options);
 }
 

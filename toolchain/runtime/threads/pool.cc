@@ -62,14 +62,6 @@ class NoSignals {
   sigset_t before_;
 };
 
-// A CPU that went away meanwhile leaves the thread where the system puts it.
-void StayOn(const std::vector<int>& cpus) {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  for (int cpu : cpus) CPU_SET(cpu, &mask);
-  sched_setaffinity(0, sizeof(mask), &mask);
-}
-
 std::vector<int> PlaceOf(size_t worker, const PoolOptions& options) {
   return options.pinned && worker < options.cpus.size() ? std::vector<int>{options.cpus[worker]}
                                                         : options.cpus;
@@ -196,6 +188,13 @@ ThreadPool& ThreadPool::Current() {
 void ThreadPool::SetOwn(const PoolOptions& options) {
   own.reset();  // before the new one, which may be for the same CPUs
   own = std::make_unique<ThreadPool>(options);
+}
+
+void StayOn(const std::vector<int>& cpus) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (int cpu : cpus) CPU_SET(cpu, &mask);
+  sched_setaffinity(0, sizeof(mask), &mask);
 }
 
 UsePool::UsePool(ThreadPool* pool) : before_(used) { used = pool; }

@@ -81,6 +81,10 @@ class ThreadPool {
   std::atomic<bool> ended_{false};
 };
 
+// Leaves this thread, and those that it starts from now on, to some CPUs. One that went away leaves
+// it where the system puts it.
+void StayOn(const std::vector<int>& cpus);
+
 // Has this thread's kernels use a pool for the time of a scope.
 class UsePool {
  public:
