@@ -14,11 +14,13 @@ from pathlib import Path
 import cmake
 import numpy as np
 import pytest
+from onnx import helper
 
+from tests.support import nets, opencl
 from tests.support.commands import done, parsed, toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
-from toolchain import board, bundle
+from toolchain import board, bundle, tensors
 from toolchain.native import sdk as sdks
 from toolchain.shell import SshOptions, open_shell
 
@@ -181,6 +183,53 @@ except edge_model.EdgeError as fault:
     assert seen.stdout.splitlines()[-1] == "2 the model is closed"
     assert len(seen.stdout.splitlines()) == 4
     np.testing.assert_allclose(np.load(place / "found.npy"), wanted, rtol=1e-4, atol=1e-6)
+
+
+COMPARE = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+given = dict(np.load(sys.argv[3]))
+with edge_model.Model(sys.argv[2]) as first, edge_model.Model(sys.argv[2], threads=2) as second:
+    for model in (first, second, first):
+        np.savez(sys.argv[4], **model.run(given))
+"""
+
+
+def convolution(folder: Path) -> str:
+    """Return a quantized network of a layer that VTA computes, between two that it does not."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(shape).astype(np.float32) / 8 for shape in ((16, 3, 3, 3), (16, 16, 3, 3))]
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "second"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    ends = [nets.value("x", (1, 3, 16, 16))], [nets.value("y", (1, 16, 16, 16))]
+    path = nets.save(nets.model(nodes, *ends, dict(zip(("first", "second"), weights, strict=True))), folder)
+    done("quantize", path, "--calibration", "random", "-o", folder / "quantized.onnx")
+    return str(folder / "quantized.onnx")
+
+
+@pytest.mark.parametrize(("name", "limit"), [("opencl-local", 1e-3), ("vta-sim", 5e-2)])
+def test_releases_for_accelerators(sdk, name, limit, tmp_path, monkeypatch):
+    """Two models at once, and one after the other, on one device."""
+    if name == "opencl-local":
+        opencl.require_opencl()
+    monkeypatch.setenv("EDGE_OPENCL_CACHE", str(tmp_path / "cache"))
+    source = "mlp" if name == "opencl-local" else convolution(tmp_path)
+    done("build", source, "--board", name, "-o", tmp_path / "bundle")
+    made = bundle.load(tmp_path / "bundle")
+    assert (made.manifest.modelled is not None) == (name == "vta-sim")
+    reference = bundle.Reference.read(made.reference)
+    np.savez(tmp_path / "given.npz", **reference.inputs)
+    files = [tmp_path / "bundle", tmp_path / "given.npz", tmp_path / "found.npz"]
+    seen = ran(sys.executable, "-c", COMPARE, sdk / "python", *files)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    found = dict(np.load(tmp_path / "found.npz"))
+    assert tensors.compare(found, reference.outputs, limit).ok
 
 
 # --- releases that change ------------------------------------------------------------------------------------------
