@@ -277,8 +277,8 @@ const char* edge_error(void) { return edge::last_error.c_str(); }
 
 int edge_open(const char* release, const edge_options* options, edge_model** model) {
   if (model != nullptr) *model = nullptr;
-  edge::EnterStage(edge::kExitUsage, "opening a release", "");
   return Guarded([&] {
+    edge::EnterStage(edge::kExitUsage, "opening a release", "");
     Require(model != nullptr, "there is no place for the model");
     *model = new edge_model{{release, edge::Taken(options)}};
   });
@@ -299,7 +299,11 @@ int edge_release_of(const edge_model* model, edge_release* release) {
   });
 }
 
-int edge_changed(const edge_model* model) { return model != nullptr && model->opened.Changed(); }
+int edge_changed(const edge_model* model) {
+  bool changed = false;
+  Guarded([&] { changed = model != nullptr && model->opened.Changed(); });
+  return changed ? 1 : 0;
+}
 
 int32_t edge_inputs(const edge_model* model) {
   return model == nullptr ? 0 : static_cast<int32_t>(model->opened.manifest().inputs.size());
