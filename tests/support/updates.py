@@ -45,7 +45,8 @@ class Device:
 
     def start(self, script: Path, *words: object, **how: object) -> subprocess.Popen[str]:
         """Start to apply an update."""
-        argv = [*self.shell, str(script), *map(str, words)]
+        # Who runs the tests in the background has signals ignored for all that they start.
+        argv = ["/usr/bin/env", "--default-signal", *self.shell, str(script), *map(str, words)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(argv, env=self.environment, text=True, **{**pipes, **how})
 
