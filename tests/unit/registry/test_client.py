@@ -18,9 +18,8 @@ BASIC = f"Basic {base64.b64encode(b'ann:secret').decode()}"
 
 
 @pytest.fixture(autouse=True)
-def _no_login_and_no_patience(monkeypatch, tmp_path):
+def _no_login(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
 
 
 def get(server, access=None, path="/v2/x", **how):

@@ -7,33 +7,17 @@ import shutil
 
 import pytest
 
-from tests.support.registries import Answer, Shelf, told
+from tests.support.registries import Answer
 from toolchain import files
 from toolchain.bundle import oci
 from toolchain.errors import InputError, RegistryError, VerificationError
-from toolchain.registry import Access, client, parse
+from toolchain.registry import Access, parse
 from toolchain.registry.client import Client
 from toolchain.registry.repository import Repository
 
 CONTENT = bytes(range(256)) * 4096
 DIGEST = f"sha256:{files.sha256_bytes(CONTENT)}"
 WANTED = oci.Descriptor(DIGEST, len(CONTENT), "text/plain")
-
-
-@pytest.fixture(autouse=True)
-def _no_patience(monkeypatch):
-    monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
-
-
-@pytest.fixture
-def shelf():
-    return Shelf()
-
-
-@pytest.fixture
-def server(shelf):
-    with told(shelf) as found:
-        yield found
 
 
 @pytest.fixture

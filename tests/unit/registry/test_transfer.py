@@ -7,28 +7,12 @@ import shutil
 
 import pytest
 
-from tests.support.registries import Answer, Shelf, told
+from tests.support.registries import Answer
 from toolchain import bundle, files
 from toolchain.bundle import oci
 from toolchain.errors import InputError, RegistryError, VerificationError
 from toolchain.progress import Step
-from toolchain.registry import Access, client, parse, pull, push
-
-
-@pytest.fixture(autouse=True)
-def _no_patience(monkeypatch):
-    monkeypatch.setattr(client, "_BACKOFF_S", 0.001)
-
-
-@pytest.fixture
-def shelf():
-    return Shelf()
-
-
-@pytest.fixture
-def server(shelf):
-    with told(shelf) as found:
-        yield found
+from toolchain.registry import Access, parse, pull, push
 
 
 @pytest.fixture
