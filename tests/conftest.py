@@ -125,6 +125,14 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def tiny_for_ssh(tiny, tmp_path_factory):
+    """The same for the board type of a PC that is reached over SSH, which this machine plays in tests."""
+    from tests.support import bundles
+
+    return bundles.variant(tiny, tmp_path_factory.mktemp("for-ssh") / "bundle", {}, board="x86_64")
+
+
+@pytest.fixture(scope="session")
 def bulky(tmp_path_factory):
     """Two bundles that differ in 4 MiB of weights, so that their uploads take a moment."""
     from tests.support import bundles

@@ -124,10 +124,10 @@ def test_the_first_release_ever_leaves_nothing_running(place, manager, tmp_path)
     assert manager.ctl("is-active", UNIT).stdout == "inactive\n"
 
 
-def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, tiny, program):
+def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, tiny_for_ssh, program):
     """Over a real SSH server: deploy, status, a release on which it is not well, releases, rollback."""
-    other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
-    bad = bundles.reweighted(tiny, tmp_path / "bad", seed=4)
+    other = bundles.reweighted(tiny_for_ssh, tmp_path / "other", seed=3)
+    bad = bundles.reweighted(tiny_for_ssh, tmp_path / "bad", seed=4)
     health = f"{place.health} && ! grep -q {bad.digest} {place.folder}/running"
     with sshd.running(tmp_path / "sshd", options=f"SetEnv XDG_RUNTIME_DIR={manager.runtime}") as server:
         lab = tmp_path / "lab.toml"
@@ -136,7 +136,7 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
             f'[desk.run]\nunit = "{UNIT}"\nhealth = "{health}"\nwithin = "5s"\n'
         )
         device = ["--board", "x86_64", "--host", "desk", "--devices", lab]
-        deploy_client.plain_deploy(tiny, program, place.root)
+        deploy_client.plain_deploy(tiny_for_ssh, program, place.root)
         seen = toolchain("deploy", other.folder, *device, "--budget", 0, "--json", "-")
         assert seen.code == 0, seen.err
         started = json.loads(seen.out)["application"]
@@ -157,7 +157,7 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         seen = toolchain("rollback", *device)
         assert seen.code == 0, seen.err
         assert f"{UNIT} is well on it" in seen.out
-        assert place.running()[1] == tiny.digest
+        assert place.running()[1] == tiny_for_ssh.digest
 
 
 @pytest.mark.parametrize("tools", [userlands.toybox, userlands.busybox], ids=["toybox", "busybox"])

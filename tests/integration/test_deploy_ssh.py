@@ -35,7 +35,7 @@ def report(*words):
 
 
 def test_only_what_is_missing_travels(device, bulky, tmp_path):
-    old, new = bulky
+    old, new = (bundles.variant(made, tmp_path / made.digest, {}, board="x86_64") for made in bulky)
     first = report("deploy", old.folder, *device, "--budget", 0)
     assert first["outputs"]["ok"] is True
     assert first["transfer"]["blobs_skipped"] == 0
@@ -62,19 +62,20 @@ def test_a_deploy_talks_to_its_device_and_to_nobody_else(device, server, tmp_pat
     assert tracing.peers(calls) == {("127.0.0.1", server.port)}
 
 
-def test_the_commands_of_a_day(device, tiny, bulky, tmp_path):
-    for made in (tiny, bulky[0]):
+def test_the_commands_of_a_day(device, tiny_for_ssh, bulky, tmp_path):
+    bigger = bundles.variant(bulky[0], tmp_path / "bigger", {}, board="x86_64")
+    for made in (tiny_for_ssh, bigger):
         report("deploy", made.folder, *device, "--budget", 0)
     assert toolchain("status", *device).code == 0
-    assert report("bench", *device, "--budget", 0.05)["bundle_digest"] == f"sha256:{bulky[0].digest}"
+    assert report("bench", *device, "--budget", 0.05)["bundle_digest"] == f"sha256:{bigger.digest}"
     assert toolchain("rollback", *device).code == 0
-    assert bundles.whole_release(tmp_path / "device") == tiny.digest
+    assert bundles.whole_release(tmp_path / "device") == tiny_for_ssh.digest
 
 
-def test_old_releases_go_and_take_their_blobs(device, tiny, tmp_path):
+def test_old_releases_go_and_take_their_blobs(device, tiny_for_ssh, tmp_path):
     digests = []
     for seed in range(5):
-        made = bundles.reweighted(tiny, tmp_path / f"bundle-{seed}", seed=seed)
+        made = bundles.reweighted(tiny_for_ssh, tmp_path / f"bundle-{seed}", seed=seed)
         report("deploy", made.folder, *device, "--budget", 0)
         digests.append(made.digest)
     kept = sorted(path.name for path in (tmp_path / "device" / "releases").iterdir())
@@ -83,17 +84,20 @@ def test_old_releases_go_and_take_their_blobs(device, tiny, tmp_path):
     assert linked == []
 
 
-def test_a_device_by_name(server, tiny, tmp_path, monkeypatch):
+def test_a_device_by_name(server, tiny_for_ssh, tmp_path, monkeypatch):
     lab = tmp_path / "devices.toml"
     lab.write_text(f'[devices.bench-1]\nboard = "x86_64"\nhost = "{server.host}"\nroot = "{tmp_path}/device"\n')
     keys = ["-i", server.key_file, "--known-hosts", server.known_hosts, "--devices", lab]
-    assert toolchain("deploy", tiny.folder, "--board", "x86_64", "--host", "bench-1", *keys, "--budget", 0).code == 0
+    assert (
+        toolchain("deploy", tiny_for_ssh.folder, "--board", "x86_64", "--host", "bench-1", *keys, "--budget", 0).code
+        == 0
+    )
     monkeypatch.setenv("TOOLCHAIN_DEVICES", str(lab))
     assert toolchain("status", "--board", "x86_64", *keys[:4]).code == 0
-    assert bundles.whole_release(tmp_path / "device") == tiny.digest
+    assert bundles.whole_release(tmp_path / "device") == tiny_for_ssh.digest
 
 
-def test_a_device_reached_through_another(server, tiny, tmp_path):
+def test_a_device_reached_through_another(server, tiny_for_ssh, tmp_path):
     with sshd.running(tmp_path / "behind") as behind:
         known = tmp_path / "known"
         known.write_text(server.known_hosts.read_text() + behind.known_hosts.read_text())
@@ -104,14 +108,16 @@ def test_a_device_reached_through_another(server, tiny, tmp_path):
             f"  IdentityFile {server.key_file}\nHost *\n  User {server.user}\n  UserKnownHostsFile {known}\n"
         )
         words = ["--board", "x86_64", "--host", "hidden", "--ssh-config", config, "--root", tmp_path / "device"]
-        assert report("deploy", tiny.folder, *words, "--budget", 0)["outputs"]["ok"] is True
+        assert report("deploy", tiny_for_ssh.folder, *words, "--budget", 0)["outputs"]["ok"] is True
 
 
-def test_times_of_an_emulator_are_marked(server, tiny, tmp_path):
+def test_times_of_an_emulator_are_marked(server, tiny_for_ssh, tmp_path):
     lab = tmp_path / "devices.toml"
     lab.write_text(f'[a]\nboard = "x86_64"\nhost = "{server.host}"\nroot = "{tmp_path}/device"\nemulated = true\n')
     keys = ["-i", server.key_file, "--known-hosts", server.known_hosts, "--devices", lab]
-    seen = toolchain("deploy", tiny.folder, "--board", "x86_64", *keys, "--budget", 0, "--json", tmp_path / "r.json")
+    seen = toolchain(
+        "deploy", tiny_for_ssh.folder, "--board", "x86_64", *keys, "--budget", 0, "--json", tmp_path / "r.json"
+    )
     assert json.loads((tmp_path / "r.json").read_text())["emulated"] is True
     latency = next(line for line in seen.out.splitlines() if line.startswith("latency"))
     assert "emulated" in latency

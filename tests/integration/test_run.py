@@ -27,11 +27,11 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def device(server, tiny, tmp_path):
+def device(server, tiny_for_ssh, tmp_path):
     """What every command for a device that has a release begins with."""
     words = ["--board", "x86_64", "--host", server.host, "-i", server.key_file, "--known-hosts", server.known_hosts]
     words += ["--root", tmp_path / "device"]
-    done("deploy", tiny.folder, *words, "--budget", 0)
+    done("deploy", tiny_for_ssh.folder, *words, "--budget", 0)
     return words
 
 
@@ -41,16 +41,16 @@ def expected(made):
     return np.maximum(X @ product + offset, 0)
 
 
-def test_over_ssh(device, tiny, tmp_path, monkeypatch):
+def test_over_ssh(device, tiny_for_ssh, tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 2)
     np.savez(tmp_path / "x.npz", x=X)
     found = parsed("run", *device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
     assert (found["samples"], found["pieces"]) == (3, 2)
-    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(tiny), rtol=1e-4, atol=1e-5)
-    assert bundles.whole_release(tmp_path / "device") == tiny.digest
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(tiny_for_ssh), rtol=1e-4, atol=1e-5)
+    assert bundles.whole_release(tmp_path / "device") == tiny_for_ssh.digest
 
 
-def test_by_hand(device, server, tiny, tmp_path):
+def test_by_hand(device, server, tiny_for_ssh, tmp_path):
     """The lines of the page, with folders of this test's: Python on this machine, and the rest on the device."""
     page = (ROOT / "docs/device.md").read_text(encoding="utf-8").partition("### By hand")[2].partition("\n## ")[0]
     python, shell = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "sh"))
@@ -59,7 +59,9 @@ def test_by_hand(device, server, tiny, tmp_path):
     subprocess.run([sys.executable, "-c", written], cwd=tmp_path, check=True)
     script = shell.replace("~/.local/share/edge-toolchain", str(tmp_path / "device")).replace("~/", f"{tmp_path}/")
     subprocess.run(["ssh", "-F", server.config, "board", script], check=True)
-    np.testing.assert_allclose(tensors.load(tmp_path / "out.safetensors")["y"], expected(tiny), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        tensors.load(tmp_path / "out.safetensors")["y"], expected(tiny_for_ssh), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_on_an_emulated_board(virtual_boards, tmp_path):

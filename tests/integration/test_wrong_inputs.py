@@ -188,7 +188,7 @@ COMMAND = Path(sys.executable).with_name("toolchain")
 # As the case of the campaign; here {cold} is a cache that holds nothing, and the variables are those of the process.
 COLD = {"TOOLCHAIN_CACHE": "{cold}"}
 PROCESSES = [
-    ("deploy {w}/elsewhere --root {w}/device", COLD, 5, "the bundle is for riscv64, and board local is"),
+    ("deploy {w}/elsewhere --root {w}/device", COLD, 5, "was built for another board that is called local"),
     ("deploy {w}/good.tar --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
     ("deploy mlp --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
     ("deploy mlp --board x86_64 --host me@127.0.0.1:1", COLD, 4, "cannot be reached"),
@@ -283,8 +283,8 @@ def server(tmp_path_factory):
         yield running
 
 
-def over_ssh(server, tiny, *more, host=None, key=True, known=True):
-    words = ["deploy", tiny.folder, "--board", "x86_64", "--host", host or server.host, "--budget", 0]
+def over_ssh(server, tiny_for_ssh, *more, host=None, key=True, known=True):
+    words = ["deploy", tiny_for_ssh.folder, "--board", "x86_64", "--host", host or server.host, "--budget", 0]
     words += ["-i", server.key_file] if key else []
     words += ["--known-hosts", server.known_hosts] if known else []
     return toolchain(*words, *more)
@@ -298,55 +298,55 @@ def bare_home(tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
-def test_an_unknown_host_key_is_refused_with_its_fingerprint(server, tiny, bare_home, tmp_path):
+def test_an_unknown_host_key_is_refused_with_its_fingerprint(server, tiny_for_ssh, bare_home, tmp_path):
     (tmp_path / "none").touch()
-    seen = over_ssh(server, tiny, "--known-hosts", tmp_path / "none", known=False)
+    seen = over_ssh(server, tiny_for_ssh, "--known-hosts", tmp_path / "none", known=False)
     shown = subprocess.run(["ssh-keygen", "-lf", server.host_key], capture_output=True, text=True, check=True)
     assert seen.code == 5
     assert shown.stdout.split()[1] in seen.err
     assert f"ssh-keyscan -p {server.port}" in seen.err
 
 
-def test_the_command_of_the_hint_makes_the_key_trusted(server, tiny, bare_home, tmp_path):
+def test_the_command_of_the_hint_makes_the_key_trusted(server, tiny_for_ssh, bare_home, tmp_path):
     trusted = tmp_path / "trusted"
     trusted.touch()
     words = ("--known-hosts", trusted, "--root", tmp_path / "device")
-    hint = over_ssh(server, tiny, *words, known=False).err.splitlines()[-1]
+    hint = over_ssh(server, tiny_for_ssh, *words, known=False).err.splitlines()[-1]
     subprocess.run(["sh", "-c", hint], check=True, capture_output=True)
-    assert over_ssh(server, tiny, *words, known=False).code == 0
+    assert over_ssh(server, tiny_for_ssh, *words, known=False).code == 0
 
 
-def test_a_changed_host_key_is_refused(server, tiny, tmp_path):
+def test_a_changed_host_key_is_refused(server, tiny_for_ssh, tmp_path):
     other = sshd.keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
     known = tmp_path / "known"
     known.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
-    seen = over_ssh(server, tiny, "--known-hosts", known, known=False)
+    seen = over_ssh(server, tiny_for_ssh, "--known-hosts", known, known=False)
     assert seen.code == 5
     assert re.search(rf"not the key known for it[\s\S]*{known}:1[\s\S]*ssh-keygen -f .* -R", seen.err), seen.err
 
 
-def test_a_wrong_key_is_refused(server, tiny, bare_home, tmp_path):
-    seen = over_ssh(server, tiny, "-i", sshd.keygen(tmp_path / "stranger"), key=False)
+def test_a_wrong_key_is_refused(server, tiny_for_ssh, bare_home, tmp_path):
+    seen = over_ssh(server, tiny_for_ssh, "-i", sshd.keygen(tmp_path / "stranger"), key=False)
     assert seen.code == 4
     assert re.search(r"lets nobody in[\s\S]*stranger: refused", seen.err), seen.err
 
 
-def test_a_wrong_password_is_refused_and_not_shown(server, tiny, bare_home, monkeypatch):
+def test_a_wrong_password_is_refused_and_not_shown(server, tiny_for_ssh, bare_home, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_SSH_PASSWORD", "not-the-pass-word")
-    seen = over_ssh(server, tiny, key=False)
+    seen = over_ssh(server, tiny_for_ssh, key=False)
     assert seen.code == 4
     assert re.search(r"lets nobody in", seen.err), seen.err
     assert "not-the-pass-word" not in seen.err + seen.out
 
 
-def test_a_closed_port_is_named(server, tiny):
-    seen = over_ssh(server, tiny, host=f"{server.user}@127.0.0.1:{sshd.free_port()}")
+def test_a_closed_port_is_named(server, tiny_for_ssh):
+    seen = over_ssh(server, tiny_for_ssh, host=f"{server.user}@127.0.0.1:{sshd.free_port()}")
     assert seen.code == 4
     assert "cannot be reached" in seen.err
 
 
-def test_a_root_that_cannot_be_made_is_named(server, tiny):
-    seen = over_ssh(server, tiny, "--root", "/proc/nowhere")
+def test_a_root_that_cannot_be_made_is_named(server, tiny_for_ssh):
+    seen = over_ssh(server, tiny_for_ssh, "--root", "/proc/nowhere")
     assert seen.code == 4
     assert re.search(r"no usable store[\s\S]*/proc/nowhere[\s\S]*--root", seen.err), seen.err
 

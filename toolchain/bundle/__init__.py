@@ -1,5 +1,6 @@
 """Bundles: a compiled network with all that a board needs to run it; read, checked, and packed into one file."""
 
+from toolchain.bundle.fit import check_board
 from toolchain.bundle.folder import Bundle, Reference, check_target, load, records, replacing
 from toolchain.bundle.manifest import (
     GRAPH,
@@ -34,6 +35,7 @@ __all__ = [
     "Modelled",
     "Reference",
     "Tuned",
+    "check_board",
     "check_package_target",
     "check_target",
     "load",

@@ -95,6 +95,7 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         made = bundle.opened(source, Path(scratch) / "bundle")
         kind = board.load(made.manifest.board).resolved()
+        bundle.check_board(made.manifest, kind)
         device = asked.device(kind)
         if device and device.root:
             kind = dataclasses.replace(kind, root=device.root)

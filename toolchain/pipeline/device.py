@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolchain.board import Board
-from toolchain.bundle import Bundle
+from toolchain.bundle import Bundle, check_board
 from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import Tell
 from toolchain.device import bench, deploy
@@ -132,7 +132,12 @@ class DeviceStages:
         lab: Lab,
         settings: Settings,
     ) -> Report:
-        """Deploy a bundle, check its outputs on the device, and measure it there."""
+        """Deploy a bundle, check its outputs on the device, and measure it there.
+
+        Raises:
+            VerificationError: It was built for another board; and as `deploy.deploy`.
+        """
+        check_board(made.manifest, self.board)
         labels = _labels(settings, made.manifest)
         self.tell(stage(f"deploying {made.manifest.name} to {lab.shell.name}"))
         done = deploy.deploy(
@@ -171,9 +176,14 @@ class DeviceStages:
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
-        """Measure the release that a device runs."""
+        """Measure the release that a device runs.
+
+        Raises:
+            VerificationError: It was built for another board, whose name the report would not say.
+        """
         lab.store.settle(Owner.here("bench"))
         found = bench.current(lab.store, lab.shell.name)
+        check_board(found.manifest, self.board)
         labels = _labels(settings, found.manifest)
         fed = inputs.make(given, found.manifest.inputs)
         measured = self._measure(lab, self.runner(), fed, settings)

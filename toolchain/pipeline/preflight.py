@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolchain import board as boards
-from toolchain import files, pipeline
+from toolchain import bundle, files, pipeline
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -278,13 +278,7 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
 
 def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
     made, _given = job.obtain(folder)
-    board = job.request.board
-    if made.manifest.machine != board.machine:
-        raise VerificationError(
-            f"the bundle is for {made.manifest.machine}, and board {board.name} is {board.machine}",
-            details=f"it was built for board {made.manifest.board}",
-            hint=f"toolchain build {made.manifest.model.get('origin', 'MODEL')} --board {board.name}",
-        )
+    bundle.check_board(made.manifest, job.request.board)
     return made
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import arrays, tensors
+from toolchain.bundle import check_board
 from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import Tell
 from toolchain.device import bench, deploy, sampling
@@ -160,10 +161,11 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     Raises:
         InputError: The inputs do not fit the release, or the file cannot be written.
         DeviceError: Nothing was deployed there; the device is busy, full or lost; the model does not run on it.
-        VerificationError: The device does not fit its release, or its outputs are not what the release says.
+        VerificationError: The device or the board type does not fit the release, or the outputs are not what it says.
     """
     lab.store.settle(Owner.here("run"))
     found = bench.current(lab.store, lab.shell.name)
+    check_board(found.manifest, stages.board)
     given = wanted.series(found.manifest)
     labels = inputs.read_labels(wanted.labels, found.manifest.outputs[0].elements) if wanted.labels else []
     threads = wanted.threads or stages.board.threads

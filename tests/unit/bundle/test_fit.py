@@ -1,0 +1,35 @@
+"""A bundle is deployed as the board that it was built for, and as no other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from toolchain import board as boards
+from toolchain import bundle
+from toolchain.errors import VerificationError
+
+
+def test_a_bundle_fits_the_board_that_it_was_built_for(tiny, native):
+    bundle.check_board(tiny.manifest, native)
+
+
+@pytest.mark.parametrize(("built", "deployed"), [("rk3399-cpu", "rpi4"), ("x86_64", "opencl-local")])
+def test_another_board_of_the_same_machine_is_refused(tiny, built, deployed):
+    theirs, ours = (boards.load(name).resolved() for name in (built, deployed))
+    manifest = dataclasses.replace(tiny.manifest, board=built, machine=theirs.machine, triple=theirs.triple)
+    with pytest.raises(VerificationError, match=f"for board {built}, and this is board {deployed}") as caught:
+        bundle.check_board(manifest, ours)
+    assert f"--board {built}" in caught.value.hint
+    assert f"--board {deployed}`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "change", [{"machine": "riscv64"}, {"triple": "riscv64-linux-gnu"}, {"target": {"kind": "opencl"}}, {"target": {}}]
+)
+def test_another_board_of_the_same_name_is_refused(tiny, native, change):
+    manifest = dataclasses.replace(tiny.manifest, **change)
+    with pytest.raises(VerificationError, match="another board that is called local") as caught:
+        bundle.check_board(manifest, native)
+    assert "toolchain build" in caught.value.hint

@@ -1,0 +1,43 @@
+"""Whether a bundle is one for a board: what was built for another is refused, however alike the machines are."""
+
+from __future__ import annotations
+
+from toolchain.board import Board
+from toolchain.bundle.manifest import Manifest
+from toolchain.errors import VerificationError
+
+
+def check_board(manifest: Manifest, board: Board) -> None:
+    """Refuse a bundle that was built for another board type, or for another target of one of that name.
+
+    A library for the CPU alone runs on every board of its machine, but it is not what that board's name promises: a
+    report would call it the GPU's, and its records, threads and tolerance are another's.
+
+    Args:
+        manifest: The bundle's.
+        board: The board type that it is to run as, resolved.
+
+    Raises:
+        VerificationError: It was built for something else.
+    """
+    if manifest.board != board.name:
+        raise VerificationError(
+            f"{manifest.name} was built for board {manifest.board}, and this is board {board.name}",
+            details=f"it is for {_what(manifest)}",
+            hint=f"--board {manifest.board}, or {_build(manifest, board)}",
+        )
+    wanted = (board.machine, board.triple, board.target.kind)
+    if (manifest.machine, manifest.triple, manifest.target.get("kind")) != wanted:
+        raise VerificationError(
+            f"{manifest.name} was built for another board that is called {board.name}",
+            details=f"it is for {_what(manifest)}; this one is {', '.join(wanted)}",
+            hint=_build(manifest, board),
+        )
+
+
+def _what(manifest: Manifest) -> str:
+    return f"{manifest.machine}, {manifest.triple}, {manifest.target.get('kind')}"
+
+
+def _build(manifest: Manifest, board: Board) -> str:
+    return f"`toolchain build {manifest.model.get('origin', 'MODEL')} --board {board.name}`"
