@@ -97,7 +97,7 @@ def _started(
     """Start a command in a group of its own and leave nothing of it behind, whatever happens meanwhile."""
     process = None
     try:
-        with _signals_later():
+        with signals_later():
             process = spawn(words, cwd=cwd, env=env)
         yield process
     except BaseException as fault:  # a child may outlive the command that started it and hold its output open
@@ -109,7 +109,7 @@ def _started(
 
 
 @contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
+def signals_later() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM wait for the end of a block: while a child is started, they would leave it to nobody."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -276,6 +276,13 @@ def ancestors(pid: int) -> tuple[int, ...]:
             pid = int(stat.rpartition(")")[2].split()[1])
             found += [pid] if pid else []
     return tuple(found)
+
+
+def ended(child: subprocess.Popen[str], timeout: float) -> bool:
+    """Wait until a command has ended, and tell whether it has."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout)
+    return child.poll() is not None
 
 
 def end(child: subprocess.Popen[bytes], grace: float) -> None:

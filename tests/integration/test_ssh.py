@@ -21,6 +21,7 @@ from toolchain import board as board_files
 from toolchain import devices, pipeline
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.shell import SshOptions, open_shell
+from toolchain.shell.bounds import STDERR_KEPT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,9 +117,9 @@ def test_run_has_empty_input_and_signals_have_codes(board):
 
 def test_run_big_output_on_both_streams(board):
     script = "head -c 30000000 /dev/zero | tr '\\0' x; head -c 20000000 /dev/zero | tr '\\0' y >&2"
-    result = board.run(script)
+    result = board.run(script, most=32 << 20)
     assert result.stdout == "x" * 30_000_000
-    assert result.stderr == "y" * 20_000_000
+    assert result.stderr == "y" * STDERR_KEPT
 
 
 def test_many_commands_leave_no_channels_and_no_processes(server, board):
@@ -170,7 +171,7 @@ def test_push_resume_pull(board, big, tmp_path):
     assert seen == sorted(seen)
     assert seen[-1] == 20 << 20
     assert 15 << 20 < board.bytes_sent - before < (15 << 20) * 1.01
-    board.pull(str(target), back)
+    board.pull(str(target), back, most=64 << 20)
     assert _digest(back) == _digest(big)
 
 
@@ -206,14 +207,14 @@ def test_push_through_rekeying(tmp_path, big, options):
         mine = replace(options, known_hosts=(server.known_hosts,), identity=server.key_file)
         with open_shell(server.host, config=mine) as shell:
             shell.push(big, str(tmp_path / "target"))
-            shell.pull(str(tmp_path / "target"), tmp_path / "back")
+            shell.pull(str(tmp_path / "target"), tmp_path / "back", most=64 << 20)
     assert _digest(tmp_path / "back") == _digest(big)
 
 
 def test_pull_failure_leaves_the_target_alone(board, tmp_path):
     (tmp_path / "target").write_text("old")
     with pytest.raises(DeviceError, match="exit code") as caught:
-        board.pull("/no/such/file", tmp_path / "target")
+        board.pull("/no/such/file", tmp_path / "target", most=64 << 20)
     assert "/no/such/file" in caught.value.details
     assert (tmp_path / "target").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["target"]

@@ -42,6 +42,7 @@ done
 true
 """
 
+_TICKS = re.compile(r"cpu( +[0-9]{1,18}){4,20}")
 _P90_SAMPLES, _P99_SAMPLES = 10, 100  # fewer samples have no value at that rank
 _RESAMPLES = 2000
 _FEW = 10
@@ -182,7 +183,15 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
         places = install(shipment, store)
         release = f"{store.root}/releases/{found.generation.digest}"
         before = conditions(shell)
-        run = runner.call(shell, store.root, places, release=release, threads=threads, plan=plan)
+        run = runner.call(
+            shell,
+            store.root,
+            places,
+            release=release,
+            threads=threads,
+            plan=plan,
+            outputs=found.manifest.outputs,
+        )
         after = conditions(shell)
     latency = statistics([value / 1e6 for value in run.samples_ns])
     notes = doubts(latency, before, after, threads=run.threads, cpus=facts.cpus, emulated=emulated)
@@ -196,7 +205,7 @@ def conditions(shell: Shell) -> Conditions:
     degrees = [value / 1000 for value in _numbers(pairs, "millidegrees")]
     return Conditions(
         load=next(iter(_numbers(pairs, "load")), 0.0),
-        busy=_busy(*(value for key, value in pairs if key == "ticks")),
+        busy=_busy([value for key, value in pairs if key == "ticks"]),
         governors=tuple(sorted({value for key, value in pairs if key == "governor" and value})),
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
         celsius=max(degrees, default=None),
@@ -206,13 +215,15 @@ def conditions(shell: Shell) -> Conditions:
 def _numbers(pairs: Sequence[Sequence[str]], wanted: str) -> list[float]:
     """Pick the values of a key; a sensor or clock that is asleep gives none, or `<unknown>`."""
     texts = [value for key, value in pairs if key == wanted]
-    return [float(text) for text in texts if re.fullmatch(r"-?\d+(\.\d+)?", text)]
+    return [float(text) for text in texts if re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", text)]
 
 
-def _busy(before: str, after: str) -> float:
+def _busy(readings: Sequence[str]) -> float:
     """Compare two readings of the first line of /proc/stat: `cpu user nice system idle iowait ...`, in ticks."""
-    first, second = ([int(ticks) for ticks in line.split()[1:]] for line in (before, after))
-    spent = [later - earlier for earlier, later in zip(first, second, strict=True)]
+    if len(readings) != 2 or not all(map(_TICKS.fullmatch, readings)):  # noqa: PLR2004 - before and after
+        return 0.0
+    first, second = ([int(ticks) for ticks in line.split()[1:]] for line in readings)
+    spent = [later - earlier for earlier, later in zip(first, second, strict=False)]
     return round(1 - sum(spent[3:5]) / sum(spent), 3) if sum(spent) > 0 else 0.0
 
 

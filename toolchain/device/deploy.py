@@ -247,10 +247,10 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
             sent = send(shipment, store, facts, tell)
             places = install(shipment, store)
         with stages.timed("smoke"):
-            run = runner.call(shell, store.root, places, release=places["releases"], threads=threads, plan=runner.SMOKE)
+            place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
+            run = _smoke(place, places)
             difference = check_outputs(run, samples, bundle.manifest, tolerance)
         with stages.timed("samples" if drawn else "smoke"):
-            place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
             found = fidelity.check(place, drawn, tolerance, tell) if drawn else None
         with stages.timed("application" if application else "deploy"):
             changed, started = _activated(store, bundle.digest, application, library, tell)
@@ -258,6 +258,18 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
             store.prune(keep)
     sums = Transfer.of(sent, shell)
     return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found)
+
+
+def _smoke(place: Place, places: Mapping[str, str]) -> Run:
+    return runner.call(
+        place.shell,
+        place.store.root,
+        places,
+        release=places["releases"],
+        threads=place.threads,
+        plan=runner.SMOKE,
+        outputs=place.manifest.outputs,
+    )
 
 
 def _fitting(manifest: Manifest, program: Program, store: Store, application: Application | None) -> DeviceFacts:

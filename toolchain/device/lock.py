@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from toolchain import process
 from toolchain.errors import BusyError, DeviceError
 from toolchain.shell import RemoteProcess, Shell
+from toolchain.shell.bounds import MOST_SAID
 
 LEASE_S = 30
 WITHIN = "TOOLCHAIN_DEVICE_LOCK"
@@ -185,9 +186,13 @@ class Lease:
     def _done(self, word: str, script: str, seconds: float) -> str:
         self._write(f"{word} {base64.b64encode(script.encode()).decode()}\n")
         lines: list[str] = []
-        while not (line := self._holder.readline(seconds)).startswith(self._mark):
+        room, deadline = MOST_SAID, time.monotonic() + seconds
+        while not (line := self._holder.readline(max(0.0, deadline - time.monotonic()))).startswith(self._mark):
+            room -= len(line)
             if not line:
                 raise self._lost()
+            if room < 0 or time.monotonic() > deadline:
+                raise DeviceError(f"{self._shell.name} says more than a change of its store has to say")
             lines.append(line)
         output = "".join(lines).removesuffix("\n")
         if line.split() != [self._mark, "0"]:

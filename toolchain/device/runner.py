@@ -6,7 +6,7 @@ import json
 import secrets
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,13 @@ from toolchain import tensors
 from toolchain.errors import DeviceError
 from toolchain.native.programs import RUNNER
 from toolchain.shell import Shell
+from toolchain.tensors import TensorSpec
 
 INPUTS = "inputs.safetensors"
+_SPARE = 1 << 20  # bytes beside the elements of outputs, and beside the times of a report
+_PER_RUN = 24
+_SHOWN = 200
+_LARGEST = 1 << 62
 _FREE_RUNS = 60.0  # seconds beyond the time budget that loading, warming up and one slow run may take
 
 
@@ -73,6 +78,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
     release: str,
     threads: int,
     plan: Plan,
+    outputs: Sequence[TensorSpec],
     environment: Mapping[str, str] | None = None,
 ) -> Run:
     """Run a release on a device.
@@ -84,17 +90,19 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         release: Folder of the release on the device.
         threads: Threads; 0 leaves it to the runner, which takes every CPU.
         plan: How often.
+        outputs: What the model gives, as far as its size goes.
         environment: Variables to set for it.
 
     Raises:
-        DeviceError: The runner failed; its own words are in the details.
+        DeviceError: The runner failed; its own words are in the details. Or the device's answer is none.
+        VerificationError: The outputs are no tensors.
     """
     scratch = f"{root}/run/{secrets.token_hex(8)}"
     argv = [*command(places, release, scratch, plan), *(["--threads", str(threads)] if threads else [])]
     if environment:
         argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
     try:
-        return _called(shell, argv, scratch, plan)
+        return _called(shell, argv, scratch, plan, _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1))
     finally:
         shell.run(f"rm -rf {shlex.quote(scratch)}", check=False)
 
@@ -116,28 +124,49 @@ def command(places: Mapping[str, str], release: str, scratch: str, plan: Plan) -
     return argv if plan.pinned else [*argv, "--no-pin"]
 
 
-def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan) -> Run:
+def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) -> Run:
     # A slow network may need minutes for its first run; what is endless is ended by this limit all the same.
     limit = _FREE_RUNS * max(plan.samples, 10) + plan.budget_s * 10
     place = shlex.quote(scratch)
-    result = shell.run(f"mkdir -p {place} && {shlex.join(argv)} && cat {place}/report", timeout=limit, check=False)
+    script = f"mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
+    said = _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
+    result = shell.run(script, timeout=limit, check=False, most=said)
     if result.returncode != 0:
         raise DeviceError(
             f"the model does not run on {shell.name}",
             details=result.stderr.strip() or f"the runner ended with code {result.returncode}",
             hint="the device keeps the release that it had",
         )
-    report = json.loads(result.stdout)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         outputs = Path(folder) / "outputs.safetensors"
-        shell.pull(f"{scratch}/outputs", outputs)
-        loaded = tensors.load(outputs)
-    return Run(
-        outputs=loaded,
-        samples_ns=tuple(report["samples_ns"]),
-        warmup_ns=(report["each_ns"][0], *report["warmup_ns"]),
-        load_ms=report["load_ms"],
-        threads=report["threads"],
-        peak_rss_kib=report["peak_rss_kib"],
-        each_ns=tuple(report["each_ns"]),
-    )
+        shell.pull(f"{scratch}/outputs", outputs, most=most)
+        return _read(result.stdout, tensors.load(outputs), shell.name)
+
+
+def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str) -> Run:
+    """Read the report of a runner, or of what a device has in its place."""
+    try:
+        report = json.loads(text)
+        times = {key: tuple(map(_time, report[key])) for key in ("samples_ns", "warmup_ns", "each_ns")}
+        return Run(
+            outputs=outputs,
+            samples_ns=times["samples_ns"],
+            warmup_ns=(times["each_ns"][0], *times["warmup_ns"]),
+            load_ms=float(report["load_ms"]),
+            threads=_time(report["threads"]),
+            peak_rss_kib=_time(report["peak_rss_kib"]),
+            each_ns=times["each_ns"],
+        )
+    except (LookupError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError(
+            f"the runner on {name} reports what is no report",
+            details=f"{type(fault).__name__}: {fault}\n{text[:_SHOWN]}",
+            hint="deploy again; if that does not help, look whether the device is what it was",
+        ) from fault
+
+
+def _time(value: object) -> int:
+    """Return a number of a report, which JSON may have made anything."""
+    if not isinstance(value, int) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{value!r:.50} is no time and no size")
+    return value

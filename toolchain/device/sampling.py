@@ -130,7 +130,15 @@ def _run_piece(place: Place, given: Tensors, count: int) -> tuple[Run, Sent]:
             folders = install(shipment, place.store)
             release = f"{place.store.root}/releases/{place.digest}"
             plan = replace(SMOKE, samples=count)
-            run = runner.call(place.shell, place.store.root, folders, release=release, threads=place.threads, plan=plan)
+            run = runner.call(
+                place.shell,
+                place.store.root,
+                folders,
+                release=release,
+                threads=place.threads,
+                plan=plan,
+                outputs=place.manifest.outputs,
+            )
     faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in place.manifest.outputs])
     if faults or len(run.each_ns) != count:
         raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))

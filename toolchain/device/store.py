@@ -39,6 +39,11 @@ from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
 _DIGEST_CHARACTERS = 64
+_SHOWN = 1000
+_STATES = frozenset({"have", "partial", "damaged"})
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_GENERATION = re.compile(r"generation ([0-9]{1,9}) ([0-9a-f]{64}) (-?[0-9]{1,12}) (.*)")
 _RECOVERED = re.compile(r"recovered [0-9]+ [0-9]+ [0-9]+")
 
 
@@ -123,22 +128,24 @@ class Store:
         """Ask the device what it is; its root folder is created on the way.
 
         Raises:
-            DeviceError: The root folder cannot be created.
+            DeviceError: The root folder cannot be created, or the device does not say what it is.
         """
         output = self._run(scripts.SURVEY)
         pairs = [line.split("=", 1) for line in output.splitlines() if "=" in line]
         values = dict(pairs)
+        if not values.get("root") or not values.get("machine"):
+            raise self._nonsense("what it is", output)
         self._root = values["root"]
         version = values.get("glibc", "").split()
         return DeviceFacts(
             machine=values["machine"],
-            kernel=values["kernel"],
-            glibc=version[-1] if version and version[-1][0].isdigit() else "",
-            cpu=values["cpu"],
-            cpu_features=tuple(values["features"].split()),
-            cpus=int(values["cpus"] or 1),
-            memory_kib=int(values["memory_kib"] or 0),
-            free_kib=_free_kib(values["df"]),
+            kernel=values.get("kernel", ""),
+            glibc=version[-1] if version and _VERSION.fullmatch(version[-1]) else "",
+            cpu=values.get("cpu", ""),
+            cpu_features=tuple(values.get("features", "").split()),
+            cpus=_number(values.get("cpus", "")) or 1,
+            memory_kib=_number(values.get("memory_kib", "")),
+            free_kib=_free_kib(values.get("df", "")),
             lacks=tuple(value for key, value in pairs if key == "lacks"),
             musl="musl" in version,
         )
@@ -184,7 +191,8 @@ class Store:
         wanted = list(dict.fromkeys(digests))
         states = dict.fromkeys(wanted, BlobState("missing", 0))
         for state, digest, size in self._rows(scripts.examine(wanted), columns=3):
-            states[digest] = BlobState(state, int(size))
+            if digest in states and state in _STATES:
+                states[digest] = BlobState(state, _number(size))
         return states
 
     def push(self, source: Path, digest: str, offset: int, progress: Callable[[int], None] | None) -> None:
@@ -298,14 +306,16 @@ class Store:
     def generations(self) -> tuple[Generation, ...]:
         """List the activations there are, oldest first."""
         output = self._run(f'cd "$ROOT" 2>/dev/null || exit 0\n{scripts.LIST}')
-        lines = [line.split(" ", 4) for line in output.splitlines()]
-        current = next((line[1] for line in lines if line[0] == "current"), "")
-        found = [
-            Generation(int(line[1]), line[2], int(line[3]), line[4], f"generations/{line[1]}" == current)
-            for line in lines
-            if line[0] == "generation"
+        current = next((line[8:] for line in output.splitlines() if line.startswith("current ")), "")
+        rows = [_GENERATION.fullmatch(line) for line in output.splitlines() if line.startswith("generation ")]
+        if not all(rows):
+            raise self._nonsense("what releases it has", output)
+        found = [row.groups() for row in rows if row]
+        made = [
+            Generation(int(number), digest, int(seconds), name, f"generations/{number}" == current)
+            for number, digest, seconds, name in found
         ]
-        return tuple(sorted(found, key=lambda generation: generation.number))
+        return tuple(sorted(made, key=lambda generation: generation.number))
 
     def current(self) -> Generation | None:
         """Return the activation that the device runs, or None where nothing was ever deployed."""
@@ -330,6 +340,13 @@ class Store:
         rows = [line.split() for line in self._change(script).splitlines()]
         return [row for row in rows if len(row) == columns and len(row[1]) == _DIGEST_CHARACTERS]
 
+    def _nonsense(self, asked: str, said: str) -> DeviceError:
+        return DeviceError(
+            f"{self._shell.name} was asked {asked}, and its answer is none",
+            details=process.tail(said)[:_SHOWN],
+            hint="log in and look: its shell, its tools or its store are not what they were",
+        )
+
     def _run(self, script: str) -> str:
         """Run a script that changes nothing that matters."""
         result = self._shell.run(f"set -eu; umask 022; {self._set_root}\n{script}", check=False)
@@ -345,4 +362,9 @@ class Store:
 def _free_kib(line: str) -> int:
     """Read the fourth column of `df -Pk`: file system, size, used, available."""
     fields = line.split()
-    return int(fields[3]) if len(fields) > 3 and fields[3].isdigit() else 0  # noqa: PLR2004
+    return _number(fields[3]) if len(fields) > 3 else 0  # noqa: PLR2004
+
+
+def _number(text: str) -> int:
+    """Read a number that a device told; 0 where it told none."""
+    return int(text) if _NUMBER.fullmatch(text) else 0

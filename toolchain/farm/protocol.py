@@ -113,13 +113,15 @@ class Link:
             self._sock.sendall(json.dumps(message, default=dataclasses.asdict).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None at the end; one thread alone may wait for them.
+        """Return the next message, or None at the end, and where there is none; one thread alone may wait for them.
 
         Raises:
             TimeoutError: None came in time.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._data:
-            if not select.select([self._sock], [], [], timeout)[0]:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._sock], [], [], left)[0] or left == 0.0:
                 raise TimeoutError
             try:
                 data = self._sock.recv(1 << 16)
@@ -129,7 +131,10 @@ class Link:
             if not data or len(self._data) > _MOST:
                 return None
         line, _, self._data = self._data.partition(b"\n")
-        found = json.loads(line)
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
         return found if isinstance(found, dict) else None
 
     @property

@@ -31,6 +31,7 @@ _KEEPALIVE_S = 5  # a device without power is noticed after three of them
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _LOOK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 30.0, 20.0
 _SOON_S = 3.0
+_MOST_EVENTS, _LONGEST_EVENT = 1000, 1000
 _BUSY_S = 1.0  # until a lock that somebody else holds is tried again
 # A client that hangs keeps its board from nobody for ever: a tuning run's own limits are far below these, five minutes
 # without a word are longer than any pause between its trials, and an hour is longer than any one session needs.
@@ -309,7 +310,8 @@ def _without(key: str | None, line: str) -> str:
 
 
 def _hottest(shell: SshShell, timeout: float) -> float | None:
-    values = [int(word) for word in shell.run(_CELSIUS, timeout=timeout).stdout.split() if re.fullmatch(r"-?\d+", word)]
+    words = shell.run(_CELSIUS, timeout=timeout).stdout.split()
+    values = [int(word) for word in words if re.fullmatch(r"-?[0-9]{1,9}", word)]
     return max(values) / 1000 if values else None
 
 
@@ -320,11 +322,13 @@ def _read(process: RemoteProcess, shell: SshShell, events: queue.SimpleQueue[str
             line = process.readline(_LOOK_S)
             if not line:
                 break
-            events.put(line.rstrip("\n"))
+            if events.qsize() > _MOST_EVENTS:  # nobody has so much to tell
+                _LOG.error("%s says more than a board server has to say", shell.name)
+                break
+            events.put(line.rstrip("\n")[:_LONGEST_EVENT])
         except DeviceError:  # it has nothing to say, or cannot be heard any more
             with contextlib.suppress(DeviceError):
                 shell.check_alive("listening to the board server")
-                _ = process.stderr  # its log is taken from the connection, which would fill up
                 continue
             break
     events.put(_End())

@@ -137,7 +137,7 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Se
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("compare")):
         try:
             places = [_install(one, program, samples, store, Path(work)) for one in bundles]
-            turns = _turns(lab, places, settings)
+            turns = _turns(bundles, lab, places, settings)
         finally:
             store.prune(lab.board.keep)
     return _summed(bundles, samples, turns, lab, settings.tolerance)
@@ -159,7 +159,7 @@ class _Turns:
     after: Conditions
 
 
-def _turns(lab: Lab, places: Sequence[dict[str, str]], settings: Settings) -> _Turns:
+def _turns(bundles: Sequence[Bundle], lab: Lab, places: Sequence[dict[str, str]], settings: Settings) -> _Turns:
     """Run each bundle in `ROUNDS` turns; what drifts then drifts for both."""
     budget_s = settings.budget_s / ROUNDS / len(places)
     plan = Plan(budget_s, warmup_runs=1, min_runs=_LEAST_RUNS, pinned=settings.pinned)
@@ -169,7 +169,15 @@ def _turns(lab: Lab, places: Sequence[dict[str, str]], settings: Settings) -> _T
     for number in range(ROUNDS):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             at = places[which]
-            run = runner.call(lab.shell, lab.store.root, at, release=at["releases"], threads=threads, plan=plan)
+            run = runner.call(
+                lab.shell,
+                lab.store.root,
+                at,
+                release=at["releases"],
+                threads=threads,
+                plan=plan,
+                outputs=bundles[which].manifest.outputs,
+            )
             found[which].append(run)
     return _Turns(*found, before, bench.conditions(lab.shell))
 

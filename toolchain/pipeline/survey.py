@@ -444,6 +444,7 @@ def _installed(job: _Job, network: str) -> Iterator[tuple[Lab, Callable[..., Run
                 release=where["releases"],
                 threads=lab.board.threads,
                 plan=plan,
+                outputs=made.manifest.outputs,
                 environment=environment,
             )
 

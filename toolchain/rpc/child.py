@@ -47,9 +47,12 @@ class Visit:
             return None
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Return what a function of the server says in JSON; empty if there is no such function."""
+        """Return what a function of the server says in JSON; empty if there is none, or it is no JSON."""
         function = self.function(name)
-        found = json.loads(function()) if function else {}
+        try:
+            found = json.loads(function()) if function else {}
+        except (ValueError, RecursionError):
+            return {}
         return found if isinstance(found, dict) else {}
 
     def close(self) -> None:

@@ -161,7 +161,7 @@ def _welcome(link: socket.socket, place: str, terms: Terms) -> bytes:
 def _parsed(text: bytes, place: str) -> dict[str, str]:
     try:
         found = json.loads(text)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise VerificationError(f"the board server at {place} says its versions in no known form") from fault
     if not isinstance(found, dict):
         raise VerificationError(f"the board server at {place} says its versions in no known form")

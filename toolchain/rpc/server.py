@@ -36,6 +36,7 @@ PROCESS_ENDED = "the session's process "
 (SIGKILL: ...)", which is also what a lack of memory looks like, or "ended by itself with code 7" follows."""
 _START_S = 30.0
 _EVENT = "session "
+_EVENTS_KEPT, _SHOWN = 1000, 1000
 _OK, _ERROR = "ok ", "error "
 _LISTENING = re.compile(r"listening on unix:(.+)\n")
 _PEER = struct.Struct("3i")  # process, user and group
@@ -50,7 +51,7 @@ class Server:
         program: Path of its program on the device.
         process: Its process.
         device: Name of the device.
-        events: What it told of its sessions so far, as far as `control` has read it: "session 3 begins",
+        events: What it told of its last sessions, as far as `control` has read it: "session 3 begins",
             "session 3 ends: well", or what went wrong in place of "well".
     """
 
@@ -114,8 +115,11 @@ class Server:
             line = self.process.readline(max(0.0, deadline - time.monotonic()))
             if not line.endswith("\n"):
                 raise DeviceError(f"the board server on {self.device} has ended", details=self.process.stderr.strip())
+            if time.monotonic() > deadline:
+                raise DeviceError(f"the board server on {self.device} talks, and does not answer in time")
             if line.startswith(_EVENT):
-                self.events.append(line.rstrip("\n"))
+                self.events.append(line.rstrip("\n")[:_SHOWN])
+                del self.events[:-_EVENTS_KEPT]
                 continue
             self._owed.pop(0)
             if not self._owed:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from toolchain.shell.address import Address, SshOptions, parse_address
+from toolchain.shell.bounds import LineBuffer
 from toolchain.shell.local import LocalShell
-from toolchain.shell.protocol import LineBuffer, RemoteProcess, Shell
+from toolchain.shell.protocol import Shell
+from toolchain.shell.remote import RemoteProcess
 
 __all__ = ["Address", "LineBuffer", "LocalShell", "RemoteProcess", "Shell", "SshOptions", "open_shell", "parse_address"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shlex
 import socket
+import sys
 import tempfile
+import termios
 import threading
 import time
 from typing import IO, Any
@@ -22,6 +25,8 @@ from toolchain.shell.protocol import words_of
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 """What paramiko raises when something is wrong with a connection."""
 _GREETING_KEPT = 200
+_NOTSENT_LOWAT = 25  # TCP_NOTSENT_LOWAT of linux/tcp.h, which Python does not name
+_UNSENT = 1 << 17
 # GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr", "aes192-ctr")
 
@@ -76,6 +81,12 @@ class Wire:
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         return data
 
+    def waiting(self) -> int:
+        """Return the bytes that were sent and that the peer's kernel has not acknowledged yet."""
+        with contextlib.suppress(OSError, TypeError, ValueError):  # it is closed, or no socket
+            return int.from_bytes(fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return 0
+
     def settimeout(self, seconds: float | None) -> None:
         """Limit each call to `seconds`."""
         self._sock.settimeout(seconds)
@@ -115,6 +126,8 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
         ) from fault
     # A command is several small packets, which Nagle's algorithm would hold back for 40 ms each.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What waits in this kernel is ahead of signs of life, and of each command.
+    sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT)
     if keepalive and hasattr(socket, "TCP_USER_TIMEOUT"):
         # paramiko never looks for the answer to its signs of life; the kernel does.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * keepalive)

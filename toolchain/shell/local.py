@@ -5,159 +5,138 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Self, cast
 
 from toolchain import process
-from toolchain.errors import DeviceError
-from toolchain.shell.protocol import (
-    CHUNK,
-    CLOSE_GRACE,
-    HELD,
-    STDERR_KEPT,
-    STREAM_S,
-    LineBuffer,
-    check_result,
-    reading,
-    replacing,
-)
-
-_LAST_WORDS = 1.0  # seconds to wait for what a process wrote before it ended
+from toolchain.shell.bounds import Channel
+from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, Kind, Shell
 
 
-class LocalProcess:
-    """A RemoteProcess on this host."""
+class LocalChannel:
+    """A command on this host, in a process group of its own.
 
-    def __init__(self, script: str) -> None:
-        self._process = process.spawn(["/bin/sh", "-c", HELD, "sh", script])
-        self._stdin, self._stdout, self._stderr = (
-            cast("IO[str]", stream) for stream in (self._process.stdin, self._process.stdout, self._process.stderr)
-        )
-        self._lines = LineBuffer()
-        self._ended = False
-        self._words = b""
-        # It is read all the time: a process that writes more than fits into the pipe would stop.
-        self._listener = threading.Thread(target=self._listen, name="stderr of a local process", daemon=True)
-        self._listener.start()
+    Args:
+        words: The program and its arguments.
+        outlived: Whether what it leaves running in the background may stay.
+    """
 
-    def _listen(self) -> None:
-        with self._stderr:
-            while data := os.read(self._stderr.fileno(), CHUNK):
-                self._words = (self._words + data)[-STDERR_KEPT:]
+    def __init__(self, words: list[str], *, outlived: bool) -> None:
+        self._process = process.spawn(words)
+        self._outlived = outlived
+        self._input, out, err = self._process.stdin, self._process.stdout, self._process.stderr
+        self._outputs = [stream for stream in (out, err) if stream]
+        self._open = list(self._outputs)
+        if self._input:
+            os.set_blocking(self._input.fileno(), False)
 
     @property
-    def stderr(self) -> str:
-        """The end of what it wrote to standard error so far."""
-        if self._ended:  # and so its last words are on their way, unless what it has started keeps standard error open
-            self._listener.join(_LAST_WORDS)
-        return self._words.decode(errors="replace")
+    def code(self) -> int | None:
+        """See `Channel.code`."""
+        return self._process.poll()
 
-    def readline(self, timeout: float) -> str:
-        """See `RemoteProcess.readline`."""
-        try:
-            return self._lines.read(self._receive, timeout)
-        except TimeoutError:
-            message = f"a process on local wrote no line within {timeout:g} s"
-            raise DeviceError(message, details=self.stderr) from None
+    def receive(self, timeout: float) -> tuple[bytes, bytes]:
+        """See `Channel.receive`."""
+        while self._open:
+            ready, _, _ = select.select(self._open, [], [], timeout)
+            if not ready:
+                raise TimeoutError
+            out, err = (os.read(stream.fileno(), CHUNK) if stream in ready else None for stream in self._outputs)
+            for stream, data in zip(self._outputs, (out, err), strict=True):
+                if data == b"":
+                    self._open.remove(stream)
+            if out or err:
+                return out or b"", err or b""
+        return b"", b""
 
-    def _receive(self, timeout: float) -> bytes:
-        ready, _, _ = select.select([self._stdout], [], [], timeout)
-        if not ready:
-            raise TimeoutError
-        data = os.read(self._stdout.fileno(), CHUNK)
-        self._ended = self._ended or not data
-        return data
+    def send(self, data: bytes, stall: float) -> None:
+        """See `Channel.send`."""
+        if self._input is None or self._input.closed:
+            raise BrokenPipeError
+        while data:
+            if not select.select([], [self._input], [], stall)[1]:
+                raise TimeoutError
+            with contextlib.suppress(BlockingIOError):  # there is less room than for what a pipe takes at once
+                data = data[os.write(self._input.fileno(), data) :]
 
-    def write(self, text: str) -> None:
-        """See `RemoteProcess.write`."""
-        try:
-            self._stdin.write(text)
-            self._stdin.flush()
-        except (OSError, ValueError) as fault:
-            raise DeviceError("a process on local reads no more input", details=self.stderr) from fault
+    def progress(self) -> object:
+        """See `Channel.progress`; a pipe holds too little to wait for."""
+        return None
 
-    def close(self) -> int | None:
-        """See `RemoteProcess.close`."""
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        deadline = time.monotonic() + CLOSE_GRACE
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+    def end_input(self) -> None:
+        """See `Channel.end_input`."""
+        if self._input:
+            self._input.close()
+
+    def wait(self, timeout: float) -> bool:
+        """See `Channel.wait`."""
+        return process.ended(self._process, timeout)
+
+    def stop(self) -> None:
+        """See `Channel.stop`."""
         process.kill_group(self._process)
-        self._stdout.close()
-        self._listener.join(_LAST_WORDS)  # which closes standard error
-        code = self._process.returncode
-        return code if code is not None and code >= 0 else None
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        if self._process.poll() is None or not self._outlived:
+            self.stop()
+        for stream in (self._input, *self._outputs):
+            if stream:
+                stream.close()
+        self._open = []
 
 
-class LocalShell:
+class LocalShell(Shell):
     """A Shell on this host, for boards that are the host and for tests; no SSH is involved."""
 
     name = "local"
 
     def __init__(self) -> None:
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        self._sent = self._received = 0
 
-    def run(self, script: str, *, timeout: float = 60.0, check: bool = True) -> process.Result:
-        """See `Shell.run`."""
-        result = process.run(["/bin/sh", "-c", script], timeout=timeout, check=False, error=DeviceError)
-        return check_result(self.name, script, result) if check else result
+    @property
+    def bytes_sent(self) -> int:
+        """See `Shell.bytes_sent`."""
+        return self._sent
+
+    @property
+    def bytes_received(self) -> int:
+        """See `Shell.bytes_received`."""
+        return self._received
+
+    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:  # noqa: ARG002 - it starts at once
+        words = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
+        channel = None
+        try:
+            with process.signals_later():
+                channel = LocalChannel(words, outlived=kind != "held")
+        except BaseException:
+            if channel:
+                channel.close()
+            raise
+        if kind == "run":
+            channel.end_input()
+        return channel
 
     def push(
         self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None
     ) -> None:
         """See `Shell.push`."""
-        with (
-            reading(source, offset) as (stream, _),
-            self._device(target),
-            Path(target).open("ab", buffering=0) as sink,
-        ):
-            while data := stream.read(CHUNK):
-                _write_all(sink, data)
-                self.bytes_sent += len(data)
-                if progress:
-                    progress(stream.tell())
+        super().push(source, target, offset=offset, progress=progress)
+        self._sent += source.stat().st_size - offset
 
-    def pull(self, source: str, target: Path) -> None:
+    def pull(self, source: str, target: Path, *, most: int) -> None:
         """See `Shell.pull`."""
-        with replacing(target) as sink, self._device(source), Path(source).open("rb") as stream:
-            shutil.copyfileobj(stream, sink, CHUNK)
-            self.bytes_received += stream.tell()
+        super().pull(source, target, most=most)
+        self._received += target.stat().st_size
 
-    @contextlib.contextmanager
-    def _device(self, path: str) -> Iterator[None]:
-        """Report a failing file operation in the words the device's `cat` would have used."""
-        try:
-            yield
-        except OSError as fault:
-            raise DeviceError(f"cannot copy {path} on local", details=f"{path}: {fault.strerror}") from fault
-
-    def start(self, script: str) -> LocalProcess:
-        """See `Shell.start`."""
-        return LocalProcess(script)
-
-    def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - it starts at once
+    def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
         """See `Shell.stream`."""
         return process.attach(["/bin/sh", "-c", script])
 
+    def check_alive(self, doing: str) -> None:
+        """There is no connection to lose."""
+
     def close(self) -> None:
         """There is no connection to end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.close()
-
-
-def _write_all(sink: IO[bytes], data: bytes) -> None:
-    """Write to an unbuffered file, which may take less than it is given, as on a disk that gets full."""
-    view = memoryview(data)
-    while view:
-        view = view[sink.write(view) :]

@@ -1,26 +1,29 @@
-"""What a device can be asked, and what all who answer share."""
+"""What a device can be asked. Whatever carries a command, what is done with it is the same, and is bounded."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import shlex
 import socket
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol, Self
+from typing import IO, Literal, Self
 
 from toolchain import files, process
 from toolchain.errors import DeviceError, InputError
+from toolchain.shell.bounds import MOST_SAID, Bounded, Channel, Limit, collect
+from toolchain.shell.remote import RemoteProcess
 
 CHUNK = 1 << 20
 """Bytes between two calls of a progress callback."""
-CLOSE_GRACE = 4.0
-"""Seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL."""
 STREAM_S = 30.0
 """Seconds for a device to start the script of a stream."""
-STDERR_KEPT = 1 << 14
-"""Bytes of a process's standard error that are remembered, the last ones."""
+PACKET = (1 << 15) - 64
+"""Bytes that one SSH packet holds; more would only be cut, and copied for it."""
+_SLOWEST = 1 << 10  # bytes in a second; who sends less only keeps us waiting
 
 # The relay passes standard input on and outlives it: when the input ends, because `close` was called or because
 # this program was killed, it ends the script's whole process group. The shell that runs it leads that group.
@@ -38,58 +41,84 @@ kill -TERM -$$
 exit ${code:-255}
 """
 
-
-class RemoteProcess(Protocol):
-    """A long-lived command on a device, such as the holder of a lock; it dies with its owner."""
-
-    @property
-    def stderr(self) -> str:
-        """The end of what it wrote to standard error so far."""
-
-    def readline(self, timeout: float) -> str:
-        """Return its next line with the newline, or "" at the end of its output.
-
-        Raises:
-            DeviceError: Nothing came within `timeout` seconds, or the connection is lost.
-        """
-
-    def write(self, text: str) -> None:
-        """Send text to its standard input.
-
-        Raises:
-            DeviceError: It reads no more.
-        """
-
-    def close(self) -> int | None:
-        """Close its input, wait a moment, end what is left; return its exit code, or None if it was ended."""
+Kind = Literal["run", "copy", "held"]
+"""How a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open."""
 
 
-class Shell(Protocol):
-    """A device that runs POSIX shell scripts and holds files."""
+class Shell(ABC):
+    """A device that runs POSIX shell scripts and holds files.
+
+    Files go through `cat` on the device, not through SFTP: boards with dropbear often have no SFTP server.
+
+    Attributes:
+        name: The device's name: "local", or "user@host:port".
+        stall: Seconds without progress after which a transfer is given up.
+    """
+
+    name: str
+    stall: float = 60.0
 
     @property
-    def name(self) -> str:
-        """The device's name: "local", or "user@host:port"."""
-
-    @property
+    @abstractmethod
     def bytes_sent(self) -> int:
         """Bytes sent so far: on the socket for SSH, key exchange included; pushed payload for this host."""
 
     @property
+    @abstractmethod
     def bytes_received(self) -> int:
         """Bytes received so far, counted in the same way."""
 
-    def run(self, script: str, *, timeout: float = 60.0, check: bool = True) -> process.Result:
+    @abstractmethod
+    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:
+        """Start a script; the caller closes its channel."""
+
+    @abstractmethod
+    def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
+        """Start a POSIX sh script whose standard input and output are one stream of bytes to and from us.
+
+        Args:
+            script: The script. It has to end when its input does; over SSH nothing else ends it.
+            timeout: Seconds for the device to start it.
+
+        Returns:
+            Our end, without a time limit. The caller closes it, and then nothing of the script is left.
+
+        Raises:
+            DeviceError: The script cannot be started, or the connection is lost.
+        """
+
+    @abstractmethod
+    def check_alive(self, doing: str) -> None:
+        """Raise a DeviceError if the connection is lost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection. Closing twice is fine."""
+
+    def run(self, script: str, *, timeout: float = 60.0, check: bool = True, most: int = MOST_SAID) -> process.Result:
         """Run a POSIX sh script with empty input to its end.
 
         Args:
             script: The script; paths in it must be quoted with `shlex.quote`.
             timeout: Seconds until the script and its children are ended.
             check: Raise on a non-zero exit code.
+            most: Bytes that it may write to standard output; of standard error the last ones are kept.
+
+        Returns:
+            What it left behind; over SSH one that a signal ended has the code 128 + signal, as in a shell.
 
         Raises:
-            DeviceError: It failed under `check`, ran out of time, or the connection is lost.
+            DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection is lost.
         """
+        who, out = f"a command on {self.name}", io.BytesIO()
+        with self._running(script, "run", timeout) as channel:
+            try:
+                result = self._finish(channel, Bounded(out, most, who), Limit(timeout), who, script)
+            except DeviceError:
+                channel.stop()
+                raise
+        result = process.Result(result.returncode, out.getvalue().decode(errors="replace"), result.stderr)
+        return check_result(who, script, result) if check else result
 
     def push(
         self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None
@@ -106,41 +135,80 @@ class Shell(Protocol):
             InputError: `source` cannot be read or is shorter than `offset`.
             DeviceError: The device refuses the data (its words are in the details) or is lost.
         """
+        with reading(source, offset) as (stream, left):
+            with self._copying(f"exec cat >> {shlex.quote(target)}", f"writing {target}") as (channel, finish):
+                sent = _feed(channel, stream, self.stall, progress)
+                channel.end_input()
+                finish(io.BytesIO(), 0, Limit(self.stall, channel.progress, self.stall + left / _SLOWEST))
+            if sent < left:
+                raise DeviceError(
+                    f"{self.name} lacks the last {left - sent} bytes of {source}", hint="resume the upload"
+                )
 
-    def pull(self, source: str, target: Path) -> None:
+    def pull(self, source: str, target: Path, *, most: int) -> None:
         """Copy a file from the device; `target` appears whole or not at all.
+
+        Args:
+            source: Its path on the device.
+            target: Where it goes.
+            most: Bytes that it can have.
 
         Raises:
             InputError: `target` cannot be written.
-            DeviceError: The device cannot read `source`, or is lost.
+            DeviceError: The device cannot read `source`, it has more bytes, or the device is lost.
         """
+        copying = self._copying(f"exec cat < {shlex.quote(source)}", f"reading {source}")
+        with replacing(target) as sink, copying as (_, finish):
+            finish(sink, most, Limit(self.stall, sink.tell, self.stall + most / _SLOWEST))
 
     def start(self, script: str) -> RemoteProcess:
         """Start a long-lived POSIX sh script that reads lines from us and writes lines to us."""
+        return RemoteProcess(self._open(script, "held", self.stall), self.name, self.check_alive)
 
-    def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        """Start a POSIX sh script whose standard input and output are one stream of bytes to and from us.
+    @contextlib.contextmanager
+    def _running(self, script: str, kind: Kind, timeout: float) -> Iterator[Channel]:
+        channel = self._open(script, kind, timeout)
+        try:
+            yield channel
+        finally:
+            channel.close()
 
-        Args:
-            script: The script. It has to end when its input does; over SSH nothing else ends it.
-            timeout: Seconds for the device to start it.
+    @contextlib.contextmanager
+    def _copying(self, script: str, doing: str) -> Iterator[tuple[Channel, Callable[[IO[bytes], int, Limit], None]]]:
+        """Start a `cat`; give its channel, and what takes its output and sees that it ends well."""
+        who = f"{self.name}, {doing},"
 
-        Returns:
-            Our end, without a time limit. The caller closes it, and then nothing of the script is left.
+        def finish(sink: IO[bytes], most: int, limit: Limit) -> None:
+            check_result(who, script, self._finish(channel, Bounded(sink, most, who), limit, who, script))
 
-        Raises:
-            DeviceError: The script cannot be started, or the connection is lost.
-        """
+        with self._running(script, "copy", self.stall) as channel:
+            try:
+                yield channel, finish
+            except TimeoutError:
+                message = f"{self.name} moved no data for {self.stall:g} s"
+                raise DeviceError(message, hint="check the device and the network") from None
 
-    def close(self) -> None:
-        """End the connection. Closing twice is fine."""
+    def _finish(self, channel: Channel, out: Bounded, limit: Limit, who: str, script: str) -> process.Result:
+        """Take a command's output until it ends; `who` is the subject of the error if it does not in time."""
+        in_time, words = collect(channel, out, limit)
+        if not in_time:
+            self.check_alive("running a command")
+            raise DeviceError(
+                f"{who} did not finish within {limit.seconds:g} s and was ended",
+                details=f"{process.tail(script)}\n{process.tail(words)}".strip(),
+            )
+        if channel.code is None or channel.code < 0:
+            self.check_alive("running a command")
+        return process.Result(-1 if channel.code is None else channel.code, "", words)
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *fault: object) -> None: ...
+    def __exit__(self, *fault: object) -> None:
+        self.close()
 
 
-def check_result(name: str, script: str, result: process.Result) -> process.Result:
+def check_result(who: str, script: str, result: process.Result) -> process.Result:
     """Return what a script left behind.
 
     Raises:
@@ -149,9 +217,24 @@ def check_result(name: str, script: str, result: process.Result) -> process.Resu
     if result.returncode == 0:
         return result
     raise DeviceError(
-        f"a command on {name} failed with exit code {result.returncode}",
+        f"{who} failed with exit code {result.returncode}",
         details=f"{process.tail(script)}\n{process.tail(result.stderr or result.stdout)}".strip(),
     )
+
+
+def _feed(channel: Channel, stream: IO[bytes], stall: float, progress: Callable[[int], None] | None) -> int:
+    """Send a stream until it ends or the device stops reading, whose words tell why; return the bytes sent."""
+    sent = reported = 0
+    with contextlib.suppress(BrokenPipeError):
+        while channel.code is None and (data := stream.read(PACKET)):
+            channel.send(data, stall)
+            sent += len(data)
+            if progress and sent - reported >= CHUNK:
+                progress(stream.tell())
+                reported = sent
+    if progress and sent > reported:
+        progress(stream.tell())
+    return sent
 
 
 @contextlib.contextmanager
@@ -178,34 +261,6 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     """Give a stream for the new content of `target`, which takes its place only when all went well."""
     with files.atomic_path(target) as part, part.open("wb") as stream:
         yield stream
-
-
-class LineBuffer:
-    """Cuts a stream of bytes into lines of text."""
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._ended = False
-
-    def feed(self, data: bytes) -> None:
-        """Add what was read; nothing read is the end of the stream."""
-        self._data += data
-        self._ended = not data
-
-    def read(self, receive: Callable[[float], bytes], timeout: float) -> str:
-        """Return the next line of what `receive` returns within so many seconds, or raises a TimeoutError for."""
-        deadline = time.monotonic() + timeout
-        while (line := self.take()) is None:
-            self.feed(receive(max(0.0, deadline - time.monotonic())))
-        return line
-
-    def take(self) -> str | None:
-        """Return the next line with its newline, "" at the end, or None if more must be read first."""
-        line, newline, rest = self._data.partition(b"\n")
-        if not newline and not self._ended:
-            return None
-        self._data = rest
-        return (line + newline).decode(errors="replace")
 
 
 def words_of(fault: BaseException) -> str:

@@ -4,43 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 import paramiko
 
-from toolchain import process
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell.address import Address, SshOptions
+from toolchain.shell.bounds import Channel
 from toolchain.shell.config import Config, Hop
 from toolchain.shell.connect import BROKEN, Wire, end, exchange_keys, reach
 from toolchain.shell.login import Login
-from toolchain.shell.protocol import (
-    CHUNK,
-    CLOSE_GRACE,
-    HELD,
-    STDERR_KEPT,
-    STREAM_S,
-    LineBuffer,
-    check_result,
-    reading,
-    replacing,
-    words_of,
-)
+from toolchain.shell.protocol import CHUNK, HELD, PACKET, STREAM_S, Kind, Shell, words_of
+from toolchain.shell.remote import CLOSE_GRACE
 
 # Without a handler Python prints paramiko's stack traces to stderr; only the command line prints.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 # What a device may send before it must wait for us: enough for a fast link with a long delay.
 _WINDOW = 1 << 24
-_PACKET = (1 << 15) - 64  # what one SSH packet holds; more would only be cut, and copied for it
 # OpenSSH's own limit for AES, 2**32 blocks (RFC 4344); paramiko's 512 MB would stall every large upload.
 _REKEY_BYTES = 1 << 36
 
@@ -69,16 +56,105 @@ exec sh -c "$0" sh "$1"
 """
 
 
-def _command(wrapper: str, script: str) -> str:
-    """Return the command line that runs a script under one of the wrappers, whatever the login shell is."""
-    return f"exec sh -c {shlex.join([_LEAD, wrapper, script])}"
+def _command(script: str, kind: Kind) -> str:
+    """Return the command line that runs a script, whatever the login shell is."""
+    if kind == "copy":
+        return f"exec sh -c {shlex.quote(script)}"
+    return f"exec sh -c {shlex.join([_LEAD, _GUARDED if kind == 'run' else HELD, script])}"
 
 
-class SshShell:
+class _Signal(threading.Event):
+    """Set whenever there is something to hear; paramiko clears it once one of both outputs is empty."""
+
+    def clear(self) -> None:
+        """Leave that to whoever listens to both."""
+
+    def reset(self) -> None:
+        """Clear it."""
+        super().clear()
+
+
+class SshChannel:
+    """A command on a device, in a channel of a connection.
+
+    Args:
+        channel: paramiko's.
+        wire: What carries the connection.
+    """
+
+    def __init__(self, channel: Any, wire: Wire) -> None:
+        self._channel, self._wire = channel, wire
+        self._waiting = wire.waiting()
+        self._heard = _Signal()
+        for buffer in (channel.in_buffer, channel.in_stderr_buffer):
+            buffer.set_event(self._heard)
+
+    @property
+    def code(self) -> int | None:
+        """See `Channel.code`."""
+        return int(self._channel.exit_status) if self._channel.exit_status_ready() else None
+
+    def receive(self, timeout: float) -> tuple[bytes, bytes]:
+        """See `Channel.receive`."""
+        channel, deadline = self._channel, time.monotonic() + timeout
+        while True:
+            self._heard.reset()
+            # The end must be looked for first: what came before it is then in the buffers.
+            ended = channel.eof_received or channel.closed
+            out = channel.recv(CHUNK) if channel.recv_ready() else b""
+            err = channel.recv_stderr(CHUNK) if channel.recv_stderr_ready() else b""
+            if out or err or ended:
+                return out, err
+            if not self._heard.wait(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+
+    def send(self, data: bytes, stall: float) -> None:
+        """See `Channel.send`."""
+        self._channel.settimeout(stall)
+        try:
+            self._channel.sendall(data)
+        except TimeoutError:
+            raise
+        except BROKEN as fault:
+            raise BrokenPipeError(words_of(fault)) from fault
+
+    def progress(self) -> object:
+        """See `Channel.progress`.
+
+        The device's server tells now and then how much more it takes, and its kernel acknowledges what came. Of the
+        latter only less than ever counts: others use the connection, too.
+        """
+        self._waiting = min(self._waiting, self._wire.waiting())
+        return self._channel.out_window_size, self._waiting
+
+    def end_input(self) -> None:
+        """See `Channel.end_input`."""
+        with contextlib.suppress(*BROKEN):
+            self._channel.shutdown_write()
+
+    def wait(self, timeout: float) -> bool:
+        """See `Channel.wait`."""
+        return bool(self._channel.status_event.wait(timeout))
+
+    def stop(self) -> None:
+        """See `Channel.stop`.
+
+        The guard ends the command when its input ends. Waiting for that makes it true that it was ended, and dropbear
+        would close the next channel if one with a running command were closed before it.
+        """
+        self.end_input()
+        deadline = time.monotonic() + CLOSE_GRACE
+        with contextlib.suppress(TimeoutError):
+            while any(self.receive(left := max(0.0, deadline - time.monotonic()))) and left:
+                pass
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        end(self._channel)
+
+
+class SshShell(Shell):
     """A Shell over SSH.
-
-    Files go through `cat` on the device, not through SFTP: boards with dropbear often have no SFTP server. SSH's
-    window keeps many packets on their way, so nothing is lost by it.
 
     Args:
         address: The device, or its alias in the SSH configuration.
@@ -91,7 +167,7 @@ class SshShell:
     """
 
     def __init__(self, address: Address, options: SshOptions) -> None:
-        self._options = options
+        self.stall = options.stall_timeout
         if options.identity and not options.identity.is_file():
             raise InputError(f"there is no key file {options.identity}")
         self._wires: list[Wire] = []
@@ -121,83 +197,29 @@ class SshShell:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes written to the socket so far."""
+        """See `Shell.bytes_sent`."""
         return self._wires[0].sent
 
     @property
     def bytes_received(self) -> int:
-        """Bytes read from the socket so far."""
+        """See `Shell.bytes_received`."""
         return self._wires[0].received
 
-    def run(self, script: str, *, timeout: float = 60.0, check: bool = True) -> process.Result:
-        """See `Shell.run`; a script that a signal ended has the code 128 + signal, as in a shell."""
-        with self._channel(_command(_GUARDED, script), timeout) as channel:
-            result = self._finish(channel, timeout, f"a command on {self.name}", script)
-        return check_result(self.name, script, result) if check else result
-
-    def push(
-        self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None
-    ) -> None:
-        """See `Shell.push`."""
-        with (
-            reading(source, offset) as (stream, left),
-            self._copying(f"exec cat >> {shlex.quote(target)}", f"writing {target}") as channel,
-        ):
-            sent = _feed(channel, stream, progress)
-            with self._noticing_loss("ending an upload"):
-                channel.shutdown_write()
-        if sent < left:
-            raise DeviceError(f"{self.name} lacks the last {left - sent} bytes of {source}", hint="resume the upload")
-
-    def pull(self, source: str, target: Path) -> None:
-        """See `Shell.pull`."""
-        copying = self._copying(f"exec cat < {shlex.quote(source)}", f"reading {source}")
-        with replacing(target) as sink, copying as channel:
-            for data in iter(lambda: channel.recv(CHUNK), b""):
-                sink.write(data)
-
-    @contextlib.contextmanager
-    def _copying(self, script: str, doing: str) -> Iterator[Any]:
-        """Start a `cat`; when all data is on its way, see that it ends well."""
-        stall = self._options.stall_timeout
-        with self._channel(f"exec sh -c {shlex.quote(script)}", stall) as channel:
-            try:
-                yield channel
-            except TimeoutError:
-                message = f"{self.name} moved no data for {stall:g} s"
-                raise DeviceError(message, hint="check the device and the network") from None
-            check_result(self.name, script, self._finish(channel, stall, f"{self.name}, {doing},", script))
-
-    def start(self, script: str) -> SshProcess:
-        """See `Shell.start`."""
-        stack = contextlib.ExitStack()
-        channel = stack.enter_context(self._channel(_command(HELD, script), self._options.stall_timeout))
-        return SshProcess(self, channel, stack)
+    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:
+        return SshChannel(self._opened(_command(script, kind), timeout), self._wires[0])
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
         """See `Shell.stream`."""
         deadline = time.monotonic() + min(timeout, _FREED_S)
         while True:
             try:
-                return _carried(self._opened(f"exec sh -c {shlex.quote(script)}", timeout))
+                return _carried(self._opened(_command(script, "copy"), timeout))
             except DeviceError as fault:
                 if not _is_full(fault):
                     raise
                 if time.monotonic() > deadline:
                     raise DeviceError(fault.message, details=fault.details, hint=_MAX_SESSIONS) from fault
             time.sleep(_FREED_S / 100)
-
-    @contextlib.contextmanager
-    def _channel(self, command: str, timeout: float) -> Iterator[Any]:
-        """Start a command; its channel is closed at the end, whatever happens meanwhile."""
-        channel = self._opened(command, timeout)
-        try:
-            channel.settimeout(self._options.stall_timeout)
-            yield channel
-        except (paramiko.SSHException, EOFError) as fault:
-            raise self.lost("running a command", fault) from fault
-        finally:
-            end(channel)
 
     def _opened(self, command: str, timeout: float) -> Any:
         """Start a command; the caller closes its channel."""
@@ -223,33 +245,14 @@ class SshShell:
         try:
             yield
         except BROKEN as fault:
-            raise self.lost(doing, fault) from fault
-
-    def _finish(self, channel: Any, timeout: float, who: str, script: str) -> process.Result:
-        """Collect a command's output until it ends; `who` is the subject of the error if it does not in time."""
-        deadline = time.monotonic() + timeout
-        out, err = bytearray(), bytearray()
-        ended = _collect(channel, out, err, deadline)
-        if not ended or not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
-            # The guard ends the command when its input ends. Waiting for that makes the message true, and dropbear
-            # would close the next channel if one with a running command were closed before it.
-            channel.shutdown_write()
-            _collect(channel, out, err, time.monotonic() + CLOSE_GRACE)
-            words = process.tail(err.decode(errors="replace"))
-            raise DeviceError(
-                f"{who} did not finish within {timeout:g} s and was ended",
-                details=f"{process.tail(script)}\n{words}".strip(),
-            )
-        self.check_alive("running a command")
-        return process.Result(channel.exit_status, out.decode(errors="replace"), err.decode(errors="replace"))
+            raise self._lost(doing, fault) from fault
 
     def check_alive(self, doing: str) -> None:
-        """Raise a DeviceError if the connection is lost."""
+        """See `Shell.check_alive`."""
         if not self._transport.is_active():
-            raise self.lost(doing, self._transport.get_exception() or EOFError())
+            raise self._lost(doing, self._transport.get_exception() or EOFError())
 
-    def lost(self, doing: str, fault: BaseException) -> DeviceError:
-        """Return the error for a connection that failed."""
+    def _lost(self, doing: str, fault: BaseException) -> DeviceError:
         # These are a broken socket, even if paramiko's thread has not noticed it yet.
         broken = isinstance(fault, (EOFError, ConnectionError)) or not self._transport.is_active()
         state = "was lost" if broken else "failed"
@@ -263,115 +266,11 @@ class SshShell:
         """See `Shell.close`."""
         self._resources.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.close()
-
 
 def _is_full(fault: DeviceError) -> bool:
     """Tell whether the server opens no channel more, as OpenSSH does beyond its MaxSessions."""
     refusal = fault.__cause__
     return isinstance(refusal, paramiko.ChannelException) and refusal.code == _CONNECT_FAILED
-
-
-def _feed(channel: Any, stream: IO[bytes], progress: Callable[[int], None] | None) -> int:
-    """Send a stream until it ends or the device stops reading; return the bytes sent."""
-    # One packet holds this much; larger blocks would only be cut, and copied for it.
-    step = channel.out_max_packet_size - 64
-    sent = reported = 0
-    while not channel.exit_status_ready() and (data := stream.read(step)):
-        try:
-            channel.sendall(data)
-        except TimeoutError:
-            raise
-        except BROKEN:
-            # Either `cat` ended, and its words tell why, or the connection did; `_finish` finds out.
-            break
-        sent += len(data)
-        if progress and sent - reported >= CHUNK:
-            progress(stream.tell())
-            reported = sent
-    if progress and sent > reported:
-        progress(stream.tell())
-    return sent
-
-
-def _collect(channel: Any, out: bytearray, err: bytearray, deadline: float) -> bool:
-    """Read both outputs to their end; return False if that is not reached in time."""
-    poller = select.poll()
-    poller.register(channel.fileno(), select.POLLIN)
-    while True:
-        # The end must be looked for first: what came before it is then in the buffers.
-        ended = channel.eof_received or channel.closed
-        _drain(channel, out, err)
-        if ended:
-            return True
-        left = deadline - time.monotonic()
-        if left <= 0 or not poller.poll(left * 1000):
-            return False
-
-
-def _drain(channel: Any, out: bytearray, err: bytearray) -> None:
-    while channel.recv_ready():
-        out += channel.recv(CHUNK)
-    while channel.recv_stderr_ready():
-        err += channel.recv_stderr(CHUNK)
-
-
-class SshProcess:
-    """A RemoteProcess over SSH."""
-
-    def __init__(self, shell: SshShell, channel: Any, resources: contextlib.ExitStack) -> None:
-        self._shell = shell
-        self._channel = channel
-        self._resources = resources
-        self._lines = LineBuffer()
-        self._words = bytearray()
-
-    @property
-    def stderr(self) -> str:
-        """The end of what it wrote to standard error so far."""
-        while self._channel.recv_stderr_ready():
-            self._words += self._channel.recv_stderr(CHUNK)
-        del self._words[:-STDERR_KEPT]
-        return self._words.decode(errors="replace")
-
-    def readline(self, timeout: float) -> str:
-        """See `RemoteProcess.readline`."""
-        try:
-            return self._lines.read(self._receive, timeout)
-        except TimeoutError:
-            message = f"a process on {self._shell.name} wrote no line within {timeout:g} s"
-            raise DeviceError(message, details=self.stderr) from None
-
-    def _receive(self, timeout: float) -> bytes:
-        self._channel.settimeout(timeout)
-        data: bytes = self._channel.recv(CHUNK)
-        if not data:
-            self._shell.check_alive("reading from a process")
-        return data
-
-    def write(self, text: str) -> None:
-        """See `RemoteProcess.write`."""
-        try:
-            self._channel.settimeout(60.0)
-            self._channel.sendall(text.encode())
-        except BROKEN as fault:
-            self._shell.check_alive("writing to a process")
-            message = f"a process on {self._shell.name} reads no more input"
-            raise DeviceError(message, details=self.stderr) from fault
-
-    def close(self) -> int | None:
-        """See `RemoteProcess.close`."""
-        with self._resources, contextlib.suppress(*BROKEN):
-            self._channel.shutdown_write()
-            deadline = time.monotonic() + CLOSE_GRACE
-            _collect(self._channel, bytearray(), self._words, deadline)
-            self._channel.status_event.wait(max(0.0, deadline - time.monotonic()))
-        code = self._channel.exit_status
-        return int(code) if code >= 0 else None
 
 
 def _carried(channel: Any) -> socket.socket:
@@ -393,7 +292,7 @@ def _carry(sock: socket.socket, channel: Any) -> None:
 def _pump(source: Any, sink: Any) -> None:
     """Pass on what a socket or a channel says until it has said all, or one of both is gone."""
     try:
-        while data := source.recv(_PACKET):
+        while data := source.recv(PACKET):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except BROKEN:

@@ -214,6 +214,20 @@ def test_a_device_that_answers_nonsense_is_busy(words):
     assert lock._busy("local", words).message.startswith("local is busy: ")
 
 
+class Babbling(LocalShell):
+    """A device that takes the lock, and then has more to say than it is asked."""
+
+    def _open(self, script, kind, timeout):
+        babble = "echo held; read -r line; while :; do echo babble; done"
+        return super()._open(babble if kind == "held" else script, kind, timeout)
+
+
+def test_a_device_that_says_too_much_under_its_lock(root):
+    store = Store(Babbling(), str(root))
+    with pytest.raises(DeviceError, match="says more than a change of its store"), store.lock(ME):
+        store.sweep()
+
+
 def test_a_lost_lock_is_noticed(store, root, monkeypatch):
     monkeypatch.setattr(lock, "_HEARTBEAT_S", 0.1)
     told = []

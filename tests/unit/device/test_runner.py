@@ -11,6 +11,7 @@ from toolchain.device import deploy, runner
 from toolchain.device.runner import Plan
 from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
+from toolchain.tensors import TensorSpec
 
 
 @pytest.fixture
@@ -22,9 +23,13 @@ def places(tiny, program, tmp_path):
     return root, {"runners": str(program.path.parent), "inputs": str(root / "inputs")}
 
 
+def call(root, folders, **words):
+    return runner.call(LocalShell(), str(root), folders, outputs=(TensorSpec("y", (1, 16), "float32"),), **words)
+
+
 def test_smoke_call(tiny, places):
     root, folders = places
-    run = runner.call(LocalShell(), str(root), folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
+    run = call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
     assert np.allclose(run.outputs["y"], deploy.samples_of(tiny).expected["y"], rtol=1e-5)
     assert (run.samples_ns, len(run.warmup_ns), run.threads) == ((), 1, 1)
     assert run.load_ms > 0
@@ -35,7 +40,7 @@ def test_smoke_call(tiny, places):
 def test_timed_call(tiny, places):
     root, folders = places
     plan = Plan(budget_s=0.0, warmup_runs=3, min_runs=7)
-    run = runner.call(LocalShell(), str(root), folders, release=str(tiny.folder), threads=0, plan=plan)
+    run = call(root, folders, release=str(tiny.folder), threads=0, plan=plan)
     assert (len(run.samples_ns), len(run.warmup_ns)) == (7, 4)
     assert run.threads == len(os.sched_getaffinity(0))
     assert min(run.samples_ns) > 0
@@ -44,7 +49,7 @@ def test_timed_call(tiny, places):
 def test_budget_ends_a_call(tiny, places):
     root, folders = places
     plan = Plan(budget_s=0.2, max_runs=10_000_000)
-    run = runner.call(LocalShell(), str(root), folders, release=str(tiny.folder), threads=1, plan=plan)
+    run = call(root, folders, release=str(tiny.folder), threads=1, plan=plan)
     assert 3 < len(run.samples_ns) < plan.max_runs
     assert sum(run.samples_ns) < 1e9
 
@@ -52,7 +57,7 @@ def test_budget_ends_a_call(tiny, places):
 def test_failing_call_leaves_nothing(places, tmp_path):
     root, folders = places
     with pytest.raises(DeviceError, match="does not run on local") as caught:
-        runner.call(LocalShell(), str(root), folders, release=str(tmp_path / "no"), threads=1, plan=runner.SMOKE)
+        call(root, folders, release=str(tmp_path / "no"), threads=1, plan=runner.SMOKE)
     assert "there is no release" in caught.value.details
     assert list((root / "run").iterdir()) == []
 
@@ -63,7 +68,7 @@ def test_variables_are_set(places, tmp_path):
     (tmp_path / "runner").chmod(0o755)
     words = {"release": "any", "threads": 1, "plan": runner.SMOKE, "environment": {"ANY": "two words"}}
     with pytest.raises(DeviceError) as caught:
-        runner.call(LocalShell(), str(root), {**folders, "runners": str(tmp_path)}, **words)
+        call(root, {**folders, "runners": str(tmp_path)}, **words)
     assert caught.value.details == "it is two words"
 
 
@@ -74,5 +79,43 @@ def test_crash_is_told(places, tmp_path):
     crashing.chmod(0o755)
     folders = {"runners": str(tmp_path), "inputs": str(tmp_path)}
     with pytest.raises(DeviceError) as caught:
-        runner.call(LocalShell(), str(root), folders, release="x", threads=1, plan=runner.SMOKE)
+        call(root, folders, release="x", threads=1, plan=runner.SMOKE)
     assert "Segmentation fault" in caught.value.details
+
+
+WELL = '{"samples_ns": [], "warmup_ns": [], "each_ns": [5], "load_ms": 1, "threads": 1, "peak_rss_kib": 9}'
+
+
+def lying(tmp_path, *lines):
+    """Make what stands in for a runner on a device, and says what it likes; return the folders of a call."""
+    options = "for word; do case $last in --report) report=$word ;; --outputs) outputs=$word ;; esac; last=$word; done"
+    (tmp_path / "runner").write_text("\n".join(["#!/bin/sh", options, *lines, ""]))
+    (tmp_path / "runner").chmod(0o755)
+    return {"runners": str(tmp_path), "inputs": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("", "no JSON", "[]", "null", "{}", "[" * 5000, "\\033[31m", WELL.replace("[5]", "[]")),
+        *(WELL.replace("5", '"5"'), WELL.replace("5", "-5"), WELL.replace("5", "1e400"), WELL.replace("1,", "null,")),
+        *(WELL.replace("9", "9" * 30), WELL.replace("9", "9" * 5000), WELL.replace("[5]", "7")),
+    ],
+)
+def test_a_report_that_is_none(places, tmp_path, said):
+    root, folders = places
+    (tmp_path / "said").write_text(said)
+    copy = f'cp {tmp_path}/said "$report"; cp "{folders["inputs"]}/{runner.INPUTS}" "$outputs"'
+    with pytest.raises(DeviceError, match="no report") as caught:
+        call(root, lying(tmp_path, copy), release="x", threads=1, plan=runner.SMOKE)
+    assert len(caught.value.details) < 1000
+    assert list((root / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("which", ["report", "outputs"])
+def test_an_answer_without_an_end(places, tmp_path, which):
+    root, _ = places
+    folders = lying(tmp_path, 'echo "{}" >"$report"; echo >"$outputs"', f'ln -sf /dev/zero "${which}"')
+    with pytest.raises(DeviceError, match="wrote more than"):
+        call(root, folders, release="x", threads=1, plan=runner.SMOKE)
+    assert list((root / "run").iterdir()) == []

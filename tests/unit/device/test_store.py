@@ -26,6 +26,54 @@ def numbers(store: Store) -> list[tuple[int, str, bool]]:
     return [(found.number, found.name, found.current) for found in store.generations()]
 
 
+# --- what a device may say ---
+
+
+class Saying(LocalShell):
+    """A device whose commands and processes say what they like."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.said = said
+
+    def _open(self, _script, kind, timeout):
+        return super()._open(f"cat <<'END'\n{self.said}\nEND", kind, timeout)
+
+
+NUMBERS = "machine=m\nroot=/r\ncpus={0}\nmemory_kib={0}\ndf=a b c {0} e\nglibc=glibc {0}"
+
+
+@pytest.mark.parametrize("said", ["", "x", "=", "root=/r", "machine=aarch64\nroot=", "\x1b[31m"])
+def test_a_device_that_does_not_say_what_it_is(said):
+    with pytest.raises(DeviceError, match="was asked what it is, and its answer is none") as caught:
+        Store(Saying(said), "/r").facts()
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("number", ["", "-1", "x", "1e9", "9" * 5000, "\u0663", "0x7"])
+def test_facts_that_are_none(number):
+    facts = Store(Saying(NUMBERS.format(number)), "/r").facts()
+    assert (facts.cpus, facts.memory_kib, facts.free_kib, facts.cpu, facts.glibc) == (1, 0, 0, "", "")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "",
+        "1",
+        "1 a 1 m",
+        f"x {'a' * 64} 1 m",
+        f"1 {'a' * 63}/ 1 m",
+        f"1 {'a' * 64} y m",
+        f"{'9' * 5000} {'a' * 64} 1 m",
+    ],
+)
+def test_releases_that_are_none(row):
+    with pytest.raises(DeviceError, match="was asked what releases it has, and its answer is none") as caught:
+        Store(Saying(f"current generations/1\ngeneration {row}"), "/r").generations()
+    assert len(caught.value.details) <= 1000
+
+
 # --- facts ---
 
 

@@ -190,6 +190,15 @@ def test_what_a_server_tells_of_its_sessions_is_kept():
     assert server.process.written == ["withdraw\n", "key a\n"]
 
 
+def test_a_server_that_only_tells_of_sessions(monkeypatch):
+    server = scripted()
+    monkeypatch.setattr(server.process, "readline", lambda _timeout: f"session {'x' * 5000}\n")
+    with pytest.raises(DeviceError, match="does not answer in time"):
+        server.control("withdraw", timeout_s=0.2)
+    assert len(server.events) <= 1000
+    assert max(map(len, server.events)) <= 1000
+
+
 def test_an_answer_that_comes_late_is_not_taken_for_the_next_one():
     server = scripted(
         "silence", "silence", "ok key a\n", "error there is no order\n", "session 1 begins\n", "ok key c\n"

@@ -9,32 +9,6 @@ from toolchain.errors import DeviceError, InputError
 from toolchain.shell import protocol
 
 
-def test_lines_are_cut_wherever_the_data_was():
-    lines = protocol.LineBuffer()
-    assert lines.take() is None
-    for data in (b"o", b"ne\ntw", b"o\n", b"caf\xc3", b"\xa9 \xff"):
-        lines.feed(data)
-    assert (lines.take(), lines.take(), lines.take()) == ("one\n", "two\n", None)
-    lines.feed(b"")
-    assert (lines.take(), lines.take(), lines.take()) == ("caf\u00e9 \ufffd", "", "")
-
-
-def test_a_line_is_read_as_long_as_there_is_time():
-    parts, times = [b"on", b"e\nrest"], []
-
-    def receive(timeout: float) -> bytes:
-        times.append(timeout)
-        if not parts:
-            raise TimeoutError
-        return parts.pop(0)
-
-    lines = protocol.LineBuffer()
-    assert lines.read(receive, 100.0) == "one\n"
-    assert 0 < times[1] <= times[0] <= 100
-    with pytest.raises(TimeoutError):
-        lines.read(receive, 0.0)
-
-
 def test_a_file_is_read_from_where_it_goes_on(tmp_path):
     (tmp_path / "source").write_bytes(b"abcdef")
     with protocol.reading(tmp_path / "source", 2) as (stream, left):
@@ -60,13 +34,13 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 def test_a_command_that_failed_is_shown_with_its_last_words():
     with pytest.raises(DeviceError, match="a command on board failed with exit code 3") as caught:
-        protocol.check_result("board", "the script", process.Result(3, "out", ""))
+        protocol.check_result("a command on board", "the script", process.Result(3, "out", ""))
     assert caught.value.details == "the script\nout"
     with pytest.raises(DeviceError) as caught:
-        protocol.check_result("board", "", process.Result(3, "out", "err"))
+        protocol.check_result("a command on board", "", process.Result(3, "out", "err"))
     assert caught.value.details == "err"
     well = process.Result(0, "out", "err")
-    assert protocol.check_result("board", "", well) is well
+    assert protocol.check_result("a command on board", "", well) is well
 
 
 def test_an_error_without_words_is_named():

@@ -1,0 +1,104 @@
+"""A long-lived command on a device that talks in lines, such as the holder of a lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from toolchain.errors import DeviceError
+from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Channel, LineBuffer
+
+CLOSE_GRACE = 4.0
+"""Seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL."""
+_LAST_WORDS = 1.0  # seconds to wait for what a process wrote before it ended
+_LOOK_S = 1.0
+_WRITE_S = 60.0
+
+
+class RemoteProcess:
+    """A long-lived command on a device; it dies with its owner.
+
+    What it says is read all the time, or it would stop once nobody takes it, and is kept up to a bound.
+
+    Args:
+        channel: The command.
+        device: The device's name.
+        check_alive: Raises a DeviceError if the connection is lost.
+    """
+
+    def __init__(self, channel: Channel, device: str, check_alive: Callable[[str], None]) -> None:
+        self._channel, self._device, self._check_alive = channel, device, check_alive
+        self._lines = LineBuffer()
+        self._words = b""
+        self._closed = False
+        self._changed = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, name=f"ear of {device}", daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        while not (self._closed or self._lines.ended):
+            try:
+                said, words = self._channel.receive(_LOOK_S)
+            except TimeoutError:
+                continue
+            except (OSError, ValueError):  # it is being closed
+                said = words = b""
+            with self._changed:
+                self._words = (self._words + words)[-STDERR_KEPT:]
+                if said or not words:
+                    self._lines.feed(said)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closed or not self._lines.is_full)
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to standard error so far."""
+        return self._words.decode(errors="replace")
+
+    def readline(self, timeout: float) -> str:
+        """Return its next line with the newline, or "" at the end of its output.
+
+        Raises:
+            DeviceError: No line came within `timeout` seconds, one is too long, or the connection is lost.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines.is_ready or self._lines.is_full, timeout)
+            line = self._lines.take()
+            too_long = line is None and self._lines.is_full
+            self._changed.notify_all()
+        if too_long:
+            raise DeviceError(f"a process on {self._device} wrote a line of more than {MOST_SAID} bytes")
+        if line is None:
+            message = f"a process on {self._device} wrote no line within {timeout:g} s"
+            raise DeviceError(message, details=self.stderr)
+        if not line:
+            self._check_alive("reading from a process")
+        return line
+
+    def write(self, text: str) -> None:
+        """Send text to its standard input.
+
+        Raises:
+            DeviceError: It reads no more.
+        """
+        try:
+            self._channel.send(text.encode(), _WRITE_S)
+        except (OSError, ValueError) as fault:
+            self._check_alive("writing to a process")
+            message = f"a process on {self._device} reads no more input"
+            raise DeviceError(message, details=self.stderr) from fault
+
+    def close(self) -> int | None:
+        """Close its input, wait a moment, end what is left; return its exit code, or None if it was ended."""
+        if not self._closed:
+            self._channel.end_input()
+            if self._channel.wait(CLOSE_GRACE):
+                self._listener.join(_LAST_WORDS)
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._channel.stop()
+            self._listener.join(2 * _LOOK_S)
+            self._channel.close()
+        code = self._channel.code
+        return code if code is not None and code >= 0 else None
