@@ -10,6 +10,8 @@ TRIALS  ?=
 INPUT   ?=
 OUTPUT  ?= outputs.npz
 VIRTUAL ?= rpi4=1,pynq=1
+SECONDS ?= 60
+ONLY    ?=
 ARGS    ?=
 
 TOOLCHAIN := $(VENV)/bin/toolchain
@@ -18,7 +20,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 # make takes any NAME=value in silence: `board=rpi4` or `HOSTS=...` would deploy to another device than was meant.
-OURS    := BOARD HOST MODEL TRIALS INPUT OUTPUT VIRTUAL ARGS PYTHON VENV
+OURS    := BOARD HOST MODEL TRIALS INPUT OUTPUT VIRTUAL SECONDS ONLY ARGS PYTHON VENV
 USUAL   := MAKE% SHELL PATH HOME TMPDIR NO_COLOR %_proxy %_PROXY PIP_% SSL_% XDG_% DOCKER_% TOOLCHAIN_% TVM_%
 GIVEN   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 STRANGE := $(filter-out $(OURS) $(USUAL),$(GIVEN))
@@ -50,11 +52,11 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos sanitize wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos sanitize fuzz wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) INPUT=$(INPUT) OUTPUT=$(OUTPUT) VIRTUAL=$(VIRTUAL) ARGS='more options'"
+	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) INPUT=$(INPUT) OUTPUT=$(OUTPUT) VIRTUAL=$(VIRTUAL) SECONDS=$(SECONDS) ONLY=$(ONLY) ARGS='more options'"
 
 setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
 
@@ -141,6 +143,9 @@ chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything
 
 sanitize: $(READY) ## Run the C library's tests under the address and undefined-behaviour sanitizers
 	@$(VENV)/bin/python -m tests.support.sanitized
+
+fuzz: $(READY) ## Fuzz each parser of the device's programs under sanitizers for SECONDS, or those that ONLY names
+	@$(VENV)/bin/python -m tests.support.fuzzing --seconds "$(SECONDS)" --only "$(ONLY)"
 
 wrong-inputs: $(READY) ## Try every wrong input, and show a table: exit code, seconds until the answer, message
 	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)

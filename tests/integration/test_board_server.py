@@ -1111,6 +1111,25 @@ def test_a_tracker_that_hangs_does_not_hold_up_sessions(program, tmp_path, libra
             until(lambda: "is lost" in server.log(), 8)
 
 
+def test_a_tracker_that_answers_with_a_million_brackets_does_not_end_the_server(program, tmp_path):
+    """They overflowed the stack of the parser: `make fuzz` found it."""
+
+    def answer(link: socket.socket, text: bytes) -> None:
+        received(link, struct.unpack("<i", received(link, 4))[0])
+        link.sendall(struct.pack("<i", len(text)) + text)
+
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        address = f"{LOOPBACK}:{listener.getsockname()[1]}"
+        with running(program, tmp_path, "--tracker", address, "--key", "rpi4") as server:
+            link, _ = listener.accept()
+            with link:
+                link.sendall(received(link, 4))
+                for text in (b"0", b"0", b"[" * 1_000_000):  # registered, offered, and what the tracker still has
+                    answer(link, text)
+                until(lambda: "it talks nonsense" in server.log(), 8)
+            assert versions_of(server) == versions()
+
+
 # --- the controller --------------------------------------------------------------------------------------------------
 
 

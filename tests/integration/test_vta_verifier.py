@@ -393,6 +393,14 @@ def test_nothing_at_all():
     refused(with_order(FINISH, *range(FINISH + 1)), "instruction 0 .*not the last instruction")
 
 
+def test_padding_of_acc_loads_needs_the_newer_machine():
+    """It was let through for the older one, which the simulator refuses: `make fuzz` found it."""
+    changes = {LOAD_ACC: {"x_size": 3, "x_stride": 3, "x_pad_0": 1}}
+    older, newer = (edited(changes, vta_streams.stream(revision=revision)) for revision in Revision)
+    verify(newer.encoded())
+    refused(older, "padding of ACC loads is broken before revision 2020-12")
+
+
 # --- anything --------------------------------------------------------------------------------------------------------
 
 

@@ -66,10 +66,7 @@ bool NestsTooDeep(std::string_view text) {
 
 }  // namespace
 
-JsonNode::JsonNode(json::Value value, std::string place, std::string file)
-    : value_(std::move(value)), place_(std::move(place)), file_(std::move(file)) {}
-
-JsonNode JsonNode::ParseObject(std::string_view text, const std::string& file) {
+json::Value ParseJson(std::string_view text, const std::string& file) {
   if (!IsUtf8(text)) throw Fault(kExitInput, "invalid JSON: not UTF-8", file);
   if (NestsTooDeep(text)) throw Fault(kExitInput, "invalid JSON: nested too deep", file);
   tvm::ffi::String message;
@@ -77,7 +74,14 @@ JsonNode JsonNode::ParseObject(std::string_view text, const std::string& file) {
   if (message.size() != 0) {
     throw Fault(kExitInput, "invalid JSON: " + std::string(message), file);
   }
-  JsonNode node(std::move(value), "the JSON document", file);
+  return value;
+}
+
+JsonNode::JsonNode(json::Value value, std::string place, std::string file)
+    : value_(std::move(value)), place_(std::move(place)), file_(std::move(file)) {}
+
+JsonNode JsonNode::ParseObject(std::string_view text, const std::string& file) {
+  JsonNode node(ParseJson(text, file), "the JSON document", file);
   node.Object();
   return node;
 }

@@ -13,6 +13,10 @@ namespace edge {
 
 namespace json = tvm::ffi::json;
 
+// Parses text in UTF-8 that is nested no deeper than any of our own: the parser itself takes any bytes
+// and recurses without a limit.
+json::Value ParseJson(std::string_view text, const std::string& file);
+
 // A JSON value together with the words that name its place in messages: file and "inputs[0].shape".
 class JsonNode {
  public:

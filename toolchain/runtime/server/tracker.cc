@@ -3,12 +3,14 @@
 
 #include <sys/poll.h>
 #include <tvm/ffi/container/array.h>
-#include <tvm/ffi/extra/json.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
+#include "../model/fault.h"
+#include "../model/json.h"
 #include "log.h"
 #include "packets.h"
 #include "secrets.h"
@@ -29,6 +31,15 @@ constexpr int64_t kLongMs = 3600 * 1000;
 
 json::Value TextOrNull(const std::string& text) {
   return text.empty() ? json::Value(nullptr) : json::Value(String(text));
+}
+
+// Nothing where it is no list.
+std::optional<json::Array> ParseList(const std::string& text) {
+  try {
+    return edge::ParseJson(text, "").as<json::Array>();
+  } catch (const edge::Fault&) {
+    return std::nullopt;
+  }
 }
 
 std::string Text(const json::Array& array) { return std::string(json::Stringify(array)); }
@@ -207,9 +218,7 @@ void Tracker::OnReply(Request request, const std::string& text) {
 // The match key is gone when a client was given it. One that does not come must not keep the board
 // from the others.
 void Tracker::OnPending(const std::string& text) {
-  String why;
-  const json::Value value = json::Parse(text, &why);
-  const auto keys = value.as<json::Array>();
+  const std::optional<json::Array> keys = ParseList(text);
   if (!keys.has_value()) return Lose("it talks nonsense");
   const bool seen = std::any_of(keys->begin(), keys->end(), [this](const json::Value& key) {
     const auto one = key.as<String>();

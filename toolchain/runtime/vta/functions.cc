@@ -1,15 +1,17 @@
 // What TVM calls by name: a kernel its stream, and a client the board.
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
-#include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "../model/fault.h"
+#include "../model/json.h"
 #include "boards.h"
 #include "devices.h"
 #include "fault.h"
@@ -91,11 +93,19 @@ bool IsRemark(const std::string& key) {
          key == "LOG_OUT_BUFF_SIZE" || key == "LOG_BLOCK_IN" || key == "LOG_BLOCK_OUT";
 }
 
+// Nothing where it is none.
+std::optional<json::Object> ParseObject(const std::string& text) {
+  if (text.size() > kMostJson) return std::nullopt;
+  try {
+    return edge::ParseJson(text, "").as<json::Object>();
+  } catch (const edge::Fault&) {
+    return std::nullopt;
+  }
+}
+
 vta_config Configuration(const std::string& text) {
-  String fault;
-  const json::Value value = text.size() > kMostJson ? json::Value() : json::Parse(text, &fault);
-  const auto object = value.as<json::Object>();
-  if (!object || fault.size() != 0) Fail("the configuration is no JSON object");
+  const std::optional<json::Object> object = ParseObject(text);
+  if (!object) Fail("the configuration is no JSON object");
   vta_config logs = {};
   size_t found = 0;
   for (const auto& pair : *object) {

@@ -83,6 +83,9 @@ void AccessCheck::Load(const Instruction& load, uint32_t buffer) {
   }
   if (load.memory == kUop) return LoadUops(load, buffer);
   if (load.memory == kWgt && HasPads(load)) Fail("weights are loaded without padding");
+  if (load.memory == kAcc && HasPads(load) && isa_.Revision() == VTA_2020_07) {
+    Fail("padding of ACC loads is broken before revision 2020-12");
+  }
   const uint64_t rows = uint64_t{load.y_pad_0} + load.y_size + load.y_pad_1;
   const uint64_t columns = uint64_t{load.x_pad_0} + load.x_size + load.x_pad_1;
   CheckSram(config_, load.memory, load.sram_base, rows * columns);

@@ -1,0 +1,57 @@
+"""The parsers of the device's programs, each for a moment: `make fuzz` takes longer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import fuzzing
+from tests.support.parts import require
+from tests.support.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
+    return fuzzing.build(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.mark.parametrize("parser", fuzzing.parsers())
+def test_no_input_makes_a_parser_fail(programs, parser, tmp_path):
+    done = fuzzing.run(programs, parser, tmp_path, ["-runs=2000"])
+    assert done.findings == (), done.log
+    assert done.executions >= 2000
+
+
+def test_each_parser_has_inputs_to_start_from():
+    folders = {path.name for path in fuzzing.SEEDS.iterdir()}
+    assert folders == set(fuzzing.parsers())
+    assert all(any((fuzzing.SEEDS / name).iterdir()) for name in folders)
+
+
+FAULTY = """
+#include <cstddef>
+#include <cstdint>
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) { return size > 3 ? data[size] & 0 : 0; }
+"""
+
+
+def test_a_finding_is_told_with_its_file(tmp_path):
+    require("a compiler with a fuzzer", "clang libclang-rt-14-dev", fuzzing.is_there())
+    (tmp_path / "faulty.cc").write_text(FAULTY)
+    words = [fuzzing.COMPILER, "-fsanitize=fuzzer,address", tmp_path / "faulty.cc", "-o", tmp_path / "json"]
+    subprocess.run(words, check=True)
+    done = fuzzing.run(tmp_path, "json", tmp_path, ["-runs=2000"])
+    assert len(done.findings) == 1, done.log
+    assert done.findings[0].is_file()
+    assert str(done.findings[0]) in done.line()
+    assert "heap-buffer-overflow" in done.log
+
+
+def test_a_parser_that_there_is_not_is_named():
+    words = [sys.executable, "-m", "tests.support.fuzzing", "--only", "json,jason"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "there is no parser jason: there are" in done.stderr
