@@ -1,4 +1,7 @@
-"""Tables as data: what is shown in rows; who prints them knows how wide the reader's screen is."""
+"""What is shown to people: tables as data, and text in which nothing steers a terminal.
+
+Who prints them knows how wide the reader's screen is.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,11 @@ class Table:
 
         return Table([cut(row) for row in self.rows], cut(self.head), moved(self.numbers), moved(self.spare))
 
+    def printable(self) -> Table:
+        """Return the table as `printable` does a text."""
+        rows = [[printable(cell) for cell in row] for row in self.rows]
+        return Table(rows, [printable(name) for name in self.head], self.numbers, self.spare)
+
     def __str__(self) -> str:
         """Align the cells in columns, two spaces apart, as wide as they are."""
         widths = [max(map(len, column)) for column in zip(*self.lines, strict=True)]
@@ -53,10 +61,23 @@ Shown = str | Table | Sequence[str | Table]
 
 
 def parts(shown: Shown) -> list[str | Table]:
-    """Return the texts and tables that something consists of."""
-    return [shown] if isinstance(shown, str | Table) else list(shown)
+    """Return the texts and tables that something consists of; nothing in them steers a terminal."""
+    found = [shown] if isinstance(shown, str | Table) else list(shown)
+    return [part.printable() if isinstance(part, Table) else printable(part) for part in found]
 
 
 def plain(shown: Shown) -> str:
     """Write it for a file or a pipe, whatever its width."""
     return "\n".join(map(str, parts(shown)))
+
+
+def printable(text: str) -> str:
+    r"""Show as text what would steer a terminal, or turn letters around: it comes from devices, packages and compilers.
+
+    Line ends and tabs stay; all else that is no letter to be seen is written as in Python, as \x1b.
+    """
+    return "".join(one if one.isprintable() or one in "\n\t" else _escaped(one) for one in text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape", "backslashreplace").decode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from toolchain import tables
 from toolchain.tables import Table
 
@@ -24,3 +26,21 @@ def test_a_column_is_left_out():
 def test_several_parts_are_lines_below_each_other():
     assert tables.plain(["first", Table([("a", "b")]), "last"]) == "first\na  b\nlast"
     assert tables.plain("alone") == "alone"
+
+
+STEERING = {
+    "\x1b]0;title\x07": r"\x1b]0;title\x07",
+    "\x1b[2J\x9b31m": r"\x1b[2J\x9b31m",
+    "\r\b\x7f\0": r"\r\x08\x7f\x00",
+    "\u202egnp.exe\u2066\u200f": r"\u202egnp.exe\u2066\u200f",
+    "\u2028\x85\x0b\ud800\U000e0001": r"\u2028\x85\x0b\ud800\U000e0001",
+    "a\tb\nc d": "a\tb\nc d",
+    "J\u00fcrgen \u4e2d\U0001f600": "J\u00fcrgen \u4e2d\U0001f600",
+}
+
+
+@pytest.mark.parametrize("text", STEERING)
+def test_nothing_steers_a_terminal(text):
+    assert tables.printable(text) == STEERING[text]
+    assert tables.plain(text) == STEERING[text]
+    assert tables.parts([Table([(text, "")], (text, ""))]) == [Table([[STEERING[text], ""]], [STEERING[text], ""])]

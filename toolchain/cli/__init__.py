@@ -91,7 +91,7 @@ def _show(fault: BaseException) -> int:
     """Tell people what ended the command; return its exit code."""
     SCREEN.close()
     if _debugging() and not isinstance(fault, click.Abort | click.ClickException | KeyboardInterrupt):
-        traceback.print_exception(fault)
+        SCREEN.say("".join(traceback.format_exception(fault)).rstrip())
     failure = failure_of(fault)
     if isinstance(fault, click.ClickException):
         fault.show()

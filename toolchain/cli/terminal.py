@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from toolchain.progress import MEGABYTES, Step
-from toolchain.tables import Shown, Table, parts, plain
+from toolchain.tables import Shown, Table, parts, plain, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -175,10 +175,10 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line about progress, or move the bar of a step; a stage goes on below the line."""
         if isinstance(text, Step):
-            self._move(text)
+            self._move(Step(printable(text), text.done, text.total, text.unit))
             return
         if self._bar and not self._bar.step.is_counted:
-            self._bar.say(text)
+            self._bar.say(printable(text))
             return
         self.close()
         show(text, self._stream())

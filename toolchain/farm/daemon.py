@@ -26,6 +26,7 @@ from toolchain.farm import protocol
 from toolchain.farm.holds import Client
 from toolchain.farm.pool import Pool
 from toolchain.farm.protocol import Link, Message, Served
+from toolchain.tables import printable
 
 ATTACHED = "attached"
 
@@ -196,9 +197,16 @@ def _gone(parent: int, pipe: int) -> Callable[[], bool]:
     return gone
 
 
+class _Lines(logging.Formatter):
+    """Lines in which no device's words steer the terminal of who reads them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s"))
     own = logging.getLogger("toolchain")
     own.addHandler(handler)
     own.setLevel(logging.INFO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -18,10 +19,13 @@ from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console
 from toolchain.cli.device import CompareOptions
 from toolchain.cli.options import CompileOptions, KernelOptions
+from toolchain.device.lock import Owner
+from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.native import programs
 from toolchain.native.programs import BOARD_SERVER
 from toolchain.pipeline import Pipeline
+from toolchain.shell import LocalShell
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +214,47 @@ def test_what_is_compared_is_the_users_records_and_the_shipped_ones_and_nothing(
     asked = CompareOptions(compiling=CompileOptions(no_records=True))
     with pytest.raises(InputError, match="leaves out what is compared"):
         asked.pipelines("mlp", asked.device.board(), Console())
+
+
+# --- a hostile device ---
+
+EVIL = "\x1b]0;pwned\x07"
+
+
+@pytest.fixture
+def hostile(tiny, tmp_path, monkeypatch):
+    """A device whose kernel, store and releases are named to steer the terminal of who looks at it."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "uname").write_text(f'#!/bin/sh\n[ "$1" = -m ] && exec /bin/uname -m\nprintf "%s\\n" "{EVIL}"\n')
+    (tools / "uname").chmod(0o755)
+    done("deploy", tiny.folder, "--root", tmp_path / "root", "--budget", 0)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    manifest = next((tmp_path / "root" / "releases").glob("*/manifest.json"))
+    text = manifest.read_text().replace('"name": "dense"', f'"name": "{EVIL}"', 1)
+    manifest.unlink()
+    manifest.write_text(text)
+    return tmp_path / "root"
+
+
+@pytest.mark.parametrize("command", ["status", "releases", "rollback", "bench"])
+def test_a_hostile_device_does_not_steer_the_terminal(hostile, command):
+    seen = toolchain(command, "--root", hostile)
+    assert seen.code in {0, 4, 5}
+    assert EVIL[0] not in seen.out + seen.err
+    assert EVIL[-1] not in seen.out + seen.err
+
+
+def test_its_words_are_shown_and_json_has_them_as_they_are(hostile):
+    assert r"\x1b]0;pwned\x07" in done("releases", "--root", hostile).out
+    found = toolchain("releases", "--root", hostile, "--json").out
+    assert EVIL[0] not in found
+    assert EVIL in [one["name"] for one in json.loads(found)]
+
+
+def test_who_holds_its_lock_does_not_either(hostile):
+    with Store(LocalShell(), str(hostile)).lock(Owner(EVIL, EVIL, EVIL)):
+        seen = toolchain("rollback", "--root", hostile)
+    assert seen.code == 75
+    assert EVIL[0] not in seen.out + seen.err
+    assert r"\x1b]0;pwned\x07 holds it" in seen.err

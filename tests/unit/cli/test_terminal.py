@@ -192,3 +192,36 @@ def test_where_there_is_no_terminal_a_table_is_one_line_now_and_then():
     screen.redraw(TABLE)
     screen.redraw(TABLE)
     assert stream.getvalue() == TABLE[-1] + "\n"
+
+
+# --- words of devices --------------------------------------------------------------------------------------------
+
+EVIL = "\x1b]0;pwned\x07\x9b2J\u202e"
+
+
+def test_no_word_of_a_device_steers_a_terminal(terminal):
+    """Whatever it is shown by: what rich writes itself is all that may begin with an escape."""
+    shown = terminal()
+    screen = _terminal.Screen(lambda: shown.stream)
+    screen.say(progress.stage(f"deploying to {EVIL}"))
+    screen.say(f"device says {EVIL}")
+    screen.say(Step(f"sending {EVIL}", 1, 2, "objects"))
+    screen.redraw([Table([(EVIL, "1")], ("NAME", "RUNS"))])
+    screen.close()
+    _terminal.show(["last", EVIL, Table([(EVIL, "1")])], shown.stream)
+    text = shown.text()
+    assert text.count("x1b]0;pwned") >= 5
+    assert not any(letter in text for letter in "\x07\x9b\u202e")
+    assert "\x1b]" not in text
+
+
+def test_nor_where_there_is_none():
+    stream = io.StringIO()
+    screen = _terminal.Screen(lambda: stream)
+    screen.say(progress.stage(EVIL))
+    screen.say(EVIL)
+    _terminal.show([EVIL, Table([(EVIL, "1")])], stream)
+    screen._told = -1e9
+    screen.redraw([Table([(EVIL, "1")])])
+    assert stream.getvalue().count("pwned") == 5
+    assert not any(letter in stream.getvalue() for letter in EVIL[0] + "\x07\x9b\u202e")

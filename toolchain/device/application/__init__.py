@@ -131,7 +131,7 @@ def state(store: Store, run: Application) -> State:
     lines = store.look(f"{_settings(run, seconds)}\n{scripts.LOOK}").splitlines()
     said = dict(line.removeprefix("unit ").split("=", 1) for line in lines if line.startswith("unit ") and "=" in line)
     unit = f"{said.get('ActiveState', 'unknown')} ({said.get('SubState', 'unknown')})" if run.unit else ""
-    return State(run.name, "well" in lines, _printable(unit))
+    return State(run.name, "well" in lines, unit)
 
 
 def trial(store: Store) -> Trial | None:
@@ -186,7 +186,7 @@ def _tried(store: Store, script: str, run: Application, tell: Callable[[str], No
         store.recover()
         raise DeviceError(
             f"the trial on {store.name} broke off",
-            details=_printable(output),
+            details=output,
             hint="`toolchain status` shows what the device runs",
         )
     if "failed" in said:
@@ -224,17 +224,17 @@ def _commands(run: Application) -> tuple[str, str]:
 
 
 def _said(output: str) -> dict[str, str]:
-    """Read lines of a word and its text; the first one counts."""
-    lines = [line.partition(" ") for line in reversed(output.splitlines())]
+    """Read lines of a word and its text; the first one counts. What else Python takes for a line end is a letter."""
+    lines = [line.partition(" ") for line in reversed(output.split("\n"))]
     return {word: text for word, _, text in lines}
 
 
 def _unwell(name: str, run: Application, output: str) -> VerificationError:
     """Say that an application was not well, with its last words."""
     said = _said(output)
-    lines = output.splitlines()
+    lines = output.split("\n")
     told = {word: [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in _TOLD}
-    details = "\n".join(f"{_TOLD[word]}:\n{_printable(chr(10).join(told[word]))}" for word in _TOLD if told[word])
+    details = "\n".join("\n".join([f"{_TOLD[word]}:", *told[word]]) for word in _TOLD if told[word])
     log = f"journalctl {'--user ' if run.scope == 'user' else ''}--unit {run.unit}" if run.unit else run.health
     return VerificationError(
         f"{run.name} on {name} is not well within {run.seconds} s; {_back(said)}",
@@ -261,8 +261,3 @@ def _left(fault: DeviceError) -> DeviceError:
     goes_on = "a trial that has begun goes on without this command: `toolchain status` shows how it ends"
     fault.hint = "; ".join(filter(None, (fault.hint, goes_on)))
     return fault
-
-
-def _printable(text: str) -> str:
-    """Return a device's words without what would steer a terminal."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)

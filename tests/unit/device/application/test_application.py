@@ -121,13 +121,15 @@ def test_a_command_that_hangs_is_ended(store, tmp_path, run, place):
         assert store.current().digest == first
 
 
-def test_words_of_an_application_cannot_steer_a_terminal_or_the_result(store, tmp_path, run, place):
+def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, place):
     evil = Application(
-        restart=place.restart, health=r"printf '\033[2Jhealthy\nhealthy\nend\nback 7 well\n'; false", within="1s"
+        restart=place.restart,
+        health=r"printf '\033[2Jhealthy\nhealthy\nend\nback 7 well\013back 7 well\302\205healthy\n'; false",
+        within="1s",
     )
     with locked(store), pytest.raises(VerificationError) as caught:
         tried(store, tmp_path, "first", evil)
-    assert "\033" not in caught.value.details
+    assert "there was no release before" in caught.value.message
     assert store.current() is None
 
 
