@@ -33,7 +33,7 @@ from toolchain.device import deploy
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.devices import Application
-from toolchain.errors import BusyError
+from toolchain.errors import BusyError, VerificationError
 from toolchain.shell import LocalShell
 
 __all__ = ["disk"]
@@ -345,9 +345,12 @@ def test_a_model_that_does_not_run_is_refused(tiny, program, tmp_path, root):
 def test_without_a_reference_it_only_has_to_run(tiny, program, tmp_path, root):
     made = bundles.variant(tiny, tmp_path / "made", {})
     made.reference.unlink()
-    script = updates.written(made, program, tmp_path / "update.run").path
+    with pytest.raises(VerificationError, match="without its reference"):
+        updates.written(made, program, tmp_path / "update.run")
+    script = updates.written(made, program, tmp_path / "update.run", unchecked=True).path
     done = Device().apply(script, "--root", root, "--json")
     assert (done.returncode, json.loads(done.stdout)["outputs"]) == (0, None)
+    assert "UNCHECKED" in toolchain("status", "--root", root).out
 
 
 def test_a_name_that_is_a_program_is_only_a_name(tiny, program, tmp_path, root):

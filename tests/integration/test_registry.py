@@ -121,14 +121,17 @@ def test_a_tag_moves_and_a_digest_does_not(tiny, registry, tmp_path):
     assert bundle.load(tmp_path / "b").reference.read_bytes() == tiny.reference.read_bytes()
 
 
-def test_another_reference_takes_the_place_of_the_first(tiny, registry, tmp_path):
+def test_another_reference_makes_another_bundle(tiny, registry, tmp_path):
+    """As another CPU computes other last bits: the library is shared, and neither's reference is the other's."""
     shutil.copytree(tiny.folder, tmp_path / "again")
     reference = bundle.Reference.read(tiny.reference)
     bundle.Reference("another CPU", reference.inputs, reference.outputs).save(tmp_path / "again")
-    for folder in (tiny.folder, tmp_path / "again"):
-        done("push", folder, registry.address("lab/again:1"))
-    done("pull", registry.address("lab/again:1"), "-o", tmp_path / "out")
-    assert bundle.Reference.read(tmp_path / "out" / bundle.REFERENCE).runtime == "another CPU"
+    other = made.described(tiny, tmp_path / "again")
+    done("push", tiny.folder, registry.address("lab/again:1"))
+    assert parsed("push", other.folder, registry.address("lab/again:2"))["blobs_sent"] == 2  # manifest and reference
+    for one, tag in ((tiny, "1"), (other, "2")):
+        done("pull", registry.address(f"lab/again:{tag}"), "-o", tmp_path / tag)
+        assert files_of(tmp_path / tag) == files_of(one.folder)
 
 
 # --- strangers' tools
@@ -140,7 +143,11 @@ def test_oras_pulls_a_whole_bundle(tiny, registry, tmp_path):
     stranger.pull(f"{registry.host}/lab/oras:1", outdir=str(tmp_path / "out"))
     assert {item.name for item in (tmp_path / "out").iterdir()} == {bundle.MANIFEST, *bundle.LAYERS}
     assert bundle.load(tmp_path / "out").digest == tiny.digest
-    done("deploy", tmp_path / "out", "--root", tmp_path / "device", "--budget", 0)
+    words = ("deploy", tmp_path / "out", "--root", tmp_path / "device", "--budget", 0)
+    seen = toolchain(*words)
+    assert (seen.code, "without its reference" in seen.err) == (5, True)
+    assert json.loads(done(*words, "--unchecked", "--json", "-").out)["unchecked"] is True
+    assert "UNCHECKED" in done("status", "--root", tmp_path / "device").out
 
 
 def test_oras_finds_what_accompanies_a_bundle(tiny, registry, tmp_path):

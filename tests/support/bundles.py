@@ -84,7 +84,13 @@ def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes
     shutil.copytree(base.folder, folder)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    manifest = dataclasses.replace(base.manifest, files=bundles.records(folder), **changes)
+    return described(base, folder, **changes)
+
+
+def described(base: Bundle, folder: Path, **changes: Any) -> Bundle:
+    """Write the manifest of a bundle whose files were changed in its folder, and open it."""
+    measured = {"files": bundles.records(folder), "reference": bundles.recorded_reference(folder)}
+    manifest = dataclasses.replace(base.manifest, **measured, **changes)
     (folder / bundles.MANIFEST).write_bytes(manifest.encoded())
     return bundles.load(folder)
 
@@ -97,9 +103,10 @@ def reweighted(base: Bundle, folder: Path, seed: int) -> Bundle:
         for name, value in tensors.load(base.folder / bundles.PARAMS).items()
     }
     given = tensors.load(base.folder / bundles.REFERENCE)["input.x"]
-    made = variant(base, folder, {bundles.PARAMS: tensors.encode(params)})
+    shutil.copytree(base.folder, folder)
+    tensors.save(folder / bundles.PARAMS, params)
     bundles.Reference("numpy", {"x": given}, {"y": _dense_outputs(given, params)}).save(folder)
-    return made
+    return described(base, folder)
 
 
 def _dense_outputs(given: NDArray[Any], params: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

@@ -24,10 +24,11 @@ def written(
     *,
     kind: str = "offline",
     run: Application | None = None,
+    unchecked: bool = False,
     **how: Any,
 ) -> Written:
     """Export a bundle for this machine; `how` is what `export.write` takes beside."""
-    with export.prepared(made, board.load("local").resolved(), program, run) as update:
+    with export.prepared(made, board.load("local").resolved(), program, run, unchecked=unchecked) as update:
         return export.write(kind, update, target, **how)
 
 

@@ -1,7 +1,7 @@
 """Bundles: a compiled network with all that a board needs to run it; read, checked, and packed into one file."""
 
 from toolchain.bundle.fit import check_board
-from toolchain.bundle.folder import Bundle, Reference, check_target, load, records, replacing
+from toolchain.bundle.folder import Bundle, check_target, load, recorded_reference, records, replacing
 from toolchain.bundle.manifest import (
     GRAPH,
     GRAPH_TEXT,
@@ -18,6 +18,7 @@ from toolchain.bundle.manifest import (
 )
 from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
 from toolchain.bundle.package import check_package_target, opened, pack, unpack
+from toolchain.bundle.reference import Reference
 
 __all__ = [
     "ARTIFACT",
@@ -43,6 +44,7 @@ __all__ = [
     "opened",
     "pack",
     "read_manifest",
+    "recorded_reference",
     "records",
     "replacing",
     "unpack",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from toolchain import files
 from toolchain.bundle.folder import Bundle, recorded
-from toolchain.bundle.manifest import MANIFEST, FileRecord, Manifest, read_manifest
+from toolchain.bundle.manifest import MANIFEST, REFERENCE, FileRecord, Manifest, read_manifest
 from toolchain.bundle.oci import (
     ARTIFACT,
     COMPANIONS,
@@ -29,6 +29,8 @@ from toolchain.bundle.oci import (
 )
 from toolchain.errors import InputError, VerificationError
 
+_LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the disk has its own say
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -46,9 +48,8 @@ class Contents:
 def contents(bundle: Bundle) -> Contents:
     """Return what a bundle travels as.
 
-    The reference outputs are an artifact of their own that refers to the bundle. They come from the CPU that built the
-    bundle, so their last bits must not change the bundle's digest. So are the tuning records, which a device has no use
-    for.
+    The reference and the tuning records are artifacts of their own that refer to the bundle: a device has no use for
+    them. The bundle's manifest has their digests, so that no others can stand in for them.
     """
     blobs: dict[str, bytes | Path] = {}
     described = [_add_bundle(blobs, bundle)]
@@ -130,7 +131,7 @@ def bundle_manifest(source: Source, document: bytes) -> Manifest:
             hint="build it again with this toolchain",
         )
     manifest = read_manifest(source.read(described[0]), source.name)
-    if oci_manifest(manifest) != document or set(manifest.files) != set(LAYERS):
+    if oci_manifest(manifest) != document:
         raise VerificationError(f"the OCI manifest of {source.name} does not follow from its bundle's manifest")
     return manifest
 
@@ -152,7 +153,24 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
         record = manifest.files[name]
         source.save(Descriptor(f"sha256:{record.sha256}", record.size, media), folder / name)
     for artifact, described in chosen(companions).items():
-        source.save(companion_layer(source, described, manifest), folder / COMPANIONS[artifact][0])
+        name, _media = COMPANIONS[artifact]
+        layer = companion_layer(source, described, manifest)
+        _check_named(name, layer, manifest, source.name)
+        source.save(layer, folder / name)
+
+
+def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:
+    """See that a companion is the one that the bundle's manifest names, before any of it is fetched."""
+    if name == REFERENCE:
+        named = manifest.reference is not None and layer.record == manifest.reference
+    else:
+        named = manifest.records is not None and layer.sha256 == manifest.records.sha256
+    if not named or layer.size > _LARGEST_COMPANION:
+        raise VerificationError(
+            f"{name} in {where} is not the one that the bundle was built with",
+            details=f"sha256 {layer.sha256}, {layer.size} bytes",
+            hint="fetch it again, or build it again",
+        )
 
 
 def chosen(companions: Iterable[Descriptor]) -> dict[str, Descriptor]:
@@ -171,10 +189,10 @@ def companion_layer(source: Source, described: Descriptor, manifest: Manifest) -
         VerificationError: It says something else.
     """
     image = parsed(Image, source.read(described), source.name)
-    digest = f"sha256:{files.sha256_bytes(oci_manifest(manifest))}"
+    bundle = bytes_record(oci_manifest(manifest))
     if len(image.layers) != 1 or image.artifact != described.artifact or not image.subject:
         raise VerificationError(f"{described.digest[:19]} in {source.name} is no {described.artifact}")
-    if image.subject.digest != digest:
+    if image.subject.record != bundle or image.subject.media != MANIFEST_TYPE:
         raise VerificationError(
             f"{described.digest[:19]} in {source.name} accompanies another bundle", details=image.subject.digest
         )

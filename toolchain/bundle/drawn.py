@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain.errors import VerificationError
-from toolchain.tensors import Tensors
+from toolchain.tensors import LARGEST_TOLERANCE, Tensors
 
 KIND = "sample"
 _NOTE = "samples"
@@ -27,12 +27,12 @@ class Sample:
     """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    tolerance: float | None = None
+    tolerance: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)] | None = None
 
 
 @dataclass(frozen=True)
 class _Note:
-    seed: int
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
     samples: tuple[Sample, ...]
 
 

@@ -5,69 +5,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-
-from toolchain import files, outputs, tensors
-from toolchain.bundle import drawn
-from toolchain.bundle.drawn import Drawn
+from toolchain import files, outputs
 from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, older_schema, read_manifest
 from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
+from toolchain.bundle.reference import Reference
 from toolchain.errors import InputError, VerificationError
-from toolchain.tensors import Tensors
 
 _WHAT = "a bundle"
 _FEW_NAMES = 5
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What a bundle's outputs are compared with.
-
-    Attributes:
-        runtime: What computed them, with its version.
-        inputs: Inputs by name.
-        outputs: The outputs for them, by name.
-        tolerance: Limit for the relative difference, where the dtype's own is not the right one.
-        drawn: The outputs for many random inputs, too, where they were asked for.
-    """
-
-    runtime: str
-    inputs: Tensors
-    outputs: Tensors
-    tolerance: float | None = None
-    drawn: Drawn | None = None
-
-    def save(self, folder: Path) -> None:
-        """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
-        named = {f"input.{name}": value for name, value in self.inputs.items()}
-        named |= {f"output.{name}": value for name, value in self.outputs.items()}
-        limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
-        more = self.drawn.notes() if self.drawn else {}
-        named |= self.drawn.tensors() if self.drawn else {}
-        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit, **more})
-
-    @classmethod
-    def read(cls, path: Path) -> Reference:
-        """Read it.
-
-        Raises:
-            VerificationError: The file is not readable.
-        """
-        parts: dict[str, dict[str, NDArray[Any]]] = {"input": {}, "output": {}}
-        for key, value in tensors.load(path).items():
-            kind, _, name = key.partition(".")
-            parts.setdefault(kind, {})[name] = value
-        notes = tensors.notes(path)
-        try:
-            limit = float(notes["tolerance"]) if "tolerance" in notes else None
-        except ValueError as fault:
-            raise VerificationError(f"{path.name} has a tolerance that is no number", details=str(fault)) from fault
-        runtime = notes.get("runtime", "an unnamed reference")
-        return cls(
-            runtime, parts["input"], parts["output"], limit, drawn.read(parts.get(drawn.KIND, {}), notes, path.name)
-        )
 
 
 @dataclass(frozen=True)
@@ -104,6 +50,11 @@ def records(folder: Path) -> dict[str, FileRecord]:
     return {name: recorded(folder / name) for name in LAYERS}
 
 
+def recorded_reference(folder: Path) -> FileRecord | None:
+    """Measure the reference of a bundle that is being made, if it has one."""
+    return recorded(folder / REFERENCE) if (folder / REFERENCE).is_file() else None
+
+
 def recorded(path: Path) -> FileRecord:
     """Return the digest and the size of a file."""
     return FileRecord(files.sha256_file(path), path.stat().st_size)
@@ -118,7 +69,7 @@ def load(folder: Path, named: str = "") -> Bundle:
 
     Raises:
         InputError: The folder holds no bundle.
-        VerificationError: A file is missing or has another digest.
+        VerificationError: A file is missing or has another digest, or the reference does not fit the model.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -128,6 +79,7 @@ def load(folder: Path, named: str = "") -> Bundle:
     manifest = read_manifest(path.read_bytes(), named or str(folder))
     _check_files(folder, manifest, named or str(folder))
     _check_records(folder, manifest, named or str(folder))
+    _check_reference(folder, manifest, named or str(folder))
     return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
 
 
@@ -168,8 +120,6 @@ def replacing(folder: Path) -> AbstractContextManager[Path]:
 
 
 def _check_files(folder: Path, manifest: Manifest, named: str) -> None:
-    if set(manifest.files) != set(LAYERS):
-        raise VerificationError(f"the manifest of {named} lists other files", details=", ".join(manifest.files))
     for name, wanted in manifest.files.items():
         path = folder / name
         if not path.is_file():
@@ -193,3 +143,16 @@ def _check_records(folder: Path, manifest: Manifest, named: str) -> None:
             f"{RECORDS} in {named} does not hold the records that were applied",
             hint="build the bundle again, or fetch the package again",
         )
+
+
+def _check_reference(folder: Path, manifest: Manifest, named: str) -> None:
+    """The reference may be missing, which a deploy asks about; another must not stand in for it."""
+    path = folder / REFERENCE
+    if not path.exists():
+        return
+    if not path.is_file() or recorded(path) != manifest.reference:
+        raise VerificationError(
+            f"{REFERENCE} in {named} is not the one that the bundle was built with",
+            hint="build the bundle again, or fetch the package again",
+        )
+    Reference.read(path).check(manifest)

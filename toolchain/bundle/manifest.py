@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import files
@@ -21,7 +23,16 @@ PARAMS = "params.safetensors"
 REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime gives for them
 RECORDS = "records.jsonl"  # the tuning records that were applied
 
-_SCHEMA = 2  # 1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle
+FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
+"""What travels to a device, and no manifest may list anything else: least of all itself."""
+
+_SCHEMA = 3
+"""1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle.
+2: it did not name the reference, so that anybody could put another one beside a bundle."""
+_LARGEST_FILE = 1 << 40
+_LARGEST_TENSOR = 1 << 32
+_FEW = 10
+_Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -30,7 +41,7 @@ class FileRecord:
     """SHA-256 (64 hexadecimal digits) and size in bytes of one file."""
 
     sha256: _Digest
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0, le=_LARGEST_FILE)]
 
 
 @dataclass(frozen=True)
@@ -110,18 +121,19 @@ class Manifest:
         model: Origin and digest of the model file.
         command: The command that makes this bundle again.
         files: Digest and size of each of the bundle's files.
-        records: The tuning records that were applied; None in a manifest from before there were any.
+        reference: Digest and size of the reference; None if it was built without one.
+        records: The tuning records that were applied.
         modelled: What a model of the board's accelerator says; None where there is none.
     """
 
-    schema: Literal[2]
+    schema: Literal[3]
     name: str
-    board: str
-    machine: str
-    triple: str
+    board: _Word
+    machine: _Word
+    triple: _Word
     target: Mapping[str, Any]
-    glibc: str
-    cpu_features: tuple[str, ...]
+    glibc: Annotated[str, Field(pattern=r"^([0-9]{1,4}(\.[0-9]{1,4})*)?$")]
+    cpu_features: tuple[_Word, ...]
     entry: str
     library: Literal["model.so"]
     params: Literal["params.safetensors"]
@@ -133,13 +145,14 @@ class Manifest:
     model: Mapping[str, str]
     command: str
     files: Mapping[str, FileRecord]
+    reference: FileRecord | None = None
     records: Tuned | None = None
     modelled: Modelled | None = None
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("records", "modelled"):  # an older manifest keeps its bytes, and so its bundle its digest
+        for name in ("reference", "records", "modelled"):
             if document[name] is None:
                 del document[name]
         for spec in (*document["inputs"], *document["outputs"]):
@@ -166,7 +179,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     """Parse a manifest.
 
     Raises:
-        VerificationError: It is not a manifest of this schema version.
+        VerificationError: It is not a manifest of this schema version, written as this toolchain writes it.
     """
     if (older := older_schema(data)) is not None:
         raise VerificationError(
@@ -174,14 +187,38 @@ def read_manifest(data: bytes, where: str) -> Manifest:
             hint="build it again with this toolchain, and deploy that",
         )
     try:
+        json.loads(data, parse_constant=_refuse_constant)
         found = _MANIFEST_READER.validate_json(data)
+        faults = _faults(found, data)
     except ValidationError as fault:
-        lines = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()]
-        raise VerificationError(f"the manifest of {where} is not valid", details="\n".join(lines[:10])) from fault
-    if faults := [str(spec) for spec in (*found.inputs, *found.outputs) if not _is_possible(spec)]:
-        raise VerificationError(f"the manifest of {where} is not valid", details="\n".join(faults[:10]))
+        faults = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()]
+    except (ValueError, RecursionError) as fault:
+        faults = [str(fault)]
+    if faults:
+        raise VerificationError(
+            f"the manifest of {where} is not valid", details="\n".join(faults[:_FEW]), hint="build or fetch it again"
+        )
     return found
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _faults(found: Manifest, data: bytes) -> list[str]:
+    """List what no type says: which files there are, which tensors there can be, and that nothing else is written."""
+    specs = (*found.inputs, *found.outputs)
+    faults = [str(spec) for spec in specs if not _is_possible(spec)]
+    faults += [f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in found.files.keys() - FILES]
+    faults += [f"files: it does not list {name}" for name in FILES if name not in found.files]
+    faults += ["outputs: there are none"] if not found.outputs else []
+    faults += ["board: it is the name of a file"] if found.board.endswith(".toml") else []
+    if not faults and found.encoded() != data:
+        faults.append("it is not written as the toolchain writes it")
+    return faults
+
+
 def _is_possible(spec: TensorSpec) -> bool:
-    return spec.dtype in DTYPES and all(size >= 0 for size in spec.shape)
+    if spec.dtype not in DTYPES or not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):
+        return False
+    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize <= _LARGEST_TENSOR

@@ -67,7 +67,7 @@ class Descriptor:
     """
 
     digest: _Digest
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0, le=1 << 40)]
     media: Annotated[str, Field(validation_alias="mediaType")]
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +76,11 @@ class Descriptor:
     def sha256(self) -> str:
         """The digest without its algorithm."""
         return self.digest.removeprefix("sha256:")
+
+    @property
+    def record(self) -> FileRecord:
+        """Digest and size alone."""
+        return FileRecord(self.sha256, self.size)
 
 
 @dataclass(frozen=True)
@@ -114,11 +119,7 @@ def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
 def oci_manifest(manifest: Manifest) -> bytes:
     """Return the OCI image manifest of a bundle; its SHA-256 is the bundle's digest."""
     described = descriptor(_MANIFEST_LAYER, bytes_record(manifest.encoded()), {TITLE: MANIFEST})
-    layers = [
-        descriptor(media, manifest.files[name], {TITLE: name})
-        for name, media in LAYERS.items()
-        if name in manifest.files
-    ]
+    layers = [descriptor(media, manifest.files[name], {TITLE: name}) for name, media in LAYERS.items()]
     return encoded(ARTIFACT, [described, *layers])
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import shlex
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,10 +31,21 @@ if TYPE_CHECKING:
     from toolchain.device.application import State, Trial
     from toolchain.pipeline import Pipeline
 
+
+class _Limit(click.FloatRange):
+    """A number that others can be greater than: any output is within infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no limit.", param, ctx)
+        return found
+
+
 _tolerance = functools.partial(
     option,
     "--tolerance",
-    type=click.FloatRange(min=0.0),
+    type=_Limit(min=0.0),
     help="Limit for the outputs' relative difference.",
 )
 
@@ -58,6 +70,7 @@ class DeployOptions:
     library: bool = option(
         "--with-library", is_flag=True, help="Bring the library that applications are linked with, as ROOT/lib."
     )
+    unchecked: bool = options.unchecked()
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
@@ -72,6 +85,10 @@ class DeployOptions:
         if self.output and built and Path(source).is_dir():
             raise InputError("-o keeps what is built, and this is a bundle already", hint="leave -o out")
         self.registry.check(source)
+        if self.unchecked and not built:
+            raise InputError(
+                "--unchecked is for packages, and a model is built with its reference", hint="leave it out"
+            )
         if self.trials and built:
             raise InputError("--trials tunes a model, and this one is built already", hint="leave --trials out")
         if self.trials and self.compiling.no_records:
@@ -109,7 +126,7 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
     asked.check(source)
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, emulated=emulated)
-    job = Pipeline(request, access=asked.registry.access(), samples=asked.samples)
+    job = Pipeline(request, access=asked.registry.access(), samples=asked.samples, unchecked=asked.unchecked)
     opened = functools.partial(open_device, kind, asked.device)
     with _scratch() as scratch, contextlib.ExitStack() as stack:
         folder = asked.output or scratch / "bundle"
@@ -124,7 +141,7 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
         with job.stages.timed("connect"):
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
-        settings = dataclasses.replace(settings, library=asked.library)
+        settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
         return asked.report.written(job.on_device.deploy(made, given, program, lab, settings))
 
 
@@ -245,14 +262,17 @@ def status(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Resu
         facts, current = lab.store.facts(), lab.store.current()
         trial = application.trial(lab.store)
         run = application.state(lab.store, lab.device.run) if lab.device.run else None
+        unchecked = lab.store.is_unchecked(current.digest) if current else None
     rows = [
         ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
+        *([("outputs", "UNCHECKED: it was deployed without its reference")] if unchecked else []),
         *([("application", _state_text(run))] if run else []),
         *([("trial", _trial_text(trial))] if trial else []),
     ]
-    document = {"host": lab.shell.name, "facts": facts, "current": current, "application": run, "trial": trial}
+    document = {"host": lab.shell.name, "facts": facts, "current": current, "unchecked": unchecked}
+    document |= {"application": run, "trial": trial}
     return Result(Table(rows), document, as_json)
 
 

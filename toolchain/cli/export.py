@@ -42,6 +42,7 @@ class ExportOptions:
         help="A device of devices.toml: the update restarts the application of its run table, in its root.",
     )
     devices: Path | None = same(DeviceOptions, "devices")
+    unchecked: bool = options.unchecked()
 
     def device(self, kind: Board) -> Device | None:
         """Return the device that the update is made for; None if it is for any of the board's type.
@@ -100,7 +101,8 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
         if device and device.root:
             kind = dataclasses.replace(kind, root=device.root)
         program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine, console.say)
-        with exporting.prepared(made, kind, program, device.run if device else None) as update:
+        run = device.run if device else None
+        with exporting.prepared(made, kind, program, run, unchecked=asked.unchecked) as update:
             written = exporting.write(asked.kind, update, target, folder=folder, compatible=asked.compatible or "")
     document = {
         "kind": asked.kind,
@@ -110,6 +112,8 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
         "release": f"sha256:{made.digest}",
         "model": made.manifest.name,
         "board": made.manifest.board,
+        "unchecked": made.reference is None,
     }
     text = f"{written.path}: {size_text(written.size)}, update sha256:{written.sha256}"
+    text += "; UNCHECKED, without a reference to compare with" if made.reference is None else ""
     return Result(text, document, as_json)

@@ -325,6 +325,15 @@ def samples(what: str) -> Any:
     return option("--samples", default=1, show_default=True, type=click.IntRange(1, 10_000), help=what)
 
 
+def unchecked() -> Any:
+    """Return the field for whether a package without its reference is taken."""
+    return option(
+        "--unchecked",
+        is_flag=True,
+        help="Take a package without its reference, too: nothing tells then whether it is computed right.",
+    )
+
+
 # --- options of several commands that stand alone ----------------------------------------------------------------
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -149,7 +149,9 @@ def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool
         "folder": str(made.folder),
         "address": str(place.pinned(f"sha256:{made.digest}")),
         "digest": f"sha256:{made.digest}",
+        "reference": made.reference is not None,
         "manifest": made.manifest,
     }
     said = f"{made.folder}: {made.manifest.name} for {made.manifest.board}, sha256:{made.digest}"
+    said += "; WITHOUT its reference, so that only `deploy --unchecked` takes it" if made.reference is None else ""
     return Result(said, document, as_json)

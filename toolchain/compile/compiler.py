@@ -183,7 +183,7 @@ def _write_library(work: _Work, path: Path) -> None:
 def _manifest(work: _Work, staging: Path) -> Manifest:
     board, backend, source = work.request.board, work.request.backend, work.imported.source
     return Manifest(
-        schema=2,
+        schema=3,
         name=source.name,
         board=board.name,
         machine=board.machine,
@@ -202,6 +202,7 @@ def _manifest(work: _Work, staging: Path) -> Manifest:
         model={"origin": source.origin, "sha256": source.sha256},
         command=work.command,
         files=bundle.records(staging),
+        reference=bundle.recorded_reference(staging),
         records=_tuned(work.applied),
         modelled=work.modelled,
     )

@@ -95,14 +95,28 @@ class Samples:
     tolerance: float | None = None
 
 
+def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
+    """Refuse a bundle without its reference, unless the user wants it all the same.
+
+    Raises:
+        VerificationError: Nothing would tell whether a device computes it right.
+    """
+    if bundle.reference is None and not unchecked:
+        named = bundle.manifest.reference
+        raise VerificationError(
+            f"{bundle.manifest.name} is without its reference: nothing would tell whether it is computed right",
+            details=f"the reference has sha256 {named.sha256}" if named else "it was built without one",
+            hint="`toolchain pull` and packages of `toolchain package` bring it; --unchecked does without it",
+        )
+
+
 def samples_of(bundle: Bundle) -> Samples:
     """Read a bundle's reference; without one, draw inputs and expect nothing in particular."""
     if bundle.reference is None:
         return Samples(inputs.random(bundle.manifest.inputs, seed=0), None)
     reference = bundles.Reference.read(bundle.reference)
-    faults = tensors.check_signature(reference.inputs, bundle.manifest.inputs)
-    if faults:
-        raise VerificationError("the bundle's reference does not fit its model", details="\n".join(faults))
+    reference.check(bundle.manifest)
+    reference.check_comparable()
     return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance)
 
 
@@ -213,6 +227,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     tell: Tell | None = None,
     application: Application | None = None,
     library: Program | None = None,
+    unchecked: bool = False,
 ) -> Deployment:
     """Deploy a bundle.
 
@@ -229,14 +244,16 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         tell: Called during uploads, and while the application is waited for.
         application: What runs the device's releases: it is restarted, and a release on which it is not well goes.
         library: What applications are linked with, to be found as `lib/` in the store.
+        unchecked: Whether a bundle without its reference is deployed, too; the device then says so.
 
     Raises:
         InputError: The bundle's reference carries fewer samples.
-        VerificationError: The device does not fit, stored other bytes, or computed other outputs, or its application
-            is not well. It keeps the release that it had.
+        VerificationError: The bundle is without its reference; the device does not fit, stored other bytes, or
+            computed other outputs, or its application is not well. It keeps the release that it had.
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     stages = stages or Stages()
+    check_referenced(bundle, unchecked=unchecked)
     samples, drawn = samples_of(bundle), fidelity.carried(bundle, count)
     with stages.timed("deploy"):
         facts = _fitting(bundle.manifest, program, store, application)
@@ -253,6 +270,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
         with stages.timed("samples" if drawn else "smoke"):
             found = fidelity.check(place, drawn, tolerance, tell) if drawn else None
         with stages.timed("application" if application else "deploy"):
+            store.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activated(store, bundle.digest, application, library, tell)
         with stages.timed("deploy"):
             store.prune(keep)

@@ -235,7 +235,7 @@ for release in releases/*; do
   [ -d "$release" ] || continue
   used=no
   for link in generations/*; do [ "$(readlink "$link")" != "../$release" ] || used=yes; done
-  [ $used = yes ] || {{ mv "$release" .trash-release; rm -rf .trash-release; }}
+  [ $used = yes ] || {{ mv "$release" .trash-release; rm -rf .trash-release "unchecked/${{release##*/}}"; }}
 done
 for kind in runners servers libraries; do
   for old in $(ls -t $kind | tail -n +{programs}); do rm -rf $kind/$old; done
@@ -290,6 +290,16 @@ def install(kind: str, digest: str, files: Mapping[str, str]) -> str:
 def offer(digest: str) -> str:
     """Return what makes a library the one that applications find."""
     return OFFER.format(digest=digest, sync=SYNC)
+
+
+def mark(digest: str, *, unchecked: bool) -> str:
+    """Return what marks a release as one that nobody has compared with its reference, or takes the mark away."""
+    return f"mkdir -p unchecked; : >unchecked/{digest}\n" if unchecked else f"rm -f unchecked/{digest}\n"
+
+
+def marked(digest: str) -> str:
+    """Return what says `unchecked` of a release with that mark."""
+    return f'[ ! -e "$ROOT"/unchecked/{shlex.quote(digest)} ] || echo unchecked\n'
 
 
 def activate(digest: str) -> str:

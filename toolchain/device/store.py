@@ -9,6 +9,7 @@ ROOT/releases/<digest>/       hard links into blobs/, named by the bundle's dige
 ROOT/runners/<digest>/        the programs that run releases
 ROOT/libraries/<digest>/      what applications are linked with
 ROOT/lib                      -> libraries/<digest>
+ROOT/unchecked/<digest>       marks a release whose outputs nobody has compared with a reference
 ROOT/servers/<digest>/        the programs that candidates are measured with
 ROOT/inputs/<digest>/         what releases were run with
 ROOT/run/<token>/             outputs and times of a run, for as long as it takes
@@ -235,6 +236,14 @@ class Store:
     def offer(self, digest: str) -> None:
         """Make an installed library the one that applications find as `lib/`, by one rename."""
         self._change(scripts.offer(digest))
+
+    def mark(self, digest: str, *, unchecked: bool) -> None:
+        """Keep in mind, or no longer, that a release's outputs were not compared with a reference."""
+        self._change(scripts.mark(digest, unchecked=unchecked))
+
+    def is_unchecked(self, digest: str) -> bool:
+        """Tell whether a release's outputs were never compared with a reference."""
+        return "unchecked" in self._run(scripts.marked(digest)).split()
 
     def activate(self, digest: str) -> bool:
         """Make a release current, by one rename; return False if it already was."""

@@ -173,7 +173,9 @@ def _steps(update: Update) -> str:
 
 def _activated(update: Update) -> str:
     run, digest = update.application, update.bundle.digest
-    return f"{scripts.put_recovery()}{applications.trial_of(digest, run)}" if run else scripts.activate(digest)
+    mark = scripts.mark(digest, unchecked=update.expected is None)
+    switch = f"{scripts.put_recovery()}{applications.trial_of(digest, run)}" if run else scripts.activate(digest)
+    return f"{mark}{switch}"
 
 
 def _rolled_back(update: Update) -> str:

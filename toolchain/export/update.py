@@ -13,9 +13,7 @@ from toolchain import files, tensors
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
-from toolchain.device.deploy import Samples
 from toolchain.device.shipment import Shipment
-from toolchain.errors import VerificationError
 from toolchain.native import elf
 from toolchain.native.programs import Program
 
@@ -62,7 +60,7 @@ class Update:
 
 @contextlib.contextmanager
 def prepared(
-    bundle: Bundle, board: Board, program: Program, application: Application | None = None
+    bundle: Bundle, board: Board, program: Program, application: Application | None = None, *, unchecked: bool = False
 ) -> Iterator[Update]:
     """Gather an update; what is not in the bundle is in a temporary folder for the time of the block.
 
@@ -71,13 +69,15 @@ def prepared(
         board: The board type it was built for.
         program: The runner.
         application: What runs it on the devices that the update is for; it is restarted, and has to be well.
+        unchecked: Whether a bundle without its reference is taken, too.
 
     Raises:
-        VerificationError: The reference does not fit the model, or the runner is made of another TVM than the bundle.
+        VerificationError: The reference is missing or does not fit the model, or the runner is made of another TVM
+            than the bundle.
     """
     deploy.check_versions(bundle.manifest, program.versions)
+    deploy.check_referenced(bundle, unchecked=unchecked)
     samples = deploy.samples_of(bundle)
-    check_expected(bundle, samples)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         work = Path(folder)
         shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
@@ -86,27 +86,3 @@ def prepared(
             tensors.save(work / _EXPECTED, samples.expected)
             expected = (work / _EXPECTED, files.sha256_file(work / _EXPECTED))
         yield Update(bundle, board, program, shipment, expected, samples.tolerance, application)
-
-
-def check_expected(bundle: Bundle, samples: Samples) -> None:
-    """Refuse a reference that no run on a device can agree with: it would be found out there, by a technician.
-
-    Raises:
-        VerificationError: Its outputs have other names, types or shapes than the model's.
-    """
-    if samples.expected is None:
-        return
-    counts = {spec.bound.count for spec in bundle.manifest.outputs if spec.bound}
-    wanted = {spec.name: spec for spec in bundle.manifest.outputs if spec.name not in counts}
-    faults = [f"{name}: not in both" for name in sorted(wanted.keys() ^ samples.expected.keys())]
-    for name in wanted.keys() & samples.expected.keys():
-        spec, value = wanted[name], samples.expected[name]
-        free = spec.bound.axis if spec.bound else None
-        alike = value.ndim == len(spec.shape) and all(
-            got == size or (axis == free and got <= size)
-            for axis, (got, size) in enumerate(zip(value.shape, spec.shape, strict=True))
-        )
-        if not alike or str(value.dtype) != spec.dtype:
-            faults.append(f"{name}: has {value.shape} {value.dtype}, wanted {spec}")
-    if faults:
-        raise VerificationError("the bundle's reference does not fit its model", details="\n".join(faults))

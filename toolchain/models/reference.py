@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError
 from toolchain.models.ort import onnxruntime
 from toolchain.models.source import SourceModel, as_declared
-from toolchain.tensors import TOLERANCE, Tensors, compare
+from toolchain.tensors import LARGEST_TOLERANCE, TOLERANCE, Tensors, compare
 
 Opened = Callable[[Tensors], dict[str, NDArray[Any]]]
 """A model that is open: takes inputs by name, and returns outputs by name."""
@@ -36,7 +36,6 @@ _QUANTIZED = frozenset(
     }
 )
 _QUANTIZED_TOLERANCE = 5e-2
-_MOST_QUANTIZED = 3 * _QUANTIZED_TOLERANCE  # however far the reference's two ways lie apart
 
 # Of MatMulNBits, in ONNX Runtime's ContribOperators.md.
 _ACCURACY, _OF_8_BITS = "accuracy_level", 4
@@ -92,7 +91,7 @@ def widened(source: SourceModel, inputs: Tensors, outputs: Tensors, literal: Ope
     own = compare(exact, outputs).max_rel
     if _is_quantized(source):
         usual = _QUANTIZED_TOLERANCE
-        return None if 2 * own <= usual else min(own + usual, _MOST_QUANTIZED)
+        return None if 2 * own <= usual else min(own + usual, LARGEST_TOLERANCE)
     return None if _MARGIN * own <= TOLERANCE["float32"] else min(_MARGIN * own, _QUANTIZED_TOLERANCE)
 
 

@@ -54,12 +54,14 @@ class Pipeline:
         stages: The time of each stage so far.
         access: How a registry is reached, where the package is in one.
         samples: For how many inputs the reference computes outputs.
+        unchecked: Whether a package without its reference is taken.
     """
 
     request: BuildRequest
     stages: Stages = field(default_factory=Stages)
     access: Access = field(default_factory=Access)
     samples: int = 1
+    unchecked: bool = False
 
     @property
     def on_device(self) -> DeviceStages:

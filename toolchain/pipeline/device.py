@@ -79,6 +79,7 @@ class Settings:
         labels: File of class names for a top-5 table.
         samples: How many inputs a deploy compares with the reference.
         library: Whether a deploy brings the library that applications are linked with.
+        unchecked: Whether a deploy takes a bundle without its reference, too.
     """
 
     budget_s: float = 10.0
@@ -88,6 +89,7 @@ class Settings:
     labels: Path | None = None
     samples: int = 1
     library: bool = False
+    unchecked: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class DeviceStages:
             tell=self.tell,
             application=lab.device.run,
             library=self.library() if settings.library else None,
+            unchecked=settings.unchecked,
         )
         fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made).inputs
         bench.check_current(lab.store, made.digest, lab.shell.name)
@@ -173,6 +176,7 @@ class DeviceStages:
             modelled=made.manifest.modelled,
             application=done.application,
             fidelity=done.fidelity,
+            unchecked=done.difference is None,
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
@@ -199,6 +203,7 @@ class DeviceStages:
             transfer=measured.transfer,
             top=_top(labels, measured),
             modelled=found.manifest.modelled,
+            unchecked=lab.store.is_unchecked(found.generation.digest),
         )
 
     def _measure(self, lab: Lab, program: Program, fed: Tensors, settings: Settings) -> Measurement:

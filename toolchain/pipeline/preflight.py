@@ -279,6 +279,7 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
 def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
     made, _given = job.obtain(folder)
     bundle.check_board(made.manifest, job.request.board)
+    deploy.check_referenced(made, unchecked=job.unchecked)
     return made
 
 

@@ -44,6 +44,7 @@ class Report:
         modelled: What a model of the accelerator says of its part of a run; None where there is none.
         application: How the device's application started on the release; None where none is known.
         fidelity: What a comparison of many inputs found; None where there was one.
+        unchecked: Whether the release was deployed without a reference, so that nobody knows whether it is right.
     """
 
     board: str
@@ -62,6 +63,7 @@ class Report:
     modelled: Modelled | None = None
     application: Started | None = None
     fidelity: Fidelity | None = None
+    unchecked: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -74,6 +76,7 @@ class Report:
             "bundle_digest": f"sha256:{self.bundle_digest}",
             "emulated": self.emulated,
             "outputs": self._outputs(),
+            "unchecked": self.unchecked,
             "fidelity": _fidelity(self.fidelity),
             "latency_ms": asdict(measured.latency),
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
@@ -170,6 +173,8 @@ def _interval(report: Report) -> str:
 
 
 def _outputs_text(report: Report) -> str:
+    if report.unchecked:
+        return "UNCHECKED: the release was deployed without its reference"
     if report.difference is None:
         return "not compared: there is no reference for these inputs"
     verdict = "match" if report.difference.ok else "DIFFER FROM"

@@ -97,7 +97,7 @@ def test_the_package_is_an_oci_image_layout(tiny, package):
     assert titles == [bundle.MANIFEST, *bundle.LAYERS]  # whoever pulls the files of the layers has the whole bundle
 
 
-def test_the_reference_refers_to_the_bundle_and_does_not_change_its_digest(tiny, tmp_path):
+def test_the_reference_refers_to_the_bundle_and_may_be_left_out(tiny, tmp_path):
     bare = tmp_path / "bare"
     shutil.copytree(tiny.folder, bare)
     (bare / bundle.REFERENCE).unlink()
@@ -214,7 +214,12 @@ def with_companion(package, change):
         (lambda document: document["subject"].update(digest=f"sha256:{'0' * 64}"), "accompanies another bundle"),
         (lambda document: document.update(layers="none"), "no valid OCI manifest"),
         (lambda document: document["layers"][0].update(digest="../../../etc/passwd"), "no valid OCI manifest"),
-        (lambda document: document["layers"][0].update(size=3), "is not what its digest says"),
+        (lambda document: document["layers"][0].update(size=3), "not the one that the bundle was built with"),
+        (
+            lambda document: document["layers"][0].update(digest=f"sha256:{'0' * 64}"),
+            "not the one that the bundle was built with",
+        ),
+        (lambda document: document["subject"].update(size=1), "accompanies another bundle"),
     ],
 )
 def test_a_companion_of_another_form_is_refused(package, tmp_path, change, message):
@@ -260,13 +265,42 @@ def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("schema", 3), ("files", {"model.so": {"sha256": "short", "size": 1}}), ("library", "../evil.so"), ("inputs", 3)],
+    [
+        ("schema", 4),
+        ("files", {"model.so": {"sha256": "short", "size": 1}}),
+        ("files", {}),
+        ("library", "../evil.so"),
+        ("inputs", 3),
+        ("outputs", []),
+        ("board", "../evil"),
+        ("board", "evil.toml"),
+        ("triple", "x86_64 -o evil"),
+        ("glibc", "2.x"),
+        ("target", {"kind": float("nan")}),
+        ("reference", {"sha256": "0" * 64}),
+        ("reference", None),
+        ("extra", "unheard of"),
+    ],
 )
 def test_a_manifest_of_another_form_is_refused(tiny, field, value):
     document = json.loads(tiny.manifest.encoded())
     document[field] = value
     with pytest.raises(VerificationError, match="not valid"):
-        bundle.read_manifest(json.dumps(document).encode(), "a test")
+        bundle.read_manifest(files.canonical_json(document), "a test")
+
+
+def test_a_manifest_that_lists_itself_is_refused(tiny):
+    document = json.loads(tiny.manifest.encoded())
+    document["files"][bundle.MANIFEST] = {"sha256": "0" * 64, "size": 1}
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        bundle.read_manifest(files.canonical_json(document), "a test")
+    assert caught.value.details == "files: it lists manifest.json, itself"
+
+
+def test_the_same_manifest_in_other_bytes_is_refused(tiny):
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        bundle.read_manifest(tiny.manifest.encoded() + b" ", "a test")
+    assert "not written as the toolchain writes it" in caught.value.details
 
 
 @pytest.mark.parametrize("change", [{"dtype": "object"}, {"dtype": "float33"}, {"shape": [1, -8]}])
@@ -279,17 +313,21 @@ def test_a_manifest_with_tensors_that_cannot_be_is_refused(tiny, side, change):
     assert document[side][0]["name"] in caught.value.details
 
 
-def older(tiny, folder):
-    """Give a bundle the manifest that a toolchain of schema version 1 wrote."""
+def older(tiny, folder, schema=2):
+    """Give a bundle the manifest that a toolchain of an older schema version wrote."""
     shutil.copytree(tiny.folder, folder)
-    document = json.loads(tiny.manifest.encoded()) | {"schema": 1}
+    document = json.loads(tiny.manifest.encoded()) | {"schema": schema}
+    del document["reference"]
     (folder / bundle.MANIFEST).write_bytes(files.canonical_json(document))
     return folder
 
 
-def test_a_bundle_of_an_older_schema_is_refused_by_its_version(tiny, tmp_path):
-    with pytest.raises(VerificationError, match="schema version 1, and this toolchain reads version 2") as caught:
-        bundle.load(older(tiny, tmp_path / "old"))
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_bundle_of_an_older_schema_is_refused_by_its_version(tiny, tmp_path, schema):
+    with pytest.raises(
+        VerificationError, match=f"schema version {schema}, and this toolchain reads version 3"
+    ) as caught:
+        bundle.load(older(tiny, tmp_path / "old", schema))
     assert "build it again" in caught.value.hint
 
 

@@ -14,14 +14,14 @@ from toolchain.errors import VerificationError
 
 DRAWN = Drawn(
     7,
-    (Sample("a" * 64), Sample("b" * 64, 0.25)),
+    (Sample("a" * 64), Sample("b" * 64, 0.125)),
     ({"y.z": np.ones((1, 2), np.float32)}, {"y.z": np.zeros((1, 3), np.float32)}),  # sizes may hang on the data
 )
 
 
 @pytest.fixture
 def reference():
-    return bundles.Reference("numpy", {"x": np.ones(2)}, {"y.z": np.ones(2)}, 0.5, DRAWN)
+    return bundles.Reference("numpy", {"x": np.ones(2)}, {"y.z": np.ones(2)}, 0.125, DRAWN)
 
 
 def test_it_comes_back(reference, tmp_path):
@@ -29,7 +29,7 @@ def test_it_comes_back(reference, tmp_path):
     found = bundles.Reference.read(tmp_path / bundles.REFERENCE)
     assert (found.drawn.seed, found.drawn.samples) == (7, DRAWN.samples)
     assert [one["y.z"].tolist() for one in found.drawn.outputs] == [[[1, 1]], [[0, 0, 0]]]
-    assert (found.tolerance, list(found.inputs), list(found.outputs)) == (0.5, ["x"], ["y.z"])
+    assert (found.tolerance, list(found.inputs), list(found.outputs)) == (0.125, ["x"], ["y.z"])
 
 
 def test_the_same_samples_are_the_same_bytes(reference, tmp_path):

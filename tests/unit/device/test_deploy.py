@@ -283,11 +283,11 @@ def test_changed_inputs_send_only_themselves(tiny, ship, tmp_path):
     both = tensors.load(tiny.reference)
     samples = {"input.x": both["input.x"] * 0, "output.y": both["output.y"]}
     moved = bundles.variant(tiny, tmp_path / "moved", {bundle_files.REFERENCE: tensors.encode(samples)})
-    assert moved.digest == tiny.digest
+    assert moved.digest != tiny.digest
     shell = LocalShell()
     with pytest.raises(VerificationError, match="something else than the reference"):
         ship(moved, shell)
-    assert 0 < shell.bytes_sent < 1000
+    assert 0 < shell.bytes_sent < 1000 + len(moved.manifest.encoded()) + len(bundle_files.oci_manifest(moved.manifest))
 
 
 def test_tampered_release_is_healed(tiny, ship, root):
@@ -314,10 +314,26 @@ def test_replaced_and_missing_files_are_healed(tiny, ship, root, program):
 def test_deploy_without_a_reference(tiny, ship, root, tmp_path):
     bare = bundles.variant(tiny, tmp_path / "bare", {})
     (bare.folder / bundle_files.REFERENCE).unlink()
-    done = ship(bare)
+    with pytest.raises(VerificationError, match="without its reference") as caught:
+        ship(bare)
+    assert "--unchecked" in caught.value.hint
+    assert not generations(root)
+    done = ship(bare, unchecked=True)
     assert done.difference is None
     assert done.run.outputs["y"].shape == (1, 4)
     assert bundles.whole_release(root) == tiny.digest
+    store = Store(LocalShell(), str(root))
+    assert store.is_unchecked(tiny.digest)
+    ship(tiny)
+    assert not store.is_unchecked(tiny.digest)
+
+
+def test_the_mark_of_a_release_goes_with_it(tiny, other, ship, root):
+    (other.folder / bundle_files.REFERENCE).unlink()
+    ship(other, unchecked=True)
+    assert [path.name for path in (root / "unchecked").iterdir()] == [other.digest]
+    ship(tiny, keep=1)
+    assert not list((root / "unchecked").iterdir())
 
 
 def test_upload_damaged_once_is_sent_again(tiny, ship, root):

@@ -1,0 +1,136 @@
+"""What a bundle's outputs are compared with: inputs, outputs for them, and how far others may lie from these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import tensors
+from toolchain.bundle import drawn
+from toolchain.bundle.drawn import Drawn
+from toolchain.bundle.manifest import REFERENCE, Manifest
+from toolchain.errors import VerificationError
+from toolchain.tensors import LARGEST_TOLERANCE, Tensors, TensorSpec
+
+_KINDS = ("input", "output", drawn.KIND)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a bundle's outputs are compared with.
+
+    Attributes:
+        runtime: What computed them, with its version.
+        inputs: Inputs by name.
+        outputs: The outputs for them, by name.
+        tolerance: Limit for the relative difference, where the dtype's own is not the right one.
+        drawn: The outputs for many random inputs, too, where they were asked for.
+    """
+
+    runtime: str
+    inputs: Tensors
+    outputs: Tensors
+    tolerance: float | None = None
+    drawn: Drawn | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
+        named = {f"input.{name}": value for name, value in self.inputs.items()}
+        named |= {f"output.{name}": value for name, value in self.outputs.items()}
+        limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
+        more = self.drawn.notes() if self.drawn else {}
+        named |= self.drawn.tensors() if self.drawn else {}
+        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit, **more})
+
+    @classmethod
+    def read(cls, path: Path) -> Reference:
+        """Read it.
+
+        Raises:
+            VerificationError: The file is not readable, or has a tolerance that would let anything pass.
+        """
+        parts: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in _KINDS}
+        for key, value in tensors.load(path).items():
+            kind, _, name = key.partition(".")
+            if kind not in parts:
+                raise VerificationError(f"{path.name} has a tensor that nobody wrote", details=key)
+            parts[kind][name] = value
+        notes = tensors.notes(path)
+        limit = _tolerance(notes["tolerance"], path.name) if "tolerance" in notes else None
+        runtime = notes.get("runtime", "an unnamed reference")
+        return cls(runtime, parts["input"], parts["output"], limit, drawn.read(parts[drawn.KIND], notes, path.name))
+
+    def check(self, manifest: Manifest) -> None:
+        """Refuse a reference that no device can agree with: a technician would find it out.
+
+        Raises:
+            VerificationError: Names, types or shapes are not the model's.
+        """
+        faults = tensors.check_signature(self.inputs, manifest.inputs)
+        faults += _output_faults(self.outputs, manifest.outputs)
+        for at, outputs in enumerate(self.drawn.outputs if self.drawn else ()):
+            faults += [f"sample {at}: {fault}" for fault in _output_faults(outputs, manifest.outputs)]
+        if faults:
+            raise VerificationError(
+                "the bundle's reference does not fit its model", details="\n".join(faults), hint="build it again"
+            )
+
+    def check_comparable(self) -> None:
+        """Refuse a reference that nothing can be compared with.
+
+        Raises:
+            VerificationError: An output has no finite value.
+        """
+        every = (self.outputs, *(self.drawn.outputs if self.drawn else ()))
+        names = {name for outputs in every for name, value in outputs.items() if not _has_finite(value)}
+        if names:
+            raise VerificationError(
+                f"the bundle's reference has no finite value in {', '.join(sorted(names))}",
+                details="nothing can be compared with that",
+                hint="build it with inputs that the model computes something for: --input, --image or --seed",
+            )
+
+
+def _has_finite(value: NDArray[Any]) -> bool:
+    return not value.size or bool(np.isfinite(value).any())
+
+
+def _tolerance(text: str, where: str) -> float:
+    """Read a limit: of what is infinite or no number, everything would be within."""
+    try:
+        limit = float(text)
+    except ValueError as fault:
+        raise VerificationError(f"{where} has a tolerance that is no number", details=str(fault)) from fault
+    if not (math.isfinite(limit) and 0 < limit <= LARGEST_TOLERANCE):
+        raise VerificationError(
+            f"{where} has a tolerance of {limit}, and one is positive and at most {LARGEST_TOLERANCE}",
+            details="the toolchain writes none that is wider",
+            hint="build it again; `deploy --tolerance` sets a limit of your own",
+        )
+    return limit
+
+
+def _output_faults(found: Tensors, specs: tuple[TensorSpec, ...]) -> list[str]:
+    counts = {spec.bound.count for spec in specs if spec.bound}
+    wanted: Mapping[str, TensorSpec] = {spec.name: spec for spec in specs if spec.name not in counts}
+    faults = [f"{name}: not in both" for name in sorted(wanted.keys() ^ found.keys())]
+    for name in sorted(wanted.keys() & found.keys()):
+        spec, value = wanted[name], found[name]
+        if not _is_of(spec, value):
+            faults.append(f"{name}: has {value.shape} {value.dtype}, wanted {spec}")
+    return faults
+
+
+def _is_of(spec: TensorSpec, value: NDArray[Any]) -> bool:
+    """Tell whether an array is of a signature, shorter perhaps where the size depends on the data."""
+    if value.ndim != len(spec.shape) or str(value.dtype) != spec.dtype:
+        return False
+    free = spec.bound.axis if spec.bound else None
+    pairs = enumerate(zip(value.shape, spec.shape, strict=True))
+    return all(got == size or (axis == free and got <= size) for axis, (got, size) in pairs)
