@@ -110,8 +110,13 @@ def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
         )
 
 
-def samples_of(bundle: Bundle) -> Samples:
-    """Read a bundle's reference; without one, draw inputs and expect nothing in particular."""
+def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
+    """Read a bundle's reference; without one, if that is wanted, draw inputs and expect nothing in particular.
+
+    Raises:
+        VerificationError: As `check_referenced`; or the reference is none that anything can be compared with.
+    """
+    check_referenced(bundle, unchecked=unchecked)
     if bundle.reference is None:
         return Samples(inputs.random(bundle.manifest.inputs, seed=0), None)
     reference = bundles.Reference.read(bundle.reference)
@@ -248,25 +253,22 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
 
     Raises:
         InputError: The bundle's reference carries fewer samples.
-        VerificationError: The bundle is without its reference; the device does not fit, stored other bytes, or
-            computed other outputs, or its application is not well. It keeps the release that it had.
+        VerificationError: The bundle has no reference; the device does not fit, stored or computed something else, or
+            its application is not well. It keeps the release that it had.
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
-    stages = stages or Stages()
-    check_referenced(bundle, unchecked=unchecked)
-    samples, drawn = samples_of(bundle), fidelity.carried(bundle, count)
+    samples = samples_of(bundle, unchecked=unchecked)
+    stages, drawn = stages or Stages(), fidelity.carried(bundle, count)
     with stages.timed("deploy"):
         facts = _fitting(bundle.manifest, program, store, application)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
             shipment = shipment.with_library(library)
-            sent = send(shipment, store, facts, tell)
-            places = install(shipment, store)
+            sent, places = send(shipment, store, facts, tell), install(shipment, store)
         with stages.timed("smoke"):
             place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
-            run = _smoke(place, places)
-            difference = check_outputs(run, samples, bundle.manifest, tolerance)
+            run, difference = _smoke(place, places, samples, tolerance)
         with stages.timed("samples" if drawn else "smoke"):
             found = fidelity.check(place, drawn, tolerance, tell) if drawn else None
         with stages.timed("application" if application else "deploy"):
@@ -278,8 +280,10 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found)
 
 
-def _smoke(place: Place, places: Mapping[str, str]) -> Run:
-    return runner.call(
+def _smoke(
+    place: Place, places: Mapping[str, str], samples: Samples, tolerance: float | None
+) -> tuple[Run, Difference | None]:
+    run = runner.call(
         place.shell,
         place.store.root,
         places,
@@ -288,6 +292,7 @@ def _smoke(place: Place, places: Mapping[str, str]) -> Run:
         plan=runner.SMOKE,
         outputs=place.manifest.outputs,
     )
+    return run, check_outputs(run, samples, place.manifest, tolerance)
 
 
 def _fitting(manifest: Manifest, program: Program, store: Store, application: Application | None) -> DeviceFacts:

@@ -30,7 +30,7 @@ mkdir -p "$ROOT"
 
 # What a killed deploy may have left: never anything that a link points to.
 SWEEP = """
-mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs generations run
+mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs unchecked generations run
 rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
 rm -f .lib-* lib_*
 current=$(readlink current || true)
@@ -294,7 +294,7 @@ def offer(digest: str) -> str:
 
 def mark(digest: str, *, unchecked: bool) -> str:
     """Return what marks a release as one that nobody has compared with its reference, or takes the mark away."""
-    return f"mkdir -p unchecked; : >unchecked/{digest}\n" if unchecked else f"rm -f unchecked/{digest}\n"
+    return f": >unchecked/{digest}\n" if unchecked else f"rm -f unchecked/{digest}\n"
 
 
 def marked(digest: str) -> str:

@@ -76,8 +76,7 @@ def prepared(
             than the bundle.
     """
     deploy.check_versions(bundle.manifest, program.versions)
-    deploy.check_referenced(bundle, unchecked=unchecked)
-    samples = deploy.samples_of(bundle)
+    samples = deploy.samples_of(bundle, unchecked=unchecked)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         work = Path(folder)
         shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
