@@ -1,5 +1,6 @@
 """Bundles: a compiled network with all that a board needs to run it; read, checked, and packed into one file."""
 
+from toolchain.bundle.archive import is_archive
 from toolchain.bundle.fit import check_board
 from toolchain.bundle.folder import Bundle, check_target, load, recorded_reference, records, replacing
 from toolchain.bundle.manifest import (
@@ -39,6 +40,7 @@ __all__ = [
     "check_board",
     "check_package_target",
     "check_target",
+    "is_archive",
     "load",
     "oci_manifest",
     "opened",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,9 @@ from toolchain.bundle.oci import (
     parsed,
 )
 from toolchain.errors import InputError, VerificationError
+from toolchain.progress import size_text
 
+_SPARE = 16 << 20
 _LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the disk has its own say
 
 
@@ -146,17 +149,31 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
         folder: An empty folder.
 
     Raises:
+        InputError: There is no room for all of it.
         VerificationError: Something has another digest or form than it must have.
     """
-    (folder / MANIFEST).write_bytes(manifest.encoded())
-    for name, media in LAYERS.items():
-        record = manifest.files[name]
-        source.save(Descriptor(f"sha256:{record.sha256}", record.size, media), folder / name)
+    wanted = {name: _layer(manifest.files[name], media) for name, media in LAYERS.items()}
     for artifact, described in chosen(companions).items():
         name, _media = COMPANIONS[artifact]
-        layer = companion_layer(source, described, manifest)
-        _check_named(name, layer, manifest, source.name)
+        wanted[name] = companion_layer(source, described, manifest)
+        _check_named(name, wanted[name], manifest, source.name)
+    _check_room(sum(layer.size for layer in wanted.values()), folder, source.name)
+    (folder / MANIFEST).write_bytes(manifest.encoded())
+    for name, layer in wanted.items():
         source.save(layer, folder / name)
+
+
+def _layer(record: FileRecord, media: str) -> Descriptor:
+    return Descriptor(f"sha256:{record.sha256}", record.size, media)
+
+
+def _check_room(size: int, folder: Path, where: str) -> None:
+    free = shutil.disk_usage(folder).free - _SPARE
+    if size > free:
+        raise InputError(
+            f"{where} has {size_text(size)}, and there is room for {size_text(max(free, 0))}",
+            hint="free some space, or set TMPDIR to a folder on another disk",
+        )
 
 
 def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:

@@ -29,7 +29,7 @@ FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
 _SCHEMA = 3
 """1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle.
 2: it did not name the reference, so that anybody could put another one beside a bundle."""
-_LARGEST_FILE = 1 << 40
+_LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
 _FEW = 10
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]

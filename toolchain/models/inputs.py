@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from toolchain.errors import InputError
+from toolchain.progress import size_text
 from toolchain.tensors import TensorSpec, check_signature
 
 # ImageNet's mean and standard deviation by RGB channel, of pixels scaled to 0..1.
@@ -99,7 +101,24 @@ def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
         ) from fault
 
 
+def _check_unpacked(path: Path) -> None:
+    """Refuse what would fill the memory: a thousand bytes of zeros are one in an archive, and it says so beforehand."""
+    if not zipfile.is_zipfile(path):
+        return
+    from toolchain.models import memory  # noqa: PLC0415 - it needs ONNX, which a deploy of a package does without
+
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    there = memory.available_bytes()
+    if size > there:
+        raise InputError(
+            f"the arrays of {path.name} have {size_text(size)}, and this machine has {size_text(there)} of memory free",
+            hint="give fewer samples at once",
+        )
+
+
 def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    _check_unpacked(path)
     found = np.load(path, allow_pickle=False)
     if not isinstance(found, np.ndarray):
         with found as archive:

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import memory, signature, zoo
+from toolchain.models import external, memory, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -94,8 +94,9 @@ def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return copy
 
 
-def _check_size(path: Path, proto: onnx.ModelProto) -> None:
-    size = path.stat().st_size + sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
+def _check_size(path: Path, more: int = 0) -> None:
+    """Refuse what is too large before it is read: a few kilobytes may name one file of weights a thousand times."""
+    size = path.stat().st_size + more
     if size >= _LARGEST:
         raise InputError(
             f"{path.name} has {size / 2**30:.1f} GiB of weights, and less than {_LARGEST / 2**30:.0f} are supported",
@@ -157,8 +158,10 @@ def _read(path: Path) -> onnx.ModelProto:
     try:
         if found := recognised(path):
             raise InputError(f"{path.name} is {found.name}, and no ONNX model", hint=found.way)
-        proto = onnx.load(path, format="protobuf")
-        _check_size(path, proto)
+        _check_size(path)
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
+        _check_size(path, external.size(proto, path.parent))
+        onnx.load_external_data_for_model(proto, str(path.parent))
         _check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,5 +181,5 @@ class Pipeline:
 def is_built(source: str) -> bool:
     """Tell whether a word names a bundle or a package, a registry's among them, and no model."""
     path = Path(source)
-    packed = (path / bundle.MANIFEST).is_file() or (path.is_file() and tarfile.is_tarfile(path))
+    packed = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
     return registry.is_address(source) or packed

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -148,6 +149,34 @@ def test_external_weights_that_are_missing_or_cut(tmp_path, content):
     with pytest.raises(InputError, match=r"external\.onnx is not a valid ONNX model") as caught:
         model.load(str(tmp_path / "external.onnx"))
     assert "w" in caught.value.details
+
+
+@pytest.mark.parametrize("given", [{"length": str(1 << 40)}, {"offset": "-1"}, {"length": "x"}, {"length": "9" * 30}])
+def test_external_weights_that_are_said_to_be_elsewhere(tmp_path, given):
+    shutil.copy(DATA / "external.data", tmp_path)
+    proto = onnx.load(DATA / "external.onnx", load_external_data=False)
+    kept = {entry.key: entry.value for entry in proto.graph.initializer[0].external_data} | given
+    del proto.graph.initializer[0].external_data[:]
+    for key, text in kept.items():
+        proto.graph.initializer[0].external_data.add(key=key, value=text)
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match=r"not a valid ONNX model|GiB of weights"):
+        model.load(str(tmp_path / "net.onnx"))
+
+
+def test_one_file_of_weights_that_is_taken_many_times_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    (tmp_path / "external.data").touch()
+    os.truncate(tmp_path / "external.data", 1 << 28)
+    proto = onnx.load(DATA / "external.onnx", load_external_data=False)
+    weight = proto.graph.initializer[0]
+    del weight.external_data[:]
+    weight.external_data.add(key="location", value="external.data")
+    for _ in range(8):
+        proto.graph.initializer.append(weight)
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    monkeypatch.setattr(onnx, "load_external_data_for_model", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(InputError, match=r"has 2\.3 GiB of weights"):
+        model.load(str(tmp_path / "net.onnx"))
 
 
 def test_external_weights_outside_the_folder(tmp_path):

@@ -1,0 +1,169 @@
+"""The blobs of a package: a plain tar file, whose every size is known to be there before any of it is read.
+
+A library for archives follows links, sparse files and compression, so that a few kilobytes become terabytes. A package
+has none of these: regular files, one after the other, and what they are named by.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from toolchain.bundle.contents import checked, save_checked
+from toolchain.bundle.oci import Descriptor
+from toolchain.errors import InputError, VerificationError
+
+INDEX = "index.json"
+BLOBS = "blobs/sha256/"
+
+_BLOCK = tarfile.BLOCKSIZE
+_CHUNK = 1 << 20
+_LARGEST_DOCUMENT = 16 << 20  # a manifest has some kilobytes
+_MOST_MEMBERS = 4096
+_KNOWN = re.compile(rf"index\.json|oci-layout|{BLOBS}[0-9a-f]{{64}}")
+_FOLDERS = {"blobs", BLOBS.rstrip("/")}
+_MAGIC, _MAGIC_AT = b"ustar", 257
+_COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+_KINDS = {
+    tarfile.SYMTYPE: "a link",
+    tarfile.LNKTYPE: "a link",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+}
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a file may be a package: a tar file, perhaps compressed, which a package must not be."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        head = stream.read(_BLOCK)
+    return _unpacker(head) != "" or head[_MAGIC_AT:].startswith(_MAGIC)
+
+
+def _unpacker(head: bytes) -> str:
+    return next((command for magic, command in _COMPRESSED.items() if head.startswith(magic)), "")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The blobs of an opened archive.
+
+    Attributes:
+        name: What errors call it.
+        stream: The file.
+        places: Where each member begins, and its bytes, by name.
+    """
+
+    name: str
+    stream: IO[bytes]
+    places: Mapping[str, tuple[int, int]]
+
+    def index(self) -> bytes:
+        """Return the list of its manifests."""
+        _at, size = self._place(INDEX)
+        if size > _LARGEST_DOCUMENT:
+            raise VerificationError(f"{INDEX} in {self.name} has {size} bytes", hint="fetch it again")
+        return b"".join(self._chunks(INDEX))
+
+    def read(self, wanted: Descriptor) -> bytes:
+        """Return a small blob, checked."""
+        name = BLOBS + wanted.sha256
+        _at, size = self._place(name)
+        if size != wanted.size or size > _LARGEST_DOCUMENT:
+            raise VerificationError(
+                f"blob {wanted.sha256[:12]} in {self.name} is not what its digest says",
+                details=f"expected {wanted.size} bytes, found {size}; a document has {_LARGEST_DOCUMENT} at most",
+                hint="fetch it again",
+            )
+        return checked(b"".join(self._chunks(name)), wanted, self.name)
+
+    def save(self, wanted: Descriptor, target: Path) -> None:
+        """Write a blob into a new file, checked on the way."""
+        save_checked(self._chunks(BLOBS + wanted.sha256), target, wanted, self.name)
+
+    def _place(self, name: str) -> tuple[int, int]:
+        if name not in self.places:
+            raise VerificationError(f"{name} is missing from {self.name}", hint="fetch it again")
+        return self.places[name]
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        at, left = self._place(name)
+        self.stream.seek(at)
+        while left:
+            chunk = self.stream.read(min(left, _CHUNK))
+            if not chunk:  # it is being written to
+                raise VerificationError(f"{self.name} ends within {name}", hint="fetch it again")
+            left -= len(chunk)
+            yield chunk
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """Open an archive and look at what is in it, without reading that.
+
+    Raises:
+        InputError: It is missing, or no plain tar file.
+        VerificationError: It holds something that no package holds, or less than it says.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no package {path}", hint="`toolchain package DIR -o FILE` makes one")
+    with path.open("rb") as stream:
+        head = stream.read(_BLOCK)
+        if command := _unpacker(head):
+            raise VerificationError(f"{path} is compressed, and a package is not", hint=f"{command} {path}")
+        if not head[_MAGIC_AT:].startswith(_MAGIC):
+            raise InputError(f"{path} is not a package", hint="expected an OCI archive")
+        yield Archive(path.name, stream, dict(_members(stream, path.stat().st_size, path.name)))
+
+
+def _members(stream: IO[bytes], length: int, where: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Walk from header to header; each member lies behind its own, and within the file."""
+    at, seen = 0, set[str]()
+    while info := _header(stream, at, where):
+        start = at + _BLOCK
+        if not 0 <= info.size <= length - start:
+            raise _damaged(where, f"{info.name!r} is said to have {info.size} bytes, and {length - start} are there")
+        name = _checked_name(info, where)
+        if name in seen or len(seen) > _MOST_MEMBERS:
+            raise _damaged(where, f"{name!r} is there twice" if name in seen else "it has too many members")
+        seen.add(name)
+        if info.isreg():
+            yield name, (start, info.size)
+        at = start + -(-info.size // _BLOCK) * _BLOCK
+
+
+def _header(stream: IO[bytes], at: int, where: str) -> tarfile.TarInfo | None:
+    """Read the header at a place; None at the end of the archive."""
+    stream.seek(at)
+    block = stream.read(_BLOCK)
+    if not block.strip(b"\0"):
+        return None
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as fault:
+        raise _damaged(where, f"the header at byte {at}: {fault}") from fault
+
+
+def _checked_name(info: tarfile.TarInfo, where: str) -> str:
+    name = info.name.removeprefix("./").rstrip("/")
+    if info.isdir() and not info.size and (name in {*_FOLDERS, "", "."}):
+        return name
+    if info.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
+        raise _damaged(
+            where, f"{info.name!r} is {_KINDS.get(info.type, f'of type {info.type!r}')}, and a package has none"
+        )
+    if not _KNOWN.fullmatch(name):
+        raise _damaged(where, f"{info.name!r} is nothing of a package")
+    return name
+
+
+def _damaged(where: str, details: str) -> VerificationError:
+    return VerificationError(f"{where} is damaged", details=details, hint="fetch it again")

@@ -1,0 +1,51 @@
+"""Weights that lie in files of their own: how many bytes they are is known before any of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+
+def size(proto: onnx.ModelProto, folder: Path) -> int:
+    """Return the bytes that a model's tensors take from other files: one file may be taken many times.
+
+    Args:
+        proto: The model, whose tensors were not read.
+        folder: Where its files are.
+
+    Raises:
+        ValueError: A tensor says something senseless about its file.
+    """
+    return sum(_size(tensor, folder) for tensor in _tensors(proto) if uses_external_data(tensor))
+
+
+def _size(tensor: onnx.TensorProto, folder: Path) -> int:
+    info = ExternalDataInfo(tensor)
+    if info.length is not None:
+        return int(info.length)
+    path = folder / info.location
+    return max(path.stat().st_size - int(info.offset or 0), 0) if path.is_file() else 0
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from _of_graph(proto.graph)
+    for function in proto.functions:
+        yield from _of_nodes(function.node)
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _of_graph(graph)
