@@ -23,7 +23,7 @@ from tests.support import bundles, deploy_client, disks, sshd, stores, systemd, 
 from tests.support.applications import Place
 from tests.support.commands import toolchain
 from tests.support.paths import ROOT
-from tests.support.stores import locked, soon
+from tests.support.stores import holder, locked, soon
 from toolchain.device import application
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
@@ -314,7 +314,7 @@ def _break(way: str, device: Device, client: subprocess.Popen[str], power: conte
     if way == "power":
         power.close()
     if way == "trial":  # what is out of memory, or cleans up sessions, ends the trial too
-        job = int((device.place.root / "lock").read_text().split()[1])
+        job = holder(device.place.root)
         for pid in [job, *sshd.descendants(job)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)

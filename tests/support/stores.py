@@ -96,6 +96,11 @@ def soon(condition, seconds: float = 5.0) -> bool:
     return True
 
 
+def holder(root: Path) -> int:
+    """Return the process that holds a store's lock, as its file tells."""
+    return int((root / "lock").read_text().split()[1].partition("/")[0])
+
+
 def lock_free(root: Path, seconds: float = 10.0) -> bool:
     """Wait for the end of whatever holds a store's lock: what a killed client left on the device takes its time."""
 

@@ -29,40 +29,78 @@ _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes mi
 _TOKEN = re.compile(r"[0-9a-f]*")
 _TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
 
-# A lock's file says `STATE PID BEGAN OWNER`; OWNER ends with the token. What works inside of a lock that is held for
-# it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`; whoever takes the outer one needs that free too.
+# A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
+# started, in the kernel's ticks, and BOOT names the start of the device: a number alone soon is another process's. SEEN
+# and BEGAN are seconds since that start, which no clock that is set changes. Where a system hides its uptime from a
+# login, as Android may, the clock has to do. An earlier toolchain wrote no more than PID, and BEGAN by the clock.
+# What works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
+# whoever takes the outer one needs that free too. All words of a file are checked: anybody may have written them.
 SAID = """
-said() { state= pid= who=; read -r state pid who <"$1" || true; }
-age() { echo $(($(date +%s) - $(stat -c %Y "$1"))); }
-busy() { printf 'busy %s %s %s\\n' "$1" "$(date +%s)" "$who"; }
+now() {
+  if { read -r now rest </proc/uptime && read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
+  then now=${now%%.*}; else boot=none now=$(date +%s); fi
+}
+started() {
+  ticks=
+  { read -r ticks <"/proc/$1/stat"; } 2>/dev/null || return 0
+  set -- ${ticks##*) }
+  ticks=${20-}
+}
+said() {
+  state= pid= who= start= from= seen=
+  read -r state pid who <"$1" || true
+  case $pid in */*/*/*)
+    seen=${pid##*/}; pid=${pid%/*}
+    from=${pid##*/}; pid=${pid%/*}
+    start=${pid##*/}; pid=${pid%/*}
+  esac
+  case $pid in *[!0-9]*) pid= ;; esac
+}
+age() {
+  now
+  age=0
+  case $seen in
+    '') now=$(date +%s) ;;
+    *[!0-9]*) ;;
+    *) [ "$from" != "$boot" ] || [ "$now" -le "$seen" ] || age=$((now - seen)) ;;
+  esac
+}
+alive() { [ -n "$pid" ] && [ "$from" = "$boot" ] && started "$pid" && [ -n "$ticks" ] && [ "$ticks" = "$start" ]; }
+busy() { printf 'busy %s %s %s\\n' "$1" "$now" "$who"; }
 inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
+"""
+
+# A note is written over the last one, which is about as long, so that whoever reads meanwhile finds one.
+NOTE = """
+me() { started $$; mine=$ticks; }
+note() { now; printf '%s %s/%s/%s/%s %s %s\\n' "$1" $$ "$mine" "$boot" "$now" "$began" "$owner" 1<>"$file"; }
 """
 
 # flock frees the lock when its holder ends, however it ends. A client that vanished behind a dead network would keep
 # its holder alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder.
 # While a script runs the holder is well by definition. All changes are made by the holder itself: whoever lost the
 # lock has nobody left to make them. Korn shells, Android's among them, close descriptors above 2 before they start a
-# program, unless its own line redirects them, if only to themselves. A note is written over the last one, which is as
-# long, so that whoever reads meanwhile finds one.
-TAKE = """
-note() { printf '%s %s %s %s\\n' "$1" $$ "$began" "$owner" 1<>"$file"; }
-take() {
+# program, unless its own line redirects them, if only to themselves.
+TAKE = f"""{NOTE}
+take() {{
   tries=0
   until flock -n 9 9>&9; do
     said "$1"
-    age=$(age "$1")
+    age
     if [ "$state" != idle ] || [ "$age" -lt "$lease" ] || [ $tries -gt 50 ]; then
       busy "$age"
       exit
     fi
-    kill -9 "$pid" 2>/dev/null
+    ! alive || kill -9 "$pid" 2>/dev/null
     tries=$((tries + 1))
     sleep 0.1
   done
-}
-still() { [ "$file" = "$ROOT/lock" ] || inside; }
-hold() {
-  began=$(date +%s)
+}}
+still() {{ [ "$file" = "$ROOT/lock" ] || inside; }}
+hold() {{
+  me
+  now
+  began=$now
   mkdir -p "$ROOT" || exit
   file=$ROOT/lock
   ! inside 2>/dev/null || file=$ROOT/lock.within
@@ -76,7 +114,7 @@ hold() {
     exec 9>&8 8>&-
   fi
   still || exit
-}
+}}
 """
 
 _HOLDER = """
@@ -101,8 +139,9 @@ file=$ROOT/lock
 ! inside 2>/dev/null || file=$ROOT/lock.within
 if [ ! -r "$file" ]; then exit 0; fi
 said "$file"
+age
+if [ -n "$start" ] && ! alive; then exit 0; fi
 if [ -n "$pid" ] && [ ! -d "/proc/$pid" ]; then exit 0; fi
-age=$(age "$file")
 if [ "$state" = idle ] && [ "$age" -ge "$lease" ]; then exit 0; fi
 (flock -n -s 9 9<&9) 9<"$file" || busy "$age"
 """

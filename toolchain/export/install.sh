@@ -207,11 +207,10 @@ current() { # digest of the release that the device runs, if there is one
 # In place of what answers a host: tells that somebody else holds the lock, who for BEGAN OWNER WHAT END TOKEN.
 busy() { # seconds since the holder's last sign of life
   tab=$(printf '\t')
-  who=$(printf %s "$who" | LC_ALL=C tr -c '\11\40-\176' '?') # anybody's words must not steer a terminal
   began=${who%% *} line=${who#* } since=
   case $began in
     '' | *[!0-9]*) line=$who ;;
-    *) since="for $(($(date +%s) - began)) s by now; " ;;
+    *) since="for $((now - began)) s by now; " ;;
   esac
   holder=${line%%"$tab"*} line=${line#*"$tab"}
   purpose=${line%%"$tab"*} line=${line#*"$tab"}

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.stores import blob, client, locked, release, soon
+from tests.support.stores import blob, client, holder, locked, release, soon
 from toolchain.device import lock
 from toolchain.device.lock import Owner
 from toolchain.device.store import BlobState, Store
@@ -65,9 +65,99 @@ def held(root: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_holder_that_gave_no_sign_of_life_is_not_in_the_way(store, root):
     store.facts()
     with held(root) as other:
-        (root / "lock").write_text(f"idle {other.pid} 1 gone\n")
-        os.utime(root / "lock", (time.time() - 60,) * 2)
+        (root / "lock").write_text(f"idle {seen(other.pid, -60)} 1 gone\n")
         store.check_free()
+
+
+def seen(pid: int, ago: float = 0.0, *, start: str = "", boot: str = "") -> str:
+    """Name a process as a lock's file does, with a sign of life so many seconds from now."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    uptime = float(Path("/proc/uptime").read_text().split()[0]) + ago
+    return f"{pid}/{start or ticks}/{boot or BOOT.read_text().strip()}/{max(0, int(uptime))}"
+
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+STRANGERS = {
+    "another process by now": {"start": "17"},
+    "of an earlier start of the device": {"boot": "3b5a0b5e-0000-4000-8000-000000000000"},
+    "no number": {"start": "$(touch RAN)"},
+}
+
+
+@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS)
+def test_a_number_that_is_another_process_now_is_left_alone(store, root, words):
+    """The file is what an earlier holder left; who holds the lock has not signed it yet."""
+    store.facts()
+    with subprocess.Popen(["sleep", "300"]) as bystander:
+        try:
+            with held(root):
+                (root / "lock").write_text(f"idle {seen(bystander.pid, -60, **words)} 1 gone\n")
+                with pytest.raises(BusyError), store.lock(ME):
+                    pytest.fail("two holders")
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["idle 1 1 gone", "idle a[$(touch RAN)]/1/BOOT/a[$(touch RAN)] x gone", "idle ///", "idle -1/1/BOOT/1 1 x", "\\"],
+)
+def test_a_lock_of_anybodys_words_is_busy_and_runs_nothing(store, root, line):
+    store.facts()
+    ran = root / "ran"
+    with held(root):
+        (root / "lock").write_text(line.replace("RAN", str(ran)).replace("BOOT", BOOT.read_text().strip()) + "\n")
+        with pytest.raises(BusyError), store.lock(ME):
+            pytest.fail("two holders")
+    assert not ran.exists()
+
+
+JUMPS = {"back": -(10**8), "ahead": 10**8}
+
+
+@pytest.fixture(params=JUMPS)
+def jumping(request, tmp_path, monkeypatch):
+    """A device whose clock jumps: each look at it tells a time that is years off the one before."""
+    tools, jump = tmp_path / "bin", JUMPS[request.param]
+    tools.mkdir()
+    (tools / "count").write_text("0")
+    (tools / "date").write_text(
+        f"#!/bin/sh\nn=$(($(cat {tools}/count) + 1)); echo $n >{tools}/count\n"
+        f'[ "$*" = +%s ] || exec /bin/date "$@"\necho $(($(/bin/date +%s) + n * {jump}))\n'
+    )
+    (tools / "stat").write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "-c %Y" ] || exec /bin/stat "$@"\necho $(($(/bin/stat "$@") - {jump}))\n'
+    )
+    for tool in ("date", "stat"):
+        (tools / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    return tools
+
+
+def test_a_clock_that_jumps_takes_no_lock_of_a_living_client(jumping, store, root):
+    with client(root):
+        for _ in range(3):
+            assert not can_lock(store)
+            with pytest.raises(BusyError):
+                store.check_free()
+
+
+def test_a_clock_that_jumps_keeps_no_lock_of_a_dead_client(jumping, store, root, monkeypatch):
+    monkeypatch.setattr(lock, "LEASE_S", 1)
+    with client(root) as other:
+        other.send_signal(signal.SIGSTOP)
+        assert soon(lambda: can_lock(store), 30)
+
+
+def test_where_the_uptime_is_hidden_the_clock_has_to_do(store, root, monkeypatch):
+    monkeypatch.setattr(lock, "SAID", lock.SAID.replace("/proc/uptime", "/nowhere"))
+    monkeypatch.setattr(lock, "LEASE_S", 1)
+    with locked(store):
+        state, process, began, *_ = (root / "lock").read_text().split()
+        assert state in {"idle", "busy"}
+        assert process.split("/")[2] == "none"
+        assert abs(int(began) - time.time()) < 600
 
 
 def test_a_holder_without_a_name_is_seen(store, root):
@@ -233,7 +323,7 @@ def test_a_lost_lock_is_noticed(store, root, monkeypatch):
     told = []
     with store.lock(ME, lost=lambda: told.append("lost")) as lease:
         lease.check()
-        os.kill(int((root / "lock").read_text().split()[1]), signal.SIGKILL)
+        os.kill(holder(root), signal.SIGKILL)
         assert soon(lambda: told == ["lost"])
         with pytest.raises(DeviceError, match="lost its lock"):
             lease.check()
@@ -256,7 +346,7 @@ def test_work_inside_of_a_lock(outer, store, root, tmp_path):
     with locked(store):
         mine = release(store, tmp_path, "mine")
     assert store.current().digest == mine
-    assert (root / "lock").read_text().endswith("outer\tfarm lock\t\tab12\n")
+    assert (root / "lock").read_text().partition("\n")[0].endswith("outer\tfarm lock\t\tab12")
 
 
 def test_one_at_a_time_works_inside_of_a_lock(outer, store, root):
@@ -301,4 +391,4 @@ def test_a_sign_of_life_is_never_seen_half(outer, root):
     stop = time.monotonic() + 0.3
     while time.monotonic() < stop:
         outer.beat()
-        assert (root / "lock").read_text().endswith("\tab12\n")
+        assert (root / "lock").read_text().partition("\n")[0].endswith("\tab12")

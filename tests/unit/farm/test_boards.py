@@ -12,7 +12,7 @@ from typing import Self
 
 import pytest
 
-from tests.support.stores import soon
+from tests.support.stores import holder, soon
 from toolchain import board
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
@@ -209,7 +209,7 @@ def test_nobody_deploys_to_this_machine_while_it_is_measured_on(local):
 def test_nothing_is_measured_on_this_machine_once_its_lock_is_lost(local, tmp_path, monkeypatch):
     monkeypatch.setattr("toolchain.device.lock._HEARTBEAT_S", 0.05)
     with opened(local[0], nothing) as held:
-        os.kill(int((tmp_path / "root" / "lock").read_text().split()[1]), signal.SIGKILL)
+        os.kill(holder(tmp_path / "root"), signal.SIGKILL)
         assert soon(lambda: lost(held.places[0]), 30)
 
 

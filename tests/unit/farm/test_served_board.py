@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import sshd
 from tests.support.greetings import MAGIC, REFUSED, VERSIONS, ended, greet
+from tests.support.stores import holder
 from toolchain import files
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
@@ -267,12 +268,12 @@ def test_a_lost_lock_ends_the_session_and_is_taken_again(board, store, tmp_path,
     monkeypatch.setattr("toolchain.device.lock._HEARTBEAT_S", 0.1)
     board.offer(Claim(ME, KEY))
     until(lambda: board.settled)
-    path = tmp_path / "store" / "lock"
+    root = tmp_path / "store"
     with session(board):
         until(lambda: board.session_since)
-        holder = int(path.read_text().split()[1])
-        os.kill(holder, signal.SIGKILL)
-        until(lambda: board.settled and board.session_since is None and int(path.read_text().split()[1]) != holder)
+        first = holder(root)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: board.settled and board.session_since is None and holder(root) != first)
     assert board.key == KEY
     with session(board):
         pass

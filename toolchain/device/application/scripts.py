@@ -8,6 +8,7 @@ What Python sets: `unit` and `scope`, or empty; `restart` and `stop`, `health` o
 
 from __future__ import annotations
 
+from toolchain.device.lock import NOTE, SAID
 from toolchain.device.scripts import SYNC, UNDO
 
 TOOLS = "setsid timeout"
@@ -82,11 +83,14 @@ back() {{
 # Whoever finds the lock taken is told by its file that the holder is alive, so the file names this process now.
 JOB = f"""
 set -u
+{SAID}{NOTE}
 trap '' HUP
 ROOT=$1 file=$2 new=$3 old=$4
 cd "$ROOT" || exit
-read -r state pid owner <"$file"
-printf 'busy %s %s\\n' $$ "$owner" 1<>"$file"
+me
+said "$file"
+began=${{who%% *}} owner=${{who#* }}
+note busy
 words=run/words
 {UNDO}{_LOOK}{_AWAIT}{_MARK}
 again=$restart

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import stores
 from tests.support.applications import Place
-from tests.support.stores import locked, soon
+from tests.support.stores import holder, locked, soon
 from toolchain.device import application, scripts
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
@@ -220,7 +220,7 @@ def killed_in_trial(store, tmp_path, place, run):
         assert soon((place.root / "trial").exists, 20)
         assert place.runs(mute, 20)
         other.kill()
-        job = int((place.root / "lock").read_text().split()[1])
+        job = holder(place.root)
         os.kill(job, signal.SIGKILL)
         other.wait()
     place.end()
@@ -237,7 +237,7 @@ def test_a_trial_that_is_killed_is_taken_back_by_its_client(store, tmp_path, run
 
         def kill():
             assert place.runs(mute, 20)
-            os.kill(int((place.root / "lock").read_text().split()[1]), signal.SIGKILL)
+            os.kill(holder(place.root), signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
         killer.start()
