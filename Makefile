@@ -52,7 +52,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos sanitize fuzz wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos mutants sanitize fuzz wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ third-party: $(READY) ## Deploy every ONNX file that the tests take out of publi
 
 chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
 	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
+
+mutants: $(READY) ## Try 100,000 packages that were tampered with: none may pass for another one
+	@TOOLCHAIN_MUTANTS=100000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mutants.py $(ARGS)
 
 sanitize: $(READY) ## Run the C library's tests under the address and undefined-behaviour sanitizers
 	@$(VENV)/bin/python -m tests.support.sanitized
