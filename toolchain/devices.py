@@ -105,12 +105,19 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
         The devices by name. Where no file was named, the virtual boards of the farm are among them.
 
     Raises:
-        InputError: The named file is missing, or it has faults.
+        InputError: The named file is missing, or it has faults; or one that nobody named would run commands.
     """
     found: dict[str, Device] = {}
     for source in _devices_files(path):
-        found |= _devices_in(source)
+        devices = _devices_in(source)
+        if not _is_named(path) and source == state.project_devices():
+            _check_project(source, devices)
+        found |= devices
     return found
+
+
+def _is_named(path: Path | None) -> bool:
+    return bool(path or os.environ.get("TOOLCHAIN_DEVICES"))
 
 
 def _devices_files(path: Path | None) -> tuple[Path, ...]:
@@ -132,28 +139,24 @@ def whence(device: Device, path: Path | None = None) -> Path | None:
     return next((one for one in reversed(_devices_files(path)) if device in _devices_in(one).values()), None)
 
 
-def may_run(device: Device) -> bool:
-    """Tell whether a device's entry may run commands: its SSH configuration here, its application's there.
+def _check_project(source: Path, found: Mapping[str, Device]) -> None:
+    """Refuse what would run commands, in a list of devices that nobody named: it came with a checkout, perhaps.
 
-    It may if the user has named the list of devices that names it; a list that lay in the working folder, perhaps one
-    such as /tmp, must be the user's own.
+    An SSH configuration runs commands here (ProxyCommand, `Match exec`), and says which host keys are trusted; restart
+    and health commands run on the device, with all that the login may do there, and a unit of the system with root's
+    rights. The name of the login's own unit runs nothing but that.
     """
-    source = whence(device) if device.ssh_config or device.run else None
-    return source is None or source not in state.devices_files() or state.is_trusted(source)
-
-
-def check_may_run(device: Device) -> None:
-    """Refuse a device with commands of somebody else's for its application.
-
-    Raises:
-        InputError: They are in a list of devices that nobody named.
-    """
-    if device.run and not may_run(device):
-        raise InputError(
-            f"{device.host} has a run table in {whence(device)}, which is somebody else's",
-            details="its commands would run on the device",
-            hint="look at them, copy the file, and name the copy with --devices",
-        )
+    for name, device in found.items():
+        run = device.run
+        what = ["ssh_config"] if device.ssh_config else []
+        what += [f"run.{key}" for key in ("restart", "health") if run and getattr(run, key)]
+        what += ["run.scope"] if run and run.scope == "system" else []
+        if what:
+            raise InputError(
+                f"device {name} of {source} has {' and '.join(what)}, which runs commands, and nobody named that file",
+                details="a devices.toml that lies in the working folder, or above it, may be anybody's",
+                hint=f"look at it; then name it, --devices {source}, or move the entry to {state.user_devices()}",
+            )
 
 
 def _devices_in(source: Path) -> dict[str, Device]:

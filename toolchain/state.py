@@ -34,7 +34,7 @@ def project() -> Path | None:
 def is_trusted(marker: Path) -> bool:
     """Whether a marker is the user's own: one of somebody else makes no project above the working folder.
 
-    Anybody may put a list of devices into a folder such as /tmp, and with it an SSH configuration that runs commands.
+    Anybody may put a list of devices into a folder such as /tmp, and so lead commands to another device.
     """
     try:
         return marker.stat().st_uid in {os.getuid(), _ADMINISTRATOR}
@@ -75,6 +75,16 @@ def records_path(board: str) -> Path:
 
 def devices_files() -> tuple[Path, ...]:
     """Return the lists of devices that there are, the user's before the project's, whose entries win."""
+    places = [user_devices(), project_devices()]
+    return tuple(place for place in places if place is not None and place.is_file())
+
+
+def user_devices() -> Path:
+    """Return where the user's own list of devices is, or would be."""
+    return config_folder() / DEVICES
+
+
+def project_devices() -> Path | None:
+    """Return where the project's list of devices is, or would be; nobody has named it, so it may be anybody's."""
     root = project()
-    places = [config_folder() / DEVICES, *([] if root is None else [root / DEVICES])]
-    return tuple(place for place in places if place.is_file())
+    return None if root is None else root / DEVICES

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import sshd
+from tests.support.commands import toolchain
 from tests.support.paths import ROOT
-from toolchain import board as board_files
-from toolchain import devices, pipeline
-from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.errors import DeviceError, VerificationError
 from toolchain.shell import SshOptions, open_shell
 from toolchain.shell.bounds import STDERR_KEPT
 
@@ -348,23 +347,18 @@ def test_match_exec_finds_the_device(server, tmp_path):
         assert shell.name == server.host
 
 
-def test_a_list_of_somebody_else_runs_no_command(server, tmp_path, monkeypatch):
+def test_a_list_that_nobody_named_runs_no_command(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
     (tmp_path / "config").write_text(f"{server.config.read_text()}  ProxyCommand touch {tmp_path}/ran; nc %h %p\n")
     (tmp_path / "devices.toml").write_text('[a]\nboard = "rpi4"\nhost = "board"\nssh_config = "config"\n')
-    device, kind = devices.load_devices()["a"], board_files.load("rpi4").resolved()
-    somebody = (tmp_path / "devices.toml").stat().st_uid + 1
-    with monkeypatch.context() as patch:
-        patch.setattr("os.getuid", lambda: somebody)
-        patch.setattr("toolchain.state._ADMINISTRATOR", -1)  # whose these files are where tests run as root
-        with pytest.raises(InputError, match="somebody else's") as caught, pipeline.opened(kind, device, SshOptions()):
-            pass
-    assert "--ssh-config" in caught.value.hint
+    words = ("status", "--board", "rpi4", "--host", "a", "--root", tmp_path / "device")
+    seen = toolchain(*words)
+    assert (seen.code, "has ssh_config, which runs commands" in seen.err) == (2, True)
     assert not (tmp_path / "ran").exists()
     (tmp_path / "config").write_text(server.config.read_text())
-    with pipeline.opened(kind, device, SshOptions()) as lab:
-        assert lab.shell.name == server.host
+    seen = toolchain(*words, "--devices", "devices.toml")
+    assert seen.code == 0, seen.err
 
 
 @pytest.fixture

@@ -147,24 +147,40 @@ def test_devices_of_the_project_and_of_the_user_are_known_from_any_folder(folder
     assert devices.whence(Device("pi", "an address")) is None
 
 
-def test_only_a_list_of_ones_own_or_one_that_was_named_may_run_commands(folder, monkeypatch):
-    text = '[pi]\nboard = "pi"\nhost = "h"\nssh_config = "config"\n'
-    (folder / "devices.toml").write_text(text)
-    found = devices.load_devices()["pi"]
-    assert devices.may_run(found)
-    assert devices.may_run(Device("pi", "an address"))
-    (folder / "devices.toml").write_text(RUN + "unit = 'a.service'\n")
-    applied = devices.load_devices()["a"]
-    assert devices.may_run(applied)
-    somebody = (folder / "devices.toml").stat().st_uid + 1
-    monkeypatch.setattr("os.getuid", lambda: somebody)
-    monkeypatch.setattr("toolchain.state._ADMINISTRATOR", -1)  # whose these files are where tests run as root
-    assert not devices.may_run(applied)
-    (folder / "devices.toml").write_text(text)
-    assert not devices.may_run(found)
-    assert devices.may_run(DESK), "nothing of it is run"
-    (folder / "lab.toml").write_text(text.replace('"config"', '"other"'))
-    assert devices.may_run(devices.load_devices(folder / "lab.toml")["pi"])
+COMMANDS = {
+    "ssh_config": 'ssh_config = "config"\n',
+    "run.health": "[pi.run]\nunit = 'a.service'\nhealth = 'x'\n",
+    "run.restart and run.health": "[pi.run]\nrestart = 'y'\nhealth = 'x'\n",
+    "run.scope": "[pi.run]\nunit = 'a.service'\nscope = 'system'\n",
+}
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_a_list_that_nobody_named_may_run_no_commands(folder, monkeypatch, what):
+    """It is in a checkout of anybody's; `status` there would run what stands in it."""
+    (folder / "devices.toml").write_text(f'[pi]\nboard = "pi"\nhost = "h"\n{COMMANDS[what]}')
+    (folder / "deep").mkdir()
+    for place in (folder, folder / "deep"):
+        monkeypatch.chdir(place)
+        with pytest.raises(
+            InputError, match=rf"device pi of .*devices\.toml has {what}, which runs commands"
+        ) as caught:
+            devices.load_devices()
+        assert "--devices" in caught.value.hint
+    monkeypatch.chdir(folder)
+    named = devices.load_devices(Path("devices.toml"))
+    assert named["pi"].ssh_config or named["pi"].run, "who names it has looked at it"
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", "devices.toml")
+    assert devices.load_devices() == named
+
+
+def test_the_users_own_list_may_run_commands_and_a_units_name_is_none(folder):
+    own = folder / "config" / "edge-toolchain" / "devices.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(f'[pi]\nboard = "pi"\nhost = "h"\n{COMMANDS["run.health"]}')
+    (folder / "devices.toml").write_text("[a]\nboard = 'pi'\nhost = 'h'\n[a.run]\nunit = 'a.service'\n")
+    found = devices.load_devices()
+    assert (found["pi"].run.health, found["a"].run.unit) == ("x", "a.service")
 
 
 def test_devices_of_the_variable(folder, monkeypatch):

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from toolchain import process
 from toolchain.board import Board
-from toolchain.devices import Device, may_run
+from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean
 from toolchain.farm import protocol
 from toolchain.farm.protocol import Link, Message, Served
@@ -59,7 +59,7 @@ def described(place: Place, tell: Tell) -> Served:
         BuildError: There is no board server for it, or it cannot be built.
     """
     board, device = place.board, place.device
-    ssh = place.ssh.before(device.ssh_config, commands=may_run(device))
+    ssh = place.ssh.before(device.ssh_config)
     return Served(
         name=place.name,
         board=board.name,

@@ -69,7 +69,6 @@ class Served:
             **{name: getattr(self, name) for name in ("name", "board", "host", "root", "emulated")},
             "program": {**vars(program), "path": str(program.path), "versions": dict(program.versions)},
             "config_file": str(ssh.config_file) if ssh.config_file else None,
-            "commands": ssh.commands,
             "known_hosts": [str(path) for path in ssh.known_hosts],
             "identity": str(ssh.identity) if ssh.identity else None,
             "password": ssh.password,
@@ -81,7 +80,6 @@ class Served:
         given = dict(message)
         ssh = SshOptions(
             config_file=_path(given.pop("config_file")),
-            commands=given.pop("commands"),
             known_hosts=tuple(Path(path) for path in given.pop("known_hosts")),
             identity=_path(given.pop("identity")),
             password=given.pop("password"),

@@ -17,7 +17,7 @@ from toolchain.device.deploy import Stages
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
 from toolchain.device.store import Store
-from toolchain.devices import Device, check_may_run, may_run
+from toolchain.devices import Device
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native import programs
@@ -57,11 +57,9 @@ def opened(
         tell: Told what was put right on the device on the way.
 
     Raises:
-        InputError: Its entry has commands for the device, in a list of somebody else's that nobody named.
         DeviceError: It cannot be reached.
     """
-    check_may_run(device)
-    options = ssh.before(device.ssh_config, commands=may_run(device))
+    options = ssh.before(device.ssh_config)
     address = None if board.connection == "local" else device.host
     with open_shell(address, config=options) as shell:
         yield Lab(board, device, shell, Store(shell, root or device.root or board.root, tell))

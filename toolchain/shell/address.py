@@ -20,7 +20,6 @@ class SshOptions:
 
     Attributes:
         config_file: Configuration to read instead of ~/.ssh/config.
-        commands: Whether the configuration may run commands, as `Match exec` and ProxyCommand do.
         known_hosts: Files of trusted host keys, instead of the configured and the system-wide ones.
         identity: Private key to try first.
         password: Password to try last.
@@ -33,7 +32,6 @@ class SshOptions:
     """
 
     config_file: Path | None = None
-    commands: bool = True
     known_hosts: tuple[Path, ...] = ()
     identity: Path | None = None
     password: str | None = field(default=None, repr=False)
@@ -42,11 +40,11 @@ class SshOptions:
     stall_timeout: float = 60.0
     keepalive: int = 15
 
-    def before(self, config_file: Path | None, *, commands: bool) -> SshOptions:
+    def before(self, config_file: Path | None) -> SshOptions:
         """Return these options with a device's own SSH configuration, if it has one and the user has named none."""
         if self.config_file or config_file is None:
             return self
-        return replace(self, config_file=config_file, commands=commands)
+        return replace(self, config_file=config_file)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ def pair():
         SshOptions(),
         SshOptions(
             config_file=Path("/a/config"),
-            commands=False,
             known_hosts=(Path("/b"), Path("/c")),
             identity=Path("/d"),
             password="a secret",  # noqa: S106 - of nobody

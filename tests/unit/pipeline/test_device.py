@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from tests.support.applications import Place
-from toolchain import devices
 from toolchain.devices import Application, Device
 from toolchain.errors import InputError
 from toolchain.models import inputs
@@ -64,18 +63,6 @@ def test_an_application_is_part_of_a_deploy(lab, native, tiny, program, tmp_path
     assert report.stages["application"] > 0
     assert any("waiting up to 20 s" in line for line in told)
     place.end()
-
-
-def test_a_list_of_somebody_else_has_no_application(native, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TOOLCHAIN_DEVICES", raising=False)
-    (tmp_path / "devices.toml").write_text('[a]\nboard = "pi"\nhost = "h"\n[a.run]\nunit = "a.service"\n')
-    found = devices.load_devices()["a"]
-    somebody = (tmp_path / "devices.toml").stat().st_uid + 1
-    monkeypatch.setattr("os.getuid", lambda: somebody)
-    monkeypatch.setattr("toolchain.state._ADMINISTRATOR", -1)  # whose these files are where tests run as root
-    with pytest.raises(InputError, match="somebody else's"), opened(native, found, SshOptions()):
-        pass
 
 
 def test_labels_that_do_not_fit_are_told_before_anything_is_deployed(lab, native, tiny, program, tmp_path):

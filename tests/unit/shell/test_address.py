@@ -56,10 +56,10 @@ def test_wrong_addresses_are_refused(text):
 
 def test_a_configuration_that_the_user_names_goes_before_the_devices_own():
     mine = SshOptions(config_file=Path("mine"), agent=False)
-    assert mine.before(Path("its"), commands=False) is mine
-    assert SshOptions(agent=False).before(None, commands=False) == SshOptions(agent=False)
-    its = SshOptions(config_file=Path("its"), commands=False, agent=False)
-    assert SshOptions(agent=False).before(Path("its"), commands=False) == its
+    assert mine.before(Path("its")) is mine
+    assert SshOptions(agent=False).before(None) == SshOptions(agent=False)
+    its = SshOptions(config_file=Path("its"), agent=False)
+    assert SshOptions(agent=False).before(Path("its")) == its
 
 
 def test_password_is_not_shown():

@@ -142,20 +142,6 @@ def test_tokens_of_paths_and_of_a_proxy_command(home):
     assert hop.proxy_command == "a board board.lab 23 pi % ~"
 
 
-@pytest.mark.parametrize("what", ["Match exec", "ProxyCommand"])
-def test_a_configuration_may_be_kept_from_running_commands(home, what):
-    with pytest.raises(InputError, match=f"has a {what}.* somebody else's") as caught:
-        _route(home, f'{what} "touch {home}/ran"\n', "board", commands=False)
-    assert f"touch {home}/ran" in caught.value.details
-    assert f"--ssh-config {home}/config" in caught.value.hint
-    assert not (home / "ran").exists()
-
-
-def test_what_runs_no_command_is_read_as_ever(home):
-    (hop,) = _route(home, "Host board\n User pi\n", "board", config_file=home / "config", commands=False)
-    assert hop.name == "pi@board:22"
-
-
 def test_nothing_of_an_address_is_read_by_the_shell_of_a_command(home):
     (home / "config").write_text(f"ProxyCommand true %h\nMatch exec 'touch {home}/%n'\n User x\n")
     for host in ("fe80::1%$(touch${IFS}RAN)", "me@::1%;touch RAN", "`touch RAN`", "me;touch RAN@board"):
