@@ -14,6 +14,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support import nets
 from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.cpu import graph
 from toolchain.backends.cpu.layers import from_json
 from toolchain.backends.cpu.machine import Machine, machine
 from toolchain.backends.graph import fold
@@ -46,6 +47,20 @@ def net(nodes, shape, weights=None, outputs=("y",), shapes=None) -> onnx.ModelPr
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
     fan = int(np.prod(shape[1:])) or 1
     return (np.random.default_rng((seed, *shape)).standard_normal(shape) * fan**-0.5).astype(np.float32)
+
+
+CONV = ("Conv", "x w", "c")
+W = {"w": normal(16, 3, 1, 1)}
+"""Weights of `CONV`, whose input has three channels."""
+
+
+def moved(proto: onnx.ModelProto, lanes: int = 8) -> tvm.IRModule:
+    """Return a network on blocked layout, with calls of kernels without code."""
+    return graph.blocked(prepared(proto), processor(lanes))
+
+
+def epilogue_kinds(layer) -> list[str]:
+    return [op.kind for op in layer.epilogue]
 
 
 def bindings(module: tvm.IRModule) -> list:

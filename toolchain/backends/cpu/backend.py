@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from tvm import relax
 from toolchain.backends.base import Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, schedule, target
 from toolchain.backends.cpu.candidates import CpuTemplates
-from toolchain.backends.cpu.graph import int8
+from toolchain.backends.cpu.graph.folding import folded_but_bytes
 from toolchain.backends.cpu.layers import Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, machine
 from toolchain.backends.graph import fold
@@ -78,15 +79,16 @@ class Cpu(Backend):
                 f"board {self.board.name} computes with its CPU, and kernels for CPUs do so in float32 or int8",
                 hint="leave --float16 out; a network that is quantized in its file runs in int8",
             )
-        # Before constants are folded, which turns the bytes of a quantized network's weights into floats.
-        return self._in_kernels(int8.quantized(self._prepared(module), self.machine, self.without))
+        if not self.machine.dot:
+            return self.lowered_floats(module)
+        return self._in_kernels(folded_but_bytes(self._prepared(module)), self.machine)
 
     def lowered_floats(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite a module as `lowered` does, but compute in floats what its file has quantized.
 
         Floats hold the integers of a quantized network exactly: results are those of the file, to the bit.
         """
-        return self._in_kernels(self._prepared(module))
+        return self._in_kernels(fold.folded(self._prepared(module)), replace(self.machine, dot=""))
 
     def _prepared(self, module: tvm.IRModule) -> tvm.IRModule:
         transform = relax.transform
@@ -96,9 +98,9 @@ class Cpu(Backend):
             )(module)
         return prepared
 
-    def _in_kernels(self, module: tvm.IRModule) -> tvm.IRModule:
+    def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
         with self.host:
-            blocked = graph.blocked(fold.folded(module), self.machine, self.without)
+            blocked = graph.blocked(module, machine, self.without)
             rewritten: tvm.IRModule = tvm.transform.Sequential(
                 [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
             )(blocked)

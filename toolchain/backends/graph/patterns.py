@@ -149,7 +149,7 @@ def _silu(operation: Operation) -> Operation | None:
     """Find x * sigmoid(x)."""
     for root, other in _pairs(operation):
         maker = other.maker
-        if maker is not None and maker.name == "sigmoid" and maker.inputs[0] is root and _is_alone(other):
+        if maker is not None and maker.name == "sigmoid" and maker.inputs[0] is root and other.is_alone:
             return Operation("nn.silu", (root,), operation.outputs)
     return None
 
@@ -162,7 +162,7 @@ def _gelu(operation: Operation) -> Operation | None:
     for root, other in (factors, factors[::-1]):
         inner = _step(other, 1.0, 1.0)
         error = None if inner is None else inner.maker
-        if error is None or error.name != "erf" or not _is_alone(error.out):
+        if error is None or error.name != "erf" or not error.out.is_alone:
             continue
         if _step(error.inputs[0], math.sqrt(0.5), 0.0) is root:
             return Operation("nn.gelu", (root,), operation.outputs)
@@ -171,7 +171,7 @@ def _gelu(operation: Operation) -> Operation | None:
 
 def _step(value: Value, factor: float, offset: float) -> Value | None:
     """Return what a tensor is such a multiple of, plus a number; None if it is none, or read elsewhere."""
-    line = _line(value.maker) if value.maker is not None and _is_alone(value) else None
+    line = _line(value.maker) if value.maker is not None and value.is_alone else None
     if line is None or not math.isclose(line[1], factor, rel_tol=_CLOSE) or line[2] != offset:
         return None
     return line[0]
@@ -185,7 +185,7 @@ def _factors(operation: Operation) -> tuple[list[Value], float]:
         number, maker = _number(value), value.maker
         if number is not None:
             product *= number
-        elif maker is not None and maker.name == "multiply" and _is_alone(value):
+        elif maker is not None and maker.name == "multiply" and value.is_alone:
             inner, more = _factors(maker)
             found, product = [*found, *inner], product * more
         else:
@@ -197,7 +197,7 @@ def _hard_swish(operation: Operation) -> Operation | None:
     """Find x * clip(x + 3, 0, 6), with or without a factor: `values` holds how many times hard-swish the result is."""
     for root, other in _pairs(operation):
         maker = other.maker
-        if maker is not None and maker.name == "hard_sigmoid" and maker.inputs[0] is root and _is_alone(other):
+        if maker is not None and maker.name == "hard_sigmoid" and maker.inputs[0] is root and other.is_alone:
             slope, offset = maker.values
             source, ramp = root, _Ramp(slope, offset, 0.0, 1.0)
         else:
@@ -211,15 +211,11 @@ def _hard_swish(operation: Operation) -> Operation | None:
     return None
 
 
-def _is_alone(value: Value) -> bool:
-    return value.readers == 1 and not value.escapes
-
-
 def _sum(operation: Operation) -> Operation | None:
     """Find the sum of a stack of tensors, which is how ONNX's Sum is imported."""
     (stacked,) = operation.inputs
     stack = stacked.maker
-    if stack is None or stack.name != "stack" or not _is_alone(stacked):
+    if stack is None or stack.name != "stack" or not stacked.is_alone:
         return None
     attributes = operation.attributes
     axes = [int(axis) for axis in attributes.axis or ()]
@@ -233,11 +229,11 @@ def _shuffle(operation: Operation) -> Operation | None:
     """Find [n, groups * m, h, w] taken as [n, groups, m, h, w], groups and m exchanged: `values` holds the groups."""
     swapped = operation.inputs[0]
     transpose = swapped.maker
-    if transpose is None or transpose.name != "permute_dims" or not _is_alone(swapped):
+    if transpose is None or transpose.name != "permute_dims" or not swapped.is_alone:
         return None
     split = transpose.inputs[0]
     made = split.maker
-    if made is None or made.name != "reshape" or not _is_alone(split):
+    if made is None or made.name != "reshape" or not split.is_alone:
         return None
     source, out = made.inputs[0], operation.out
     if not source.is_image or source.shape != out.shape or split.shape is None:
@@ -281,7 +277,7 @@ def _local_normalization(operation: Operation) -> Operation | None:
     source, value = operation.inputs
     inputs: tuple[Value, ...] = ()
     for name in _NORMALIZATION:
-        if value.maker is None or value.maker.name != name or not _is_alone(value):
+        if value.maker is None or value.maker.name != name or not value.is_alone:
             return None
         inputs = value.maker.inputs
         value = inputs[0]

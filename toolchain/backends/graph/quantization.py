@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value
 
@@ -23,6 +24,14 @@ class Grid:
 
     scale: float
     zero: int
+
+    def moved(self, before: str, after: str) -> Grid:
+        """Return the grid of another type of byte for the same numbers."""
+        return replace(self, zero=self.zero + LEAST[after] - LEAST[before])
+
+
+NUMBERS = Grid(1.0, 0)
+"""Stands for the grid of a tensor of numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +91,7 @@ def grid_of(operation: Operation, byte: str) -> Grid | None:
     own = operation.out.dtype if operation.name == "quantize" else source.dtype
     if own not in LEAST or scale.array.size != 1 or zero.array.size != 1:
         return None
-    return Grid(float(scale.array.reshape(())), int(zero.array.reshape(())) + LEAST[byte] - LEAST[own])
+    return Grid(float(scale.array.reshape(())), int(zero.array.reshape(()))).moved(own, byte)
 
 
 def known(value: Value) -> NDArray[np.float64] | None:
@@ -91,6 +100,14 @@ def known(value: Value) -> NDArray[np.float64] | None:
         return value.array.astype(np.float64)
     scaled = _scaled(value)
     return None if scaled is None else scaled[0] * scaled[1]
+
+
+def folded(value: Value) -> Value:
+    """Return a value after making it a constant, if it follows from constants alone."""
+    numbers = known(value) if value.constant is None and value.dtype == "float32" else None
+    if numbers is not None:
+        value.constant = relax.const(numbers.astype(np.float32), "float32")
+    return value
 
 
 def weights(value: Value) -> Weights | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from tvm import relax, tirx
 from toolchain.backends.graph.imported import meaning
 
 _IMAGE_RANK = 4
+_ROW_RANKS = (2, 3)
 _PREFIX = "relax."
 
 
@@ -55,6 +57,30 @@ class Value:
         """The shape of an image: batch, channels, height, width."""
         batch, channels, height, width = self.shape or ()
         return batch, channels, height, width
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether it is NCHW, or rows of features, each of which is an image of one pixel; of any type."""
+        return self.shape is not None and len(self.shape) in (_IMAGE_RANK, *_ROW_RANKS)
+
+    @property
+    def pixels(self) -> tuple[int, int, int, int]:
+        """The shape as that of images: batch, channels, height, width."""
+        if self.shape is not None and len(self.shape) == _IMAGE_RANK:
+            return self.image
+        *rows, features = self.shape or ()
+        return math.prod(rows), features, 1, 1
+
+    @property
+    def channel_axis(self) -> int:
+        """Axis of the channels: the second of an image, the last of rows."""
+        rank = len(self.shape or ())
+        return 1 if rank == _IMAGE_RANK else rank - 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one operation alone needs it."""
+        return self.readers == 1 and not self.escapes
 
 
 @dataclass(eq=False)
@@ -104,10 +130,11 @@ class Block:
     origins: dict[Any, Any] = field(default_factory=dict)
     escaping: list[Any] = field(default_factory=list)
 
-    def made(self, like: Value, shape: tuple[int, ...]) -> Value:
-        """Return a new value, with another shape than that of some value."""
-        variable = relax.DataflowVar(f"{like.variable.name}_image", relax.TensorType(shape, like.dtype))
-        self.values[variable] = Value(variable, shape, like.dtype)
+    def made(self, like: Value, shape: tuple[int, ...], dtype: str = "float32") -> Value:
+        """Return a new value, with another shape or type than that of some value."""
+        name = "made" if like.variable is None else like.variable.name
+        variable = relax.DataflowVar(f"{name}_image", relax.TensorType(shape, dtype))
+        self.values[variable] = Value(variable, shape, dtype)
         return self.values[variable]
 
     def cleaned(self) -> None:
@@ -194,7 +221,7 @@ class _Reader:
             if known is not None and known.variable is None:
                 known.variable = variable
             return known
-        if isinstance(value, relax.Call) and _name(value) in {"reshape", "broadcast_to"}:
+        if isinstance(value, relax.Call) and name_of(value) in {"reshape", "broadcast_to"}:
             source = value.args[0]
             if shape_of(source.ty) is not None and shape_of(source.ty) == shape_of(variable.ty):
                 return self._value(source)
@@ -202,7 +229,7 @@ class _Reader:
 
     def _operation(self, value: Any, out: Value) -> Operation:
         if isinstance(value, relax.Call):
-            name = _name(value)
+            name = name_of(value)
             known = meaning(value, self._functions.get(value.args[0])) if name == "call_tir" else None
             if known is not None:
                 return Operation(known.name, tuple(map(self._value, known.arguments)), (out,), value, known.values)
@@ -241,8 +268,10 @@ def _value_of(variable: Any) -> Value:
     return Value(variable, shape_of(kind), str(kind.dtype) if isinstance(kind, relax.TensorType) else "")
 
 
-def _name(call: Any) -> str:
-    return str(call.op.name).removeprefix(_PREFIX) if isinstance(call.op, tvm.ir.Op) else ""
+def name_of(expression: Any) -> str:
+    """Return the name of the operator that an expression calls, without Relax's prefix; empty if it calls none."""
+    is_call = isinstance(expression, relax.Call) and isinstance(expression.op, tvm.ir.Op)
+    return str(expression.op.name).removeprefix(_PREFIX) if is_call else ""
 
 
 def _tensors(argument: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu import kernels as templates
 from toolchain.backends.cpu.graph import attention, recurrent
-from toolchain.backends.cpu.graph.match import Matcher
+from toolchain.backends.cpu.graph.match import matched
 from toolchain.backends.cpu.graph.rewriting import ENTRY, normalized, with_blocks, with_main
 from toolchain.backends.cpu.graph.stand_ins import StandIns, name
 from toolchain.backends.cpu.graph.write import Writer
@@ -51,7 +51,7 @@ def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = fr
         values = read(block, module)
         patterns.found(values)
         attention.found(values, lambda layer: templates.covered(layer, without))
-        items = Matcher(values, machine.lanes, without).run()
+        items = matched(values, machine, without)
         return Writer(values, items, machine.lanes, kernels).run()
 
     main = with_blocks(module[ENTRY], rewritten)

@@ -77,7 +77,7 @@ def found(block: Block, covered: Callable[[Layer], bool]) -> None:
         if made is None:
             continue
         [*_, reader] = readers.get(operation.out, [number])
-        better = _transposed(made, block.operations[reader]) if _is_alone(operation.out) else None
+        better = _transposed(made, block.operations[reader]) if operation.out.is_alone else None
         place, made = (reader, better) if better else (number, made)
         if covered(made.layer):
             block.operations[place] = made.out.maker = made
@@ -87,7 +87,7 @@ def found(block: Block, covered: Callable[[Layer], bool]) -> None:
 def _attention(operation: Operation) -> Attended | None:
     weights, values = operation.inputs
     softmax = weights.maker
-    if softmax is None or softmax.name != "nn.softmax" or not _is_alone(weights) or not _is_tensor(operation.out):
+    if softmax is None or softmax.name != "nn.softmax" or not weights.is_alone or not _is_tensor(operation.out):
         return None
     if int(softmax.attributes.axis) not in {-1, len(weights.shape or ()) - 1}:
         return None
@@ -95,14 +95,10 @@ def _attention(operation: Operation) -> Attended | None:
     value, mask = _masked(scores)
     value, scale = _scaled(value)
     product = value.maker
-    if product is None or product.name != "matmul" or not _is_alone(value) or not _is_tensor(value):
+    if product is None or product.name != "matmul" or not value.is_alone or not _is_tensor(value):
         return None
     q, k = (_seen(one) for one in product.inputs)
     return _layer(operation, (q, replace(k, part=k.part.swapaxes(-1, -2)), _root(_seen(values), values)), mask, scale)
-
-
-def _is_alone(value: Value) -> bool:
-    return value.readers == 1 and not value.escapes
 
 
 def _is_tensor(value: Value) -> bool:
@@ -112,7 +108,7 @@ def _is_tensor(value: Value) -> bool:
 def _masked(value: Value) -> tuple[Value, Value | None]:
     """Return the scores before a mask, and the mask."""
     maker = value.maker
-    if maker is None or maker.name != "add" or not _is_alone(value) or len(maker.inputs) != 2:  # noqa: PLR2004
+    if maker is None or maker.name != "add" or not value.is_alone or len(maker.inputs) != 2:  # noqa: PLR2004
         return value, None
     for scores, mask in (maker.inputs, maker.inputs[::-1]):
         product = _scaled(scores)[0].maker
@@ -124,7 +120,7 @@ def _masked(value: Value) -> tuple[Value, Value | None]:
 def _scaled(value: Value) -> tuple[Value, float]:
     """Return a tensor before factors that are numbers, and their product."""
     factor = 1.0
-    while (step := _factor(value)) is not None and _is_alone(value):
+    while (step := _factor(value)) is not None and value.is_alone:
         value, factor = step[0], factor * step[1]
     return value, factor
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from toolchain.backends.cpu.layers import PostOp, PostOpKind
 from toolchain.backends.graph import patterns
+from toolchain.backends.graph.quantization import Grid, known
 from toolchain.backends.graph.values import Operation, Value
 
 _GREATEST = 3.4028234663852886e38
@@ -39,13 +39,21 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """The sum or product with another tensor."""
+    """The sum or product with another tensor; its grid, if it is in bytes."""
 
     kind: Literal["add", "mul"]
     value: Value
+    grid: Grid | None = None
 
 
-Effect = Affine | Function | Operand
+@dataclass(frozen=True)
+class Rounded:
+    """The nearest number that a byte can say."""
+
+    grid: Grid
+
+
+Effect = Affine | Function | Operand | Rounded
 
 
 def effects(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
@@ -104,8 +112,9 @@ def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | 
     made: list[Effect] = []
     for other in others:
         effect: Effect | None
-        if other.constant is not None:
-            numbers = _per_channel(other, main, axis)
+        constant = known(other) if other.dtype == "float32" else None
+        if constant is not None:
+            numbers = _per_channel(constant, main, axis)
             effect = None if numbers is None else _affine(operation, main, numbers)
         else:
             effect = _operand(operation, main, other)
@@ -127,18 +136,17 @@ def _affine(operation: Operation, main: Value, numbers: NDArray[np.float64]) -> 
     return Affine(1 / numbers, zero) if first and numbers.all() else None
 
 
-def _per_channel(constant: Value, main: Value, axis: int) -> NDArray[np.float64] | None:
+def _per_channel(constant: NDArray[np.float64], main: Value, axis: int) -> NDArray[np.float64] | None:
     """Return a constant as one number for each channel, or for all; None if it differs along other axes."""
-    if constant.dtype != "float32" or constant.shape is None or main.shape is None:
-        return None
-    if math.prod(constant.shape) == 1:
-        return constant.array.astype(np.float64).reshape(())
-    sizes = [1] * len(main.shape)
-    sizes[axis] = main.shape[axis]
-    missing = len(main.shape) - len(constant.shape)
+    shape = main.shape or ()
+    if constant.size == 1:
+        return constant.reshape(())
+    sizes = [1] * len(shape)
+    sizes[axis] = shape[axis]
+    missing = len(shape) - constant.ndim
     if missing < 0 or [1] * missing + list(constant.shape) != sizes:
         return None
-    return constant.array.astype(np.float64).reshape(-1)
+    return constant.reshape(-1)
 
 
 def _operand(operation: Operation, main: Value, other: Value) -> Operand | None:
@@ -187,11 +195,13 @@ class Done:
         op: The post-op, without the place of another tensor.
         numbers: One number for each channel, for a post-op that takes them.
         value: The other tensor, for a post-op that takes one.
+        grid: Grid of `quantize`, or of the other tensor's bytes.
     """
 
     op: PostOp
     numbers: NDArray[np.float64] | None = None
     value: Value | None = None
+    grid: Grid | None = None
 
 
 def epilogue(made: Sequence[Effect], channels: int) -> list[Done]:
@@ -199,7 +209,9 @@ def epilogue(made: Sequence[Effect], channels: int) -> list[Done]:
     result = []
     for effect in made:
         if isinstance(effect, Operand):
-            result.append(Done(PostOp(effect.kind), value=effect.value))
+            result.append(Done(PostOp(effect.kind), value=effect.value, grid=effect.grid))
+        elif isinstance(effect, Rounded):
+            result.append(Done(PostOp("quantize"), grid=effect.grid))
         elif isinstance(effect, Function):
             result.append(Done(_post_op(effect)))
         else:

@@ -1,20 +1,21 @@
-"""What becomes of a network: its layers and what lies between them, before anything is written."""
+"""The layers that a network becomes, with what is done to their results, before anything is written."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.backends.cpu.graph import effects
-from toolchain.backends.cpu.graph.attention import Attended
-from toolchain.backends.cpu.graph.effects import Affine, Done, Effect
-from toolchain.backends.cpu.layers import Activation, Conv, Dense, Layer, Map, Pool
-from toolchain.backends.graph.values import Operation, Value
+from toolchain.backends.cpu.graph.effects import Affine, Done, Effect, Operand, Rounded
+from toolchain.backends.cpu.kernels.int8 import grids
+from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
+from toolchain.backends.graph.quantization import NUMBERS, Grid, Weights
+from toolchain.backends.graph.values import Value
 
 
 @dataclass(eq=False)
@@ -38,12 +39,25 @@ class Plan(ABC):
     @property
     def channels(self) -> int:
         """Channels of the result."""
-        return (self.out.shape or ())[self.axis]
+        return (self.out.shape or ())[self.axis_of(self.out)]
+
+    @abstractmethod
+    def axis_of(self, value: Value) -> int:
+        """Return the axis of the channels in the result, or in the same as Relax has it."""
 
     @property
-    @abstractmethod
-    def axis(self) -> int:
-        """Axis of the channels in the result as Relax has it."""
+    def reads(self) -> list[Value]:
+        """The tensors that it reads."""
+        return [self.data, *(effect.value for effect in self.effects if isinstance(effect, Operand))]
+
+    @property
+    def makes(self) -> list[Value]:
+        """The tensor that it makes."""
+        return [self.out]
+
+    def then(self, more: list[Effect], out: Value, at: int) -> Self:
+        """Return the layer with more done to its result."""
+        return replace(self, effects=[*self.effects, *more], out=out, at=at)
 
     @abstractmethod
     def layer(self, place: Callable[[Value], Activation]) -> Layer:
@@ -97,25 +111,111 @@ class ImagePlan(Plan):
         groups: Groups of channels in the weights; a layer with fewer gets zeros for what they leave out.
     """
 
-    bare: Conv | Pool | Map = field(kw_only=True)
+    bare: ImageLayer = field(kw_only=True)
     groups: int = 1
 
-    @property
-    def axis(self) -> int:
-        """Axis of the channels in the result as Relax has it."""
-        return 1
+    def axis_of(self, value: Value) -> int:
+        """Return the axis of the channels in the result, or in the same as Relax has it."""
+        return value.channel_axis
 
-    def layer(self, place: Callable[[Value], Activation]) -> Conv | Pool | Map:
-        """Return the layer; data that is read plain stays so."""
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is worth a kernel of its own, whatever becomes of its result."""
+        return True
+
+    def layer(self, place: Callable[[Value], Activation]) -> ImageLayer:
+        """Return the layer; what is read or made plain stays so."""
         done = self.parts()[1]
         epilogue = tuple(replace(one.op, other=place(one.value)) if one.value else one.op for one in done)
         data = self.bare.data if self.bare.data.lanes == 1 else place(self.data)
-        layer = replace(self.bare, data=data, out=place(self.out), epilogue=epilogue)
+        out = self.bare.out if self.bare.out.lanes == 1 else place(self.out)
+        layer = replace(self.bare, data=data, out=out, epilogue=epilogue)
         return replace(layer, bias=self.has_bias) if isinstance(layer, Conv) else layer
+
+    def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
+        """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
+        numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
+        return [grids.blocked(layer, one.astype(np.float32)) for one in numbers]
 
     def _turned_weights(self) -> NDArray[np.float32] | None:
         same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
         return None if same or self.weights is None else _ungrouped(self.weights.array, self.groups)
+
+
+@dataclass(eq=False)
+class BytePlan(ImagePlan):
+    """A layer that reads bytes or makes some; rows of features are images of one pixel.
+
+    Attributes:
+        grid: Grid of the data; `NUMBERS` for numbers.
+        made: Grid of the result; None for numbers.
+        scaled: Weights of a convolution, with as many groups as `groups`.
+    """
+
+    grid: Grid = NUMBERS
+    made: Grid | None = None
+    scaled: Weights | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is worth a kernel of its own: Relax makes numbers of bytes together with what follows."""
+        if self.made is not None or self.bare.out.lanes == 1 or not isinstance(self.bare, Map):
+            return True
+        return self.bare.data.is_bytes and any(isinstance(effect, Rounded) for effect in self.effects)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it only brings bytes into blocks."""
+        same = self.grid == self.made and self.bare.data.dtype == self.bare.out.dtype
+        return same and self.bare.data.lanes == 1 and isinstance(self.bare, Map) and not self.effects
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the layer has a bias of its own: those of bytes are in the sums."""
+        return False
+
+    def rounded(self, grid: Grid | None, byte: str) -> BytePlan:
+        """Return the layer with a result on a grid, in a type of byte; without one in numbers."""
+        out = replace(self.bare.out, dtype="float32" if grid is None else byte)
+        return replace(self, bare=replace(self.bare, out=out), made=grid)
+
+    def parts(self) -> tuple[Affine | None, list[Done]]:
+        """Return the bias, and the epilogue."""
+        first = self.effects[0] if self.effects else None
+        if self.scaled is None or not isinstance(first, Affine) or (first.scale != 1).any():
+            return None, effects.epilogue(effects.merged(self.effects), self.channels)
+        return first, effects.epilogue(effects.merged(self.effects[1:]), self.channels)
+
+    def constants(self, layer: ImageLayer) -> list[NDArray[Any]]:
+        """Return what the kernel gets behind the data, with the weights before they are packed."""
+        found, above = self._weighted(layer) if isinstance(layer, Conv) else ([], 0.0)
+        if grids.parameter_count(layer):
+            found.append(grids.parameters(layer, self.grid, self._grids, above))
+        return found
+
+    @property
+    def _grids(self) -> list[Grid]:
+        """Grids as `grids.parameters` wants them."""
+        return [grid for grid in (*(one.grid for one in self.parts()[1]), self.made) if grid is not None]
+
+    def _weighted(self, layer: Conv) -> tuple[list[NDArray[Any]], float]:
+        """Return weights, sums, scales and offsets, and what is left of the biases."""
+        if self.scaled is None:
+            return [], 0.0
+        scaled = self.scaled if layer.groups == self.groups else self.scaled.of_one_group(self.groups)
+        unit = scaled.scales * self.grid.scale  # a channel whose weights are all zero may have none
+        whole_bias = np.divide(self.bias(), unit, out=np.zeros(len(unit)), where=unit != 0)
+        low, raised = grids.lowered(scaled.numbers)
+        found = [scaled.numbers if layer.is_depthwise else low]
+        found += [grids.sums(layer, self.grid, scaled.numbers, whole_bias)]
+        found += [grids.scales(layer, self.grid, scaled.scales, self._grids)]
+        found += [grids.offsets(layer, raised)] if layer.offset else []
+        return found, grids.fraction(whole_bias)
+
+    def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
+        """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
+        numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
+        return grids.per_channel(layer, self._grids, numbers)
 
 
 @dataclass(eq=False)
@@ -130,10 +230,9 @@ class RowPlan(Plan):
     bare: Dense = field(kw_only=True)
     is_turned: bool = False
 
-    @property
-    def axis(self) -> int:
-        """Axis of the channels in the result as Relax has it."""
-        return len(self.out.shape or ()) - 1
+    def axis_of(self, value: Value) -> int:
+        """Return the axis of the channels in the result: the last."""
+        return len(value.shape or ()) - 1
 
     def layer(self, place: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
         """Return the layer."""
@@ -150,157 +249,3 @@ def _ungrouped(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]
     for group, own in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
         whole[group, :, group] = own
     return whole.reshape(outputs, groups * inputs, *kernel)
-
-
-@dataclass(eq=False)
-class Join:
-    """Tensors put together along the channels, in blocks; those that come from a layer are written in place.
-
-    Attributes:
-        operation: The concatenation.
-        at: Its number.
-        plain: Whether the result is plain NCHW, since the tensors do not end at ends of blocks.
-    """
-
-    operation: Operation
-    at: int
-    plain: bool = False
-
-    @property
-    def out(self) -> Value:
-        """The result."""
-        return self.operation.out
-
-    def offsets(self) -> list[tuple[Value, int]]:
-        """Return each tensor with its first channel."""
-        found, start = [], 0
-        for value in self.operation.inputs:
-            found.append((value, start))
-            start += value.image[1]
-        return found
-
-
-@dataclass(eq=False)
-class Slice:
-    """Some channels of a blocked tensor, from the beginning of a block.
-
-    Attributes:
-        source: The tensor.
-        out: The channels.
-        first: The first.
-        at: Number of the operation.
-    """
-
-    source: Value
-    out: Value
-    first: int
-    at: int
-
-
-@dataclass(eq=False)
-class Carried:
-    """An operation of Relax on each element, done on blocked tensors as it is.
-
-    Attributes:
-        operation: The operation.
-        at: Its number.
-    """
-
-    operation: Operation
-    at: int
-
-    @property
-    def out(self) -> Value:
-        """The result."""
-        return self.operation.out
-
-
-@dataclass(eq=False)
-class Flat:
-    """An image of one pixel taken as a tensor of another rank.
-
-    Attributes:
-        source: The image, blocked.
-        out: The same numbers, plain.
-        at: Number of the operation.
-    """
-
-    source: Value
-    out: Value
-    at: int
-
-
-@dataclass(eq=False)
-class Heads:
-    """An attention.
-
-    Attributes:
-        operation: The operation.
-        at: Its number.
-    """
-
-    operation: Attended
-    at: int
-
-
-@dataclass(eq=False)
-class Plain:
-    """An operation that stays as it is.
-
-    Attributes:
-        operation: The operation.
-        at: Its number.
-    """
-
-    operation: Operation
-    at: int
-
-
-Item = ImagePlan | RowPlan | Join | Slice | Carried | Flat | Heads | Plain
-
-
-def whole(value: Value, lanes: int) -> Activation:
-    """Return an image as a tensor in a buffer of its own."""
-    return Activation(*value.image, lanes)
-
-
-def homes(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]]:
-    """Decide where each blocked tensor lies: in a buffer of its own, or in that of a tensor that it is a part of.
-
-    Returns:
-        For each tensor, the one that fills the whole buffer, and the place in there.
-    """
-    parents = _parents(items, lanes)
-    found = {}
-    for item in items:
-        if not _is_blocked(item):
-            continue
-        root, first = item.out, 0
-        while root in parents:
-            root, more = parents[root]
-            first += more
-        own, buffer = whole(item.out, lanes), whole(root, lanes)
-        if root is not item.out and (first, own.blocks) != (0, buffer.blocks):
-            own = replace(own, first=first, held=buffer.blocks)
-        found[item.out] = root, own
-    return found
-
-
-def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
-    """Return for each tensor that is part of a larger one that one, and its first block there."""
-    alone = {value for item in items if isinstance(item, Carried) for value in item.operation.inputs}
-    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - alone
-    parents: dict[Value, tuple[Value, int]] = {}
-    for item in items:
-        if isinstance(item, Slice):
-            parents[item.out] = item.source, item.first // lanes
-        elif isinstance(item, Join) and not item.plain:
-            for value, first in item.offsets():
-                if value in movable and value not in parents and first % lanes == 0:
-                    parents[value] = item.out, first // lanes
-    return parents
-
-
-def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | Carried]:
-    """Whether an item makes a blocked tensor, or tells of a part of one."""
-    return isinstance(item, (ImagePlan, Slice, Carried)) or (isinstance(item, Join) and not item.plain)

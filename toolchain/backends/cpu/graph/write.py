@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +11,11 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.backends.cpu.graph.carry import carried
-from toolchain.backends.cpu.graph.plans import (
-    Carried,
-    Flat,
-    Heads,
-    ImagePlan,
-    Item,
-    Join,
-    Plain,
-    Plan,
-    RowPlan,
-    homes,
-    whole,
-)
+from toolchain.backends.cpu.graph.items import Carried, Flat, Heads, Item, Join, Plain, homes, whole
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPlan
 from toolchain.backends.cpu.graph.stand_ins import StandIns
 from toolchain.backends.cpu.kernels import without_subnormals
+from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.layers import Activation, ImageLayer, Map
 from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
@@ -81,8 +71,22 @@ class Writer:
         self._bound.add(variable)
         return variable
 
-    def _new(self, name: str, shape: Sequence[int], expression: Any) -> Any:
-        return self._bind(relax.DataflowVar(name, relax.TensorType(shape, "float32")), expression)
+    def _new(self, name: str, shape: Sequence[int], expression: Any, dtype: str = "float32") -> Any:
+        return self._bind(relax.DataflowVar(name, relax.TensorType(shape, dtype)), expression)
+
+    def _bind_as(self, value: Value, shape: tuple[int, ...], expression: Any) -> Any:
+        """Bind the variable of a tensor to what has that tensor's elements in another shape."""
+        if value.shape == shape:
+            return self._bind(value.variable, expression)
+        other = self._new(f"{value.variable.name}_shaped", shape, expression, value.dtype)
+        return self._bind(value.variable, relax.op.reshape(other, value.shape))
+
+    def _shaped(self, value: Value, shape: tuple[int, ...]) -> Any:
+        """Return a plain tensor in another shape."""
+        source = self._plain(value.variable)
+        if value.shape == shape:
+            return source
+        return self._new(f"{value.variable.name}_shaped", shape, relax.op.reshape(source, shape), value.dtype)
 
     def _plain(self, variable: Any) -> Any:
         """Return a variable of the block, after binding it and all that it needs."""
@@ -92,9 +96,10 @@ class Writer:
         if value.variable is not None and not value.variable.same_as(variable):
             return self._bind(variable, self._plain(value.variable))
         if value in self._homes:
-            place = self._homes[value][1]
-            layer = Map(place, whole(value, 1))
-            return self._bind(variable, self._kernels.call(layer, [self._buffer(value)]))
+            place, plain = self._homes[value][1], whole(value, 1)
+            if _is_plain(place):
+                return self._bind(variable, relax.op.reshape(self._buffer(value), value.shape))
+            return self._bind_as(value, plain.shape, self._kernels.call(Map(place, plain), [self._buffer(value)]))
         if variable in self._block.origins:
             binding = self._block.origins[variable]
             for needed in relax.analysis.free_vars(binding.value):
@@ -129,35 +134,31 @@ class Writer:
         """Call a kernel that writes a tensor, or a part of it, where that has its home."""
         root = self._homes[value][0]
         call = self._kernels.call(layer, arguments, self._buffers.get(root))
-        self._buffers[root] = self._new(value.variable.name, layer.out.shape, call)
+        self._buffers[root] = self._new(value.variable.name, layer.out.shape, call, layer.out.dtype)
 
     def _layer(self, plan: ImagePlan) -> None:
         layer = plan.layer(self._place)
-        arguments = [self._plain(plan.data.variable) if layer.data.lanes == 1 else self._blocked(plan.data)[1]]
-        if plan.weights is not None:
-            arguments.append(_weights(plan.weights, plan))
-        if plan.has_bias:
-            arguments.append(self._numbers(plan.bias(), plan.channels))
-        arguments += self._step_arguments(plan)
-        self._written(layer, arguments, plan.out)
+        if isinstance(plan, BytePlan) and plan.is_copy and _is_plain(layer.out):
+            self._buffers[plan.out] = self._shaped(plan.data, layer.out.shape)
+            return
+        data = self._shaped(plan.data, layer.data.shape) if layer.data.lanes == 1 else self._blocked(plan.data)[1]
+        arguments = [data, *_constants(plan, layer), *self._operands(plan, layer)]
+        if layer.out.lanes == 1:
+            self._bind_as(plan.out, layer.out.shape, self._kernels.call(layer, arguments))
+        else:
+            self._written(layer, arguments, plan.out)
 
     def _place(self, value: Value) -> Activation:
         return self._homes[value][1] if value in self._homes else whole(value, self._lanes)
 
-    def _step_arguments(self, plan: ImagePlan) -> list[Any]:
-        made = []
-        for one in plan.parts()[1]:
-            if one.value is not None:
-                made.append(self._blocked(one.value)[1])
-            elif one.numbers is not None:
-                made.append(self._numbers(one.numbers, plan.channels))
-        return made
-
-    def _numbers(self, numbers: NDArray[Any], channels: int) -> Any:
-        """Return one number for each channel as [blocks, lanes]."""
-        padded = np.zeros((-(-channels // self._lanes), self._lanes), np.float32)
-        padded.reshape(-1)[:channels] = numbers
-        return _constant(padded)
+    def _operands(self, plan: ImagePlan, layer: ImageLayer) -> Iterator[Any]:
+        """Yield what the post-ops take: other tensors, and numbers for each channel."""
+        numbers = iter(plan.numbers(layer))
+        for post_op in plan.parts()[1]:
+            if post_op.value is not None:
+                yield self._blocked(post_op.value)[1]
+            elif post_op.numbers is not None:
+                yield _constant(next(numbers))
 
     def _source(self, value: Value) -> tuple[Activation, Any]:
         """Return a tensor on the layout that it happens to be on: its place, and the variable of its buffer."""
@@ -201,8 +202,7 @@ class Writer:
 
     def _flat(self, item: Flat) -> None:
         place = self._homes[item.source][1]
-        packed = not place.is_part and place.channels % self._lanes == 0
-        source = self._buffer(item.source) if packed else self._plain(item.source.variable)
+        source = self._buffer(item.source) if _is_plain(place) else self._plain(item.source.variable)
         self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
 
     # Dense layers, on plain rows
@@ -210,28 +210,30 @@ class Writer:
     def _dense(self, plan: RowPlan) -> None:
         layer = plan.layer(self._place)
         rows, made = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
-        arguments = [self._rows(plan.data, rows)]
+        arguments = [self._shaped(plan.data, rows)]
         if plan.weights is not None:
             arguments.append(_weights(plan.weights, plan))
         if plan.has_bias:
             arguments.append(_constant(plan.bias()))
         for one in plan.parts()[1]:
             if one.value is not None:
-                arguments.append(self._rows(one.value, made))
+                arguments.append(self._shaped(one.value, made))
             elif one.numbers is not None:
                 arguments.append(_constant(one.numbers))
-        variable, call = plan.out.variable, self._kernels.call(layer, arguments)
-        if plan.out.shape == made:
-            self._bind(variable, call)
-        else:
-            rectangle = self._new(f"{variable.name}_rows", made, call)
-            self._bind(variable, relax.op.reshape(rectangle, plan.out.shape))
+        self._bind_as(plan.out, made, self._kernels.call(layer, arguments))
 
-    def _rows(self, value: Value, shape: tuple[int, int]) -> Any:
-        source = self._plain(value.variable)
-        if value.shape == shape:
-            return source
-        return self._new(f"{value.variable.name}_rows", shape, relax.op.reshape(source, shape))
+
+def _is_plain(place: Activation) -> bool:
+    """Whether blocks of channels lie as without blocks: those of images of one pixel, if the channels fill them."""
+    return place.height == place.width == 1 and place.channels % place.lanes == 0 and not place.is_part
+
+
+def _constants(plan: ImagePlan, layer: ImageLayer) -> list[Any]:
+    """Return the constant arguments of a layer's kernel, with the weights before they are packed."""
+    if isinstance(plan, BytePlan):
+        return [relax.const(array, str(array.dtype)) for array in plan.constants(layer)]
+    found = [] if plan.weights is None else [_weights(plan.weights, plan)]
+    return [*found, _constant(grids.blocked(layer, plan.bias().astype(np.float32)))] if plan.has_bias else found
 
 
 def _weights(value: Value, plan: Plan) -> Any:

@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tests.support import naive_template, relax_nets
+from tests.support import relax_nets
 from tests.support.relax_nets import bindings, calls, counts, layers, net, normal, prepared, processor
-from toolchain.backends.cpu import graph, kernels
+from toolchain.backends.cpu import graph
 
 LANES = 8
 
 
-@pytest.fixture(autouse=True)
-def naive(monkeypatch):
-    monkeypatch.setattr(kernels, "_TEMPLATES", {naive_template.NAME: naive_template})
+pytestmark = pytest.mark.usefixtures("naive")
 
 
 def moved(proto):

@@ -63,7 +63,7 @@ def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> 
     if not layer.is_depthwise:  # its kernel takes the zero from each byte
         start -= data.zero * weights.astype(np.int64).sum(axis=(1, 2, 3))
     limits = np.iinfo(np.int32)
-    return _blocked(layer, np.clip(start, limits.min, limits.max).astype(np.int32))
+    return blocked(layer, np.clip(start, limits.min, limits.max).astype(np.int32))
 
 
 def lowered(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
@@ -77,7 +77,7 @@ def lowered(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]
 
 def offsets(layer: Conv, raised: NDArray[np.int32]) -> NDArray[Any]:
     """Return the offsets of `lowered`, int32 [blocks, lanes], zeros behind the last channel."""
-    return _blocked(layer, raised)
+    return blocked(layer, raised)
 
 
 def fraction(bias: NDArray[Any]) -> float:
@@ -103,10 +103,11 @@ def scales(layer: Conv, data: Grid, weight_scales: NDArray[Any], grids: Sequence
         float32 [blocks, lanes], zeros behind the last channel.
     """
     unit = _units(layer, grids)[0]
-    return _blocked(layer, (weight_scales.astype(np.float64) * data.scale / unit).astype(np.float32))
+    return blocked(layer, (weight_scales.astype(np.float64) * data.scale / unit).astype(np.float32))
 
 
-def _blocked(layer: ImageLayer, values: NDArray[Any]) -> NDArray[Any]:
+def blocked(layer: ImageLayer, values: NDArray[Any]) -> NDArray[Any]:
+    """Return one number for each channel as [blocks, lanes], zeros behind the last channel."""
     filled = np.zeros(layer.out.blocks * layer.out.lanes, values.dtype)
     filled[: len(values)] = values
     return filled.reshape(layer.out.blocks, layer.out.lanes)
@@ -165,7 +166,7 @@ def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDAr
         if op.kind == "quantize":
             unit = next(units)
         elif op.kind in {"scale", "shift"}:
-            found.append(_blocked(layer, (next(given) / (unit if op.kind == "shift" else 1.0)).astype(np.float32)))
+            found.append(blocked(layer, (next(given) / (unit if op.kind == "shift" else 1.0)).astype(np.float32)))
     return found
 
 

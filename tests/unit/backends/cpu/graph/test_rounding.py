@@ -18,8 +18,8 @@ from tests.support.qdq_nets import QuantType, floating, imported, quantization, 
 from toolchain import quantize
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu import graph, kernels
-from toolchain.backends.cpu.graph import int8
-from toolchain.backends.cpu.layers import Conv, Map, Pool, from_json
+from toolchain.backends.cpu.graph.folding import folded_but_bytes
+from toolchain.backends.cpu.layers import Conv, ImageLayer, Map, Pool, from_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.models import importer, reference
 from toolchain.models import source as model
@@ -41,6 +41,11 @@ def layers(module):
 
     relax.analysis.post_order_visit(module["main"], visit)
     return found
+
+
+def lowered(module, machine, without=frozenset()):
+    """Return a network's layers as calls of kernels without code."""
+    return graph.blocked(folded_but_bytes(module), machine, without)
 
 
 def kinds(module):
@@ -65,7 +70,7 @@ def step(proto):
 def check(proto, machine, wanted, shape, epilogue=1):
     """Compare a network with ONNX Runtime; `wanted` are the kinds of its layers."""
     require_dot()
-    module = int8.quantized(imported(proto), machine)
+    module = lowered(imported(proto), machine)
     assert kinds(module) == wanted
     unit, compute = step(proto), compiled(module, machine)
     apart = []
@@ -89,7 +94,7 @@ def test_residual_network(activation, width, tmp_path):
 
 
 def test_what_is_done_to_a_result_joins_its_layer(tmp_path):
-    module = int8.quantized(imported(quantized(residual(), tmp_path, "int8")), WIDE)
+    module = lowered(imported(quantized(residual(), tmp_path, "int8")), WIDE)
     convs = [[op.kind for op in layer.epilogue] for layer in layers(module) if isinstance(layer, Conv)]
     assert convs == [["quantize", "relu"], ["quantize", "relu"], ["quantize", "add", "quantize", "relu"], []]
     first, last = layers(module)[0], layers(module)[-1]
@@ -98,7 +103,7 @@ def test_what_is_done_to_a_result_joins_its_layer(tmp_path):
 
 
 def test_an_arm_core_gets_signed_bytes(tmp_path):
-    found = layers(int8.quantized(imported(quantized(residual(), tmp_path, "uint8")), SDOT))
+    found = layers(lowered(imported(quantized(residual(), tmp_path, "uint8")), SDOT))
     assert kinds_of(found) >= {Conv, Map, Pool}
     assert {place.dtype for layer in found for place in (layer.data, layer.out)} == {"int8", "float32"}
 
@@ -109,13 +114,14 @@ def kinds_of(found):
 
 def test_no_layer_without_dot_products(tmp_path):
     module = imported(quantized(residual(), tmp_path))
-    assert layers(int8.quantized(module, Machine(16, 32))) == []
+    found = layers(lowered(module, Machine(16, 32)))
+    assert not any(isinstance(layer, ImageLayer) and layer.is_quantized for layer in found)
 
 
 def test_no_layer_that_is_left_out(tmp_path):
     module = imported(quantized(residual(), tmp_path))
-    found = layers(int8.quantized(module, WIDE, frozenset({"int8"})))
-    assert Conv not in kinds_of(found)
+    found = layers(lowered(module, WIDE, frozenset({"int8"})))
+    assert not any(isinstance(layer, Conv) and layer.is_quantized for layer in found)
 
 
 def test_depthwise_with_limits(tmp_path):
@@ -141,7 +147,7 @@ def test_sum_of_bytes_that_others_need_too(tmp_path):
         node("Add", ["a", "m"], ["y"]),
     ]
     proto = quantized(floating(nodes, (1, 16, 5, 6), held), tmp_path)
-    module = int8.quantized(imported(proto), WIDE)
+    module = lowered(imported(proto), WIDE)
     assert kinds(module).count("conv") == 2
     check(proto, WIDE, kinds(module), (1, 16, 5, 6))
 
@@ -172,14 +178,14 @@ def test_concatenation_of_whole_blocks(activation, tmp_path):
 
 
 def test_layers_write_where_they_are_put_together(tmp_path):
-    module = int8.quantized(imported(quantized(fire(32), tmp_path)), WIDE)
+    module = lowered(imported(quantized(fire(32), tmp_path)), WIDE)
     first, second = (layer for layer in layers(module)[1:3])
     assert (first.out.first, first.out.held, second.out.first, second.out.held) == (0, 4, 2, 4)
 
 
 def test_concatenation_within_blocks_is_done_on_numbers(tmp_path):
     proto = quantized(fire(20), tmp_path)
-    found = kinds(int8.quantized(imported(proto), WIDE))
+    found = kinds(lowered(imported(proto), WIDE))
     assert found.count("conv") == 3
     check(proto, WIDE, found, (1, 16, 6, 7))
 
@@ -206,7 +212,8 @@ def test_convolution_of_many_groups_is_computed_on_numbers(tmp_path):
         node("Conv", ["c2", "w1t"], ["y"]),
     ]
     proto = quantized(floating(nodes, (1, 16, 6, 6), {**held, "w1t": weights(16, 32, 1, 1)}), tmp_path)
-    check(proto, WIDE, ["map", "conv", "map", "map", "conv", "map"], (1, 16, 6, 6))
+    wanted = ["map", "conv", "map", "map", "conv", "map", "conv", "map"]  # the one on floats between two of layout
+    check(proto, WIDE, wanted, (1, 16, 6, 6))
 
 
 def test_vectors(tmp_path):
@@ -246,7 +253,7 @@ def test_asymmetric_weights(tmp_path):
         node("Conv", ["c", "v"], ["y"], group=20, strides=[2, 2]),
     ]
     proto = quantized(floating(nodes, (1, 16, 9, 5), held), tmp_path, **options)
-    module = int8.quantized(imported(proto), WIDE)
+    module = lowered(imported(proto), WIDE)
     assert [layer.offset for layer in layers(module) if isinstance(layer, Conv)] == [True, False]
     check(proto, WIDE, ["map", "conv", "conv", "map"], (1, 16, 9, 5))
 
@@ -276,7 +283,7 @@ def test_whole_blocks_of_vectors_are_not_copied(tmp_path):
     )
     source = tmp_path / "model.onnx"
     onnx.save(proto, source)
-    module = int8.quantized(imported_by_us(source), WIDE)
+    module = lowered(imported_by_us(source), WIDE)
     assert kinds(module) == ["conv"]
     data = np.random.default_rng(0).integers(0, 256, (1, 7, 32)).astype(np.uint8)
     assert (compiled(module, WIDE)(data) == data.astype(np.int32) @ held["w"].astype(np.int32)).all()
@@ -292,7 +299,7 @@ def test_operators_on_bytes(tmp_path):
     """ONNX Runtime's own form: a pool and a change of shape are of bytes there, with no grid beside them."""
     form = {"quant_format": quantization.QuantFormat.QOperator, "per_channel": False}
     proto = quantized(residual(), tmp_path, **form)
-    module = int8.quantized(imported_by_us(tmp_path / "qdq.onnx"), WIDE)
+    module = lowered(imported_by_us(tmp_path / "qdq.onnx"), WIDE)
     wanted = ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"]
     assert kinds(module) == wanted
     compute, unit = compiled(module, WIDE), step(proto)
@@ -327,7 +334,7 @@ def test_products_of_bytes(tmp_path):
     proto = quantized(floating(nodes, (2, 16, 6, 5), held), tmp_path)
     products = [
         (op.other.height, op.other.width)
-        for layer in layers(int8.quantized(imported(proto), WIDE))
+        for layer in layers(lowered(imported(proto), WIDE))
         for op in layer.epilogue
         if op.kind == "mul"
     ]
@@ -339,7 +346,7 @@ def test_what_is_only_rounded_stays_on_its_layout(tmp_path):
     nodes = [node("Sigmoid", ["x"], ["s"]), node("Transpose", ["s"], ["y"], perm=[0, 3, 1, 2])]
     proto = quantized(floating(nodes, (1, 4, 6, 8), {}), tmp_path, op_types_to_quantize=["Sigmoid", "Transpose"])
     assert any(one.op_type == "QuantizeLinear" for one in proto.graph.node)
-    assert kinds(int8.quantized(imported(proto), WIDE)) == []
+    assert kinds(lowered(imported(proto), WIDE)) == []
 
 
 @pytest.mark.parametrize("width", MACHINES)
@@ -360,11 +367,11 @@ def test_a_factor_and_a_sum_for_each_channel_join_a_layer(width, tmp_path):
         node("Add", ["d", "e"], ["y"]),
     ]
     proto = quantized(floating(nodes, (1, 20, 6, 5), held), tmp_path, op_types_to_quantize=["Conv", "Sigmoid", "Relu"])
-    found = layers(int8.quantized(imported(proto), MACHINES[width]))
+    found = layers(lowered(imported(proto), MACHINES[width]))
     done = [op.kind for layer in found for op in layer.epilogue]
     assert (done.count("scale"), done.count("shift")) == (2, 2)
-    module = int8.quantized(imported(proto), MACHINES[width])
-    assert [layer for layer in layers(module) if not layer.data.is_bytes and not layer.out.is_bytes] == []
+    module = lowered(imported(proto), MACHINES[width])
+    assert [layer for layer in layers(module)[:-1] if not layer.is_quantized] == []  # the last one leaves the blocks
     compute, data = compiled(module, MACHINES[width]), random((1, 20, 6, 5), 3)
     wanted = nets.run(proto, {"x": data})[0]
     assert np.abs(compute(data) - wanted).max() <= 0.05 * np.abs(wanted).max()
@@ -388,7 +395,7 @@ def test_result_that_is_bytes():
     ]
     proto = nets.model(nodes, [value("x", (1, 16, 4, 4), "uint8")], [value("y", None, "uint8")], held)
     data = np.random.default_rng(1).integers(0, 256, (1, 16, 4, 4)).astype(np.uint8)
-    found = compiled(int8.quantized(imported(proto), WIDE), WIDE)(data)
+    found = compiled(lowered(imported(proto), WIDE), WIDE)(data)
     reference = nets.run(proto, {"x": data})[0]
     assert found.dtype == reference.dtype == np.uint8
     assert np.abs(found.astype(int) - reference).max() <= 1
@@ -404,10 +411,10 @@ def test_bytes_of_the_outside_go_into_blocks(tmp_path):
     proto.graph.node.remove(first)
     proto.graph.input[0].CopyFrom(value("x", (1, 3, 12, 12), "uint8"))
     module = imported(proto)
-    assert kinds(int8.quantized(module, WIDE)) == ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"]
-    outside = layers(int8.quantized(module, SDOT))[0]
+    assert kinds(lowered(module, WIDE)) == ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"]
+    outside = layers(lowered(module, SDOT))[0]
     assert (outside.data.dtype, outside.data.lanes, outside.out.dtype, outside.out.lanes) == ("uint8", 1, "int8", 4)
-    compute = compiled(int8.quantized(module, WIDE), WIDE)
+    compute = compiled(lowered(module, WIDE), WIDE)
     data = np.random.default_rng(1).integers(0, 256, (1, 3, 12, 12)).astype(np.uint8)
     reference = nets.run(proto, {"x": data})[0]
     assert np.abs(compute(data) - reference).max() <= 1.01 * step(proto)
@@ -422,7 +429,7 @@ def test_numbers_that_a_layer_on_bytes_makes(tmp_path):
     last.output[0] = "y"
     del proto.graph.node[:]
     proto.graph.node.extend(kept)
-    module = int8.quantized(imported(proto), WIDE)
+    module = lowered(imported(proto), WIDE)
     assert kinds(module) == ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"]
     *_, conv, back = layers(module)
     assert (conv.data.dtype, conv.out.dtype) == ("uint8", "float32")
@@ -457,20 +464,30 @@ def test_grids_for_each_channel_are_left_alone():
     held = {"s": np.linspace(0.1, 0.2, 16, dtype=np.float32), "z": np.zeros(16, np.uint8)}
     nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
     proto = floating(nodes, (1, 16, 4, 4), held)
-    module = int8.quantized(imported(proto), WIDE)
+    module = lowered(imported(proto), WIDE)
     assert layers(module) == []
     data = random((1, 16, 4, 4))
     np.testing.assert_allclose(compiled(module, WIDE)(data), nets.run(proto, {"x": data})[0], rtol=1e-6)
 
 
-def test_a_network_without_bytes_stays_as_it_is():
-    proto = floating([node("Conv", ["x", "w"], ["y"])], (1, 16, 4, 4), {"w": weights(16, 16, 1, 1)})
-    module = imported(proto)
-    tvm.ir.assert_structural_equal(int8.quantized(module, WIDE), module)
+def test_a_layer_on_floats_and_one_on_bytes_meet_in_blocks(tmp_path):
+    """What a layer on floats makes is rounded where it lies, and numbers of bytes leave the blocks once."""
+    held = {"v": weights(16, 3, 3, 3), "w": weights(16, 16, 1, 1, seed=1), "u": weights(16, 16, 1, 1, seed=2)}
+    nodes = [
+        node("Conv", ["x", "v"], ["c1"], "first"),
+        node("Conv", ["c1", "w"], ["c2"], "second"),
+        node("Conv", ["c2", "u"], ["y"], "third"),
+    ]
+    proto = floating(nodes, (1, 3, 6, 6), held)
+    proto = quantized(proto, tmp_path, nodes_to_quantize=["second"])
+    found = layers(lowered(imported(proto), WIDE))
+    assert [type(layer).__name__.lower() for layer in found][:3] == ["conv", "map", "conv"]
+    rounding = found[1]
+    assert (rounding.data.dtype, rounding.data.lanes, rounding.out.dtype) == ("float32", 16, "uint8")
 
 
 def test_sizes_of_layers_are_those_of_the_network(tmp_path):
-    first, second = (layer for layer in layers(int8.quantized(imported(quantized(residual(36), tmp_path)), WIDE))[1:3])
+    first, second = (layer for layer in layers(lowered(imported(quantized(residual(36), tmp_path)), WIDE))[1:3])
     assert (first.out.channels, first.out.blocks, first.out.height) == (36, 3, 6)
     assert second.out == replace(first.out, height=6, width=6)
 
@@ -491,7 +508,7 @@ def test_a_pool_of_bytes_whose_result_is_not_rounded(pool, tmp_path):
     onnx.save(onnx.shape_inference.infer_shapes(floating(nodes, (1, 16, 12, 12), held)), tmp_path / "net.onnx")
     source = model.load(str(tmp_path / "net.onnx"))
     made = quantize.quantized(source, [{"x": random((1, 16, 12, 12), seed)} for seed in range(3)]).source
-    module = int8.quantized(imported(made.proto), WIDE)
+    module = lowered(imported(made.proto), WIDE)
     data = random((1, 16, 12, 12), 10)
     reference = nets.run(made.proto, {"x": data})[0]
     np.testing.assert_allclose(compiled(module, WIDE)(data), reference, atol=0.02 * np.abs(reference).max())
@@ -502,7 +519,7 @@ def test_a_network_of_the_quantizer_is_computed_to_the_letter(tmp_path):
     require_dot()
     source = model.load(nets.save(int8_nets.residual(size=32), tmp_path))
     made = quantize.quantized(source, [{"x": random((1, 3, 32, 32), seed)} for seed in range(3)]).source
-    compute = compiled(int8.quantized(imported(made.proto), WIDE), WIDE)
+    compute = compiled(lowered(imported(made.proto), WIDE), WIDE)
     for seed in range(10, 14):
         data = random((1, 3, 32, 32), seed)
         wanted = reference.run(made, {"x": data}, to_the_letter=True)["y"]

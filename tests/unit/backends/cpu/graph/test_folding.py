@@ -1,0 +1,44 @@
+"""Which constants are folded: all, but for the bytes that layers read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import nets
+from tests.support.nets import node, value
+from tests.support.qdq_nets import imported
+from tests.support.relax_nets import bindings
+from toolchain.backends.cpu.graph.folding import folded_but_bytes
+
+
+def constants_of(reader, shape):
+    """Return the types of the constants that a network reads whose weights are bytes."""
+    held = {
+        "w": np.arange(np.prod(shape)).astype(np.int8).reshape(shape),
+        "scale": np.float32(0.1),
+        "zero": np.int8(3),
+    }
+    nodes = [node("DequantizeLinear", ["w", "scale", "zero"], ["v"]), reader]
+    proto = nets.model(nodes, [value("x", (1, 4, 3, 3))], [value("y", None)], held)
+    calls = [binding.value for binding in bindings(folded_but_bytes(imported(proto)))]
+    return {str(one.ty.dtype) for call in calls for one in call.args if hasattr(one, "value") and one.ty.shape.values}
+
+
+@pytest.mark.parametrize(
+    ("reader", "shape", "wanted"),
+    [
+        (node("Conv", ["x", "v"], ["y"]), (4, 4, 1, 1), {"int8"}),
+        (node("Add", ["x", "v"], ["y"]), (1, 4, 1, 1), {"int8"}),
+        (node("PRelu", ["x", "v"], ["y"]), (4, 1, 1), {"float32"}),  # no layer reads its bytes
+        (node("Concat", ["x", "v"], ["y"], axis=1), (1, 2, 3, 3), set()),  # in a tuple
+    ],
+    ids=lambda one: getattr(one, "op_type", None),
+)
+def test_bytes_of_layers_stay(reader, shape, wanted):
+    assert constants_of(reader, shape) == wanted
+
+
+def test_single_numbers_are_folded():
+    """Patterns of several operations, such as a GELU, look for them."""
+    assert constants_of(node("Mul", ["x", "v"], ["y"]), (1, 1, 1, 1)) == {"float32"}

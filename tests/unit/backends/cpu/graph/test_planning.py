@@ -1,0 +1,120 @@
+"""Which operations of a quantised network are one layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.support.cpu_bytes import WIDE
+from tests.support.nets import node
+from tests.support.qdq_nets import floating, imported, quantized, residual, weights
+from toolchain.backends.cpu.graph.match import matched
+from toolchain.backends.cpu.graph.plans import BytePlan
+from toolchain.backends.cpu.layers import Conv, Map, Pool
+from toolchain.backends.graph import patterns
+from toolchain.backends.graph.quantization import NUMBERS
+from toolchain.backends.graph.values import read
+
+
+def block_of(proto):
+    module = imported(proto)
+    (block,) = (one for one in module["main"].body.blocks if isinstance(one, relax.DataflowBlock))
+    values = read(block, module)
+    patterns.found(values)
+    return values
+
+
+def plans(proto, without=frozenset()):
+    """Return the layers of a network that read or make bytes, in order."""
+    return [item for item in matched(block_of(proto), WIDE, without) if isinstance(item, BytePlan)]
+
+
+def kinds(plan):
+    return [one.op.kind for one in plan.parts()[1]]
+
+
+def convs(found):
+    return [plan for plan in found if isinstance(plan.bare, Conv)]
+
+
+def test_the_first_and_the_last_layer(tmp_path):
+    first, *_, last = plans(quantized(residual(), tmp_path))
+    assert isinstance(first.bare, Map)
+    assert first.grid is NUMBERS
+    assert (first.bare.data.lanes, first.bare.out.lanes) == (1, 4)
+    assert (kinds(last), last.made) == ([], None)
+    assert (last.bare.data.lanes, last.bare.out.lanes, last.bare.out.dtype) == (16, 1, "float32")
+
+
+def test_a_layer_has_weights_bias_and_grids(tmp_path):
+    plan = convs(plans(quantized(residual(), tmp_path)))[0]
+    assert plan.scaled.numbers.shape == (20, 3, 3, 3)
+    assert plan.bias().shape == (20,)
+    assert np.abs(plan.bias()).max() > 1
+    assert (kinds(plan), plan.made is None) == ([], False)
+    assert (plan.bare.strides, plan.bare.padding) == ((2, 2), (1, 1, 1, 1))
+
+
+def test_grids_of_post_ops_come_in_order(tmp_path):
+    plan = next(one for one in convs(plans(quantized(residual(), tmp_path))) if "add" in kinds(one))
+    assert kinds(plan)[:2] == ["quantize", "add"]
+    grids = [*(one.grid for one in plan.parts()[1] if one.grid), plan.made]
+    assert len(set(grids)) == len(grids) >= 3
+
+
+def test_rounding_twice_to_one_grid_is_rounding_once(tmp_path):
+    """The tool rounds what a maximum makes to the grid of its input; a change of shape makes no bytes of its own."""
+    found = plans(quantized(residual(), tmp_path))
+    (pool,) = (one for one in found if isinstance(one.bare, Pool) and one.bare.reduce == "max")
+    assert pool.made == pool.grid
+    assert convs(found)[-1].bare.data.shape == (1, 2, 1, 1, 16)
+
+
+def two_readers():
+    held = {"w1": weights(16, 16, 1, 1, seed=1), "w2": weights(16, 16, 1, 1, seed=2)}
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"]),
+        node("Sigmoid", ["c1"], ["s1"]),
+        node("Conv", ["c1", "w2"], ["c2"]),
+        node("Add", ["s1", "c2"], ["y"]),
+    ]
+    return floating(nodes, (1, 16, 4, 4), held)
+
+
+def test_bytes_that_others_need_are_made(tmp_path):
+    made = [(type(plan.bare).__name__, kinds(plan)) for plan in plans(quantized(two_readers(), tmp_path))]
+    assert ("Conv", []) in made
+    assert ("Map", ["sigmoid"]) in made
+    assert made[-2] == ("Conv", ["quantize", "add"])
+
+
+@pytest.mark.parametrize(
+    ("node_", "kind"),
+    [
+        (node("Relu", ["c"], ["f"]), "relu"),
+        (node("Tanh", ["c"], ["f"]), "tanh"),
+        (node("HardSigmoid", ["c"], ["f"]), "hard_sigmoid"),
+        (node("HardSwish", ["c"], ["f"]), "hard_swish"),
+    ],
+)
+def test_functions_join_the_layer_before(node_, kind, tmp_path):
+    nodes = [node("Conv", ["x", "w"], ["c"]), node_, node("Conv", ["f", "w"], ["y"])]
+    proto = floating(nodes, (1, 16, 4, 4), {"w": weights(16, 16, 1, 1)})
+    assert ["quantize", kind] in [kinds(plan) for plan in convs(plans(quantized(proto, tmp_path, "int8")))]
+
+
+def test_what_no_template_computes_is_no_layer_on_bytes(tmp_path):
+    proto = quantized(residual(), tmp_path)
+    assert convs(plans(proto, frozenset({"int8"}))) == []
+    assert plans(proto, frozenset({"int8_map"})) == []
+
+
+def test_a_deep_network_of_floats_is_looked_at_once():
+    """Forty layers, each of which two rules ask for: 2**40 looks would never end."""
+    nodes, name = [], "x"
+    for number in range(40):
+        nodes += [node("Mul", [name, "s"], [f"m{number}"]), node("Relu", [f"m{number}"], [f"r{number}"])]
+        name = f"r{number}"
+    held = {"s": np.linspace(1, 2, 16, dtype=np.float32).reshape(1, 16, 1, 1)}
+    assert plans(floating([*nodes, node("Mul", [name, "s"], ["y"])], (1, 16, 2, 2), held)) == []

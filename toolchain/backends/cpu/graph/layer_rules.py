@@ -1,0 +1,161 @@
+"""Which operations are layers, on numbers or on bytes: each function takes an operation, and says whether it did."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from toolchain.backends.cpu.graph import operators
+from toolchain.backends.cpu.graph.attention import Attended
+from toolchain.backends.cpu.graph.items import Flat, Heads, whole
+from toolchain.backends.cpu.graph.planning import Planning
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, RowPlan
+from toolchain.backends.cpu.layers import Conv, Dense, Map, Pool
+from toolchain.backends.graph import quantization
+from toolchain.backends.graph.quantization import Weights
+from toolchain.backends.graph.values import Operation, Value
+
+_FEW = 4  # channels of an image that a convolution reads as it is
+_MOST_GROUPS = 8  # of a convolution that are worth multiplying zeros for
+_MATRIX = 2  # axes
+
+
+def conv(plans: Planning, operation: Operation, at: int) -> bool:
+    """A convolution whose weights are known."""
+    data, weights = operation.inputs
+    if not (weights.is_image and data.is_image and operation.out.is_image):
+        return False
+    kernel = (weights.image[2], weights.image[3])
+    layer = operators.conv(operation, plans.whole(data), plans.whole(operation.out), kernel)
+    if layer is None:
+        return False
+    shares = (layer.groups, 1) if 1 < layer.groups <= _MOST_GROUPS else (layer.groups,)
+    return any(
+        _conv_of_bytes(plans, operation, at, replace(layer, groups=groups), layer.groups) for groups in shares
+    ) or any(_conv_of_numbers(plans, operation, at, replace(layer, groups=groups), layer.groups) for groups in shares)
+
+
+def _conv_of_bytes(plans: Planning, operation: Operation, at: int, layer: Conv, groups: int) -> bool:
+    data, weights = operation.inputs
+    known = plans.bytes.get(data)
+    scaled = quantization.weights(weights) if known is not None else None
+    if known is None or scaled is None:
+        return False
+    bare = replace(layer, data=known.place)
+    bare = replace(bare, offset=scaled.has_offset and not bare.is_depthwise)
+    plan = BytePlan(known.value, operation.out, at, bare=bare, groups=groups, grid=known.grid, scaled=scaled)
+    return plans.take(plan)
+
+
+def _conv_of_numbers(plans: Planning, operation: Operation, at: int, layer: Conv, groups: int) -> bool:
+    data, weights = operation.inputs[0], quantization.folded(operation.inputs[1])
+    if weights.constant is None:
+        return False
+    few = data not in plans.blocked and data.image[1] <= _FEW
+    bares = [replace(layer, data=whole(data, lanes)) for lanes in ((1, plans.lanes) if few else (plans.lanes,))]
+    return any(plans.take(ImagePlan(data, operation.out, at, weights, bare=bare, groups=groups)) for bare in bares)
+
+
+def dense(plans: Planning, operation: Operation, at: int) -> bool:
+    """The product of rows with a matrix that is known; of bytes, a convolution of images of one pixel."""
+    data, weights = operation.inputs
+    known = data.dtype == weights.dtype == "float32" and data.shape and operation.out.shape
+    if not known or weights.shape is None or len(weights.shape) != _MATRIX:
+        return False
+    if _dense_of_bytes(plans, operation, at):
+        return True
+    if quantization.folded(weights).constant is None:
+        return False
+    is_turned = operation.name == "matmul"
+    *rows, inputs = data.shape or ()
+    bare = Dense(math.prod(rows), inputs, weights.shape[is_turned])
+    return plans.take(RowPlan(data, operation.out, at, weights, bare=bare, is_turned=is_turned))
+
+
+def _dense_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
+    data, weights = operation.inputs
+    known = plans.bytes.get(data) if operation.name == "matmul" and not data.is_image else None
+    scaled = quantization.weights(weights) if known is not None else None
+    if known is None or scaled is None:
+        return False
+    pixel = Weights(scaled.numbers.reshape(*scaled.numbers.shape, 1, 1), scaled.scales)
+    bare = Conv(known.place, plans.whole(operation.out), (1, 1), offset=scaled.has_offset)
+    return plans.take(BytePlan(known.value, operation.out, at, bare=bare, grid=known.grid, scaled=pixel))
+
+
+def attention(plans: Planning, operation: Operation, at: int) -> bool:
+    """An attention, which was found before."""
+    if isinstance(operation, Attended):
+        plans.items.append(Heads(operation, at))
+    return isinstance(operation, Attended)
+
+
+def pool(plans: Planning, operation: Operation, at: int) -> bool:
+    """The mean or the maximum of windows."""
+    data, out = operation.inputs[0], operation.out
+    if _pool_of_bytes(plans, operation, at):
+        return True
+    if not data.is_image or not out.is_image:
+        return False
+    bare = operators.pool(operation, plans.whole(data), plans.whole(out))
+    return bare is not None and plans.take(ImagePlan(data, out, at, bare=bare))
+
+
+def _pool_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
+    """The largest byte stands for the largest number; a mean is of numbers until it is rounded."""
+    known, out = plans.bytes.get(operation.inputs[0]), operation.out
+    if known is None or not out.has_pixels:
+        return False
+    bare = operators.pool(operation, known.place, whole(out, known.place.lanes))
+    if bare is None:
+        return False
+    if bare.reduce == "max":
+        made = plans.made(out)
+        bare = replace(bare, out=whole(made, known.place.lanes))
+        return plans.take_bytes(BytePlan(known.value, made, at, bare=bare, grid=known.grid, made=known.grid), out)
+    return out.is_image and plans.take(BytePlan(known.value, out, at, bare=bare, grid=known.grid))
+
+
+def adaptive(plans: Planning, operation: Operation, at: int) -> bool:
+    """The mean of each channel, as an operation of its own."""
+    if not operation.out.is_image or operation.out.image[2:] != (1, 1):
+        return False
+    return str(operation.attributes.layout) == "NCHW" and _global(plans, operation, operation.out, "mean", at)
+
+
+def reduced(plans: Planning, operation: Operation, at: int) -> bool:
+    """The mean or maximum of each channel."""
+    data, out = operation.inputs[0], operation.out
+    if not data.is_image or not operators.is_over_pixels(operation):
+        return False
+    if _global(plans, operation, out, operation.name, at):
+        return True
+    image = plans.block.made(out, (*data.image[:2], 1, 1))
+    if out.is_image or not _global(plans, operation, image, operation.name, at):
+        return False
+    image.readers = 1
+    plans.items.append(Flat(image, out, at))
+    return True
+
+
+def _global(plans: Planning, operation: Operation, out: Value, reduce: Any, at: int) -> bool:
+    data = operation.inputs[0]
+    if not data.is_image:
+        return False
+    window, known = (data.image[2], data.image[3]), plans.bytes.get(data)
+    if known is not None and reduce == "mean":
+        bare = Pool(known.place, replace(known.numbers, height=1, width=1), reduce, window)
+        if plans.take(BytePlan(known.value, out, at, bare=bare, grid=known.grid)):
+            return True
+    bare = Pool(plans.whole(data), plans.whole(out), reduce, window)
+    return out.is_image and plans.take(ImagePlan(data, out, at, bare=bare))
+
+
+def shuffle(plans: Planning, operation: Operation, at: int) -> bool:
+    """Channels of groups dealt out in turn."""
+    data = operation.inputs[0]
+    if data not in plans.blocked:
+        return False
+    bare = Map(plans.whole(data), plans.whole(operation.out), shuffle=int(operation.values[0]))
+    return plans.take(ImagePlan(data, operation.out, at, bare=bare))

@@ -1,0 +1,187 @@
+"""What the operations of a block have become so far: layers, and where the tensors between them lie.
+
+A quantized network (ONNX calls the form QDQ) computes on numbers, and rounds them to bytes and back between operations.
+Here a tensor of numbers that comes from bytes is those bytes, with their grid: layers read them as they are, and what
+is rounded is the result of the layer before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolchain.backends.cpu import kernels
+from toolchain.backends.cpu.graph.effects import Effect, Operand, Rounded
+from toolchain.backends.cpu.graph.items import Item, whole
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPlan
+from toolchain.backends.cpu.kernels.int8.grids import byte_of
+from toolchain.backends.cpu.layers import Activation, Layer, Map
+from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.graph.quantization import NUMBERS, Grid
+from toolchain.backends.graph.values import Block, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Bytes:
+    """Bytes in blocks that a tensor of the network is the same as, or has the numbers of.
+
+    Attributes:
+        value: The bytes.
+        place: Where they lie.
+        grid: What they stand for.
+        at: Number of the operation that makes them.
+        is_alone: Whether one operation alone needs them.
+        was_plain: Whether the same is on plain layout too, or can be had there by no more than rounding.
+    """
+
+    value: Value
+    place: Activation
+    grid: Grid
+    at: int
+    is_alone: bool
+    was_plain: bool = False
+
+    @property
+    def numbers(self) -> Activation:
+        """The place of the numbers, in blocks as well."""
+        return replace(self.place, dtype="float32")
+
+
+class Planning:
+    """The plans for a block.
+
+    Attributes:
+        block: The block.
+        lanes: Channels of the machine's blocks.
+        byte: The type that bytes have in kernels; in the network it may be another.
+        items: What becomes of it.
+        blocked: The tensors of numbers that lie in blocks.
+        slices: Those of them that are parts of others.
+        joined_plain: Concatenations on plain layout, whose parts lie in blocks.
+        bytes: By tensor of the network, the bytes that it is the same as.
+        has_blocks: Whether tensors can be brought into blocks, and back again.
+        has_bytes: Whether they can be rounded to bytes there, for products that the machine has.
+    """
+
+    def __init__(self, block: Block, machine: Machine, without: frozenset[str]) -> None:
+        self.block, self.lanes, self._without = block, machine.lanes, without
+        self.byte = byte_of(machine)
+        self.items: list[Item] = []
+        self.blocked: set[Value] = set()
+        self.slices: set[Value] = set()
+        self.joined_plain: set[Value] = set()
+        self.bytes: dict[Value, Bytes] = {}
+        self._ends: dict[Value, Plan] = {}  # layers by their result, which more can be done to
+        self._places: dict[Value, Activation] = {}  # of bytes
+        pixel = Activation(1, self.lanes, 1, 1, self.lanes)
+        plain = replace(pixel, lanes=1)
+        self.has_blocks = self.covers(Map(pixel, plain)) and self.covers(Map(plain, pixel))
+        rounding = Map(plain, replace(pixel, dtype=self.byte))
+        self.has_bytes = bool(machine.dot) and self.has_blocks and self.covers(rounding)
+
+    def covers(self, layer: Layer) -> bool:
+        """Whether a template computes a layer."""
+        return kernels.covered(layer, self._without)
+
+    def whole(self, value: Value) -> Activation:
+        """Return a tensor in blocks, in a buffer of its own."""
+        return self._places[value] if value in self._places else whole(value, self.lanes)
+
+    def _is_covered(self, plan: Plan) -> bool:
+        if isinstance(plan, BytePlan) and not plan.bare.is_quantized:  # what is rounded only on the way is not kept
+            plan = plan.rounded(NUMBERS, self.byte)
+        own = plan.bare.out if isinstance(plan, ImagePlan) else None
+        return self.covers(plan.layer(lambda value: own if own and value is plan.out else self.whole(value)))
+
+    def take(self, plan: Plan) -> bool:
+        """Take a layer if a template computes it."""
+        known = plan.data.constant is not None or not (self.has_blocks or isinstance(plan, RowPlan))
+        if known or not self._is_covered(plan):
+            return False
+        self._add(plan)
+        return True
+
+    def _add(self, plan: Plan) -> None:
+        self.items.append(plan)
+        if isinstance(plan, RowPlan) or (isinstance(plan, ImagePlan) and plan.bare.out.lanes > 1):
+            self._ends[plan.out] = plan
+        if isinstance(plan, ImagePlan) and plan.is_kept and plan.out.is_image and plan.bare.out.lanes == self.lanes:
+            self.blocked.add(plan.out)
+
+    def end(self, value: Value) -> Plan | None:
+        """Return the layer that makes a tensor, or the bytes that it is, if nobody else needs them."""
+        known = self.bytes.get(value)
+        if known is not None:
+            return self._ends.get(known.value) if known.is_alone else None
+        return self._ends.get(value) if value.is_alone else None
+
+    def extend(self, value: Value, more: list[Effect], out: Value, at: int, made: Grid | None = None) -> Plan | None:
+        """Do more before the result of a layer is stored; return the layer then, or None if no template computes it.
+
+        Args:
+            value: What `end` knows the layer of.
+            more: What is done.
+            out: The result then.
+            at: Number of the last operation.
+            made: The grid of a result in bytes.
+        """
+        plan, known = self.end(value), self.bytes.get(value)
+        if plan is None or (made is not None and not isinstance(plan, BytePlan)):
+            return None
+        before: list[Effect] = [] if known is None else [Rounded(known.grid)]
+        suited = self.suited(plan, more)
+        longer = None if suited is None else plan.then([*before, *suited], out, at)
+        if longer is not None and isinstance(longer, BytePlan):
+            longer = longer.rounded(made, self.byte)
+        if longer is None or not self._is_covered(longer):
+            return None
+        self.items.remove(plan)
+        del self._ends[plan.out]
+        self.blocked.discard(plan.out)
+        self._add(longer)
+        return longer
+
+    def suited(self, plan: Plan, more: list[Effect]) -> list[Effect] | None:
+        """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""
+        if not isinstance(plan, BytePlan):
+            return more
+        found: list[Effect] = []
+        for effect in more:
+            if not isinstance(effect, Operand):
+                found.append(effect)
+                continue
+            other = self.bytes.get(effect.value)
+            if other is None or other.place.lanes != plan.bare.out.lanes:
+                return None
+            found.append(replace(effect, value=other.value, grid=other.grid))
+        return found
+
+    # Bytes
+
+    def made(self, out: Value) -> Value:
+        """Return a new tensor of bytes in blocks, for one of the network."""
+        return self.block.made(out, out.pixels, self.byte)
+
+    def take_bytes(self, plan: BytePlan, out: Value) -> bool:
+        """Take a layer that makes bytes if a template computes it.
+
+        Args:
+            plan: The layer.
+            out: The tensor of the network that the bytes are, or have the numbers of.
+        """
+        return self.take(plan) and self.have_bytes(plan, out)
+
+    def have_bytes(self, plan: BytePlan, out: Value) -> bool:
+        """Note that a tensor of the network is the bytes that a layer of `items` makes."""
+        place, grid, was_plain = plan.bare.out, plan.made or NUMBERS, plan.bare.data.lanes == 1
+        self._places[plan.out] = place
+        known = Bytes(plan.out, place, grid, plan.at, is_alone=True, was_plain=was_plain)
+        return self.same(out, known, plan.at)
+
+    def same(self, out: Value, known: Bytes, at: int) -> bool:
+        """Note that a tensor of the network is some bytes, and plan how whoever needs it on plain layout gets it."""
+        self.bytes[out] = replace(known, is_alone=known.is_alone and out.is_alone)
+        if not known.was_plain:
+            own = None if out.dtype == "float32" else known.grid.moved(self.byte, out.dtype)
+            bare = Map(known.place, whole(out, 1))
+            self.take(BytePlan(known.value, out, at, bare=bare, grid=known.grid, made=own))
+        return True

@@ -1,0 +1,102 @@
+"""Where a quantized network rounds numbers to bytes, and takes bytes for numbers again."""
+
+from __future__ import annotations
+
+from toolchain.backends.cpu.graph.items import whole
+from toolchain.backends.cpu.graph.planning import Bytes, Planning
+from toolchain.backends.cpu.graph.plans import BytePlan
+from toolchain.backends.cpu.kernels.int8.emit import GROUP
+from toolchain.backends.cpu.layers import Map
+from toolchain.backends.graph import quantization
+from toolchain.backends.graph.quantization import Grid
+from toolchain.backends.graph.values import Block, Operation, Value
+
+
+def quantize(plans: Planning, operation: Operation, at: int) -> bool:
+    """Round what a layer makes, or a tensor of numbers."""
+    out, source = operation.out, operation.inputs[0]
+    grid = _grid(plans, operation) if quantization.is_quantize(operation) else None
+    if grid is None:
+        return False
+    known = plans.bytes.get(source)
+    if known is not None and known.grid == grid:
+        return plans.same(out, known, at)
+    made = plans.made(out)
+    longer = plans.extend(source, [], made, at, grid)
+    if isinstance(longer, BytePlan):
+        return plans.have_bytes(longer, out)
+    return plans.take_bytes(_rounding(plans, source, made, at, grid), out)
+
+
+def _grid(plans: Planning, operation: Operation) -> Grid | None:
+    """Return the grid that bytes have in kernels; None if they cannot lie in blocks."""
+    if not plans.has_bytes or not operation.out.has_pixels:
+        return None
+    return quantization.grid_of(operation, plans.byte)
+
+
+def _rounding(plans: Planning, source: Value, made: Value, at: int, grid: Grid) -> BytePlan:
+    """Return the layer that rounds a tensor, and does nothing else."""
+    known = plans.bytes.get(source)
+    if known is not None:
+        return BytePlan(known.value, made, at, bare=Map(known.place, known.place), grid=known.grid, made=grid)
+    few = source.pixels[1] <= GROUP
+    data = plans.whole(source) if source in plans.blocked and not few else whole(source, 1)
+    out = whole(made, GROUP if few else plans.lanes)
+    return BytePlan(source, made, at, bare=Map(data, out), made=grid)
+
+
+def dequantize(plans: Planning, operation: Operation, at: int) -> bool:
+    """Take bytes for the numbers that they stand for."""
+    source, out = operation.inputs[0], operation.out
+    grid = _grid(plans, operation) if quantization.is_dequantize(operation) else None
+    if grid is None:
+        return False
+    known = plans.bytes.get(source) or _given(plans, operation, at, grid)
+    return known is not None and known.grid == grid and plans.same(out, known, at)
+
+
+def _given(plans: Planning, operation: Operation, at: int, grid: Grid) -> Bytes | None:
+    """Bring bytes into blocks that the network does not round: those of its input, for example."""
+    value = operation.inputs[0]
+    if value.variable is None or value.constant is not None or quantization.is_quantize(value.maker):
+        return None
+    made = plans.made(value)
+    bare = Map(whole(value, 1), whole(made, GROUP if value.pixels[1] <= GROUP else plans.lanes))
+    own = grid.moved(plans.byte, value.dtype)
+    plan = BytePlan(value, made, at, bare=bare, grid=own, made=grid)
+    return plans.bytes[value] if plans.take_bytes(plan, value) else None
+
+
+def apart(block: Block, lanes: int) -> None:
+    """Round the parts of a concatenation in place of the whole, where each fills its blocks.
+
+    Layers then write their bytes where they belong.
+    """
+    operations = []
+    for operation in block.operations:
+        operations += _parts(block, operation, lanes) or [operation]
+    block.operations = operations
+    block.cleaned()
+
+
+def _parts(block: Block, operation: Operation, lanes: int) -> list[Operation]:
+    """Return a concatenation that is rounded as one of rounded parts; nothing for what is none."""
+    source = operation.inputs[0] if quantization.is_quantize(operation) else None
+    joined = source.maker if source is not None and source.is_alone and source.is_image else None
+    if joined is None or joined.name != "concat" or int(joined.attributes.axis) % 4 != 1:
+        return []
+    channels = [value.image[1] for value in joined.inputs if value.constant is None and value.is_image]
+    whole_blocks = not any(count % lanes for count in channels[:-1]) and min(channels, default=0) > GROUP
+    if len(channels) < len(joined.inputs) or not whole_blocks:
+        return []
+    made = [block.made(value, value.image, operation.out.dtype) for value in joined.inputs]
+    rounded = [
+        Operation(operation.name, (value, *operation.inputs[1:]), (part,), operation.call)
+        for value, part in zip(joined.inputs, made, strict=True)
+    ]
+    for part, one in zip(made, rounded, strict=True):
+        part.maker = one
+    whole_one = Operation(joined.name, tuple(made), operation.outputs, joined.call)
+    operation.out.maker = whole_one
+    return [*rounded, whole_one]
