@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import sshd
+from tests.support import links, sshd
 from tests.support.commands import toolchain
 from tests.support.paths import ROOT
 from toolchain.errors import DeviceError, VerificationError
@@ -555,3 +555,37 @@ def test_a_reset_while_a_command_starts(server, options, monkeypatch):
         for call in (lambda: shell.run("true"), lambda: shell.start("cat"), lambda: shell.stream("cat")):
             with pytest.raises(DeviceError, match="was lost while starting a command"):
                 call()
+
+
+# --- slow links ---
+
+
+@pytest.fixture
+def far(server, options, tmp_path):
+    """The server behind 200 kB/s and 0.2 s there and back, with all the buffers that a network has on the way."""
+    with links.slow(server.port, rate=200_000, delay=0.1) as port:
+        keys = server.known_hosts.read_text().partition(" ")[2]
+        known = _forget(tmp_path / "known", f"[127.0.0.1]:{port} {keys}")
+        mine = replace(options, known_hosts=(known,), connect_timeout=30, stall_timeout=3)
+        with open_shell(f"{server.user}@127.0.0.1:{port}", config=mine) as shell:
+            yield shell
+
+
+def test_what_still_is_on_its_way_is_no_stall(far, tmp_path):
+    """All of it is sent within a moment, as far as this host can see, and is there after three times the limit."""
+    (tmp_path / "source").write_bytes(os.urandom(2 << 20))
+    started = time.monotonic()
+    far.push(tmp_path / "source", str(tmp_path / "target"))
+    assert time.monotonic() - started > 9
+    assert _digest(tmp_path / "target") == _digest(tmp_path / "source")
+    far.pull(str(tmp_path / "target"), tmp_path / "back", most=2 << 20)
+    assert _digest(tmp_path / "back") == _digest(tmp_path / "source")
+
+
+def test_a_device_that_stops_reading_is_a_stall_on_a_slow_link_too(far, tmp_path):
+    far.run(f"mkfifo {tmp_path}/full; (exec >/dev/null 2>&1; sleep 60 <{tmp_path}/full) </dev/null &", timeout=30)
+    (tmp_path / "source").write_bytes(bytes(1 << 20))
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match="moved no data for 3 s"):
+        far.push(tmp_path / "source", f"{tmp_path}/full")
+    assert time.monotonic() - started < 60

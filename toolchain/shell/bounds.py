@@ -65,7 +65,7 @@ class Limit:
     def __init__(
         self, seconds: float, progress: Callable[[], object] = lambda: None, in_all: float = float("inf")
     ) -> None:
-        self.seconds = seconds
+        self._seconds = seconds
         self._progress, self._seen = progress, progress()
         self._since = time.monotonic()
         self._end = self._since + in_all
@@ -75,7 +75,13 @@ class Limit:
         now, seen = time.monotonic(), self._progress()
         if seen != self._seen:
             self._seen, self._since = seen, now
-        return min(self._since + self.seconds, self._end) - now
+        return min(self._since + self._seconds, self._end) - now
+
+    def __str__(self) -> str:
+        """Say what was missed."""
+        if self._seen is None:
+            return f"did not finish within {self._seconds:g} s"
+        return "is too slow" if time.monotonic() > self._end else f"moved no data for {self._seconds:g} s"
 
 
 class Bounded:

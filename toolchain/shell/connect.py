@@ -27,6 +27,7 @@ BROKEN = (paramiko.SSHException, EOFError, OSError)
 _GREETING_KEPT = 200
 _NOTSENT_LOWAT = 25  # TCP_NOTSENT_LOWAT of linux/tcp.h, which Python does not name
 _UNSENT = 1 << 17
+_LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
 # GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr", "aes192-ctr")
 
@@ -73,7 +74,12 @@ class Wire:
         return count
 
     def recv(self, size: int) -> bytes:
-        """Return up to `size` bytes; paramiko asks for a few at a time, the socket is asked for many."""
+        """Return up to `size` bytes; paramiko asks for a few at a time, the socket is asked for many.
+
+        It asks for a packet of any size, too: what the first four bytes of one say is the peer's word alone.
+        """
+        if size > _LARGEST_PACKET:
+            raise ConnectionAbortedError(f"the peer announces a packet of {size} bytes")
         if not self._ahead:
             self._ahead = self._sock.recv(max(size, 1 << 16))
             self.received += len(self._ahead)

@@ -194,7 +194,7 @@ class Shell(ABC):
         if not in_time:
             self.check_alive("running a command")
             raise DeviceError(
-                f"{who} did not finish within {limit.seconds:g} s and was ended",
+                f"{who} {limit} and was ended",
                 details=f"{process.tail(script)}\n{process.tail(words)}".strip(),
             )
         if channel.code is None or channel.code < 0:

@@ -74,6 +74,16 @@ class _Signal(threading.Event):
         super().clear()
 
 
+class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
+    """paramiko keeps all that comes; this one no more than the device was told that we take."""
+
+    def feed(self, data: bytes) -> None:
+        """Add what came; the connection ends with a device that sends more."""
+        if len(self) + len(data) > _WINDOW:
+            raise paramiko.SSHException("the device sends more than it was told that we take")
+        super().feed(data)
+
+
 class SshChannel:
     """A command on a device, in a channel of a connection.
 
@@ -225,6 +235,7 @@ class SshShell(Shell):
         """Start a command; the caller closes its channel."""
         with self._noticing_loss("opening a channel"):
             channel = self._transport.open_session(timeout=timeout)
+        channel.in_buffer, channel.in_stderr_buffer = _Inbox(), _Inbox()
         # paramiko waits without limit for the server to accept a command; closing the channel wakes it up.
         alarm = threading.Timer(timeout, channel.close)
         alarm.daemon = True

@@ -56,7 +56,11 @@ def test_a_limit_counts_from_the_last_progress():
     assert limit.left() > 0
     time.sleep(0.25)
     assert limit.left() <= 0
-    assert Limit(100.0, time.monotonic, in_all=0.0).left() <= 0
+    assert str(limit) == "moved no data for 0.2 s"
+    assert str(Limit(0.2)) == "did not finish within 0.2 s"
+    dripping = Limit(100.0, time.monotonic, in_all=0.0)
+    assert dripping.left() <= 0
+    assert str(dripping) == "is too slow"
 
 
 class Talker:

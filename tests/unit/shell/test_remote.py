@@ -96,7 +96,7 @@ def test_a_file_without_an_end(shell, tmp_path):
 def test_a_file_that_says_nothing(shell, tmp_path):
     shell.stall = 0.5
     shell.run(f"mkfifo {tmp_path}/silent; (exec >/dev/null 2>&1; sleep 20 >{tmp_path}/silent) </dev/null &")
-    with pytest.raises(DeviceError, match=r"did not finish within 0\.5 s"):
+    with pytest.raises(DeviceError, match=r"moved no data for 0\.5 s"):
         shell.pull(f"{tmp_path}/silent", tmp_path / "target", most=100)
     assert not (tmp_path / "target").exists()
 
@@ -105,7 +105,7 @@ def test_a_device_that_takes_nothing(shell, tmp_path):
     shell.stall = 0.5
     shell.run(f"mkfifo {tmp_path}/full; (exec >/dev/null 2>&1; sleep 20 <{tmp_path}/full) </dev/null &")
     (tmp_path / "source").write_bytes(bytes(32 << 20))
-    with pytest.raises(DeviceError, match=r"moved no data for 0\.5 s|did not finish within 0\.5 s"):
+    with pytest.raises(DeviceError, match=r"moved no data for 0\.5 s"):
         shell.push(tmp_path / "source", f"{tmp_path}/full")
 
 
