@@ -38,8 +38,20 @@ class Fault:
 
 
 def parsed(path: Path) -> dict[str, Any]:
-    """Parse a TOML file; editors of Windows put a mark before its text."""
-    return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    """Parse a TOML file; editors of Windows put a mark before its text.
+
+    Raises:
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is no text.
+        tomllib.TOMLDecodeError: It is not TOML, or nested deeper, or with longer numbers, than anybody writes.
+    """
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        found = tomllib.loads(text)
+        json.dumps(found, default=str)
+    except (RecursionError, ValueError) as fault:
+        raise tomllib.TOMLDecodeError(str(fault)) from fault
+    return found
 
 
 def validated(kind: Any, value: Any, what: str) -> tuple[Any, list[Fault]]:

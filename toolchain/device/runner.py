@@ -157,7 +157,7 @@ def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str) -> Run:
             peak_rss_kib=_time(report["peak_rss_kib"]),
             each_ns=times["each_ns"],
         )
-    except (LookupError, RecursionError, TypeError, ValueError) as fault:
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} reports what is no report",
             details=f"{type(fault).__name__}: {fault}\n{text[:_SHOWN]}",

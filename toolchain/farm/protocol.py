@@ -276,5 +276,8 @@ def fault_message(fault: ToolchainError) -> Message:
 
 def fault_of(message: Message) -> ToolchainError:
     """Return the error that a message tells of."""
-    kind: type[ToolchainError] = getattr(errors, str(message.get("kind")), DeviceError)
-    return kind(message["message"], details=message["details"], hint=message["hint"])
+    kind = getattr(errors, str(message.get("kind")), None)
+    text, details, hint = (str(message.get(name, "")) for name in ("message", "details", "hint"))
+    if not (isinstance(kind, type) and issubclass(kind, ToolchainError)):
+        kind = DeviceError
+    return kind(text, details=details, hint=hint)

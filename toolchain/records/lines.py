@@ -24,6 +24,7 @@ _SCHEMA = 1
 _ERROR_LENGTH = 500
 _PLAIN_LENGTH = 2000  # a longer module is compressed
 _COMPRESSED = "zlib:"
+_LARGEST_MODULE = 64 << 20
 
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 
@@ -99,9 +100,18 @@ class Workload:
         if not self.module.startswith(_COMPRESSED):
             return self.module
         try:
-            return zlib.decompress(base64.b64decode(self.module.removeprefix(_COMPRESSED), validate=True)).decode()
+            return _unpacked(base64.b64decode(self.module.removeprefix(_COMPRESSED), validate=True)).decode()
         except (ValueError, zlib.error) as fault:
             raise InputError(f"the module of workload {self.name} is damaged", details=str(fault)) from fault
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Unpack a module: a thousand of its bytes may be one here, and a million would fill the memory."""
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(data, _LARGEST_MODULE)
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise ValueError(f"it is cut off, or has more than {_LARGEST_MODULE} bytes")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +165,7 @@ class Record:
             raise ValueError("a trial has either samples or a cause")
         if not all(0 < sample < math.inf for sample in self.samples_s):
             raise ValueError("samples are positive numbers of seconds")
+        _compact(self.target)  # a number that JSON lacks, such as infinity, has no place in a key
         object.__setattr__(self, "error", self.error[:_ERROR_LENGTH])
 
     @functools.cached_property
@@ -230,12 +241,13 @@ def _damaged(line: bytes, number: int, where: str, fault: ValidationError) -> In
     )
 
 
-def _schema_of(line: bytes) -> Any:
+def _schema_of(line: bytes) -> int | None:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return document.get("schema") if isinstance(document, dict) else None
+    found = document.get("schema") if isinstance(document, dict) else None
+    return found if isinstance(found, int) else None
 
 
 def is_torn(tail: bytes) -> bool:

@@ -407,3 +407,20 @@ def test_a_large_file_is_read_fast(tmp_path):
 
 def test_tests_and_module_agree_on_the_target():
     assert tunings.record().key == KEY
+
+
+def test_a_module_that_would_fill_the_memory_is_not_unpacked(monkeypatch):
+    monkeypatch.setattr("toolchain.records.lines._LARGEST_MODULE", 10_000)
+    bomb = Workload.of("ab", "dense", 1.0, "x" * 20_000)
+    assert len(bomb.module) < 200
+    with pytest.raises(InputError, match="the module of workload dense is damaged") as caught:
+        bomb.text()
+    assert "more than 10000 bytes" in caught.value.details
+    assert Workload.of("ab", "dense", 1.0, "x" * 10_000).text() == "x" * 10_000
+
+
+@pytest.mark.parametrize("change", [b'"target":{"kind":NaN}', b'"target":{"kind":"llvm"},"schema":[]'])
+def test_a_line_that_no_key_is_made_of_is_no_record(change):
+    line = encode([Record(workload="ab", target={}, tvm="1", candidate="cd", trace="[]", samples_s=(1.0,))])
+    with pytest.raises(InputError, match=r"line 1 of here is no tuning record"):
+        parse(line.replace(b'"target":{}', change), "here")
