@@ -51,7 +51,6 @@ class Units:
         state: Row of direction and sequence.
         direction: The direction.
         kept: Rows of the state of the step before, and of what earlier phases made, in one buffer.
-        keep: Computes something once that is used several times.
     """
 
     load: Callable[[str, Expr], Expr]
@@ -61,7 +60,6 @@ class Units:
     state: Expr
     direction: Expr
     kept: Mapping[str, Expr]
-    keep: Callable[[Expr], Expr]
 
     def projected(self, gate: int) -> Expr:
         """Return the input's part of a gate."""
@@ -170,10 +168,10 @@ def finished(recurrence: Recurrence, phase: Phase, f: Functions, units: Units) -
     if recurrence.cell == "lstm":
         return _lstm(recurrence, f, units)
     if recurrence.cell == "rnn":
-        return {"hidden": _activated(recurrence, 0, f, units, _sum(units, 0))}
+        return {"hidden": _activated(recurrence, 0, f, _sum(units, 0))}
     if phase.source == "damped":
         return {"hidden": _mixed(recurrence, f, units, _sum(units, 2), units.held("update"))}
-    update, reset = (_activated(recurrence, 0, f, units, _sum(units, gate)) for gate in (0, 1))
+    update, reset = (_activated(recurrence, 0, f, _sum(units, gate)) for gate in (0, 1))
     if recurrence.cell == "gru":
         return {"update": update, "damped": reset * units.held("hidden")}
     candidate = units.projected(2) + reset * (units.product(2) + units.given("bias"))
@@ -184,18 +182,18 @@ def _sum(units: Units, gate: int) -> Expr:
     return units.projected(gate) + units.product(gate)
 
 
-def _activated(recurrence: Recurrence, number: int, f: Functions, units: Units, x: Expr) -> Expr:
+def _activated(recurrence: Recurrence, number: int, f: Functions, x: Expr) -> Expr:
     """Return an activation function of something that is clipped first."""
     one = recurrence.activations[number]
     if recurrence.clip:
         x = f.clipped(x, -recurrence.clip, recurrence.clip)
-    return units.keep(ACTIVATIONS[one.name](f, units.keep(x), one.alpha, one.beta))
+    return f.keep(ACTIVATIONS[one.name](f, f.keep(x), one.alpha, one.beta))
 
 
 def _mixed(recurrence: Recurrence, f: Functions, units: Units, candidate: Expr, update: Expr) -> Expr:
     """Return the new state of a GRU."""
-    update = units.keep(update)
-    new = _activated(recurrence, 1, f, units, candidate)
+    update = f.keep(update)
+    new = _activated(recurrence, 1, f, candidate)
     return (f.number(1.0) - update) * new + update * units.held("hidden")
 
 
@@ -206,12 +204,12 @@ def _lstm(recurrence: Recurrence, f: Functions, units: Units) -> dict[str, Expr]
         x = _sum(units, number)
         if recurrence.peepholes:
             x = x + units.given("peepholes", number) * memory
-        return _activated(recurrence, 0, f, units, x)
+        return _activated(recurrence, 0, f, x)
 
-    before = units.keep(units.held("memory"))
+    before = f.keep(units.held("memory"))
     taken = gate(0, before)
     forgotten = f.number(1.0) - taken if recurrence.coupled else gate(2, before)
-    memory = units.keep(forgotten * before + taken * _activated(recurrence, 1, f, units, _sum(units, 3)))
+    memory = f.keep(forgotten * before + taken * _activated(recurrence, 1, f, _sum(units, 3)))
     shown = gate(1, memory)
     unlimited = replace(recurrence, clip=0.0)  # ONNX Runtime clips what gates are made of alone
-    return {"memory": memory, "hidden": shown * _activated(unlimited, 2, f, units, memory)}
+    return {"memory": memory, "hidden": shown * _activated(unlimited, 2, f, memory)}

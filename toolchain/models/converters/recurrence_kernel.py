@@ -170,7 +170,7 @@ class _Writer:
         sums = self._products(phase, direction, before, unit)
         gates = T.Bind((place.row * len(about.directions) + direction) * about.gates)
         kept = {**self._kept, "hidden": before}
-        units = Units(lambda name, at: self._load(name, at, unit), gates, sums, phase, state, direction, kept, T.Bind)
+        units = Units(lambda name, at: self._load(name, at, unit), gates, sums, phase, state, direction, kept)
         for name, value in finished(about, phase, self._functions, units).items():
             new = T.Bind(value)
             if name == "memory":

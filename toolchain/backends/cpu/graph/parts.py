@@ -9,10 +9,12 @@ from toolchain.backends.cpu.layers import Activation, Map
 from toolchain.backends.graph.quantization import LEAST
 from toolchain.backends.graph.values import Operation, Value
 
+_NCHW = 4  # axes
+
 
 def concat(plans: Planning, operation: Operation, at: int) -> bool:
     """Tensors put together along the channels."""
-    if operation.out.shape is None or len(operation.out.shape) != 4 or int(operation.attributes.axis) % 4 != 1:  # noqa: PLR2004 - NCHW
+    if len(operation.out.shape or ()) != _NCHW or int(operation.attributes.axis) % _NCHW != 1:
         return False
     if operation.out.dtype in LEAST:
         return _concat_of_bytes(plans, operation, at)

@@ -227,12 +227,6 @@ class _Writer:
             direction, sequence = self._place(stream, row)
             yield row, T.Bind(direction * self._layer.batch + sequence), T.Bind(vector * self._lanes)
 
-    def _kept_apart(self, value: Expr) -> Expr:
-        """Compute something once, in a register: of what is bound, TVM's passes simplify all that it is made of."""
-        register = emit.Registers(1, self._lanes)
-        register[0] = value
-        return register[0]
-
     # --- statements ----------------------------------------------------------------------------------------
 
     def _start(self, stream: Expr, slot: Expr) -> None:
@@ -325,7 +319,7 @@ class _Writer:
             def load(name: str, at: Expr) -> Expr:
                 return self._load(name, at, unit)
 
-            units = Units(load, gates, sums.__getitem__, phase, state, direction, kept, self._kept_apart)
+            units = Units(load, gates, sums.__getitem__, phase, state, direction, kept)
             for name, value in finished(layer, phase, self._functions, units).items():
                 made = T.Bind(value)
                 if name == "hidden":

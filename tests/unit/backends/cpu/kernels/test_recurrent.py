@@ -11,6 +11,7 @@ from tests.support.cpu_kernels import AARCH64, ARMV7, MIDDLE, NARROW, NATIVE, WI
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.kernels import recurrent
 from toolchain.backends.cpu.kernels.recurrent import Config
+from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.backends.cpu.machine import machine
 from toolchain.models.converters.recurrence import Activation, Recurrence
 from toolchain.models.converters.recurrence_kernel import plain
@@ -24,7 +25,7 @@ CUTS = (Config(1, 1, 1, 0), Config(1, 3, 2, 0), Config(3, 1, 1, 0), Config(2, 1,
 
 
 def ran(function, arguments, about):
-    library = tvm.compile(function.with_attr("global_symbol", "main"), target=NATIVE)
+    library = tvm.compile(function.with_attr("global_symbol", "main"), target=NATIVE, tir_pipeline=PIPELINE)
     results = [tvm.runtime.tensor(np.full(shape, np.nan, np.float32)) for shape in about.results.values()]
     library(*map(tvm.runtime.tensor, arguments.values()), *results)
     return [one.numpy() for one in results]
@@ -67,7 +68,9 @@ def test_it_compiles_for_arm(target):
     processor = machine(target)
     for about in (LSTM, GRU):
         function = recurrent.kernel(about, processor, recurrent.configs(about, processor)[0][0])
-        assert tvm.compile(function.with_attr("global_symbol", "main"), target=target) is not None
+        assert (
+            tvm.compile(function.with_attr("global_symbol", "main"), target=target, tir_pipeline=PIPELINE) is not None
+        )
 
 
 def test_candidates():
