@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shlex
 import socket
 import sys
@@ -18,6 +19,7 @@ import paramiko
 from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.shell.address import SshOptions
+from toolchain.shell.bounds import STDERR_KEPT
 from toolchain.shell.config import Hop, in_shell
 from toolchain.shell.host_keys import HostKeyPolicy
 from toolchain.shell.protocol import words_of
@@ -25,7 +27,6 @@ from toolchain.shell.protocol import words_of
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 """What paramiko raises when something is wrong with a connection."""
 _GREETING_KEPT = 200
-_NOTSENT_LOWAT = 25  # TCP_NOTSENT_LOWAT of linux/tcp.h, which Python does not name
 _UNSENT = 1 << 17
 _LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
 # GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
@@ -105,8 +106,8 @@ class Wire:
         """Return what a ProxyCommand wrote to its standard error."""
         if not self._log:
             return ""
-        self._log.seek(0)
-        return process.tail(self._log.read().decode(errors="replace"))
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - STDERR_KEPT))
+        return process.tail(self._log.read(STDERR_KEPT).decode(errors="replace"))
 
     @property
     def _closed(self) -> bool:
@@ -133,7 +134,7 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
     # A command is several small packets, which Nagle's algorithm would hold back for 40 ms each.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # What waits in this kernel is ahead of signs of life, and of each command.
-    sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     if keepalive and hasattr(socket, "TCP_USER_TIMEOUT"):
         # paramiko never looks for the answer to its signs of life; the kernel does.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * keepalive)

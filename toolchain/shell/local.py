@@ -6,8 +6,9 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from toolchain import process
 from toolchain.shell.bounds import Channel
@@ -39,7 +40,7 @@ class LocalChannel:
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
         """See `Channel.receive`."""
         while self._open:
-            ready, _, _ = select.select(self._open, [], [], timeout)
+            ready = _ready(self._open, select.POLLIN, timeout)
             if not ready:
                 raise TimeoutError
             out, err = (os.read(stream.fileno(), CHUNK) if stream in ready else None for stream in self._outputs)
@@ -55,7 +56,7 @@ class LocalChannel:
         if self._input is None or self._input.closed:
             raise BrokenPipeError
         while data:
-            if not select.select([], [self._input], [], stall)[1]:
+            if not _ready([self._input], select.POLLOUT, stall):
                 raise TimeoutError
             with contextlib.suppress(BlockingIOError):  # there is less room than for what a pipe takes at once
                 data = data[os.write(self._input.fileno(), data) :]
@@ -85,6 +86,15 @@ class LocalChannel:
             if stream:
                 stream.close()
         self._open = []
+
+
+def _ready(streams: Sequence[IO[str]], event: int, timeout: float) -> list[IO[str]]:
+    """Wait until one of the streams is ready, or at its end; `select` itself knows no descriptor above 1023."""
+    poller = select.poll()
+    for stream in streams:
+        poller.register(stream, event)
+    found = {number for number, _ in poller.poll(timeout * 1000)}
+    return [stream for stream in streams if stream.fileno() in found]
 
 
 class LocalShell(Shell):

@@ -97,7 +97,6 @@ class RemoteProcess:
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
-            self._channel.stop()
             self._listener.join(2 * _LOOK_S)
             self._channel.close()
         code = self._channel.code
