@@ -17,7 +17,7 @@ from typing import IO
 
 from toolchain.errors import BuildError, InputError, ToolchainError
 
-_TAIL_LINES = 30
+_TAIL_LINES, _TAIL_LETTERS = 30, 1 << 14
 _GRACE_S = 2.0
 
 
@@ -42,7 +42,7 @@ class Result:
 
 def tail(text: str, lines: int = _TAIL_LINES) -> str:
     """Return the last lines of a long output, which is where tools put the cause."""
-    kept = text.strip().splitlines()[-lines:]
+    kept = text.strip()[-_TAIL_LETTERS:].splitlines()[-lines:]
     return "\n".join(kept)
 
 

@@ -27,6 +27,7 @@ _HEARTBEAT_S = 5.0
 _ANSWER_S = 30.0
 _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
 _TOKEN = re.compile(r"[0-9a-f]*")
+_LONGEST_OWNER = 1000
 _TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
 
 # A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
@@ -325,7 +326,8 @@ def _busy(name: str, words: Sequence[str]) -> BusyError:
     """Return the error for `busy`, the seconds since a sign of life, the device's time, and when who began."""
     age, now, said = (*words[1:], "", "", "")[:3]
     began, _, line = said.partition(" ")
-    owner = Owner.read(line if began.isdecimal() else said)
+    owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
+    age = age if _TIME.fullmatch(age) else "some"
     since = f"{_since(int(now) - int(began))}; " if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
     ended = "when that has ended" + (f"; `{owner.end}` there ends it" if owner.end else "")
     return BusyError(
