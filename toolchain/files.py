@@ -15,6 +15,7 @@ from typing import Any
 from toolchain.errors import BuildError, InputError, ToolchainError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_WRITTEN_BY_OTHERS = 0o002
 _YOURS = "name a folder that exists and is yours to write"
 
 
@@ -59,11 +60,21 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 def _finish(path: Path) -> None:
     """Flush a file to disk and give it the mode an ordinary new file has (mkstemp's is private)."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    path.chmod(0o666 & ~_mask())
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
+
+
+def _mask() -> int:
+    """Return the mask of new files, which can only be asked for by setting it; a file of that moment is private."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def keep_from_others() -> None:
+    """See that nothing that is made from now on can be written by everybody, whatever mask the process was given."""
+    os.umask(_mask() | _WRITTEN_BY_OTHERS)
 
 
 def unwritable(target: Path, fault: OSError) -> InputError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain import __version__
+from toolchain import __version__, files
 from toolchain.cli.commands import COMMANDS
 from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
 from toolchain.cli.lazy import LazyGroup
@@ -39,6 +39,7 @@ def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _
 
 def main() -> None:
     """Run the command line; every failure becomes a message and the exit code of its kind."""
+    files.keep_from_others()
     signal.signal(signal.SIGTERM, _terminated)
     sys.unraisablehook = functools.partial(_again, sys.unraisablehook)
     try:

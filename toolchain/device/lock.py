@@ -99,6 +99,7 @@ take() {{
 }}
 still() {{ [ "$file" = "$ROOT/lock" ] || inside; }}
 hold() {{
+  umask 022
   me
   now
   began=$now

@@ -128,7 +128,7 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
     # A slow network may need minutes for its first run; what is endless is ended by this limit all the same.
     limit = _FREE_RUNS * max(plan.samples, 10) + plan.budget_s * 10
     place = shlex.quote(scratch)
-    script = f"mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
+    script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
     said = _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
     result = shell.run(script, timeout=limit, check=False, most=said)
     if result.returncode != 0:

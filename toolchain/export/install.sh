@@ -382,6 +382,7 @@ undo() {
 }
 
 main() {
+  umask 022
   check=no rollback=no json=no told=no held=no child= user= difference= result= needed=0 within=
   words=$(words "$self" "$@")
   options "$@"

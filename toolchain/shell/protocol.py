@@ -136,7 +136,8 @@ class Shell(ABC):
             DeviceError: The device refuses the data (its words are in the details) or is lost.
         """
         with reading(source, offset) as (stream, left):
-            with self._copying(f"exec cat >> {shlex.quote(target)}", f"writing {target}") as (channel, finish):
+            script = f"umask 022; exec cat >> {shlex.quote(target)}"
+            with self._copying(script, f"writing {target}") as (channel, finish):
                 sent = _feed(channel, stream, self.stall, progress)
                 channel.end_input()
                 finish(io.BytesIO(), 0, Limit(self.stall, channel.progress, self.stall + left / _SLOWEST))
