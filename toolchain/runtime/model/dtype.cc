@@ -1,6 +1,8 @@
 // See dtype.h.
 #include "dtype.h"
 
+#include <algorithm>
+
 namespace edge {
 namespace {
 
@@ -40,6 +42,16 @@ const DType* FindDLDType(DLDataType type) {
   return FindRow([&](const DType& row) {
     return row.dl.code == type.code && row.dl.bits == type.bits && row.dl.lanes == type.lanes;
   });
+}
+
+int64_t CountBytes(const DType& dtype, const std::vector<int64_t>& shape) {
+  int64_t bytes = dtype.bytes;
+  bool empty = false;
+  for (const int64_t extent : shape) {
+    empty = empty || extent == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes)) return -1;
+  }
+  return empty ? 0 : bytes;
 }
 
 std::string Describe(const DType& dtype, const std::vector<int64_t>& shape) {

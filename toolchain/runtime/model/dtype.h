@@ -22,6 +22,10 @@ const DType* FindStoredDType(const std::string& stored);
 const DType* FindNamedDType(const std::string& name);
 const DType* FindDLDType(DLDataType type);
 
+// The bytes of a tensor; -1 where they, or the distance between two of its elements, do not fit in 63
+// bits, also where it has none: TVM multiplies all extents.
+int64_t CountBytes(const DType& dtype, const std::vector<int64_t>& shape);
+
 // "float32[1, 3]", for messages.
 std::string Describe(const DType& dtype, const std::vector<int64_t>& shape);
 

@@ -19,6 +19,7 @@ TensorSpec ReadSpec(const JsonNode& node) {
   const std::string dtype = node.Get("dtype").Text();
   TensorSpec spec{node.Get("name").Text(), node.Shape("shape"), FindNamedDType(dtype)};
   if (spec.dtype == nullptr) node.Fail("has the unknown dtype \"" + dtype + "\"");
+  if (CountBytes(*spec.dtype, spec.shape) < 0) node.Fail("has a shape that overflows");
   if (node.Has("bound")) spec.bound = ReadBound(node.Get("bound"), spec.shape.size());
   return spec;
 }

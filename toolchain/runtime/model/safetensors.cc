@@ -17,15 +17,6 @@ using tvm::ffi::Tensor;
 constexpr size_t kSizeBytes = sizeof(uint64_t);
 constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's reference implementation
 
-// The byte count of a tensor, or a fault when it does not fit in 63 bits.
-uint64_t CountBytes(const TensorEntry& entry, const JsonNode& node) {
-  int64_t bytes = entry.dtype->bytes;
-  for (int64_t extent : entry.shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) node.Fail("has a shape that overflows");
-  }
-  return static_cast<uint64_t>(bytes);
-}
-
 std::string_view TensorBytes(const Tensor& tensor) {
   return {DataOf(tensor), SizeOf(tensor)};
 }
@@ -83,7 +74,9 @@ void SafetensorsFile::AddEntry(const std::string& name, const JsonNode& node) {
     node.Fail("ends at byte " + std::to_string(entry.end) + " of " + std::to_string(data_.size()) +
               " bytes of data: the file is truncated");
   }
-  const uint64_t needed = CountBytes(entry, node);
+  const int64_t bytes = CountBytes(*entry.dtype, entry.shape);
+  if (bytes < 0) node.Fail("has a shape that overflows");
+  const uint64_t needed = static_cast<uint64_t>(bytes);
   if (needed != entry.end - entry.begin) {
     node.Fail("is " + Describe(*entry.dtype, entry.shape) + " and needs " + std::to_string(needed) +
               " bytes, its data_offsets span " + std::to_string(entry.end - entry.begin));
