@@ -71,8 +71,8 @@ def test_a_bundle_and_its_package_are_the_same_there(tuned, registry, tmp_path):
     first = parsed("push", tuned.folder, registry.address("lab/tuned:folder"))
     second = parsed("push", tmp_path / "tuned.tar", registry.address("lab/tuned:file"))
     assert first["digest"] == second["digest"] == f"sha256:{tuned.digest}"
-    assert (first["blobs_sent"], first["companions"]) == (8, 2)
-    assert (second["blobs_sent"], second["blobs_skipped"], second["bytes_sent"]) == (0, 8, 0)
+    assert (first["blobs_sent"], first["companions"]) == (10, 4)
+    assert (second["blobs_sent"], second["blobs_skipped"], second["bytes_sent"]) == (0, 10, 0)
     for name in ("folder", "file"):
         seen = parsed("pull", registry.address(f"lab/tuned:{name}"), "-o", tmp_path / name)
         assert seen["address"] == registry.address(f"lab/tuned@sha256:{tuned.digest}")
@@ -128,7 +128,9 @@ def test_another_reference_makes_another_bundle(tiny, registry, tmp_path):
     bundle.Reference("another CPU", reference.inputs, reference.outputs).save(tmp_path / "again")
     other = made.described(tiny, tmp_path / "again")
     done("push", tiny.folder, registry.address("lab/again:1"))
-    assert parsed("push", other.folder, registry.address("lab/again:2"))["blobs_sent"] == 2  # manifest and reference
+    assert (
+        parsed("push", other.folder, registry.address("lab/again:2"))["blobs_sent"] == 4
+    )  # manifest, reference, and what names the bundle
     for one, tag in ((tiny, "1"), (other, "2")):
         done("pull", registry.address(f"lab/again:{tag}"), "-o", tmp_path / tag)
         assert files_of(tmp_path / tag) == files_of(one.folder)
@@ -156,9 +158,12 @@ def test_oras_finds_what_accompanies_a_bundle(tiny, registry, tmp_path):
     listed = stranger.get_manifest(
         f"{registry.host}/lab/beside:sha256-{tiny.digest}", ["application/vnd.oci.image.index.v1+json"]
     )["manifests"]
-    (digest,) = [one["digest"] for one in listed]
-    stranger.pull(f"{registry.host}/lab/beside@{digest}", outdir=str(tmp_path))
-    assert (tmp_path / bundle.REFERENCE).read_bytes() == tiny.reference.read_bytes()
+    digests = {one["artifactType"]: one["digest"] for one in listed}
+    assert {"application/vnd.cyclonedx+json", "application/vnd.in-toto+json"} < digests.keys()
+    for digest in digests.values():
+        stranger.pull(f"{registry.host}/lab/beside@{digest}", outdir=str(tmp_path))
+    for name in (bundle.REFERENCE, bundle.BILL, bundle.PROVENANCE):
+        assert (tmp_path / name).read_bytes() == (tiny.folder / name).read_bytes()
 
 
 def skopeo(*words):

@@ -18,7 +18,7 @@ from toolchain import board, files, tensors
 from toolchain import bundle as bundles
 from toolchain.backends import backend_of
 from toolchain.board import Board
-from toolchain.bundle import Bundle
+from toolchain.bundle import Bundle, inventories
 from toolchain.compile import compiler
 from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, inputs, reference
@@ -92,6 +92,7 @@ def described(base: Bundle, folder: Path, **changes: Any) -> Bundle:
     measured = {"files": bundles.records(folder), "reference": bundles.recorded_reference(folder)}
     manifest = dataclasses.replace(base.manifest, **measured, **changes)
     (folder / bundles.MANIFEST).write_bytes(manifest.encoded())
+    inventories.save(folder, manifest)
     return bundles.load(folder)
 
 

@@ -4,11 +4,13 @@ from toolchain.bundle.archive import is_archive
 from toolchain.bundle.fit import check_board
 from toolchain.bundle.folder import Bundle, check_target, load, recorded_reference, records, replacing
 from toolchain.bundle.manifest import (
+    BILL,
     GRAPH,
     GRAPH_TEXT,
     LIBRARY,
     MANIFEST,
     PARAMS,
+    PROVENANCE,
     RECORDS,
     REFERENCE,
     FileRecord,
@@ -23,12 +25,14 @@ from toolchain.bundle.reference import Reference
 
 __all__ = [
     "ARTIFACT",
+    "BILL",
     "GRAPH",
     "GRAPH_TEXT",
     "LAYERS",
     "LIBRARY",
     "MANIFEST",
     "PARAMS",
+    "PROVENANCE",
     "RECORDS",
     "REFERENCE",
     "Bundle",

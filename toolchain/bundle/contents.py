@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from toolchain import files
+from toolchain.bundle import inventories
 from toolchain.bundle.folder import Bundle, recorded
 from toolchain.bundle.manifest import MANIFEST, REFERENCE, FileRecord, Manifest, read_manifest
 from toolchain.bundle.oci import (
@@ -153,10 +154,15 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
         VerificationError: Something has another digest or form than it must have.
     """
     wanted = {name: _layer(manifest.files[name], media) for name, media in LAYERS.items()}
-    for artifact, described in chosen(companions).items():
-        name, _media = COMPANIONS[artifact]
-        wanted[name] = companion_layer(source, described, manifest)
-        _check_named(name, wanted[name], manifest, source.name)
+    for described in companions:
+        name, _media = COMPANIONS.get(described.artifact, ("", ""))
+        if not name or name in wanted:
+            continue
+        layer = companion_layer(source, described, manifest)
+        if _is_of_somebody_else(name, layer):
+            continue
+        _check_named(name, layer, manifest, source.name)
+        wanted[name] = layer
     _check_room(sum(layer.size for layer in wanted.values()), folder, source.name)
     (folder / MANIFEST).write_bytes(manifest.encoded())
     for name, layer in wanted.items():
@@ -176,9 +182,19 @@ def _check_room(size: int, folder: Path, where: str) -> None:
         )
 
 
+def _is_of_somebody_else(name: str, layer: Descriptor) -> bool:
+    """Whether a scanner, say, has attached a bill of its own: their types are not ours alone, as the others' are."""
+    return name in inventories.NAMES and layer.annotations.get(TITLE) != name
+
+
 def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:
-    """See that a companion is the one that the bundle's manifest names, before any of it is fetched."""
-    if name == REFERENCE:
+    """See that a companion is the one that the bundle's manifest names, before any of it is fetched.
+
+    Those that say how the bundle was made name the bundle, not it them.
+    """
+    if name in inventories.NAMES:
+        named = layer.size <= inventories.AT_MOST
+    elif name == REFERENCE:
         named = manifest.reference is not None and layer.record == manifest.reference
     else:
         named = manifest.records is not None and layer.sha256 == manifest.records.sha256
@@ -188,15 +204,6 @@ def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -
             details=f"sha256 {layer.sha256}, {layer.size} bytes",
             hint="fetch it again, or build it again",
         )
-
-
-def chosen(companions: Iterable[Descriptor]) -> dict[str, Descriptor]:
-    """Return those manifests that there is a use for, by artifact type: the first of each kind."""
-    found: dict[str, Descriptor] = {}
-    for one in companions:
-        if one.artifact in COMPANIONS:
-            found.setdefault(one.artifact, one)
-    return found
 
 
 def companion_layer(source: Source, described: Descriptor, manifest: Manifest) -> Descriptor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, outputs
+from toolchain.bundle import inventories
 from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, older_schema, read_manifest
 from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
 from toolchain.bundle.reference import Reference
@@ -80,6 +81,7 @@ def load(folder: Path, named: str = "") -> Bundle:
     _check_files(folder, manifest, named or str(folder))
     _check_records(folder, manifest, named or str(folder))
     _check_reference(folder, manifest, named or str(folder))
+    inventories.check(folder, manifest, named or str(folder))
     return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
 
 

@@ -22,6 +22,8 @@ GRAPH_TEXT = "graph.txt"
 PARAMS = "params.safetensors"
 REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime gives for them
 RECORDS = "records.jsonl"  # the tuning records that were applied
+BILL = "bill.cdx.json"  # what is in the bundle and what it was made with, as CycloneDX
+PROVENANCE = "provenance.intoto.json"  # how it was made, as an in-toto statement
 
 FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
 """What travels to a device, and no manifest may list anything else: least of all itself."""

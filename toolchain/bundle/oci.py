@@ -10,35 +10,39 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import files
 from toolchain.bundle.manifest import (
+    BILL,
     GRAPH,
     GRAPH_TEXT,
     LIBRARY,
     MANIFEST,
     PARAMS,
+    PROVENANCE,
     RECORDS,
     REFERENCE,
     FileRecord,
     Manifest,
 )
 from toolchain.errors import VerificationError
+from toolchain.inventory import BILL_TYPE, STATEMENT_TYPE
 
-_VENDOR = "application/vnd.edge-toolchain"
-ARTIFACT = f"{_VENDOR}.bundle.v1"
+VENDOR = "application/vnd.edge-toolchain"
+"""What the types begin with that nobody else has."""
+ARTIFACT = f"{VENDOR}.bundle.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 TITLE = "org.opencontainers.image.title"
 
 # What travels to a device, in the order of the package's layers, with each file's media type. Before them goes the
 # bundle's manifest. It is a layer and not the config, since whoever pulls an artifact gets the files of its layers.
 LAYERS = {
-    LIBRARY: f"{_VENDOR}.library.v1+elf",
-    GRAPH: f"{_VENDOR}.graph.v1+json",
+    LIBRARY: f"{VENDOR}.library.v1+elf",
+    GRAPH: f"{VENDOR}.graph.v1+json",
     GRAPH_TEXT: "text/plain",
-    PARAMS: f"{_VENDOR}.params.v1+safetensors",
+    PARAMS: f"{VENDOR}.params.v1+safetensors",
 }
-_MANIFEST_LAYER = f"{_VENDOR}.manifest.v1+json"
+_MANIFEST_LAYER = f"{VENDOR}.manifest.v1+json"
 
-_REFERENCE_ARTIFACT = f"{_VENDOR}.reference.v1"
-_RECORDS_ARTIFACT = f"{_VENDOR}.records.v1"
+_REFERENCE_ARTIFACT = f"{VENDOR}.reference.v1"
+_RECORDS_ARTIFACT = f"{VENDOR}.records.v1"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"
 """The config of an artifact, which has none."""
@@ -47,7 +51,10 @@ REF_NAME = "org.opencontainers.image.ref.name"
 # What travels in a package beside the bundle: the name of each artifact's only file, and its media type.
 COMPANIONS = {
     _REFERENCE_ARTIFACT: (REFERENCE, "application/vnd.safetensors"),
-    _RECORDS_ARTIFACT: (RECORDS, f"{_VENDOR}.records.v1+jsonl"),
+    _RECORDS_ARTIFACT: (RECORDS, f"{VENDOR}.records.v1+jsonl"),
+    # Under their own types, by which scanners ask a registry for them.
+    BILL_TYPE: (BILL, BILL_TYPE),
+    STATEMENT_TYPE: (PROVENANCE, STATEMENT_TYPE),
 }
 
 _Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]

@@ -26,6 +26,9 @@ COMMANDS = {
     },
     "export": {"export": "Write PACKAGE (or a bundle's folder) as an update that a device applies without a network."},
     "farm": {"farm": "Serve the lab's devices for tuning over RPC; make virtual boards to test on."},
+    "inventory": {
+        "inventory": "Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."
+    },
     "models": {"model": "List the predefined networks; look into a model."},
     "quantize": {
         "quantize": "Quantize the convolutions of MODEL (a zoo name or an .onnx file) to int8, with powers of two as "

@@ -13,7 +13,7 @@ import toolchain
 from toolchain import bundle, files, tensors, versions
 from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT
-from toolchain.bundle import Bundle, Reference
+from toolchain.bundle import Bundle, Reference, inventories
 from toolchain.bundle.manifest import Manifest, Modelled, Tuned
 from toolchain.compile import executable
 from toolchain.compile import known as records
@@ -92,7 +92,9 @@ def build(
         _write(work, staging)
         if reference is not None:
             reference.save(staging)
-        files.write_atomic(staging / bundle.MANIFEST, _manifest(work, staging).encoded())
+        manifest = _manifest(work, staging)
+        files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
+        inventories.save(staging, manifest)
     return bundle.load(folder)
 
 

@@ -207,13 +207,14 @@ class Repository:
         return response.headers
 
     def refer(self, subject: str, described: Mapping[str, Any]) -> None:
-        """Add a manifest to the tag of what it accompanies, in place of an earlier one of its kind."""
-        known = self._tagged(subject)
+        """Add a manifest to the tag of what it accompanies, in place of an earlier one of its kind, if that is ours."""
+        known, kind = self._tagged(subject), str(described["artifactType"])
         oci.parsed(Index, known, self.name)
         others = [
             one
             for one in json.loads(known)["manifests"]
-            if one.get("artifactType") != described["artifactType"] and one["digest"] != described["digest"]
+            if one["digest"] != described["digest"]
+            and not (kind.startswith(oci.VENDOR) and one.get("artifactType") == kind)
         ]
         self.put(_tag_of(subject), oci.encoded_index([*others, dict(described)]), INDEX_TYPE)
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests.support.registries import Answer
-from toolchain import files
+from toolchain import files, inventory
 from toolchain.bundle import oci
 from toolchain.errors import InputError, RegistryError, VerificationError
 from toolchain.registry import Access, parse
@@ -220,11 +220,14 @@ def test_a_manifest_that_is_kept_otherwise_is_refused(repository, shelf):
 def test_a_tag_that_stands_in_for_a_list_keeps_what_others_put_there(repository, shelf):
     tag = DIGEST.replace(":", "-")
     stranger = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
-    older = {"mediaType": "x", "digest": f"sha256:{'2' * 64}", "size": 1, "artifactType": "ours"}
-    shelf.manifests[tag] = oci.encoded_index([stranger, older])
+    older = {"mediaType": "x", "digest": f"sha256:{'2' * 64}", "size": 1, "artifactType": f"{oci.VENDOR}.x"}
+    scanned = {"mediaType": "x", "digest": f"sha256:{'4' * 64}", "size": 1, "artifactType": inventory.BILL_TYPE}
+    shelf.manifests[tag] = oci.encoded_index([stranger, older, scanned])
     newer = older | {"digest": f"sha256:{'3' * 64}"}
-    repository.refer(DIGEST, newer)
-    assert json.loads(shelf.manifests[tag])["manifests"] == [stranger, newer]
+    ours = scanned | {"digest": f"sha256:{'5' * 64}"}
+    for one in (newer, ours, ours):
+        repository.refer(DIGEST, one)
+    assert json.loads(shelf.manifests[tag])["manifests"] == [stranger, scanned, newer, ours]
 
 
 def test_an_upload_that_is_tried_again_counts_once(repository, shelf, tmp_path, counted):

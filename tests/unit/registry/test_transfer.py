@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests.support.registries import Answer
-from toolchain import bundle, files
+from toolchain import bundle, files, inventory
 from toolchain.bundle import oci
 from toolchain.errors import InputError, RegistryError, VerificationError
 from toolchain.progress import Step
@@ -30,7 +30,7 @@ def files_of(folder):
 
 def test_a_bundle_comes_back_with_what_accompanies_it(tiny, server, pushed, shelf, tmp_path):
     assert pushed.address.digest == f"sha256:{tiny.digest}"
-    assert (pushed.blobs_sent, pushed.blobs_skipped, pushed.companions, pushed.tag) == (7, 0, 1, "1")
+    assert (pushed.blobs_sent, pushed.blobs_skipped, pushed.companions, pushed.tag) == (9, 0, 3, "1")
     assert not [name for name in shelf.manifests if name.startswith("sha256-")]  # no tag where there is a list
     found = pulled(server, tmp_path / "out")
     assert found.digest == tiny.digest
@@ -140,6 +140,20 @@ def test_referrers_of_others_are_left_where_they_are(tiny, server, pushed, shelf
     assert pulled(server, tmp_path / "out").reference is not None
 
 
+def test_the_bill_of_a_scanner_does_not_stand_in_for_ours(tiny, server, pushed, shelf, tmp_path):
+    """Its type is the same, it is attached to the same bundle, and it is listed first."""
+    layer = oci.descriptor(inventory.BILL_TYPE, oci.bytes_record(b"{}"))
+    subject = {"mediaType": oci.MANIFEST_TYPE, "digest": pushed.address.digest}
+    subject["size"] = len(shelf.manifests[pushed.address.digest])
+    theirs = oci.encoded(inventory.BILL_TYPE, [layer], subject)
+    described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(theirs))
+    shelf.manifests[described["digest"]] = theirs
+    (listed,) = shelf.referrers.values()
+    listed.insert(0, {**described, "artifactType": inventory.BILL_TYPE})
+    found = pulled(server, tmp_path / "out")
+    assert files_of(found.folder) == files_of(tiny.folder)
+
+
 def test_a_folder_of_somebody_else_is_left_alone(server, pushed, tmp_path):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(InputError, match="something else than a bundle"):
@@ -149,7 +163,8 @@ def test_a_folder_of_somebody_else_is_left_alone(server, pushed, tmp_path):
 
 def test_a_bundle_alone_is_pushed_alone(tiny, server, tmp_path):
     shutil.copytree(tiny.folder, tmp_path / "bare")
-    (tmp_path / "bare" / bundle.REFERENCE).unlink()
+    for name in (bundle.REFERENCE, bundle.BILL, bundle.PROVENANCE):
+        (tmp_path / "bare" / name).unlink()
     done = push(bundle.load(tmp_path / "bare"), parse(f"oci://{server.host}/x:1"), Access(), lambda _line: None)
     assert (done.companions, done.address.digest) == (0, f"sha256:{tiny.digest}")
     assert pulled(server, tmp_path / "out", "x:1").reference is None

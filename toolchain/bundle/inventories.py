@@ -1,0 +1,181 @@
+"""The companions of a bundle that say what is in it and how it was made. They follow from its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from toolchain import files, inventory
+from toolchain.bundle.manifest import BILL, PROVENANCE, Manifest
+from toolchain.bundle.oci import oci_manifest
+from toolchain.errors import InputError, VerificationError
+from toolchain.inventory import Build, Component
+
+if TYPE_CHECKING:
+    from toolchain.bundle.folder import Bundle
+
+NAMES = frozenset({BILL, PROVENANCE})
+"""The names of their files."""
+AT_MOST = 4 << 20
+"""The most bytes that one has."""
+# What a library asks for when it runs; the others took part in making it.
+_RUNS_WITH = frozenset({"apache-tvm", "apache-tvm-ffi"})
+_SHA256 = "sha256:"
+_Form = TypeVar("_Form")
+
+
+def save(folder: Path, manifest: Manifest) -> None:
+    """Write both into the folder of a bundle that is being made by this toolchain."""
+    files.write_atomic(folder / BILL, _bill(manifest))
+    files.write_atomic(folder / PROVENANCE, _provenance(manifest))
+
+
+def check(folder: Path, manifest: Manifest, named: str) -> None:
+    """See that those which are there are about this bundle.
+
+    Raises:
+        VerificationError: One is about another, or is no such document.
+    """
+    if (folder / BILL).exists():
+        told = _read(_Bill, folder / BILL, named).metadata.component.hashes
+        _compare([one.content for one in told], [_digest(manifest)], BILL, named)
+    if (folder / PROVENANCE).exists():
+        subjects = _read(_Statement, folder / PROVENANCE, named).subject
+        found = {one.name: one.digest.get("sha256", "") for one in subjects}
+        _compare(found, _subjects(manifest), PROVENANCE, named)
+
+
+def parts(bundle: Bundle) -> tuple[Component, ...]:
+    """Return what a bundle says is in it, and what it was made with.
+
+    Raises:
+        InputError: It says nothing.
+        VerificationError: What it says has another form.
+    """
+    listed = _read(_Bill, _there(bundle, BILL), str(bundle.folder)).components
+    return tuple(Component(one.type, one.name, one.version, required=one.scope == "required") for one in listed)
+
+
+def document(bundle: Bundle, name: str) -> Any:
+    """Return one of the documents: `BILL` or `PROVENANCE`.
+
+    Raises:
+        InputError: The bundle has none.
+    """
+    return files.read_json(_there(bundle, name), VerificationError)
+
+
+def _there(bundle: Bundle, name: str) -> Path:
+    path = bundle.folder / name
+    if not path.exists():
+        raise InputError(
+            f"the package of {bundle.manifest.name} has no {name}",
+            hint="build it again, or fetch it with `toolchain pull`: other clients fetch the bundle alone",
+        )
+    return path
+
+
+def _compare(found: object, wanted: object, name: str, named: str) -> None:
+    if found != wanted:
+        raise VerificationError(
+            f"{name} in {named} is about another bundle", hint="build the bundle again, or fetch the package again"
+        )
+
+
+def _digest(manifest: Manifest) -> str:
+    return files.sha256_bytes(oci_manifest(manifest))
+
+
+def _subjects(manifest: Manifest) -> dict[str, str]:
+    return {manifest.name: _digest(manifest), **{name: one.sha256 for name, one in manifest.files.items()}}
+
+
+def _bill(manifest: Manifest) -> bytes:
+    notes = {"board": manifest.board, "machine": manifest.machine, "triple": manifest.triple}
+    whole = Component("application", manifest.name, sha256=_digest(manifest), notes=notes)
+    parts = [Component("file", name, sha256=one.sha256) for name, one in manifest.files.items()]
+    return inventory.bill(whole, [*parts, *_materials(manifest)])
+
+
+def _provenance(manifest: Manifest) -> bytes:
+    asked = {"command": manifest.command, "board": manifest.board}
+    told = ("target", "triple", "versions", "compiler")
+    chosen = {name: getattr(manifest, name) for name in told}
+    return inventory.statement(_subjects(manifest), Build("bundle", asked, chosen, _materials(manifest)))
+
+
+def _materials(manifest: Manifest) -> list[Component]:
+    """Return what went into a bundle: the model, the compiler, the records, the lock file and what it pins."""
+    compiler, image = manifest.compiler.get("compiler", ""), manifest.compiler.get("image", "")
+    model = manifest.model
+    found = [
+        Component("machine-learning-model", model.get("origin") or manifest.name, sha256=model.get("sha256", "")),
+        Component("application", "compiler", compiler, required=False),
+        Component("file", "requirements.lock", sha256=inventory.lock_digest(), required=False),
+    ]
+    if image.startswith(_SHA256):
+        found.append(Component("container", "compiler-image", sha256=image.removeprefix(_SHA256), required=False))
+    if manifest.records and manifest.records.sha256:
+        found.append(Component("file", "records.jsonl", sha256=manifest.records.sha256, required=False))
+    return [*found, *inventory.python_packages(_RUNS_WITH)]
+
+
+# --- as much of the documents as is checked
+
+
+@dataclass(frozen=True)
+class _Hash:
+    content: str
+
+
+@dataclass(frozen=True)
+class _Whole:
+    hashes: tuple[_Hash, ...]
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    component: _Whole
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    type: str
+    version: str = ""
+    scope: str = "required"
+
+
+@dataclass(frozen=True)
+class _Bill:
+    metadata: _Metadata
+    components: tuple[_Part, ...]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    name: str
+    digest: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Statement:
+    subject: Annotated[tuple[_Subject, ...], Field(min_length=1)]
+
+
+def _read(kind: type[_Form], path: Path, named: str) -> _Form:
+    if not path.is_file() or path.stat().st_size > AT_MOST:
+        raise VerificationError(f"{path.name} in {named} is no file of at most {AT_MOST >> 20} MiB")
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except ValidationError as fault:
+        error = fault.errors()[0]
+        raise VerificationError(
+            f"{path.name} in {named} has another form",
+            details=f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": "),
+            hint="build the bundle again, or fetch the package again",
+        ) from fault

@@ -1,0 +1,38 @@
+"""What a package says is in it, and how it was made."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.console import Result
+from toolchain.tables import Table
+
+_HEAD = ("name", "version", "kind", "part")
+
+
+@click.command("inventory")
+@click.argument("package", type=options.PATH)
+@click.option(
+    "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
+)
+@options.json_flag
+def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
+    """Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."""
+    from toolchain import bundle, files
+    from toolchain.bundle import inventories
+
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        made = bundle.opened(package, Path(folder) / "bundle")
+        document = inventories.document(made, bundle.PROVENANCE if provenance else bundle.BILL)
+        if provenance:
+            return Result(files.canonical_json(document).decode(), document, as_json)
+        rows = [(one.name, one.version, one.kind, _part(required=one.required)) for one in inventories.parts(made)]
+    return Result(Table(rows, _HEAD, spare=(2,)), document, as_json)
+
+
+def _part(*, required: bool) -> str:
+    return "in it, or needed to run it" if required else "made with it"
