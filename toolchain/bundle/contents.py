@@ -12,7 +12,16 @@ from typing import Any, Protocol
 from toolchain import files
 from toolchain.bundle import inventories
 from toolchain.bundle.folder import Bundle, recorded
-from toolchain.bundle.manifest import MANIFEST, REFERENCE, FileRecord, Manifest, read_manifest
+from toolchain.bundle.manifest import (
+    LARGEST_STATEMENT,
+    MANIFEST,
+    REFERENCE,
+    SIGNATURES,
+    STATEMENT,
+    FileRecord,
+    Manifest,
+    read_manifest,
+)
 from toolchain.bundle.oci import (
     ARTIFACT,
     COMPANIONS,
@@ -190,10 +199,12 @@ def _is_of_somebody_else(name: str, layer: Descriptor) -> bool:
 def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:
     """See that a companion is the one that the bundle's manifest names, before any of it is fetched.
 
-    Those that say how the bundle was made name the bundle, not it them.
+    Those that say how the bundle was made, or are signed, name the bundle, not it them.
     """
     if name in inventories.NAMES:
         named = layer.size <= inventories.AT_MOST
+    elif name in {STATEMENT, SIGNATURES}:
+        named = layer.size <= LARGEST_STATEMENT
     elif name == REFERENCE:
         named = manifest.reference is not None and layer.record == manifest.reference
     else:

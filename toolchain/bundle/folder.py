@@ -8,7 +8,17 @@ from pathlib import Path
 
 from toolchain import files, outputs
 from toolchain.bundle import inventories
-from toolchain.bundle.manifest import MANIFEST, RECORDS, REFERENCE, FileRecord, Manifest, older_schema, read_manifest
+from toolchain.bundle.manifest import (
+    MANIFEST,
+    RECORDS,
+    REFERENCE,
+    SIGNATURES,
+    STATEMENT,
+    FileRecord,
+    Manifest,
+    older_schema,
+    read_manifest,
+)
 from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
 from toolchain.bundle.reference import Reference
 from toolchain.errors import InputError, VerificationError
@@ -40,6 +50,16 @@ class Bundle:
     def records(self) -> Path | None:
         """File with the tuning records that were applied, if there is one."""
         return _existing(self.folder / RECORDS)
+
+    @property
+    def statement(self) -> Path | None:
+        """File with what was signed of the bundle, if anything was."""
+        return _existing(self.folder / STATEMENT)
+
+    @property
+    def signatures(self) -> Path | None:
+        """File with the signatures under it."""
+        return _existing(self.folder / SIGNATURES)
 
 
 def _existing(path: Path) -> Path | None:

@@ -24,6 +24,10 @@ REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime 
 RECORDS = "records.jsonl"  # the tuning records that were applied
 BILL = "bill.cdx.json"  # what is in the bundle and what it was made with, as CycloneDX
 PROVENANCE = "provenance.intoto.json"  # how it was made, as an in-toto statement
+STATEMENT = "release.json"  # what is signed of the bundle: see the room `signing`
+SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
+LARGEST_STATEMENT = 1 << 20
+"""Bytes that a statement, or signatures, may have: as on a device."""
 
 FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
 """What travels to a device, and no manifest may list anything else: least of all itself."""

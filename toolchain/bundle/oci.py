@@ -19,6 +19,8 @@ from toolchain.bundle.manifest import (
     PROVENANCE,
     RECORDS,
     REFERENCE,
+    SIGNATURES,
+    STATEMENT,
     FileRecord,
     Manifest,
 )
@@ -43,6 +45,8 @@ _MANIFEST_LAYER = f"{VENDOR}.manifest.v1+json"
 
 _REFERENCE_ARTIFACT = f"{VENDOR}.reference.v1"
 _RECORDS_ARTIFACT = f"{VENDOR}.records.v1"
+_STATEMENT_ARTIFACT = f"{VENDOR}.statement.v1"
+_SIGNATURES_ARTIFACT = f"{VENDOR}.signatures.v1"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"
 """The config of an artifact, which has none."""
@@ -55,6 +59,8 @@ COMPANIONS = {
     # Under their own types, by which scanners ask a registry for them.
     BILL_TYPE: (BILL, BILL_TYPE),
     STATEMENT_TYPE: (PROVENANCE, STATEMENT_TYPE),
+    _STATEMENT_ARTIFACT: (STATEMENT, f"{VENDOR}.statement.v1+json"),
+    _SIGNATURES_ARTIFACT: (SIGNATURES, f"{VENDOR}.signatures.v1+sshsig"),
 }
 
 _Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]

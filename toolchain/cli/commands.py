@@ -41,6 +41,11 @@ COMMANDS = {
     },
     "run": {"run": "Run the release of a device on your own inputs, and write its outputs to a file."},
     "sdk": {"sdk": "Write what an application needs to run releases: a C library for the board, examples, Python."},
+    "signing": {
+        "floor": "Have a device take no release of its current one's model below SEQUENCE any more.",
+        "sign": "Sign PACKAGE (or a bundle's folder) as a release: it stays what it is, and is signed beside that.",
+        "verify": "See that PACKAGE (or a bundle's folder) is whole, and that those who are trusted have signed it.",
+    },
     "survey": {
         "survey": "Try everything on one device with a few NETWORKS, and write a report to send: it names no host and "
         "no person."

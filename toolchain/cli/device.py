@@ -28,6 +28,7 @@ from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.device import trust
     from toolchain.device.application import State, Trial
     from toolchain.pipeline import Pipeline
 
@@ -256,24 +257,37 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
 @click.pass_obj
 def status(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Show what a device is and which release it runs."""
-    from toolchain.device import application
+    from toolchain.device import application, trust
 
     with open_device(device.board(), device, console.say) as lab:
         facts, current = lab.store.facts(), lab.store.current()
         trial = application.trial(lab.store)
         run = application.state(lab.store, lab.device.run) if lab.device.run else None
         unchecked = lab.store.is_unchecked(current.digest) if current else None
+        signature = trust.state(lab.store) if current else None
     rows = [
         ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: it was deployed without its reference")] if unchecked else []),
+        *([("signed", _signature_text(signature))] if signature else []),
         *([("application", _state_text(run))] if run else []),
         *([("trial", _trial_text(trial))] if trial else []),
     ]
     document = {"host": lab.shell.name, "facts": facts, "current": current, "unchecked": unchecked}
-    document |= {"application": run, "trial": trial}
+    document |= {"signature": signature, "application": run, "trial": trial}
     return Result(Table(rows), document, as_json)
+
+
+def _signature_text(found: trust.State) -> str:
+    """Say who signed the release, and what the device makes of that."""
+    if found.refused:
+        return f"NOT TAKEN any more: {found.refused}"
+    if found.verified is None:
+        return "signed, and nobody checks it: this device trusts nobody" if found.signed else "unsigned"
+    by = found.verified
+    floor = f", and none below {by.floor} is taken" if by.floor else ""
+    return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
 
 
 def _state_text(run: State) -> str:
@@ -328,11 +342,12 @@ def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the release before the current one current again."""
-    from toolchain.device import application
+    from toolchain.device import application, trust
     from toolchain.device.lock import Owner
 
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
         lab.store.sweep()
+        trust.verify_previous(lab.store)
         run = lab.device.run
         if run:
             found, started = application.roll_back(lab.store, run, console.say)

@@ -15,14 +15,15 @@ from toolchain import tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import application as applications
-from toolchain.device import fidelity, runner
+from toolchain.device import fidelity, runner, trust
 from toolchain.device.application import Started
 from toolchain.device.fidelity import Fidelity
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Run
 from toolchain.device.sampling import Place
-from toolchain.device.shipment import Shipment, Tell, Transfer, install, send
+from toolchain.device.shipment import Sent, Shipment, Tell, Transfer, install, send
 from toolchain.device.store import DeviceFacts, Store
+from toolchain.device.trust import Verified
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.models import inputs
 from toolchain.native import elf
@@ -49,6 +50,7 @@ class Deployment:
         run: The smoke run.
         application: How the device's application started; None where none is known.
         fidelity: What more samples showed; None where one was enough.
+        verified: What the device found of the release's signatures; None where it asks for none.
     """
 
     digest: str
@@ -60,6 +62,7 @@ class Deployment:
     run: Run
     application: Started | None = None
     fidelity: Fidelity | None = None
+    verified: Verified | None = None
 
 
 @dataclass
@@ -260,12 +263,11 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     samples = samples_of(bundle, unchecked=unchecked)
     stages, drawn = stages or Stages(), fidelity.carried(bundle, count)
     with stages.timed("deploy"):
-        facts = _fitting(bundle.manifest, program, store, application)
+        facts = _fitting(bundle, program, store, application)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
-            shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_release(bundle, Path(work))
-            shipment = shipment.with_library(library)
-            sent, places = send(shipment, store, facts, tell), install(shipment, store)
+            shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_library(library)
+            sent, places, verified = _bring(shipment.with_release(bundle, Path(work)), store, facts, tell)
         with stages.timed("smoke"):
             place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
             run, difference = _smoke(place, places, samples, tolerance)
@@ -275,9 +277,18 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
             store.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activated(store, bundle.digest, application, library, tell)
         with stages.timed("deploy"):
+            verified = trust.note_minimum(store, verified, places["runners"])
             store.prune(keep)
     sums = Transfer.of(sent, shell)
-    return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found)
+    return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found, verified)
+
+
+def _bring(
+    shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
+) -> tuple[Sent, dict[str, str], Verified | None]:
+    sent, places = send(shipment, store, facts, tell), install(shipment, store)
+    digest, _files = shipment.folders["releases"]
+    return sent, places, trust.verify(store, f"releases/{digest}", places["runners"])
 
 
 def _smoke(
@@ -295,9 +306,10 @@ def _smoke(
     return run, check_outputs(run, samples, place.manifest, tolerance)
 
 
-def _fitting(manifest: Manifest, program: Program, store: Store, application: Application | None) -> DeviceFacts:
+def _fitting(bundle: Bundle, program: Program, store: Store, application: Application | None) -> DeviceFacts:
     facts = store.facts()
-    check_fits(manifest, program, facts)
+    check_fits(bundle.manifest, program, facts)
+    trust.check_signed(store, bundle)
     if application:
         applications.check_tools(store)
     return facts

@@ -14,12 +14,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import tensors
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
 from toolchain.shell import Shell
 from toolchain.tensors import TensorSpec
 
 INPUTS = "inputs.safetensors"
+UNTRUSTED = 7
+"""How the runner ends where a device does not take a release: kExitUntrusted of runtime/model/fault.h."""
 _SPARE = 1 << 20  # bytes beside the elements of outputs, and beside the times of a report
 _PER_RUN = 24
 _SHOWN = 200
@@ -95,7 +97,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
 
     Raises:
         DeviceError: The runner failed; its own words are in the details. Or the device's answer is none.
-        VerificationError: The outputs are no tensors.
+        VerificationError: The outputs are no tensors, or the device takes signed releases only, and not this one.
     """
     scratch = f"{root}/run/{secrets.token_hex(8)}"
     argv = [*command(places, release, scratch, plan), *(["--threads", str(threads)] if threads else [])]
@@ -131,6 +133,12 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
     script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
     said = _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
     result = shell.run(script, timeout=limit, check=False, most=said)
+    if result.returncode == UNTRUSTED:
+        raise VerificationError(
+            f"{shell.name} does not take this release",
+            details=result.stderr.strip(),
+            hint="`toolchain sign` signs a package; docs/security.md tells which keys a device takes",
+        )
     if result.returncode != 0:
         raise DeviceError(
             f"the model does not run on {shell.name}",

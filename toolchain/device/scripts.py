@@ -30,7 +30,7 @@ mkdir -p "$ROOT"
 
 # What a killed deploy may have left: never anything that a link points to.
 SWEEP = """
-mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs unchecked generations run
+mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs unchecked generations floors run
 rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
 rm -f .lib-* lib_*
 current=$(readlink current || true)

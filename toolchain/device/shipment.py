@@ -58,7 +58,8 @@ class Shipment:
         blobs: Path on this machine of every blob, by digest.
         folders: For `releases`, `runners`, `libraries` and `inputs` the folder's digest and its files' digests by name.
         programs: Digests of the blobs that are executable.
-        documents: Digests of the blobs that only describe others: a release's two manifests.
+        documents: Digests of the blobs that only describe others: a release's two manifests, and its
+            statement and signatures.
     """
 
     blobs: Mapping[str, Path]
@@ -91,6 +92,7 @@ class Shipment:
         release = {name: record.sha256 for name, record in bundle.manifest.files.items()}
         blobs = {digest: bundle.folder / name for name, digest in release.items()}
         documents = {bundles.MANIFEST: bundle.manifest.encoded(), "oci.json": bundles.oci_manifest(bundle.manifest)}
+        documents |= {path.name: path.read_bytes() for path in (bundle.statement, bundle.signatures) if path}
         for name, content in documents.items():
             (work / name).write_bytes(content)
             release[name] = files.sha256_bytes(content)

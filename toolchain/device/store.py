@@ -15,6 +15,7 @@ ROOT/inputs/<digest>/         what releases were run with
 ROOT/run/<token>/             outputs and times of a run, for as long as it takes
 ROOT/generations/<n>          -> ../releases/<digest>, one for each activation
 ROOT/current                  -> generations/<n>, replaced by one rename
+ROOT/floors/<model>           the least sequence of a model that the device takes; see `trust`
 ROOT/trial                    a release that is current, and whose application was not seen to be well yet
 ROOT/trial.log                what the last trial said
 ROOT/recover                  takes such a release back, for the application's unit to run before each start

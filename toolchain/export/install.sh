@@ -293,6 +293,8 @@ try_it() {
 refused() {
   [ $code != 6 ] || fail 5 "this device computes something else than the reference for $model" "$1" \
     "the device keeps the release that it had; --tolerance sets another limit"
+  [ $code != 7 ] || fail 5 "this device does not take this release" "$1" \
+    "it keeps the release that it had; \`toolchain sign\` signs a package, and this update is made of one"
   fail 4 "the model does not run on this device" "${1:-the runner ended with code $code}" \
     "the device keeps the release that it had"
 }
@@ -320,6 +322,7 @@ apply() {
   tell "running it once, and comparing its outputs"
   try_it
   switch activate
+  change note_minimum
   change prune
 }
 
@@ -376,6 +379,10 @@ undo() {
     return
   fi
   change sweep
+  change verify_previous
+  case $output in
+    *untrusted*) fail 5 "this device does not take the release before this one" "$output" "apply another update" ;;
+  esac
   switch roll_back
   [ "$result" != none ] || fail 4 "there is no release before this one" "" "apply another update"
   succeed back "this device runs $(current | cut -c 1-16) again"

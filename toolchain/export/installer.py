@@ -10,9 +10,10 @@ from pathlib import Path
 from string import Template
 
 from toolchain.device import application as applications
-from toolchain.device import lock, runner, scripts
+from toolchain.device import lock, runner, scripts, trust
 from toolchain.device.shipment import SPARE_KIB
 from toolchain.export.update import Update
+from toolchain.native.programs import RUNNER
 
 BLOCK = 512
 """Contents begin at a multiple of so many bytes of a file, as in any tar archive."""
@@ -166,9 +167,20 @@ def _steps(update: Update) -> str:
         "roll_back": _rolled_back(update),
         "run": f'${{limit-}} {_runner(update)} "$@"',
         "peek": lock.PEEK,
+        **_trusting(update),
     }
     functions = "\n".join(f"{name}() {{\n{step.strip()}\n}}\n" for name, step in steps.items())
     return f"{lock.SAID}{lock.TAKE}\n{functions}"
+
+
+def _trusting(update: Update) -> dict[str, str]:
+    """Return what a device does that takes signed releases only; the trial run has checked this one by then."""
+    asks = f"[ -e {trust.FOLDER}/trusted ] || return 0"
+    verify = f"runners/{update.shipment.folders['runners'][0]}/{RUNNER} --verify"
+    return {
+        "note_minimum": f"{asks}\n{verify} current/ --floor 0",
+        "verify_previous": f"{asks}\n{scripts.PREVIOUS.format()}{verify} generations/$target || echo untrusted",
+    }
 
 
 def _activated(update: Update) -> str:

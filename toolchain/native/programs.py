@@ -10,6 +10,7 @@ import fcntl
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -35,7 +36,7 @@ LIBRARY = "edge_model"
 PROGRAMS = (RUNNER, BOARD_SERVER)
 _RECORD = "program.json"
 _SOURCES = resources.RUNTIME
-_SUFFIXES = {".cc", ".h", ".txt", ".map"}
+_SUFFIXES = {".cc", ".h", ".txt", ".map", ".zig"}
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 # The child has an ear for Ctrl-C even where who started us had none.
 _BUILD = """
@@ -222,7 +223,7 @@ def _ndk(triple: str) -> Compiler:
     target = process.run([driver, "-dumpmachine"], timeout=60.0).stdout.strip()
     if target.partition("-")[0] != triple.partition("-")[0]:
         raise BuildError(f"{driver} compiles for {target}, not for {triple}", hint=f"set {NDK_VARIABLE} to {wanted}")
-    packages = tuple(importlib.metadata.version(name) for name in _PACKAGES if name != "ziglang")
+    packages = tuple(importlib.metadata.version(name) for name in _PACKAGES)
     return Compiler((driver,), (), ("-static-libstdc++", *ANDROID_PAGES), (*packages, version, target))
 
 
@@ -295,4 +296,7 @@ def _definitions(triple: str) -> dict[str, str]:
         "TVM_FFI_ROOT": str(resources.package_folder("tvm_ffi")),
         "TVM_FFI_VERSION": made_of["tvm_ffi"],
         "FOR_ANDROID": "ON" if is_android(triple) else "OFF",
+        "ZIG": str(resources.package_folder("ziglang") / "zig"),
+        "ZIG_TARGET": re.sub(r"[0-9]+$", "", triple),  # Android's triples end with an interface's number
+        "ZIG_CPU": _TARGETS.get(triple, "baseline") + ("+thumb_mode" if triple.startswith("arm-") else ""),
     }

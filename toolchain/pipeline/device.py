@@ -175,6 +175,7 @@ class DeviceStages:
             application=done.application,
             fidelity=done.fidelity,
             unchecked=done.difference is None,
+            verified=done.verified,
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:

@@ -14,6 +14,7 @@ from toolchain.device.bench import Latency, Measurement
 from toolchain.device.fidelity import Fidelity
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
+from toolchain.device.trust import Verified
 from toolchain.failure import encoded
 from toolchain.models.inputs import Guess
 from toolchain.progress import size_text
@@ -45,6 +46,7 @@ class Report:
         application: How the device's application started on the release; None where none is known.
         fidelity: What a comparison of many inputs found; None where there was one.
         unchecked: Whether the release was deployed without a reference, so that nobody knows whether it is right.
+        verified: What the device found of the release's signatures; None where it asks for none.
     """
 
     board: str
@@ -64,6 +66,7 @@ class Report:
     application: Started | None = None
     fidelity: Fidelity | None = None
     unchecked: bool = False
+    verified: Verified | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -88,6 +91,7 @@ class Report:
             "warnings": [*self.warnings, *measured.warnings],
             "transfer": asdict(self.transfer),
             "application": asdict(self.application) if self.application else None,
+            "verified": asdict(self.verified) if self.verified else None,
             "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
             "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
         }
@@ -147,6 +151,7 @@ def shown(report: Report) -> list[str | Table]:
         ("runs", f"{_runs_text(report)}{mark}"),
         ("modelled", _modelled_text(report.modelled)),
         ("transfer", _transfer_text(report.transfer)),
+        ("signed", _signed_text(report.verified)),
         ("application", _application_text(report.application)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
@@ -213,6 +218,10 @@ def _runs_text(report: Report) -> str:
 def _transfer_text(transfer: Transfer) -> str:
     sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
     return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
+
+
+def _signed_text(found: Verified | None) -> str:
+    return f"by {', '.join(found.signers)}, sequence {found.sequence}" if found else ""
 
 
 def _application_text(started: Started | None) -> str:

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "../model/model.h"
 #include "../model/stage.h"
 #include "../threads/pool.h"
+#include "../trust/approval.h"
 
 namespace edge {
 namespace {
@@ -142,9 +144,18 @@ void ShowOurFunctions() {
   }
 }
 
-Manifest Read(const std::string& folder) {
+// Who stands for a release, where the device asks for that.
+std::optional<Approval> Approved(const std::string& folder, const edge_options& options) {
+  EnterStage(kExitUntrusted, "checking the signatures", folder);
+  const auto trust = ReadTrust(options.trust != nullptr ? options.trust : kTrustFolder);
+  if (!trust) return {};
+  return Approve(folder, *trust);
+}
+
+Manifest Read(const std::string& folder, const std::optional<Approval>& approval) {
   EnterStage(kExitInput, "reading the manifest", folder + "/manifest.json");
-  Manifest manifest = ReadManifest(folder);
+  Manifest manifest = ReadManifest(folder, approval ? approval->digests : Digests());
+  if (approval) CheckAgrees(approval->statement, manifest);
   CheckVersions(manifest);
   CheckCpuFeatures(manifest.cpu_features, manifest.path);
   return manifest;
@@ -189,7 +200,8 @@ class OpenModel {
       : path_(release ? release : ""),
         folder_(Existing(release)),
         digest_(DigestOf(folder_)),
-        manifest_(Read(folder_)),
+        approval_(Approved(folder_, options)),
+        manifest_(Read(folder_, approval_)),
         inputs_(Zeros(manifest_.inputs)),
         pool_(PoolFrom(options)),
         model_(Loaded(manifest_)) {
@@ -203,7 +215,8 @@ class OpenModel {
   }
 
   edge_release Release() const {
-    return {sizeof(edge_release), manifest_.name.c_str(), digest_.c_str(), folder_.c_str()};
+    return {sizeof(edge_release), manifest_.name.c_str(), digest_.c_str(), folder_.c_str(),
+            approval_ ? approval_->statement.sequence : 0};
   }
 
   const Manifest& manifest() const { return manifest_; }
@@ -250,6 +263,7 @@ class OpenModel {
   const std::string path_;
   const std::string folder_;
   const std::string digest_;
+  const std::optional<Approval> approval_;
   const Manifest manifest_;
   std::vector<Tensor> inputs_;
   ThreadPool pool_;

@@ -35,7 +35,8 @@ enum {
   EDGE_USAGE = 2,   /* the call is wrong: an argument, or more threads than there are CPUs */
   EDGE_RELEASE = 3, /* the release is damaged, incomplete or none */
   EDGE_UNFIT = 4,   /* the release does not fit this device or this library */
-  EDGE_FAILED = 5   /* the model failed while it ran */
+  EDGE_FAILED = 5,  /* the model failed while it ran */
+  EDGE_UNTRUSTED = 7 /* the device takes signed releases only, and this is none that it takes */
 };
 
 /* A release that is open. */
@@ -51,9 +52,11 @@ typedef struct edge_options {
   int32_t pin;     /* 1: each thread but the calling one stays on a CPU of its own, the fastest first */
   int32_t spin_us; /* how long an idle thread looks for work before it sleeps, in microseconds;
                       0: 1000; EDGE_NO_SPIN: not at all */
+  const char* trust; /* the folder that says whose signed releases are opened, and no others;
+                        NULL: /etc/edge-toolchain. Without a file `trusted` there, any release */
 } edge_options;
 
-#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0}
+#define EDGE_OPTIONS {sizeof(edge_options), 0, 0, 0, NULL}
 
 /* An input or an output. Its memory is the model's, contiguous and row by row. */
 typedef struct edge_tensor {
@@ -76,9 +79,10 @@ typedef struct edge_release {
   const char* name;   /* the model's */
   const char* digest; /* 64 hexadecimal digits; "" where the folder is not one of a device's store */
   const char* folder; /* where it lies, without links */
+  int64_t sequence;   /* the number that its signers gave it; 0 where nobody was asked for */
 } edge_release;
 
-#define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL}
+#define EDGE_RELEASE_INFO {sizeof(edge_release), NULL, NULL, NULL, 0}
 
 /* The version of the interface that the library has: compare it with EDGE_ABI. */
 EDGE_API int32_t edge_abi(void);

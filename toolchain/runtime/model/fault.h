@@ -15,7 +15,8 @@ enum ExitCode : int {
   kExitInput = 3,     // the release or the inputs
   kExitLoad = 4,      // the library does not fit this device
   kExitRunFailed = 5,  // the model failed while it ran
-  kExitDifferent = 6   // the outputs are not the expected ones
+  kExitDifferent = 6,  // the outputs are not the expected ones
+  kExitUntrusted = 7   // the device does not take the release
 };
 
 class Fault : public std::runtime_error {

@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
+#include "../crypto/crypto.h"
 #include "fault.h"
 
 namespace edge {
@@ -32,6 +34,18 @@ class Descriptor {
 
 [[noreturn]] void FailWithErrno(ExitCode code, const std::string& what, const std::string& path) {
   throw Fault(code, what + ": " + strerror(errno), path);
+}
+
+// Asked of the kernel itself: the C library of some boards is older than this call.
+int AnonymousFile(const std::string& name) {
+  constexpr unsigned kCloexec = 1, kAllowSealing = 2, kExecutable = 16;
+  const std::string last = name.substr(name.rfind('/') + 1);
+  for (const unsigned flags : {kCloexec | kAllowSealing | kExecutable, kCloexec | kAllowSealing}) {
+    const long number = syscall(SYS_memfd_create, last.c_str(), flags);
+    if (number >= 0) return static_cast<int>(number);
+    if (errno != EINVAL) break;  // of a kernel that does not know of executable ones
+  }
+  FailWithErrno(kExitLoad, "cannot make a file in memory for the library", name);
 }
 
 std::string FolderOf(const std::string& path) {
@@ -65,7 +79,8 @@ void SyncFolder(const std::string& folder) {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
+MappedFile::MappedFile(const std::string& path, const std::string& sha256)
+    : path_(path), copied_(!sha256.empty()) {
   // O_NONBLOCK: opening a named pipe must not wait for a writer.
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
@@ -73,20 +88,50 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     FailWithErrno(kExitInput, "cannot open the file", path);
   }
   if (!S_ISREG(status.st_mode)) throw Fault(kExitInput, "not a regular file", path);
-  if (status.st_size == 0)
-    return;  // an empty map is an error to mmap, an empty file is not one here
-  size_ = static_cast<size_t>(status.st_size);
-  data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data_ == MAP_FAILED) FailWithErrno(kExitInput, "cannot map the file", path);
+  if (status.st_size != 0) Map(file.get(), static_cast<size_t>(status.st_size));
+  if (sha256.empty() || HexSha256(bytes()) == sha256) return;
+  Unmap();
+  throw Fault(kExitUntrusted, "the file is not the one that was signed", path);
 }
 
-MappedFile::~MappedFile() {
+// An empty map is an error to mmap, an empty file is not one here.
+void MappedFile::Map(int file, size_t size) {
+  const int access = copied_ ? PROT_READ | PROT_WRITE : PROT_READ;
+  const int kind = copied_ ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_PRIVATE;
+  data_ = mmap(nullptr, size, access, kind, copied_ ? -1 : file, 0);
+  if (data_ == MAP_FAILED) FailWithErrno(kExitInput, "cannot map the file", path_);
+  size_ = size;
+  for (size_t done = 0; copied_ && done < size;) {
+    const ssize_t got = read(file, static_cast<char*>(data_) + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;  // the rest stays zero, and the digest tells
+    done += static_cast<size_t>(got);
+  }
+}
+
+void MappedFile::Unmap() {
   if (size_ != 0) munmap(data_, size_);
 }
 
+MappedFile::~MappedFile() { Unmap(); }
+
 void MappedFile::DropPages() const {
-  if (size_ != 0) madvise(data_, size_, MADV_DONTNEED);
+  if (size_ != 0 && !copied_) madvise(data_, size_, MADV_DONTNEED);
 }
+
+SealedFile::SealedFile(std::string_view bytes, const std::string& name)
+    : number_(AnonymousFile(name)) {
+  try {
+    WriteAll(number_, bytes, path());
+    constexpr int kSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+    if (fcntl(number_, F_ADD_SEALS, kSeals) != 0) FailWithErrno(kExitLoad, "cannot seal", path());
+  } catch (const Fault& fault) {
+    close(number_);
+    throw Fault(kExitLoad, fault.what(), name);
+  }
+}
+
+SealedFile::~SealedFile() { close(number_); }
 
 std::string PathInside(const std::string& folder, const std::string& name,
                        const std::string& source) {

@@ -10,9 +10,12 @@
 namespace edge {
 
 // A whole regular file, mapped read-only for the object's lifetime. Faults are kExitInput.
+//
+// With a digest, 64 hexadecimal digits, the bytes are a copy that has it, whatever somebody writes to
+// the file meanwhile; a fault of kExitUntrusted if they have another one.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);
+  explicit MappedFile(const std::string& path, const std::string& sha256 = "");
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -24,9 +27,29 @@ class MappedFile {
   void DropPages() const;
 
  private:
+  void Map(int file, size_t size);
+  void Unmap();
+
   std::string path_;
   void* data_ = nullptr;
   size_t size_ = 0;
+  bool copied_;  // for a map shows what is written to its file
+};
+
+// A file without a name that holds bytes and that nobody can change: what a library is loaded from
+// that must have the bytes that were checked. Faults are kExitLoad.
+class SealedFile {
+ public:
+  SealedFile(std::string_view bytes, const std::string& name);
+  ~SealedFile();
+  SealedFile(const SealedFile&) = delete;
+  SealedFile& operator=(const SealedFile&) = delete;
+
+  // Names no other file while this one is there.
+  std::string path() const { return "/proc/self/fd/" + std::to_string(number_); }
+
+ private:
+  int number_;
 };
 
 // `folder`/`name`, or a kExitInput fault that blames `source` if `name` may lead out of `folder`.

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "fault.h"
 #include "files.h"
 #include "json.h"
 
@@ -44,14 +45,26 @@ DLDeviceType ReadDevice(const JsonNode& target) {
   kind.Fail("is \"" + kind.Text() + "\", which this runtime does not know");
 }
 
+std::string DigestIn(const Digests& digests, const std::string& path) {
+  if (digests.empty()) return "";
+  const auto found = digests.find(path.substr(path.rfind('/') + 1));
+  if (found != digests.end()) return found->second;
+  throw Fault(kExitUntrusted, "the file is none of those that were signed", path);
+}
+
 }  // namespace
 
-Manifest ReadManifest(const std::string& release) {
-  const MappedFile file(release + "/manifest.json");
+std::string Manifest::DigestOf(const std::string& file) const { return DigestIn(digests, file); }
+
+Manifest ReadManifest(const std::string& release, const Digests& digests) {
+  const std::string path = release + "/manifest.json";
+  const MappedFile file(path, DigestIn(digests, path));
   const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
   Manifest manifest;
   manifest.path = file.path();
   manifest.name = root.Get("name").Text();
+  manifest.board = root.Get("board").Text();
+  manifest.digests = digests;
   const JsonNode versions = root.Get("versions");
   manifest.tvm = versions.Get("tvm").Text();
   manifest.tvm_ffi = versions.Get("tvm_ffi").Text();

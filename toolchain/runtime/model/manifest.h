@@ -5,6 +5,7 @@
 #include <dlpack/dlpack.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct Bound {
   std::string count;  // the output, of one int64, that says how many of its elements along the axis
 };
 
+// SHA-256 of each file of a release that a signer stands for, by name; none where nobody asks.
+using Digests = std::map<std::string, std::string>;
+
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
@@ -28,6 +32,7 @@ struct TensorSpec {
 struct Manifest {
   std::string path;
   std::string name;
+  std::string board;
   std::string tvm;  // versions that the library was compiled with
   std::string tvm_ffi;
   std::string library;  // paths, already inside the release's folder
@@ -38,10 +43,15 @@ struct Manifest {
   std::vector<std::string> params_order;
   std::vector<std::string> cpu_features;
   DLDeviceType device;  // what computes
+  Digests digests;
+
+  // Of the file at a path; empty where nobody asks. A fault of kExitUntrusted if nobody stands for it.
+  std::string DigestOf(const std::string& file) const;
 };
 
-// Reads DIR/manifest.json; keys it does not know are left alone. Faults are kExitInput.
-Manifest ReadManifest(const std::string& release);
+// Reads DIR/manifest.json; keys it does not know are left alone. With digests, it and what it names
+// are held against them when they are read. Faults are kExitInput, and then kExitUntrusted.
+Manifest ReadManifest(const std::string& release, const Digests& digests = {});
 
 }  // namespace edge
 

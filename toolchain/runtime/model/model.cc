@@ -8,6 +8,7 @@
 
 #include "elf_check.h"
 #include "fault.h"
+#include "files.h"
 #include "safetensors.h"
 
 namespace edge {
@@ -44,10 +45,21 @@ Function Find(const Module& module, const std::string& name, const std::string& 
   return found.value();
 }
 
+// The library's own name may be one without a suffix, which TVM would ask for.
 Module LoadLibrary(const std::string& path) {
   CheckLibraryFile(path);
   const Resolved resolved(path);
-  return Module::LoadFromFile(path);
+  const auto load = Function::GetGlobalRequired("ffi.Module.load_from_file.so");
+  return load(path, "so").cast<Module>();
+}
+
+// The library as it was signed, if anybody asks for that: out of the reach of whoever could change
+// its file between the check and the loading.
+std::unique_ptr<SealedFile> Sealed(const Manifest& manifest) {
+  const std::string digest = manifest.DigestOf(manifest.library);
+  if (digest.empty()) return nullptr;
+  return std::make_unique<SealedFile>(MappedFile(manifest.library, digest).bytes(),
+                                      manifest.library);
 }
 
 // A device that is not there is said plainly here, before anything needs it.
@@ -111,7 +123,7 @@ void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string
 }  // namespace
 
 std::vector<Tensor> LoadParams(const Manifest& manifest) {
-  const SafetensorsFile file(manifest.params);
+  const SafetensorsFile file(manifest.params, manifest.DigestOf(manifest.params));
   std::vector<Tensor> tensors;
   for (const std::string& name : manifest.params_order) tensors.push_back(file.Load(name));
   return tensors;
@@ -119,7 +131,8 @@ std::vector<Tensor> LoadParams(const Manifest& manifest) {
 
 Model::Model(const Manifest& manifest)
     : device_(Usable(manifest.device)),
-      library_(LoadLibrary(manifest.library)),
+      sealed_(Sealed(manifest)),
+      library_(LoadLibrary(sealed_ ? sealed_->path() : manifest.library)),
       machine_(StartMachine(library_, device_, manifest.library)),
       entry_(Find(machine_, manifest.entry, manifest.library)) {}
 

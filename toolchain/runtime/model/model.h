@@ -6,8 +6,10 @@
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 
+#include <memory>
 #include <vector>
 
+#include "files.h"
 #include "manifest.h"
 
 namespace edge {
@@ -33,6 +35,7 @@ class Model {
   void SendInputs() const;
 
   DLDevice device_;
+  std::unique_ptr<SealedFile> sealed_;  // for as long as its path is that of a loaded library
   tvm::ffi::Module library_;
   tvm::ffi::Module machine_;
   tvm::ffi::Function entry_;

@@ -34,7 +34,8 @@ json::Object DescribeTensor(const Tensor& tensor, uint64_t begin, uint64_t end) 
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+SafetensorsFile::SafetensorsFile(const std::string& path, const std::string& sha256)
+    : file_(path, sha256) {
   const JsonNode header = JsonNode::ParseObject(ReadHeader(), path);
   for (const std::string& name : header.Keys()) {
     if (name != "__metadata__") AddEntry(name, header.Get(name));

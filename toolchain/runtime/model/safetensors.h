@@ -27,7 +27,8 @@ struct TensorEntry {
 // A file whose header has been checked completely once it is constructed. Faults are kExitInput.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);
+  // With a digest, the file must have it, as of a MappedFile.
+  explicit SafetensorsFile(const std::string& path, const std::string& sha256 = "");
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, TensorEntry>& entries() const { return entries_; }

@@ -20,6 +20,7 @@
 #include "report.h"
 #include "samples.h"
 #include "timing.h"
+#include "verify.h"
 
 namespace runner {
 namespace {
@@ -33,6 +34,7 @@ edge_model* Open(const Options& options) {
   edge_options wanted = EDGE_OPTIONS;
   wanted.threads = EDGE_ALL_CPUS;
   wanted.pin = options.no_pin ? 0 : 1;
+  wanted.trust = options.trust.empty() ? nullptr : options.trust.c_str();
   edge_model* model = nullptr;
   Check(edge_open(options.release.c_str(), &wanted, &model));
   return model;
@@ -87,6 +89,8 @@ void Main(int argc, char** argv) {
     fputs(kUsage, stdout);
   } else if (options.version) {
     puts(VersionLine().c_str());
+  } else if (!options.verify.empty()) {
+    puts(Verify(options).c_str());
   } else {
     RunRelease(options);
   }

@@ -16,18 +16,26 @@ const char kUsage[] =
     "OUT.json\n"
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
     "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
-    "              [--expected OUT.safetensors [--tolerance X]]\n"
+    "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
+    "       runner --verify DIR [--trust DIR] [--floor N]\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
     "With --samples, each input has one more dimension in front, of N samples, and so has each "
     "output.\n"
     "Each thread but the first is tied to a CPU of its own; with --no-pin they share these CPUs.\n"
+    "--trust is the folder that says whose signed releases run here, /etc/edge-toolchain unless it is "
+    "given;\n"
+    "where it has no file `trusted`, any release does. --verify checks signatures and files, runs "
+    "nothing, and\n"
+    "tells what it found as JSON. With --floor, no release of this model with a sequence below N is "
+    "taken any\n"
+    "more, nor one below the minimum that its signers gave; 0 leaves it at that minimum.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
     "4 the library does not fit this device, 5 the model failed while it ran, 6 the outputs are not "
     "the\n"
-    "expected ones.\n";
+    "expected ones, 7 the device does not take the release.\n";
 
 namespace {
 
@@ -49,6 +57,7 @@ struct NumberOption {
 };
 
 constexpr int64_t kMaxRuns = 10'000'000;
+constexpr int64_t kMaxSequence = (int64_t{1} << 53) - 1;
 constexpr int64_t kOneDayMs = 24 * 60 * 60 * 1000;
 
 constexpr FlagOption kFlags[] = {{"--help", &Options::help},
@@ -59,14 +68,17 @@ constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
                                  {"--outputs", &Options::outputs},
                                  {"--report", &Options::report}};
-constexpr TextOption kOptionalTexts[] = {{"--expected", &Options::expected},
+constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
+                                         {"--trust", &Options::trust},
+                                         {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
 constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0, kMaxRuns},
                                      {"--min-runs", &Options::min_runs, 1, kMaxRuns},
                                      {"--max-runs", &Options::max_runs, 0, kMaxRuns},
                                      {"--budget-ms", &Options::budget_ms, 0, kOneDayMs},
                                      {"--samples", &Options::samples, 1, kMaxRuns},
-                                     {"--threads", &Options::threads, 1, 1024}};
+                                     {"--threads", &Options::threads, 1, 1024},
+                                     {"--floor", &Options::floor, 0, kMaxSequence}};
 
 template <typename Row, size_t n>
 const Row* FindRow(const Row (&table)[n], const std::string& name) {
@@ -90,6 +102,10 @@ int64_t ParseNumber(const NumberOption& option, const std::string& text) {
 
 void CheckComplete(const Options& options) {
   if (options.help || options.version) return;
+  if (options.floor >= 0 && options.verify.empty()) {
+    throw Fault(kExitUsage, "--floor is given without --verify");
+  }
+  if (!options.verify.empty()) return;
   for (const TextOption& option : kTexts) {
     if ((options.*option.field).empty()) {
       throw Fault(kExitUsage, std::string(option.name) + " is missing; see runner --help");

@@ -18,6 +18,8 @@ struct Options {
   std::string inputs;
   std::string outputs;
   std::string report;
+  std::string verify;     // a release that is only verified; empty: none
+  std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types
   int64_t warmup_runs = 1;
@@ -26,6 +28,7 @@ struct Options {
   int64_t budget_ms = 10000;
   int64_t samples = 0;  // 0: one, without a dimension for them
   int64_t threads = 0;  // 0: as many as there are usable CPUs
+  int64_t floor = -1;   // raise the model's floor to this, and to what the signers ask for; -1: no
 };
 
 // Faults are kExitUsage.

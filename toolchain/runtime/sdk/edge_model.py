@@ -31,7 +31,8 @@ class EdgeError(Exception):
     """What the library reports.
 
     Attributes:
-        code: 2 the call is wrong, 3 the release is damaged, 4 it does not fit this device or library, 5 it failed.
+        code: 2 the call is wrong, 3 the release is damaged, 4 it does not fit this device or library, 5 it failed,
+            7 the device takes signed releases only, and not this one.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -45,6 +46,7 @@ class _Options(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("pin", ctypes.c_int32),
         ("spin_us", ctypes.c_int32),
+        ("trust", ctypes.c_char_p),
     )
 
 
@@ -77,6 +79,7 @@ class _Release(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("digest", ctypes.c_char_p),
         ("folder", ctypes.c_char_p),
+        ("sequence", ctypes.c_int64),
     )
 
 
@@ -101,6 +104,8 @@ class Model:
         threads: With the calling one; 0: that one alone; ALL_CPUS: one for each CPU.
         pin: Whether each of the others stays on a CPU of its own.
         library: The library's path, where it is neither beside this file nor in ../lib.
+        trust: Folder that says whose signed releases are opened; /etc/edge-toolchain by default. Without a file
+            `trusted` in it, any release is.
 
     Raises:
         EdgeError: The release cannot be opened.
@@ -114,10 +119,12 @@ class Model:
         threads: int = 0,
         pin: bool = False,
         library: str | os.PathLike[str] | None = None,
+        trust: str | os.PathLike[str] | None = None,
     ) -> None:
         self._model = ctypes.c_void_p()
         self._functions = _library(library)
-        options = _Options(ctypes.sizeof(_Options), threads, int(pin), 0)
+        whom = os.fsencode(trust) if trust else None
+        options = _Options(ctypes.sizeof(_Options), threads, int(pin), 0, whom)
         name = os.fsencode(Path(release).expanduser())
         self._call("edge_open", name, ctypes.byref(options), ctypes.byref(self._model))
 
@@ -135,6 +142,11 @@ class Model:
     def digest(self) -> str:
         """The release's digest; empty where it does not lie in a device's store."""
         return str(self._release().digest, "utf-8")
+
+    @property
+    def sequence(self) -> int:
+        """The number that the release's signers gave it; 0 where nobody asked for signatures."""
+        return int(self._release().sequence)
 
     def changed(self) -> bool:
         """Whether the path leads to another release by now."""

@@ -1,0 +1,81 @@
+"""A bundle gets signatures, and stays what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import signers
+from toolchain import bundle as bundles
+from toolchain.errors import InputError
+from toolchain.signing.sign import sign
+from toolchain.signing.statement import Order
+from toolchain.signing.trust import Trust, approve, documents
+
+
+@pytest.fixture
+def copy(tiny, tmp_path):
+    return signers.copied(tiny, tmp_path / "copy")
+
+
+def believed(bundle, tmp_path, *who, threshold=1):
+    folder = signers.trusting(tmp_path / "trust", who)
+    return approve(bundles.load(bundle.folder), Trust.read(folder / "trusted", None, threshold))
+
+
+def test_leaves_the_digest_alone(copy, tiny, alice):
+    sign(copy, alice.key, Order(1))
+    assert bundles.load(copy.folder).digest == tiny.digest
+
+
+def test_ssh_keygen_takes_it(copy, tmp_path, alice):
+    sign(copy, alice.key, Order(1))
+    allowed = signers.trusting(tmp_path / "trust", [alice]) / "trusted"
+    said = (copy.folder / bundles.STATEMENT).read_bytes()
+    assert signers.holds_by_hand(said, copy.folder / bundles.SIGNATURES, alice, allowed)
+    assert not signers.holds_by_hand(said + b" ", copy.folder / bundles.SIGNATURES, alice, allowed)
+
+
+def test_travels_in_a_package(copy, tmp_path, alice):
+    sign(copy, alice.key, Order(4))
+    bundles.pack(bundles.load(copy.folder), tmp_path / "package")
+    back = bundles.unpack(tmp_path / "package", tmp_path / "back")
+    assert believed(back, tmp_path, alice).statement.sequence == 4
+
+
+def test_adds_a_signature(copy, tmp_path, alice, bob):
+    sign(copy, alice.key, Order(4))
+    found = sign(bundles.load(copy.folder), bob.key, None)
+    assert len(found.keys) == 2
+    assert believed(copy, tmp_path, alice, bob, threshold=2).signers == ("alice", "bob")
+
+
+def test_signing_twice_leaves_one_signature(copy, alice):
+    sign(copy, alice.key, Order(4))
+    before = documents(bundles.load(copy.folder))
+    sign(bundles.load(copy.folder), alice.key, Order(4))
+    assert documents(bundles.load(copy.folder)) == before
+
+
+def test_signs_the_very_bytes_that_somebody_else_has_signed(copy, tmp_path, alice, bob):
+    """Written by hand, in another form and hashed in another way than here."""
+    sign(copy, alice.key, Order(4))
+    loose = (copy.folder / bundles.STATEMENT).read_bytes().replace(b"\n", b" ")
+    by_hand = signers.by_hand(loose, alice, tmp_path, hashed="sha256")
+    signers.state(copy, loose, by_hand)
+    sign(bundles.load(copy.folder), bob.key, None)
+    assert believed(copy, tmp_path, alice, bob, threshold=2).signers == ("alice", "bob")
+
+
+def test_another_order_must_be_asked_for(copy, tmp_path, alice):
+    sign(copy, alice.key, Order(4))
+    again = bundles.load(copy.folder)
+    with pytest.raises(InputError, match="is signed with sequence 4"):
+        sign(again, alice.key, Order(5))
+    sign(again, alice.key, Order(5), replace=True)
+    assert believed(copy, tmp_path, alice).statement.sequence == 5
+
+
+def test_the_first_signature_needs_an_order(copy, alice):
+    with pytest.raises(InputError, match="no statement yet"):
+        sign(copy, alice.key, None)
+    assert not (copy.folder / bundles.STATEMENT).exists()

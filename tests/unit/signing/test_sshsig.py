@@ -1,0 +1,124 @@
+"""Signatures against those of ssh-keygen, and what is no signature."""
+
+from __future__ import annotations
+
+import base64
+import random
+import struct
+import subprocess
+
+import pytest
+
+from tests.support import signers
+from toolchain.errors import VerificationError
+from toolchain.signing import sshsig
+from toolchain.signing.sshsig import Signature
+
+MESSAGE = b'{"bundle": "..."}\n'
+ORDER = 2**252 + 27742317777372353535851937790883648493  # of the curve's group: RFC 8032
+
+
+def made(one, message=MESSAGE):
+    return Signature(one.key.public, sshsig.HASH, one.key.sign(sshsig.to_sign(message)))
+
+
+def test_is_byte_for_byte_that_of_ssh_keygen(alice, tmp_path):
+    assert sshsig.armoured(made(alice)) == signers.by_hand(MESSAGE, alice, tmp_path)
+
+
+@pytest.mark.parametrize("hashed", ["sha256", "sha512"])
+def test_reads_what_ssh_keygen_writes(alice, tmp_path, hashed):
+    (found,) = sshsig.read(signers.by_hand(MESSAGE, alice, tmp_path, hashed=hashed), "it")
+    assert found.hash == hashed.encode()
+    assert sshsig.holds(found, MESSAGE)
+    assert not sshsig.holds(found, MESSAGE + b" ")
+
+
+def test_reads_several_one_after_the_other(alice, bob):
+    both = (made(alice), made(bob))
+    assert sshsig.read(b"".join(map(sshsig.armoured, both)), "they") == both
+
+
+def test_shows_the_fingerprint_of_ssh_keygen(alice):
+    said = subprocess.run(["ssh-keygen", "-l", "-f", alice.path], check=True, capture_output=True, text=True).stdout
+    assert sshsig.fingerprint(alice.key.public) == said.split()[1]
+
+
+def blob(**changes):
+    """A signature that ssh-keygen would refuse to write."""
+    parts = {
+        "magic": b"SSHSIG",
+        "version": struct.pack(">I", 1),
+        "key": sshsig.public_blob(bytes(32)),
+        "namespace": b"edge-release",
+        "reserved": b"",
+        "hash": b"sha512",
+        "value": struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 64) + bytes(64),
+        "rest": b"",
+    } | changes
+    texts = ("key", "namespace", "reserved", "hash", "value")
+    body = b"".join(struct.pack(">I", len(parts[name])) + parts[name] for name in texts)
+    return armour(parts["magic"] + parts["version"] + body + parts["rest"])
+
+
+def armour(data):
+    return b"-----BEGIN SSH SIGNATURE-----\n" + base64.b64encode(data) + b"\n-----END SSH SIGNATURE-----\n"
+
+
+WRONG = {
+    "empty": (b"", "there is none"),
+    "text": (b"hello\n", "no signature of OpenSSH"),
+    "no end": (b"-----BEGIN SSH SIGNATURE-----\nAAAA\n", "no signature of OpenSSH"),
+    "no base64": (armour(b"x").replace(b"eA==", b"e*=="), "no base64"),
+    "cut base64": (armour(b"x").replace(b"eA==", b"eA="), "no base64"),
+    "nothing in it": (armour(b""), "cut off"),
+    "other magic": (blob(magic=b"SSHSIX"), "version 1"),
+    "version 2": (blob(version=struct.pack(">I", 2)), "version 1"),
+    "another namespace": (blob(namespace=b"git"), "the signature is for 'git'"),
+    "reserved": (blob(reserved=b"x"), "does not know"),
+    "another hash": (blob(hash=b"md5"), "does not know"),
+    "a short key": (blob(key=struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 31) + bytes(31)), "length"),
+    "rsa": (blob(key=struct.pack(">I", 7) + b"ssh-rsa" + struct.pack(">I", 3) + b"abc"), "'ssh-rsa'"),
+    "more bytes": (blob(rest=b"x"), "more bytes"),
+    "a length beyond": (armour(b"SSHSIG" + struct.pack(">II", 1, 2**32 - 1)), "cut off"),
+    "seventeen": (blob() * 17, "more than 16"),
+    "something after it": (blob() + b"more", "no signature of OpenSSH"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refuses(name):
+    data, why = WRONG[name]
+    with pytest.raises(VerificationError) as caught:
+        sshsig.read(data, "it")
+    assert why in caught.value.details
+
+
+def test_another_form_of_the_same_signature_does_not_hold(alice):
+    found = made(alice)
+    scalar = int.from_bytes(found.value[32:], "little") + ORDER
+    other = found.value[:32] + scalar.to_bytes(32, "little")
+    assert not sshsig.holds(Signature(found.key, found.hash, other), MESSAGE)
+
+
+@pytest.mark.parametrize("key", sorted(sshsig._SMALL_ORDER), ids=lambda key: key.hex()[:8])
+@pytest.mark.parametrize("bit", [0, 0x80])
+def test_a_weak_key_signs_nothing(key, bit):
+    """With the neutral element as the key, one signature would hold for every message."""
+    neutral = (1).to_bytes(32, "little")
+    weak = key[:-1] + bytes([key[-1] | bit])
+    for message in range(16):  # one in eight would hold
+        assert not sshsig.holds(Signature(weak, b"sha512", neutral + bytes(32)), bytes([message]))
+
+
+def test_no_change_of_a_byte_holds(alice):
+    stream = random.Random(1)  # noqa: S311
+    data = base64.b64decode(b"".join(sshsig.armoured(made(alice)).splitlines()[1:-1]))
+    for _ in range(500):
+        changed = bytearray(data)
+        changed[stream.randrange(len(data))] ^= 1 << stream.randrange(8)
+        try:
+            (found,) = sshsig.read(armour(bytes(changed)), "it")
+        except VerificationError:
+            continue
+        assert found.key != alice.key.public or not sshsig.holds(found, MESSAGE)

@@ -1,0 +1,160 @@
+"""Releases are signed and verified, and a device is told the least sequence that it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import connection, options
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option
+from toolchain.errors import InputError
+
+if TYPE_CHECKING:
+    from toolchain.bundle import Bundle
+    from toolchain.signing.statement import Order
+    from toolchain.signing.trust import Trust
+
+
+@dataclass(frozen=True)
+class SignOptions:
+    """The options of `sign`."""
+
+    key: Path = option(
+        "--key", type=options.PATH, required=True, default=Path(),
+        help="An Ed25519 key of OpenSSH; of a public one an SSH agent has the private half.",
+    )  # fmt: skip
+    sequence: int | None = option(
+        "--sequence",
+        type=click.IntRange(min=1),
+        help="The release's place among those of its model; without it, the statement that is there is signed.",
+    )
+    minimum: int | None = option(
+        "--minimum", type=click.IntRange(min=1), help="From this release on, devices take none with a lower sequence."
+    )
+    replace: bool = option("--replace", is_flag=True, help="Drop another statement, and the signatures under it.")
+
+    def order(self) -> Order | None:
+        """Return where the release stands; None if that was said before.
+
+        Raises:
+            InputError: The options would do nothing.
+        """
+        from toolchain.signing.statement import Order
+
+        if self.sequence is not None:
+            return Order(self.sequence, self.minimum)
+        if self.minimum is not None or self.replace:
+            raise InputError("--minimum and --replace are for a new statement", hint="add --sequence N")
+        return None
+
+
+@click.command("sign")
+@click.argument("source", metavar="PACKAGE", type=options.PATH)
+@gathered("asked", SignOptions)
+@options.json_flag
+def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
+    """Sign PACKAGE (or a bundle's folder) as a release: it stays what it is, and is signed beside that."""
+    from toolchain import bundle
+    from toolchain.signing import keys
+    from toolchain.signing.sign import sign as signed
+
+    order = asked.order()
+    key = keys.load(asked.key, lambda: _passphrase(asked.key))
+    with _opened(source) as made:
+        found = signed(made, key, order, replace=asked.replace)
+        if not source.is_dir():
+            bundle.pack(bundle.load(made.folder), source)
+    said = found.statement
+    document = {"package": str(source), "statement": said, "keys": found.keys}
+    text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {', '.join(found.keys)}"
+    return Result(text, document, as_json)
+
+
+def _passphrase(key: Path) -> str:
+    """Ask at the terminal, and nowhere else.
+
+    Raises:
+        InputError: There is none.
+    """
+    with click.open_file("-") as given:
+        if not given.isatty():
+            raise InputError(
+                f"{key} has a passphrase, and there is no terminal to ask for it",
+                hint=f"`ssh-add {key}` gives it to an agent; then name {key}.pub",
+            )
+    return str(click.prompt(f"passphrase of {key}", hide_input=True, err=True))
+
+
+@contextlib.contextmanager
+def _opened(source: Path) -> Iterator[Bundle]:
+    from toolchain import bundle
+
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+        yield bundle.opened(source, Path(scratch) / "bundle")
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """The options of `verify`."""
+
+    trusted: Path = option(
+        "--trusted", type=options.PATH, required=True, default=Path(),
+        help="Whom to believe: lines of OpenSSH's allowed_signers.",
+    )  # fmt: skip
+    revoked: Path | None = option("--revoked", type=options.PATH, help="Keys that count no more, in such lines.")
+    threshold: int = option(
+        "--threshold",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="So many of them must have signed.",
+    )
+    board: str = option("--board", default="", metavar="NAME", help="The release must be for this board type.")
+    floor: int = option("--floor", type=click.IntRange(min=0), default=0, help="The least sequence to take.")
+
+    def trust(self) -> Trust:
+        """Return whom to believe."""
+        from toolchain.signing.trust import Trust
+
+        return Trust.read(self.trusted, self.revoked, self.threshold)
+
+
+@click.command("verify")
+@click.argument("source", metavar="PACKAGE", type=options.PATH)
+@gathered("asked", VerifyOptions)
+@options.json_flag
+def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
+    """See that PACKAGE (or a bundle's folder) is whole, and that those who are trusted have signed it."""
+    from toolchain.signing import trust as trusting
+
+    trust = asked.trust()
+    with _opened(source) as made:
+        found = trusting.approve(made, trust, trusting.Wanted(asked.board, asked.floor))
+    said = found.statement
+    signers = ", ".join(found.signers)
+    text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {signers}"
+    return Result(text, {"package": str(source), "statement": said, "signers": found.signers}, as_json)
+
+
+@click.command("floor")
+@click.argument("sequence", type=click.IntRange(min=1))
+@connection.device
+@options.json_flag
+@click.pass_obj
+def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
+    """Have a device take no release of its current one's model below SEQUENCE any more."""
+    from toolchain.device import trust
+    from toolchain.device.lock import Owner
+
+    with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("floor")):
+        found = trust.raise_floor(lab.store, sequence)
+    text = f"{lab.shell.name} takes no {found.model} below sequence {found.floor}; it runs {found.sequence}"
+    return Result(text, found, as_json)

@@ -1,0 +1,130 @@
+"""Keys that sign: in a file, or kept by an SSH agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from toolchain.errors import InputError
+from toolchain.signing import sshsig
+
+_LARGEST = 1 << 16
+_MAKE = "`ssh-keygen -t ed25519 -f release_key` makes one"
+
+
+class Key(Protocol):
+    """What signs."""
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of some bytes, 64 bytes."""
+
+
+@dataclass(frozen=True)
+class FileKey:
+    """A private key out of a file."""
+
+    private: Ed25519PrivateKey
+
+    @property
+    def public(self) -> bytes:
+        """See `Key`."""
+        return self.private.public_key().public_bytes_raw()
+
+    def sign(self, data: bytes) -> bytes:
+        """See `Key`."""
+        return self.private.sign(data)
+
+
+@dataclass(frozen=True)
+class AgentKey:
+    """A key that an SSH agent keeps, and asks its user about as it is told to."""
+
+    public: bytes
+
+    def sign(self, data: bytes) -> bytes:
+        """See `Key`.
+
+        Raises:
+            InputError: No agent has the key, or it does not sign.
+        """
+        from paramiko import Agent, Message, SSHException  # noqa: PLC0415 - slow to import
+
+        agent = Agent()
+        try:
+            kept = next((key for key in agent.get_keys() if key.asbytes() == sshsig.public_blob(self.public)), None)
+            if kept is None:
+                raise InputError(
+                    f"no SSH agent has the key {sshsig.fingerprint(self.public)}",
+                    hint="`ssh-add -l` lists what it has; `ssh-add FILE` adds a key",
+                )
+            answer = Message(kept.sign_ssh_data(data))
+        except SSHException as fault:
+            raise InputError("the SSH agent did not sign", details=str(fault), hint="does it ask somewhere?") from fault
+        finally:
+            agent.close()
+        if answer.get_binary() != sshsig.KEY_TYPE:
+            raise InputError("the SSH agent signed with another kind of key")
+        return bytes(answer.get_binary())
+
+
+def load(path: Path, ask: Callable[[], str]) -> Key:
+    """Read a key: a private one, or a public one, whose private half an SSH agent keeps.
+
+    Args:
+        path: The file, as ssh-keygen writes it.
+        ask: Asks for the passphrase, where the file has one.
+
+    Raises:
+        InputError: It is no Ed25519 key, or the passphrase is wrong.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST)
+    except OSError as fault:
+        raise InputError(f"{path} cannot be read", details=str(fault), hint=_MAKE) from fault
+    if data.startswith(b"-----BEGIN"):
+        return FileKey(_private(path, data, ask))
+    try:
+        public = load_ssh_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as fault:
+        raise InputError(f"{path} holds no key of OpenSSH", details=str(fault), hint=_MAKE) from fault
+    if not isinstance(public, Ed25519PublicKey):
+        raise _other_kind(path)
+    return AgentKey(public.public_bytes_raw())
+
+
+def _private(path: Path, data: bytes, ask: Callable[[], str]) -> Ed25519PrivateKey:
+    try:
+        found = _decrypted(path, data, ask)
+    except (ValueError, UnsupportedAlgorithm) as fault:
+        raise InputError(f"{path} cannot be used to sign", details=str(fault), hint=_MAKE) from fault
+    if not isinstance(found, Ed25519PrivateKey):
+        raise _other_kind(path)
+    return found
+
+
+def _decrypted(path: Path, data: bytes, ask: Callable[[], str]) -> object:
+    try:
+        return load_ssh_private_key(data, None)
+    except TypeError:  # it has a passphrase
+        pass
+    try:
+        return load_ssh_private_key(data, ask().encode())
+    except ValueError as fault:
+        raise InputError(
+            f"that is not the passphrase of {path}", details=str(fault), hint="run the command again"
+        ) from fault
+
+
+def _other_kind(path: Path) -> InputError:
+    return InputError(f"{path} is no Ed25519 key", details="devices check no other kind", hint=_MAKE)

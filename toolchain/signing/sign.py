@@ -1,0 +1,65 @@
+"""A bundle gets a signature: beside its files lie then a statement about it, and who signed that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolchain import files
+from toolchain.bundle import SIGNATURES, STATEMENT, Bundle
+from toolchain.errors import InputError
+from toolchain.signing import sshsig, statement, trust
+from toolchain.signing.keys import Key
+from toolchain.signing.sshsig import Signature
+from toolchain.signing.statement import Order, Statement
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What was signed, and the fingerprints of all the keys that have signed it by now."""
+
+    statement: Statement
+    keys: tuple[str, ...]
+
+
+def sign(bundle: Bundle, key: Key, order: Order | None, *, replace: bool = False) -> Signed:
+    """Sign a bundle, and write the statement and the signature into its folder.
+
+    Args:
+        bundle: The bundle.
+        key: The key.
+        order: Where the release stands; None signs the statement that it has.
+        replace: Whether a statement that says something else goes, with its signatures.
+
+    Raises:
+        InputError: The order is missing, or another one was signed before.
+        VerificationError: What was signed before is damaged.
+    """
+    before = None if replace else trust.statement_of(bundle)
+    said = _wanted(bundle, before, order)
+    message = said.encoded()
+    others: tuple[Signature, ...] = ()
+    if before is not None:
+        message, signatures = trust.documents(bundle)  # the very bytes, whoever wrote them
+        others = tuple(one for one in sshsig.read(signatures, SIGNATURES) if one.key != key.public)
+    signed = (*others, Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(message))))
+    files.write_atomic(bundle.folder / STATEMENT, message)
+    files.write_atomic(bundle.folder / SIGNATURES, b"".join(map(sshsig.armoured, signed)))
+    return Signed(said, tuple(sshsig.fingerprint(one.key) for one in signed))
+
+
+def _wanted(bundle: Bundle, before: Statement | None, order: Order | None) -> Statement:
+    """Return what is to be signed: the statement that there is, or a new one."""
+    if order is None:
+        if before is None:
+            raise InputError(
+                "this package has no statement yet",
+                hint="--sequence N says which place the release has among those of its model",
+            )
+        return before
+    said = statement.about(bundle.manifest, bundle.digest, order)
+    if before is not None and before != said:
+        raise InputError(
+            f"this package is signed with sequence {before.sequence} and minimum {before.minimum or 'none'}",
+            hint="leave --sequence out to sign that too; --replace drops it, and the signatures under it",
+        )
+    return said

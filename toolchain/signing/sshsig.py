@@ -1,0 +1,197 @@
+"""Signatures as OpenSSH writes them, with Ed25519 keys: its PROTOCOL.sshsig, which `ssh-keygen -Y` reads and writes.
+
+The device has its own reader, in runtime/trust/sshsig.cc; both take and refuse the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import struct
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from toolchain.errors import VerificationError
+
+NAMESPACE = b"edge-release"
+"""What the signatures are for: one of the same bytes for something else does not hold."""
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
+KEY_TYPE = b"ssh-ed25519"
+
+_MAGIC, _VERSION = b"SSHSIG", 1
+_HASHES = (b"sha512", b"sha256")
+HASH = _HASHES[0]
+"""What messages are hashed with here, as ssh-keygen does it."""
+_MOST = 16
+_LINE = 70
+# The points of an order of at most 8, and how else they can be written; the highest bit does not matter.
+_SMALL_ORDER = frozenset(
+    number.to_bytes(32, "little")
+    for number in (
+        0,
+        1,
+        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+        2**255 - 20,
+        2**255 - 19,
+        2**255 - 18,
+    )
+)
+_BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"\n-----END SSH SIGNATURE-----"
+_ARMOUR = re.compile(_BEGIN + rb"(.*?)" + _END + rb"(?:\n|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A signature: the public key of 32 bytes, what the message is hashed with, and the 64 bytes themselves."""
+
+    key: bytes
+    hash: bytes
+    value: bytes
+
+
+def to_sign(message: bytes, hashed: bytes = HASH) -> bytes:
+    """Return the bytes that a key signs for a message."""
+    digest = hashlib.new(hashed.decode(), message).digest()
+    return _MAGIC + b"".join(map(_text, (NAMESPACE, b"", hashed, digest)))
+
+
+def armoured(signature: Signature) -> bytes:
+    """Return a signature in the form of a file."""
+    typed = _text(KEY_TYPE) + _text(signature.value)
+    parts = (public_blob(signature.key), NAMESPACE, b"", signature.hash, typed)
+    blob = _MAGIC + struct.pack(">I", _VERSION) + b"".join(map(_text, parts))
+    text = base64.b64encode(blob)
+    lines = [text[at : at + _LINE] for at in range(0, len(text), _LINE)]
+    return _BEGIN + b"\n".join(lines) + _END + b"\n"
+
+
+def read(text: bytes, where: str) -> tuple[Signature, ...]:
+    """Read the signatures of a file, one after the other; none of them is checked yet.
+
+    Raises:
+        VerificationError: It holds something else, or a signature that is none of this kind.
+    """
+    found: list[Signature] = []
+    end = 0
+    while end < len(text):
+        armour = _ARMOUR.match(text, end)
+        if armour is None or len(found) == _MOST:
+            why = "this is no signature of OpenSSH" if armour is None else f"there are more than {_MOST}"
+            raise _fault(where, why)
+        found.append(_read_blob(_decoded(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
+        end = armour.end()
+    if not found:
+        raise _fault(where, "there is none")
+    return tuple(found)
+
+
+def holds(signature: Signature, message: bytes) -> bool:
+    """Whether a signature is its key's for a message; a weak key's never is."""
+    if _is_weak(signature.key):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(signature.key).verify(signature.value, to_sign(message, signature.hash))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _is_weak(key: bytes) -> bool:
+    """Whether one signature of a key would hold for many messages: its point is of small order.
+
+    What holds signatures against keys here lets such keys pass; zig's standard library, on devices, does not.
+    """
+    return key[:-1] + bytes([key[-1] & 0x7F]) in _SMALL_ORDER
+
+
+def public_blob(key: bytes) -> bytes:
+    """Return a public key as SSH writes it: its type, and 32 bytes."""
+    return _text(KEY_TYPE) + _text(key)
+
+
+def read_public(text: str, where: str) -> bytes:
+    """Return the 32 bytes of a public key in base64, `AAAAC3Nza...`.
+
+    Raises:
+        VerificationError: It is none, or of another type than Ed25519.
+    """
+    return _typed(_decoded(text.encode(), where), KEY_BYTES, where)
+
+
+def fingerprint(key: bytes) -> str:
+    """Return the fingerprint of a public key, as `ssh-keygen -l` shows it."""
+    digest = hashlib.sha256(public_blob(key)).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def _read_blob(blob: bytes, where: str) -> Signature:
+    values = _Reader(blob, where)
+    if values.take(len(_MAGIC)) != _MAGIC or values.number() != _VERSION:
+        raise _fault(where, "this is no signature of version 1")
+    key = _typed(values.text(), KEY_BYTES, where)
+    namespace, reserved, hashed = values.text(), values.text(), values.text()
+    if namespace != NAMESPACE:
+        shown = namespace[:_LINE].decode(errors="replace")
+        raise _fault(where, f"the signature is for {shown!r}, not for {NAMESPACE.decode()!r}")
+    if reserved or hashed not in _HASHES:
+        raise _fault(where, "the signature is of a kind that this toolchain does not know")
+    value = _typed(values.text(), SIGNATURE_BYTES, where)
+    values.end()
+    return Signature(key, hashed, value)
+
+
+def _typed(blob: bytes, size: int, where: str) -> bytes:
+    """Read a type, which must be Ed25519's, and so many bytes."""
+    values = _Reader(blob, where)
+    kind, value = values.text(), values.text()
+    values.end()
+    if kind != KEY_TYPE:
+        raise _fault(where, f"a key or signature of the type {kind[:_LINE].decode(errors='replace')!r}")
+    if len(value) != size:
+        raise _fault(where, "a key or signature of a wrong length")
+    return value
+
+
+class _Reader:
+    """Takes SSH's values from the front of bytes: RFC 4251, section 5."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data, self._where = memoryview(data), where
+
+    def take(self, size: int) -> bytes:
+        if size > len(self._data):
+            raise _fault(self._where, "a key or signature is cut off")
+        taken, self._data = self._data[:size], self._data[size:]
+        return bytes(taken)
+
+    def number(self) -> int:
+        return int.from_bytes(self.take(4), "big")
+
+    def text(self) -> bytes:
+        return self.take(self.number())
+
+    def end(self) -> None:
+        if self._data:
+            raise _fault(self._where, "a key or signature has more bytes than it should")
+
+
+def _text(value: bytes) -> bytes:
+    return struct.pack(">I", len(value)) + value
+
+
+def _decoded(text: bytes, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as fault:
+        raise _fault(where, "a key or signature is no base64 text") from fault
+
+
+def _fault(where: str, why: str) -> VerificationError:
+    return VerificationError(
+        f"{where} holds no signature of a release", details=why, hint="`toolchain sign PACKAGE` signs with Ed25519 keys"
+    )

@@ -1,0 +1,100 @@
+"""What a signer says of a release: which bundle it is, of which model, for which board, and its place in the order."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from toolchain import files
+from toolchain.bundle import Manifest
+from toolchain.errors import InputError, VerificationError
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+"""A model or a board: each is also the name of a file on a device."""
+LARGEST = 2**53 - 1
+"""The largest number that JSON has everywhere."""
+
+_Name = Annotated[str, Field(pattern=NAME)]
+_Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Statement:
+    """A statement about one bundle.
+
+    Attributes:
+        schema: Version of this document.
+        bundle: SHA-256 of the bundle, 64 hexadecimal digits.
+        model: The model's name.
+        board: Board type that it was built for.
+        sequence: Its place among the releases of the model, chosen by the signer; devices may refuse those below one.
+        minimum: The least sequence that devices take from this release on; None leaves that as it is.
+    """
+
+    schema: Literal[1]
+    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    model: _Name
+    board: _Name
+    sequence: _Sequence
+    minimum: _Sequence | None = None
+
+    def encoded(self) -> bytes:
+        """Return it as the bytes that are signed."""
+        return files.canonical_json({key: value for key, value in asdict(self).items() if value is not None})
+
+
+_READER = TypeAdapter(Statement)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where a release stands: its sequence, and the least one that devices take from it on, or None."""
+
+    sequence: int
+    minimum: int | None = None
+
+
+def about(manifest: Manifest, digest: str, order: Order) -> Statement:
+    """Return what is signed of a bundle.
+
+    Raises:
+        InputError: The order makes no sense, or the model's name is none that a device could keep a floor for.
+    """
+    if order.minimum is not None and order.minimum > order.sequence:
+        raise InputError(
+            f"--minimum {order.minimum} is above --sequence {order.sequence}: no device would take the release itself",
+            hint="give a minimum of at most the sequence",
+        )
+    try:
+        return Statement(1, digest, manifest.name, manifest.board, order.sequence, order.minimum)
+    except ValidationError as fault:
+        raise InputError(
+            f"{manifest.name} for {manifest.board} cannot be signed",
+            details=_words(fault),
+            hint="names of signed models have letters, digits, and . _ - after the first: build with another name",
+        ) from fault
+
+
+def read(data: bytes, where: str) -> Statement:
+    """Read a statement.
+
+    Raises:
+        VerificationError: It is none, or says what this toolchain does not know.
+    """
+    try:
+        found = _READER.validate_json(data)
+    except ValidationError as fault:
+        raise VerificationError(
+            f"{where} is no statement about a release", details=_words(fault), hint="sign the package again"
+        ) from fault
+    if found.minimum is not None and found.minimum > found.sequence:
+        raise VerificationError(f"{where} asks for more than its own sequence", hint="sign the package again")
+    return found
+
+
+def _words(fault: ValidationError) -> str:
+    error = fault.errors()[0]
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": ")
