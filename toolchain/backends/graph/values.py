@@ -130,9 +130,9 @@ class Block:
     origins: dict[Any, Any] = field(default_factory=dict)
     escaping: list[Any] = field(default_factory=list)
 
-    def made(self, like: Value, shape: tuple[int, ...], dtype: str = "float32") -> Value:
+    def new_value(self, like: Value, shape: tuple[int, ...], dtype: str = "float32") -> Value:
         """Return a new value, with another shape or type than that of some value."""
-        name = "made" if like.variable is None else like.variable.name
+        name = "part" if like.variable is None else like.variable.name
         variable = relax.DataflowVar(f"{name}_image", relax.TensorType(shape, dtype))
         self.values[variable] = Value(variable, shape, dtype)
         return self.values[variable]

@@ -69,11 +69,11 @@ class Join(_Done):
 
     def offsets(self) -> list[tuple[Value, int]]:
         """Return each tensor with its first channel."""
-        found, start = [], 0
+        offsets, start = [], 0
         for value in self.operation.inputs:
-            found.append((value, start))
+            offsets.append((value, start))
             start += value.pixels[1]
-        return found
+        return offsets
 
 
 @dataclass(eq=False)
@@ -126,18 +126,18 @@ def needed(items: list[Item], block: Block) -> list[Item]:
     What such a one would have made stays an operation of Relax, and needs what that reads.
     """
     kept = [item for item in items if not isinstance(item, ImagePlan) or item.is_kept]
-    made = {value for item in kept for value in item.makes}
+    provided = {value for item in kept for value in item.makes}
     wanted: set[Value] = set()
-    _want((block.values[variable] for variable in block.escaping), wanted, made)
-    found: list[Item] = []
+    _want((block.values[variable] for variable in block.escaping), wanted, provided)
+    needed_items: list[Item] = []
     for item in reversed(kept):
         if not wanted.isdisjoint(item.makes):
-            found.append(item)
-            _want(item.reads, wanted, made)
-    return found[::-1]
+            needed_items.append(item)
+            _want(item.reads, wanted, provided)
+    return needed_items[::-1]
 
 
-def _want(values: Iterable[Value], wanted: set[Value], made: set[Value]) -> None:
+def _want(values: Iterable[Value], wanted: set[Value], provided: set[Value]) -> None:
     """Add values to those that are wanted, with all that those need which no item makes."""
     left = list(values)
     while left:
@@ -145,7 +145,7 @@ def _want(values: Iterable[Value], wanted: set[Value], made: set[Value]) -> None
         if value in wanted:
             continue
         wanted.add(value)
-        if value not in made and value.maker is not None:
+        if value not in provided and value.maker is not None:
             left += value.maker.inputs
 
 

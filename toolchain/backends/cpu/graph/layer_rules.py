@@ -38,13 +38,13 @@ def conv(plans: Planning, operation: Operation, at: int) -> bool:
 
 def _conv_of_bytes(plans: Planning, operation: Operation, at: int, layer: Conv, groups: int) -> bool:
     data, weights = operation.inputs
-    known = plans.bytes.get(data)
-    scaled = quantization.weights(weights) if known is not None else None
-    if known is None or scaled is None:
+    bytes_ = plans.bytes.get(data)
+    scaled = quantization.weights(weights) if bytes_ is not None else None
+    if bytes_ is None or scaled is None:
         return False
-    bare = replace(layer, data=known.place)
+    bare = replace(layer, data=bytes_.place)
     bare = replace(bare, offset=scaled.has_offset and not bare.is_depthwise)
-    plan = BytePlan(known.value, operation.out, at, bare=bare, groups=groups, grid=known.grid, scaled=scaled)
+    plan = BytePlan(bytes_.value, operation.out, at, bare=bare, groups=groups, data_grid=bytes_.grid, scaled=scaled)
     return plans.take(plan)
 
 
@@ -60,8 +60,8 @@ def _conv_of_numbers(plans: Planning, operation: Operation, at: int, layer: Conv
 def dense(plans: Planning, operation: Operation, at: int) -> bool:
     """The product of rows with a matrix that is known; of bytes, a convolution of images of one pixel."""
     data, weights = operation.inputs
-    known = data.dtype == weights.dtype == "float32" and data.shape and operation.out.shape
-    if not known or weights.shape is None or len(weights.shape) != _MATRIX:
+    typed = data.dtype == weights.dtype == "float32" and data.shape and operation.out.shape
+    if not typed or weights.shape is None or len(weights.shape) != _MATRIX:
         return False
     if _dense_of_bytes(plans, operation, at):
         return True
@@ -75,13 +75,13 @@ def dense(plans: Planning, operation: Operation, at: int) -> bool:
 
 def _dense_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
     data, weights = operation.inputs
-    known = plans.bytes.get(data) if operation.name == "matmul" and not data.is_image else None
-    scaled = quantization.weights(weights) if known is not None else None
-    if known is None or scaled is None:
+    bytes_ = plans.bytes.get(data) if operation.name == "matmul" and not data.is_image else None
+    scaled = quantization.weights(weights) if bytes_ is not None else None
+    if bytes_ is None or scaled is None:
         return False
     pixel = Weights(scaled.numbers.reshape(*scaled.numbers.shape, 1, 1), scaled.scales)
-    bare = Conv(known.place, plans.whole(operation.out), (1, 1), offset=scaled.has_offset)
-    return plans.take(BytePlan(known.value, operation.out, at, bare=bare, grid=known.grid, scaled=pixel))
+    bare = Conv(bytes_.place, plans.whole(operation.out), (1, 1), offset=scaled.has_offset)
+    return plans.take(BytePlan(bytes_.value, operation.out, at, bare=bare, data_grid=bytes_.grid, scaled=pixel))
 
 
 def attention(plans: Planning, operation: Operation, at: int) -> bool:
@@ -104,17 +104,19 @@ def pool(plans: Planning, operation: Operation, at: int) -> bool:
 
 def _pool_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
     """The largest byte stands for the largest number; a mean is of numbers until it is rounded."""
-    known, out = plans.bytes.get(operation.inputs[0]), operation.out
-    if known is None or not out.has_pixels:
+    bytes_, out = plans.bytes.get(operation.inputs[0]), operation.out
+    if bytes_ is None or not out.has_pixels:
         return False
-    bare = operators.pool(operation, known.place, whole(out, known.place.lanes))
+    bare = operators.pool(operation, bytes_.place, whole(out, bytes_.place.lanes))
     if bare is None:
         return False
     if bare.reduce == "max":
-        made = plans.made(out)
-        bare = replace(bare, out=whole(made, known.place.lanes))
-        return plans.take_bytes(BytePlan(known.value, made, at, bare=bare, grid=known.grid, made=known.grid), out)
-    return out.is_image and plans.take(BytePlan(known.value, out, at, bare=bare, grid=known.grid))
+        result = plans.new_bytes(out)
+        bare = replace(bare, out=whole(result, bytes_.place.lanes))
+        return plans.take_bytes(
+            BytePlan(bytes_.value, result, at, bare=bare, data_grid=bytes_.grid, result_grid=bytes_.grid), out
+        )
+    return out.is_image and plans.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid))
 
 
 def adaptive(plans: Planning, operation: Operation, at: int) -> bool:
@@ -131,7 +133,7 @@ def reduced(plans: Planning, operation: Operation, at: int) -> bool:
         return False
     if _global(plans, operation, out, operation.name, at):
         return True
-    image = plans.block.made(out, (*data.image[:2], 1, 1))
+    image = plans.block.new_value(out, (*data.image[:2], 1, 1))
     if out.is_image or not _global(plans, operation, image, operation.name, at):
         return False
     image.readers = 1
@@ -143,10 +145,10 @@ def _global(plans: Planning, operation: Operation, out: Value, reduce: Any, at: 
     data = operation.inputs[0]
     if not data.is_image:
         return False
-    window, known = (data.image[2], data.image[3]), plans.bytes.get(data)
-    if known is not None and reduce == "mean":
-        bare = Pool(known.place, replace(known.numbers, height=1, width=1), reduce, window)
-        if plans.take(BytePlan(known.value, out, at, bare=bare, grid=known.grid)):
+    window, bytes_ = (data.image[2], data.image[3]), plans.bytes.get(data)
+    if bytes_ is not None and reduce == "mean":
+        bare = Pool(bytes_.place, replace(bytes_.numbers, height=1, width=1), reduce, window)
+        if plans.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid)):
             return True
     bare = Pool(plans.whole(data), plans.whole(out), reduce, window)
     return out.is_image and plans.take(ImagePlan(data, out, at, bare=bare))

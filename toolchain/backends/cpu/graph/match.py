@@ -53,10 +53,10 @@ def _mapped(plans: Planning, operation: Operation, at: int) -> bool:
     """Make it a layer of its own, if it reads a blocked tensor, or one that would be if its parts fitted."""
     for value in sorted(operation.inputs, key=lambda one: -plans.bytes[one].at if one in plans.bytes else 1):
         more = effects.effects(operation, value, value.channel_axis)
-        known, out = plans.bytes.get(value), operation.out
+        bytes_, out = plans.bytes.get(value), operation.out
         plan: ImagePlan | None = None
-        if known is not None:
-            plan = BytePlan(known.value, out, at, bare=Map(known.place, known.numbers), grid=known.grid)
+        if bytes_ is not None:
+            plan = BytePlan(bytes_.value, out, at, bare=Map(bytes_.place, bytes_.numbers), data_grid=bytes_.grid)
         elif value in plans.blocked or value in plans.joined_plain:
             lanes = plans.lanes if value in plans.blocked else 1
             plan = ImagePlan(value, out, at, bare=Map(whole(value, lanes), plans.whole(value)))

@@ -49,20 +49,20 @@ def _concat_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
         return False
     if any(first % plans.lanes for _, first in Join(operation, at).offsets()):
         return False
-    made = plans.made(operation.out)
+    result = plans.new_bytes(operation.out)
     values = tuple(_own(plans, part, at) for part in parts)
-    plans.items.append(Join(Operation(operation.name, values, (made,), operation.call), at))
-    return plans.same(operation.out, Bytes(made, whole(made, plans.lanes), parts[0].grid, at, is_alone=True), at)
+    plans.items.append(Join(Operation(operation.name, values, (result,), operation.call), at))
+    return plans.note(operation.out, Bytes(result, whole(result, plans.lanes), parts[0].grid, at, is_alone=True), at)
 
 
 def _own(plans: Planning, part: Bytes, at: int) -> Value:
     """Return bytes that a concatenation alone reads."""
     if part.is_alone:
         return part.value
-    made = plans.made(part.value)
-    bare = Map(part.place, whole(made, part.place.lanes))
-    plans.take(BytePlan(part.value, made, at, bare=bare, grid=part.grid, made=part.grid))
-    return made
+    result = plans.new_bytes(part.value)
+    bare = Map(part.place, whole(result, part.place.lanes))
+    plans.take(BytePlan(part.value, result, at, bare=bare, data_grid=part.grid, result_grid=part.grid))
+    return result
 
 
 def split(plans: Planning, operation: Operation, at: int) -> bool:
@@ -75,11 +75,11 @@ def split(plans: Planning, operation: Operation, at: int) -> bool:
     for part in parts:
         slices.append(Slice(source, part, at, first))
         first += part.image[1]
-    needed = [one for one in slices if one.out.readers]
-    if any(one.first % plans.lanes for one in needed):
+    needed = [piece for piece in slices if piece.out.readers]
+    if any(piece.first % plans.lanes for piece in needed):
         return False
-    for one in needed:
-        _sliced(plans, one)
+    for piece in needed:
+        _sliced(plans, piece)
     return True
 
 
@@ -101,18 +101,18 @@ def strided_slice(plans: Planning, operation: Operation, at: int) -> bool:
     return True
 
 
-def _sliced(plans: Planning, one: Slice) -> None:
-    plans.items.append(one)
-    plans.blocked.add(one.out)
-    plans.slices.add(one.out)
+def _sliced(plans: Planning, piece: Slice) -> None:
+    plans.items.append(piece)
+    plans.blocked.add(piece.out)
+    plans.slices.add(piece.out)
 
 
 def reshape(plans: Planning, operation: Operation, at: int) -> bool:
     """Images of one pixel as rows, or the other way round."""
     source, out = operation.inputs[0], operation.out
-    known = plans.bytes.get(source)
-    if known is not None and out.has_pixels and source.pixels == out.pixels:
-        return plans.same(out, known, at)
+    bytes_ = plans.bytes.get(source)
+    if bytes_ is not None and out.has_pixels and source.pixels == out.pixels:
+        return plans.note(out, bytes_, at)
     if source not in plans.blocked or source.image[2:] != (1, 1) or out.shape is None:
         return False
     plans.items.append(Flat(source, out, at))

@@ -94,8 +94,8 @@ class Planning:
 
     def take(self, plan: Plan) -> bool:
         """Take a layer if a template computes it."""
-        known = plan.data.constant is not None or not (self.has_blocks or isinstance(plan, RowPlan))
-        if known or not self._is_covered(plan):
+        impossible = plan.data.constant is not None or not (self.has_blocks or isinstance(plan, RowPlan))
+        if impossible or not self._is_covered(plan):
             return False
         self._add(plan)
         return True
@@ -109,12 +109,14 @@ class Planning:
 
     def end(self, value: Value) -> Plan | None:
         """Return the layer that makes a tensor, or the bytes that it is, if nobody else needs them."""
-        known = self.bytes.get(value)
-        if known is not None:
-            return self._ends.get(known.value) if known.is_alone else None
+        bytes_ = self.bytes.get(value)
+        if bytes_ is not None:
+            return self._ends.get(bytes_.value) if bytes_.is_alone else None
         return self._ends.get(value) if value.is_alone else None
 
-    def extend(self, value: Value, more: list[Effect], out: Value, at: int, made: Grid | None = None) -> Plan | None:
+    def extend(
+        self, value: Value, more: list[Effect], out: Value, at: int, result_grid: Grid | None = None
+    ) -> Plan | None:
         """Do more before the result of a layer is stored; return the layer then, or None if no template computes it.
 
         Args:
@@ -122,16 +124,16 @@ class Planning:
             more: What is done.
             out: The result then.
             at: Number of the last operation.
-            made: The grid of a result in bytes.
+            result_grid: The grid of a result in bytes.
         """
-        plan, known = self.end(value), self.bytes.get(value)
-        if plan is None or (made is not None and not isinstance(plan, BytePlan)):
+        plan, bytes_ = self.end(value), self.bytes.get(value)
+        if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
-        before: list[Effect] = [] if known is None else [Rounded(known.grid)]
+        before: list[Effect] = [] if bytes_ is None else [Rounded(bytes_.grid)]
         suited = self.suited(plan, more)
         longer = None if suited is None else plan.then([*before, *suited], out, at)
         if longer is not None and isinstance(longer, BytePlan):
-            longer = longer.rounded(made, self.byte)
+            longer = longer.rounded(result_grid, self.byte)
         if longer is None or not self._is_covered(longer):
             return None
         self.items.remove(plan)
@@ -144,22 +146,22 @@ class Planning:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""
         if not isinstance(plan, BytePlan):
             return more
-        found: list[Effect] = []
+        suited: list[Effect] = []
         for effect in more:
             if not isinstance(effect, Operand):
-                found.append(effect)
+                suited.append(effect)
                 continue
             other = self.bytes.get(effect.value)
             if other is None or other.place.lanes != plan.bare.out.lanes:
                 return None
-            found.append(replace(effect, value=other.value, grid=other.grid))
-        return found
+            suited.append(replace(effect, value=other.value, grid=other.grid))
+        return suited
 
     # Bytes
 
-    def made(self, out: Value) -> Value:
+    def new_bytes(self, out: Value) -> Value:
         """Return a new tensor of bytes in blocks, for one of the network."""
-        return self.block.made(out, out.pixels, self.byte)
+        return self.block.new_value(out, out.pixels, self.byte)
 
     def take_bytes(self, plan: BytePlan, out: Value) -> bool:
         """Take a layer that makes bytes if a template computes it.
@@ -168,20 +170,20 @@ class Planning:
             plan: The layer.
             out: The tensor of the network that the bytes are, or have the numbers of.
         """
-        return self.take(plan) and self.have_bytes(plan, out)
+        return self.take(plan) and self.note_result(plan, out)
 
-    def have_bytes(self, plan: BytePlan, out: Value) -> bool:
+    def note_result(self, plan: BytePlan, out: Value) -> bool:
         """Note that a tensor of the network is the bytes that a layer of `items` makes."""
-        place, grid, was_plain = plan.bare.out, plan.made or NUMBERS, plan.bare.data.lanes == 1
+        place, grid, was_plain = plan.bare.out, plan.result_grid or NUMBERS, plan.bare.data.lanes == 1
         self._places[plan.out] = place
-        known = Bytes(plan.out, place, grid, plan.at, is_alone=True, was_plain=was_plain)
-        return self.same(out, known, plan.at)
+        bytes_ = Bytes(plan.out, place, grid, plan.at, is_alone=True, was_plain=was_plain)
+        return self.note(out, bytes_, plan.at)
 
-    def same(self, out: Value, known: Bytes, at: int) -> bool:
+    def note(self, out: Value, bytes_: Bytes, at: int) -> bool:
         """Note that a tensor of the network is some bytes, and plan how whoever needs it on plain layout gets it."""
-        self.bytes[out] = replace(known, is_alone=known.is_alone and out.is_alone)
-        if not known.was_plain:
-            own = None if out.dtype == "float32" else known.grid.moved(self.byte, out.dtype)
-            bare = Map(known.place, whole(out, 1))
-            self.take(BytePlan(known.value, out, at, bare=bare, grid=known.grid, made=own))
+        self.bytes[out] = replace(bytes_, is_alone=bytes_.is_alone and out.is_alone)
+        if not bytes_.was_plain:
+            own = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
+            bare = Map(bytes_.place, whole(out, 1))
+            self.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid, result_grid=own))
         return True

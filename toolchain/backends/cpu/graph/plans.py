@@ -69,11 +69,11 @@ class Plan(ABC):
 
     def parts(self) -> tuple[Affine | None, list[Done]]:
         """Return what goes into weights and bias, and the epilogue."""
-        made = effects.merged(self.effects)
-        first = made[0] if made else None
+        merged = effects.merged(self.effects)
+        first = merged[0] if merged else None
         if self.weights is None or not isinstance(first, Affine):
-            return None, effects.epilogue(made, self.channels)
-        return first, effects.epilogue(made[1:], self.channels)
+            return None, effects.epilogue(merged, self.channels)
+        return first, effects.epilogue(merged[1:], self.channels)
 
     @property
     def has_bias(self) -> bool:
@@ -125,8 +125,8 @@ class ImagePlan(Plan):
 
     def layer(self, place: Callable[[Value], Activation]) -> ImageLayer:
         """Return the layer; what is read or made plain stays so."""
-        done = self.parts()[1]
-        epilogue = tuple(replace(one.op, other=place(one.value)) if one.value else one.op for one in done)
+        post_ops = self.parts()[1]
+        epilogue = tuple(replace(one.op, other=place(one.value)) if one.value else one.op for one in post_ops)
         data = self.bare.data if self.bare.data.lanes == 1 else place(self.data)
         out = self.bare.out if self.bare.out.lanes == 1 else place(self.out)
         layer = replace(self.bare, data=data, out=out, epilogue=epilogue)
@@ -147,26 +147,26 @@ class BytePlan(ImagePlan):
     """A layer that reads bytes or makes some; rows of features are images of one pixel.
 
     Attributes:
-        grid: Grid of the data; `NUMBERS` for numbers.
-        made: Grid of the result; None for numbers.
+        data_grid: Grid of the data; `NUMBERS` for numbers.
+        result_grid: Grid of the result; None for numbers.
         scaled: Weights of a convolution, with as many groups as `groups`.
     """
 
-    grid: Grid = NUMBERS
-    made: Grid | None = None
+    data_grid: Grid = NUMBERS
+    result_grid: Grid | None = None
     scaled: Weights | None = None
 
     @property
     def is_kept(self) -> bool:
         """Whether it is worth a kernel of its own: Relax makes numbers of bytes together with what follows."""
-        if self.made is not None or self.bare.out.lanes == 1 or not isinstance(self.bare, Map):
+        if self.result_grid is not None or self.bare.out.lanes == 1 or not isinstance(self.bare, Map):
             return True
         return self.bare.data.is_bytes and any(isinstance(effect, Rounded) for effect in self.effects)
 
     @property
     def is_copy(self) -> bool:
         """Whether it only brings bytes into blocks."""
-        same = self.grid == self.made and self.bare.data.dtype == self.bare.out.dtype
+        same = self.data_grid == self.result_grid and self.bare.data.dtype == self.bare.out.dtype
         return same and self.bare.data.lanes == 1 and isinstance(self.bare, Map) and not self.effects
 
     @property
@@ -177,7 +177,7 @@ class BytePlan(ImagePlan):
     def rounded(self, grid: Grid | None, byte: str) -> BytePlan:
         """Return the layer with a result on a grid, in a type of byte; without one in numbers."""
         out = replace(self.bare.out, dtype="float32" if grid is None else byte)
-        return replace(self, bare=replace(self.bare, out=out), made=grid)
+        return replace(self, bare=replace(self.bare, out=out), result_grid=grid)
 
     def parts(self) -> tuple[Affine | None, list[Done]]:
         """Return the bias, and the epilogue."""
@@ -188,29 +188,29 @@ class BytePlan(ImagePlan):
 
     def constants(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what the kernel gets behind the data, with the weights before they are packed."""
-        found, above = self._weighted(layer) if isinstance(layer, Conv) else ([], 0.0)
+        arrays, above = self._weighted(layer) if isinstance(layer, Conv) else ([], 0.0)
         if grids.parameter_count(layer):
-            found.append(grids.parameters(layer, self.grid, self._grids, above))
-        return found
+            arrays.append(grids.parameters(layer, self.data_grid, self._grids, above))
+        return arrays
 
     @property
     def _grids(self) -> list[Grid]:
         """Grids as `grids.parameters` wants them."""
-        return [grid for grid in (*(one.grid for one in self.parts()[1]), self.made) if grid is not None]
+        return [grid for grid in (*(one.grid for one in self.parts()[1]), self.result_grid) if grid is not None]
 
     def _weighted(self, layer: Conv) -> tuple[list[NDArray[Any]], float]:
         """Return weights, sums, scales and offsets, and what is left of the biases."""
         if self.scaled is None:
             return [], 0.0
         scaled = self.scaled if layer.groups == self.groups else self.scaled.of_one_group(self.groups)
-        unit = scaled.scales * self.grid.scale  # a channel whose weights are all zero may have none
+        unit = scaled.scales * self.data_grid.scale  # a channel whose weights are all zero may have none
         whole_bias = np.divide(self.bias(), unit, out=np.zeros(len(unit)), where=unit != 0)
         low, raised = grids.lowered(scaled.numbers)
-        found = [scaled.numbers if layer.is_depthwise else low]
-        found += [grids.sums(layer, self.grid, scaled.numbers, whole_bias)]
-        found += [grids.scales(layer, self.grid, scaled.scales, self._grids)]
-        found += [grids.offsets(layer, raised)] if layer.offset else []
-        return found, grids.fraction(whole_bias)
+        arrays = [scaled.numbers if layer.is_depthwise else low]
+        arrays += [grids.sums(layer, self.data_grid, scaled.numbers, whole_bias)]
+        arrays += [grids.scales(layer, self.data_grid, scaled.scales, self._grids)]
+        arrays += [grids.offsets(layer, raised)] if layer.offset else []
+        return arrays, grids.fraction(whole_bias)
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""

@@ -18,14 +18,14 @@ def quantize(plans: Planning, operation: Operation, at: int) -> bool:
     grid = _grid(plans, operation) if quantization.is_quantize(operation) else None
     if grid is None:
         return False
-    known = plans.bytes.get(source)
-    if known is not None and known.grid == grid:
-        return plans.same(out, known, at)
-    made = plans.made(out)
-    longer = plans.extend(source, [], made, at, grid)
+    bytes_ = plans.bytes.get(source)
+    if bytes_ is not None and bytes_.grid == grid:
+        return plans.note(out, bytes_, at)
+    result = plans.new_bytes(out)
+    longer = plans.extend(source, [], result, at, grid)
     if isinstance(longer, BytePlan):
-        return plans.have_bytes(longer, out)
-    return plans.take_bytes(_rounding(plans, source, made, at, grid), out)
+        return plans.note_result(longer, out)
+    return plans.take_bytes(_rounding(plans, source, result, at, grid), out)
 
 
 def _grid(plans: Planning, operation: Operation) -> Grid | None:
@@ -35,15 +35,17 @@ def _grid(plans: Planning, operation: Operation) -> Grid | None:
     return quantization.grid_of(operation, plans.byte)
 
 
-def _rounding(plans: Planning, source: Value, made: Value, at: int, grid: Grid) -> BytePlan:
+def _rounding(plans: Planning, source: Value, result: Value, at: int, grid: Grid) -> BytePlan:
     """Return the layer that rounds a tensor, and does nothing else."""
-    known = plans.bytes.get(source)
-    if known is not None:
-        return BytePlan(known.value, made, at, bare=Map(known.place, known.place), grid=known.grid, made=grid)
+    bytes_ = plans.bytes.get(source)
+    if bytes_ is not None:
+        return BytePlan(
+            bytes_.value, result, at, bare=Map(bytes_.place, bytes_.place), data_grid=bytes_.grid, result_grid=grid
+        )
     few = source.pixels[1] <= GROUP
     data = plans.whole(source) if source in plans.blocked and not few else whole(source, 1)
-    out = whole(made, GROUP if few else plans.lanes)
-    return BytePlan(source, made, at, bare=Map(data, out), made=grid)
+    out = whole(result, GROUP if few else plans.lanes)
+    return BytePlan(source, result, at, bare=Map(data, out), result_grid=grid)
 
 
 def dequantize(plans: Planning, operation: Operation, at: int) -> bool:
@@ -52,8 +54,8 @@ def dequantize(plans: Planning, operation: Operation, at: int) -> bool:
     grid = _grid(plans, operation) if quantization.is_dequantize(operation) else None
     if grid is None:
         return False
-    known = plans.bytes.get(source) or _given(plans, operation, at, grid)
-    return known is not None and known.grid == grid and plans.same(out, known, at)
+    bytes_ = plans.bytes.get(source) or _given(plans, operation, at, grid)
+    return bytes_ is not None and bytes_.grid == grid and plans.note(out, bytes_, at)
 
 
 def _given(plans: Planning, operation: Operation, at: int, grid: Grid) -> Bytes | None:
@@ -61,10 +63,10 @@ def _given(plans: Planning, operation: Operation, at: int, grid: Grid) -> Bytes 
     value = operation.inputs[0]
     if value.variable is None or value.constant is not None or quantization.is_quantize(value.maker):
         return None
-    made = plans.made(value)
-    bare = Map(whole(value, 1), whole(made, GROUP if value.pixels[1] <= GROUP else plans.lanes))
+    result = plans.new_bytes(value)
+    bare = Map(whole(value, 1), whole(result, GROUP if value.pixels[1] <= GROUP else plans.lanes))
     own = grid.moved(plans.byte, value.dtype)
-    plan = BytePlan(value, made, at, bare=bare, grid=own, made=grid)
+    plan = BytePlan(value, result, at, bare=bare, data_grid=own, result_grid=grid)
     return plans.bytes[value] if plans.take_bytes(plan, value) else None
 
 
@@ -90,13 +92,13 @@ def _parts(block: Block, operation: Operation, lanes: int) -> list[Operation]:
     whole_blocks = not any(count % lanes for count in channels[:-1]) and min(channels, default=0) > GROUP
     if len(channels) < len(joined.inputs) or not whole_blocks:
         return []
-    made = [block.made(value, value.image, operation.out.dtype) for value in joined.inputs]
+    parts = [block.new_value(value, value.image, operation.out.dtype) for value in joined.inputs]
     rounded = [
         Operation(operation.name, (value, *operation.inputs[1:]), (part,), operation.call)
-        for value, part in zip(joined.inputs, made, strict=True)
+        for value, part in zip(joined.inputs, parts, strict=True)
     ]
-    for part, one in zip(made, rounded, strict=True):
-        part.maker = one
-    whole_one = Operation(joined.name, tuple(made), operation.outputs, joined.call)
-    operation.out.maker = whole_one
-    return [*rounded, whole_one]
+    for part, maker in zip(parts, rounded, strict=True):
+        part.maker = maker
+    whole_tensor = Operation(joined.name, tuple(parts), operation.outputs, joined.call)
+    operation.out.maker = whole_tensor
+    return [*rounded, whole_tensor]

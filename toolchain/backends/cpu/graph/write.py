@@ -209,7 +209,7 @@ class Writer:
 
     def _dense(self, plan: RowPlan) -> None:
         layer = plan.layer(self._place)
-        rows, made = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
+        rows, result = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
         arguments = [self._shaped(plan.data, rows)]
         if plan.weights is not None:
             arguments.append(_weights(plan.weights, plan))
@@ -217,10 +217,10 @@ class Writer:
             arguments.append(_constant(plan.bias()))
         for one in plan.parts()[1]:
             if one.value is not None:
-                arguments.append(self._shaped(one.value, made))
+                arguments.append(self._shaped(one.value, result))
             elif one.numbers is not None:
                 arguments.append(_constant(one.numbers))
-        self._bind_as(plan.out, made, self._kernels.call(layer, arguments))
+        self._bind_as(plan.out, result, self._kernels.call(layer, arguments))
 
 
 def _is_plain(place: Activation) -> bool:

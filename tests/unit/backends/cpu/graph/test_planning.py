@@ -41,9 +41,9 @@ def convs(found):
 def test_the_first_and_the_last_layer(tmp_path):
     first, *_, last = plans(quantized(residual(), tmp_path))
     assert isinstance(first.bare, Map)
-    assert first.grid is NUMBERS
+    assert first.data_grid is NUMBERS
     assert (first.bare.data.lanes, first.bare.out.lanes) == (1, 4)
-    assert (kinds(last), last.made) == ([], None)
+    assert (kinds(last), last.result_grid) == ([], None)
     assert (last.bare.data.lanes, last.bare.out.lanes, last.bare.out.dtype) == (16, 1, "float32")
 
 
@@ -52,14 +52,14 @@ def test_a_layer_has_weights_bias_and_grids(tmp_path):
     assert plan.scaled.numbers.shape == (20, 3, 3, 3)
     assert plan.bias().shape == (20,)
     assert np.abs(plan.bias()).max() > 1
-    assert (kinds(plan), plan.made is None) == ([], False)
+    assert (kinds(plan), plan.result_grid is None) == ([], False)
     assert (plan.bare.strides, plan.bare.padding) == ((2, 2), (1, 1, 1, 1))
 
 
 def test_grids_of_post_ops_come_in_order(tmp_path):
     plan = next(one for one in convs(plans(quantized(residual(), tmp_path))) if "add" in kinds(one))
     assert kinds(plan)[:2] == ["quantize", "add"]
-    grids = [*(one.grid for one in plan.parts()[1] if one.grid), plan.made]
+    grids = [*(post_op.grid for post_op in plan.parts()[1] if post_op.grid), plan.result_grid]
     assert len(set(grids)) == len(grids) >= 3
 
 
@@ -67,7 +67,7 @@ def test_rounding_twice_to_one_grid_is_rounding_once(tmp_path):
     """The tool rounds what a maximum makes to the grid of its input; a change of shape makes no bytes of its own."""
     found = plans(quantized(residual(), tmp_path))
     (pool,) = (one for one in found if isinstance(one.bare, Pool) and one.bare.reduce == "max")
-    assert pool.made == pool.grid
+    assert pool.result_grid == pool.data_grid
     assert convs(found)[-1].bare.data.shape == (1, 2, 1, 1, 16)
 
 
