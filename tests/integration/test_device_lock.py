@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_farm_serving import command
-from tests.support import sshd
+from tests.support import bundles, sshd
 from tests.support.paths import ROOT
 from toolchain import files
 from toolchain.native import programs
@@ -105,6 +105,12 @@ def bench(tmp_path_factory, native):
         finally:
             for user in users:
                 assert user.run("farm", "down")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny, tmp_path_factory):
+    """As a bundle for that board."""
+    return bundles.variant(tiny, tmp_path_factory.mktemp("for-bench") / "bundle", {}, board="bench")
 
 
 @pytest.fixture
