@@ -22,7 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
+from tests.support.commands import done, parsed
 from tests.support.parts import require
 from toolchain import resources
 from toolchain.containers import build, images
@@ -165,6 +168,16 @@ def test_bill_of_materials(built):
         one["relatedSpdxElement"] for one in document["relationships"] if one["relationshipType"] == "CONTAINS"
     }
     assert contained == set(identities) - {image["SPDXID"]}
+
+
+def test_the_bill_is_told_as_cyclonedx_and_the_build_as_in_toto(built):
+    listed = images.run("pynq", ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"]).stdout.splitlines()
+    bill = parsed("containers", "inventory", "pynq")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
+    assert sorted(f"{one['name']} {one['version']}" for one in bill["components"]) == sorted(listed)
+    statement = parsed("containers", "inventory", "pynq", "--provenance")
+    assert statement["subject"][0]["digest"]["sha256"] == images.identity("pynq").removeprefix("sha256:")
+    assert done("containers", "inventory", "pynq").out.startswith("NAME ")
 
 
 def test_a_build_as_builds_are_run(built, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,23 @@ def containers_list(*, as_json: bool) -> Result:
     found = images.examine()
     rows = [(one.name, one.compiler, one.state, size_text(one.size) if one.id else "", one.id[7:23]) for one in found]
     return Result(Table(rows, ("IMAGE", "COMPILER", "STATE", "SIZE", "ID"), numbers=[3]), found, as_json)
+
+
+@containers.command("inventory")
+@click.argument("name")
+@click.option(
+    "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
+)
+@options.json_flag
+def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Result:
+    """Say what is in the image NAME; --json is CycloneDX."""
+    from toolchain.containers import inventories
+
+    found = inventories.describe(name)
+    if provenance:
+        return Result(found.provenance.decode(), json.loads(found.provenance), as_json)
+    rows = [(one.name, one.version, one.purl) for one in found.parts]
+    return Result(Table(rows, ("NAME", "VERSION", "PACKAGE"), spare=(2,)), json.loads(found.bill), as_json)
 
 
 @dataclass(frozen=True)

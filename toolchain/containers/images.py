@@ -33,6 +33,7 @@ __all__ = [
     "environment",
     "examine",
     "identity",
+    "labels",
     "names",
     "run",
     "tag",
@@ -190,6 +191,16 @@ def identity(image: str) -> str:
     """
     with container_run.engine() as client:
         return str(container_run.inspect(client, tag(image), _remedy(image)).id)
+
+
+def labels(image: str) -> dict[str, str]:
+    """Return what the build of an image wrote of it.
+
+    Raises:
+        BuildError: It is not here, or there is no engine.
+    """
+    with container_run.engine() as client:
+        return dict(container_run.inspect(client, tag(image), _remedy(image)).labels)
 
 
 def environment(image: str) -> dict[str, str]:
