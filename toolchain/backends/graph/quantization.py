@@ -96,10 +96,10 @@ def grid_of(operation: Operation, byte: str) -> Grid | None:
 
 def known(value: Value) -> NDArray[np.float64] | None:
     """Return what a value is if it follows from constants alone."""
-    if value.constant is not None:
-        return value.array.astype(np.float64)
     scaled = _scaled(value)
-    return None if scaled is None else scaled[0] * scaled[1]
+    if scaled is not None:
+        return scaled[0] * scaled[1]
+    return None if value.constant is None else value.array.astype(np.float64)
 
 
 def folded(value: Value) -> Value:

@@ -13,7 +13,7 @@ from toolchain.backends.graph import fold
 from toolchain.backends.graph.values import name_of
 
 _ROUNDINGS = frozenset({"quantize", "dequantize"})
-_CHANGES = frozenset({"reshape", "permute_dims", *_ROUNDINGS})  # what may stand between bytes and their layer
+_CHANGES = frozenset({"reshape", "permute_dims", "dequantize"})  # what may stand between bytes and their layer
 _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divide"})
 
 
@@ -25,10 +25,11 @@ def folded_but_bytes(module: tvm.IRModule) -> tvm.IRModule:
     """
     main, hidden = module[ENTRY], dict[Any, Any]()
     readers = _readers(main)
+    known = _known(main)
 
     def opened(binding: Any) -> Any:
         call = binding.value
-        if not _is_rounding_of_constant(call) or not _is_of_layers(binding.var, readers):
+        if not _is_rounding_of_constant(call) or not _is_of_layers(binding.var, readers, known):
             return binding
         parameter = relax.Var(f"held{len(hidden)}", call.args[0].ty)
         hidden[parameter] = call.args[0].value
@@ -52,15 +53,26 @@ def _readers(main: relax.Function) -> dict[Any, list[Any]]:
     return readers
 
 
+def _known(main: relax.Function) -> set[Any]:
+    """Return the variables that follow from constants alone."""
+    known: set[Any] = set()
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if known.issuperset(relax.analysis.free_vars(binding.value)):
+                known.add(binding.var)
+    return known
+
+
 def _is_rounding_of_constant(call: Any) -> bool:
     """Whether an expression makes several bytes of a constant, or numbers of them."""
     known = name_of(call) in _ROUNDINGS and isinstance(call.args[0], tvm.ir.GenericConst)
     return known and call.args[0].value.numpy().size > 1
 
 
-def _is_of_layers(variable: Any, readers: dict[Any, list[Any]]) -> bool:
-    """Whether all that read a variable, or what is made of it, may be layers."""
+def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], known: set[Any]) -> bool:
+    """Whether all that read a variable, or what is made of it, may be layers, of something that is not known."""
     names = [(name_of(binding.value), binding.var) for binding in readers[variable]]
     return isinstance(variable, relax.DataflowVar) and all(
-        name in _LAYERS or (name in _CHANGES and _is_of_layers(made, readers)) for name, made in names
+        (name in _LAYERS and result not in known) or (name in _CHANGES and _is_of_layers(result, readers, known))
+        for name, result in names
     )

@@ -10,6 +10,7 @@ from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan
 from toolchain.backends.cpu.layers import Map
 from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.graph import quantization
 from toolchain.backends.graph.values import Block, Operation
 
 _Rule = Callable[[Planning, Operation, int], bool]
@@ -36,6 +37,8 @@ def element_wise(plans: Planning, operation: Operation, at: int) -> bool:
     """Do something to each element: before a layer's result is stored, as a layer of its own, or by Relax."""
     if len(operation.outputs) != 1:
         return False
+    for value in operation.inputs:
+        quantization.folded(value)  # it is a constant from here on, whose bytes are still known
     return _joined(plans, operation, at) or _mapped(plans, operation, at) or _carried(plans, operation, at)
 
 

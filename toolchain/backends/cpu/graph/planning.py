@@ -16,6 +16,7 @@ from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPla
 from toolchain.backends.cpu.kernels.int8.grids import byte_of
 from toolchain.backends.cpu.layers import Activation, Layer, Map
 from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.graph import quantization
 from toolchain.backends.graph.quantization import NUMBERS, Grid
 from toolchain.backends.graph.values import Block, Value
 
@@ -94,7 +95,9 @@ class Planning:
 
     def take(self, plan: Plan) -> bool:
         """Take a layer if a template computes it."""
-        impossible = plan.data.constant is not None or not (self.has_blocks or isinstance(plan, RowPlan))
+        # A call of a kernel without code on a constant would be folded, to whatever lay in memory.
+        is_constant = quantization.folded(plan.data).constant is not None
+        impossible = is_constant or not (self.has_blocks or isinstance(plan, RowPlan))
         if impossible or not self._is_covered(plan):
             return False
         self._add(plan)

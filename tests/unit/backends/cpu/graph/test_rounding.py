@@ -444,6 +444,32 @@ def test_bias_as_numbers(tmp_path):
     check(proto, WIDE, ["map", "conv", "pool", "conv", "conv", "pool", "conv", "map"], (1, 3, 12, 12))
 
 
+@pytest.mark.parametrize("source", ["x", "c"])
+def test_tensors_that_follow_from_bytes_of_the_file(source):
+    """What a network adds to each element, such as positions: as one tensor, and as the sum of two."""
+    held = {"w": weights(16, 16, 1, 1)}
+    stream = np.random.default_rng(0)
+    held |= {name: stream.integers(-99, 99, (1, 16, 4, 4)).astype(np.int8) for name in ("p1", "p2", "p3")}
+    nodes = [node("Conv", ["x", "w"], ["c"])]
+    nodes += [rounding("DequantizeLinear", name, f"{name}d", 0.01, np.int8, held) for name in ("p1", "p2", "p3")]
+    nodes += [
+        node("Add", ["p1d", "p2d"], ["s"]),
+        rounding("QuantizeLinear", "s", "sq", 0.02, np.int8, held),
+        rounding("DequantizeLinear", "sq", "sd", 0.02, np.int8, held),
+        node("Add", [source, "p3d"], ["a"]),
+        node("Add", ["a", "sd"], ["b"]),
+        rounding("QuantizeLinear", "b", "q", 0.03, np.int8, held),
+        rounding("DequantizeLinear", "q", "e", 0.03, np.int8, held),
+        node("Add", ["e", "sd"], ["f"]),
+        rounding("QuantizeLinear", "f", "g", 0.03, np.int8, held),
+        rounding("DequantizeLinear", "g", "y", 0.03, np.int8, held),
+    ]
+    proto = floating(nodes if source == "c" else nodes[1:], (1, 16, 4, 4), held)
+    data = random((1, 16, 4, 4))
+    wanted = nets.run(proto, {"x": data})[0]
+    assert np.abs(compiled(lowered(imported(proto), WIDE), WIDE)(data) - wanted).max() <= 0.07  # two steps
+
+
 def test_weights_that_are_rounded_in_the_network():
     """Training with rounding in mind leaves weights as numbers, with both conversions behind them."""
     held = {"w": weights(16, 16, 3, 3)}
