@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 import socket
-import sys
 import tempfile
-import termios
 import threading
 import time
 from typing import IO, Any
@@ -87,12 +84,6 @@ class Wire:
             self.greeting = (self.greeting + self._ahead)[:_GREETING_KEPT]
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         return data
-
-    def waiting(self) -> int:
-        """Return the bytes that were sent and that the peer's kernel has not acknowledged yet."""
-        with contextlib.suppress(OSError, TypeError, ValueError):  # it is closed, or no socket
-            return int.from_bytes(fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-        return 0
 
     def settimeout(self, seconds: float | None) -> None:
         """Limit each call to `seconds`."""

@@ -85,17 +85,10 @@ class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
 
 
 class SshChannel:
-    """A command on a device, in a channel of a connection.
+    """A command on a device, in a channel of paramiko's."""
 
-    Args:
-        channel: paramiko's.
-        wire: What carries the connection.
-    """
-
-    def __init__(self, channel: Any, wire: Wire) -> None:
-        self._channel, self._wire = channel, wire
-        self._waiting = wire.waiting()
-        self._heard = _Signal()
+    def __init__(self, channel: Any) -> None:
+        self._channel, self._heard = channel, _Signal()
         for buffer in (channel.in_buffer, channel.in_stderr_buffer):
             buffer.set_event(self._heard)
 
@@ -129,13 +122,8 @@ class SshChannel:
             raise BrokenPipeError(words_of(fault)) from fault
 
     def progress(self) -> object:
-        """See `Channel.progress`.
-
-        The device's server tells now and then how much more it takes, and its kernel acknowledges what came. Of the
-        latter only less than ever counts: others use the connection, too.
-        """
-        self._waiting = min(self._waiting, self._wire.waiting())
-        return self._channel.out_window_size, self._waiting
+        """See `Channel.progress`; the server tells how much more it takes as the command reads."""
+        return self._channel.out_window_size
 
     def end_input(self) -> None:
         """See `Channel.end_input`."""
@@ -216,7 +204,7 @@ class SshShell(Shell):
         return self._wires[0].received
 
     def _open(self, script: str, kind: Kind, timeout: float) -> Channel:
-        return SshChannel(self._opened(_command(script, kind), timeout), self._wires[0])
+        return SshChannel(self._opened(_command(script, kind), timeout))
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
         """See `Shell.stream`."""
