@@ -235,13 +235,14 @@ def runner_footprint(bundle: Bundle, fed: Arrays, given: Given) -> dict[str, flo
     from toolchain.shell import open_shell
 
     kind = board.load("local").resolved()
-    program = programs.build(kind.triple, kind.machine, note).runner
+    program = programs.build(programs.RUNNER, kind.triple, kind.machine, note)
     with tempfile.TemporaryDirectory() as folder:
         tensors.save(Path(folder) / runner.INPUTS, fed)
         places = {"runners": str(program.path.parent), "inputs": folder}
         plan = runner.Plan(budget_s=0, min_runs=2, max_runs=2)  # two, beside the first
         release = str(bundle.folder.resolve())
-        run = runner.call(open_shell(None), folder, places, release=release, threads=given.threads, plan=plan)
+        words = {"release": release, "threads": given.threads, "plan": plan, "outputs": bundle.manifest.outputs}
+        run = runner.call(open_shell(None), folder, places, **words)
     return {
         "import_ms": 0.0,
         "load_ms": run.load_ms,

@@ -123,7 +123,9 @@ def _run_current(root: Path, program: Program, known: dict[str | None, bundles.B
     tensors.save(given / runner.INPUTS, samples.inputs)
     places = {"runners": str(program.path.parent), "inputs": str(given)}
     release = str(root / "current")
-    run = runner.call(LocalShell(), str(root.parent), places, release=release, threads=1, plan=runner.SMOKE)
+    outputs = known[bundles.whole_release(root)].manifest.outputs
+    words = {"release": release, "threads": 1, "plan": runner.SMOKE, "outputs": outputs}
+    run = runner.call(LocalShell(), str(root.parent), places, **words)
     assert np.allclose(run.outputs["y"], samples.expected["y"], rtol=1e-3, atol=1e-3)
 
 
