@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from toolchain.errors import InputError
+from toolchain.models import memory
 from toolchain.progress import size_text
 from toolchain.tensors import TensorSpec, check_signature
 
@@ -105,8 +106,6 @@ def _check_unpacked(path: Path) -> None:
     """Refuse what would fill the memory: a thousand bytes of zeros are one in an archive, and it says so beforehand."""
     if not zipfile.is_zipfile(path):
         return
-    from toolchain.models import memory  # noqa: PLC0415 - it needs ONNX, which a deploy of a package does without
-
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
     there = memory.available_bytes()

@@ -6,11 +6,12 @@ import math
 import re
 import resource
 from pathlib import Path
-
-import onnx
-from onnx import helper, shape_inference
+from typing import TYPE_CHECKING
 
 from toolchain.errors import InputError
+
+if TYPE_CHECKING:  # what is available is asked by those who load no ONNX, too
+    import onnx
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -38,6 +39,8 @@ def check(proto: onnx.ModelProto) -> None:
 
 def least_bytes(proto: onnx.ModelProto) -> int:
     """Return a lower bound of the memory of one run: all inputs, or what one operator reads and writes."""
+    from onnx import shape_inference  # noqa: PLC0415 - see above
+
     sizes = {value.name: _bytes(value) for value in proto.graph.input}
     inputs = sum(sizes.values())
     if inputs > available_bytes() or proto.ByteSize() >= _LARGEST:  # more than enough, and inference could overflow
@@ -64,6 +67,8 @@ def _dims(value: onnx.ValueInfoProto) -> list[int]:
 
 
 def _bytes(value: onnx.ValueInfoProto) -> int:
+    from onnx import helper  # noqa: PLC0415 - see above
+
     element = value.type.tensor_type.elem_type
     try:
         width = helper.tensor_dtype_to_np_dtype(element).itemsize
