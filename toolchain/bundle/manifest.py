@@ -173,12 +173,18 @@ _REQUIRED = {one.name for one in fields(Manifest) if one.default is MISSING}
 
 def older_schema(data: bytes) -> int | None:
     """Return the schema version of a manifest that an older toolchain wrote; None for anything else."""
+    found = _schema_of(data)
+    return found if found is not None and 0 < found < _SCHEMA else None
+
+
+def _schema_of(data: bytes) -> int | None:
+    """Return the schema version of what looks like a manifest of some version."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return None
     found = document.get("schema") if isinstance(document, dict) and document.keys() >= _REQUIRED else None
-    return found if isinstance(found, int) and 0 < found < _SCHEMA else None
+    return found if isinstance(found, int) else None
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
@@ -187,10 +193,12 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     Raises:
         VerificationError: It is not a manifest of this schema version, written as this toolchain writes it.
     """
-    if (older := older_schema(data)) is not None:
+    if (schema := _schema_of(data)) not in {None, _SCHEMA}:
+        newer = schema is not None and schema > _SCHEMA
         raise VerificationError(
-            f"the manifest of {where} is of schema version {older}, and this toolchain reads version {_SCHEMA}",
-            hint="build it again with this toolchain, and deploy that",
+            f"the manifest of {where} is of schema version {schema}, and this toolchain reads version {_SCHEMA}",
+            hint=f"{'use the toolchain that wrote it, or ' if newer else ''}build it again with this toolchain, "
+            "and deploy that",
         )
     try:
         json.loads(data, parse_constant=_refuse_constant)
