@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from toolchain import bundle, files, tensors
 from toolchain.bundle import Bundle, contents, inventories
 from toolchain.device import deploy
@@ -304,7 +306,9 @@ def references(chance: random.Random, originals: tuple[Original, Original]) -> b
     name = chance.choice(list(found))
     value = found[name].copy()
     scale = chance.choice((0.0, -3.0, float("nan"), float("inf"), 1e30))
-    found[chance.choice((name, "output.z", "x"))] = chance.choice((value, value * scale, value[:0], value.astype("f8")))
+    with np.errstate(invalid="ignore", over="ignore"):
+        others = (value, value * scale, value[:0], value.astype("f8"))
+    found[chance.choice((name, "output.z", "x"))] = chance.choice(others)
     notes["tolerance"] = chance.choice(("inf", "nan", "1e9", "0", "-1", "0.15", "0.1", "", "[]", "1" * 400))
     notes["samples"] = chance.choice((notes.get("samples", "{}"), "[" * 3000, '{"seed": -1, "samples": []}', "null"))
     try:
