@@ -52,7 +52,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos mutants sanitize fuzz wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,6 +149,9 @@ sanitize: $(READY) ## Run the C library's tests under the address and undefined-
 
 fuzz: $(READY) ## Fuzz each parser of the device's programs under sanitizers for SECONDS, or those that ONLY names
 	@$(VENV)/bin/python -m tests.support.fuzzing --seconds "$(SECONDS)" --only "$(ONLY)"
+
+signatures: $(READY) ## Try a million changed signatures on the device's reader, and 10,000 on ssh-keygen too
+	@TOOLCHAIN_SIGNATURES=1000000 $(VENV)/bin/python -m pytest -n0 -q tests/integration/test_signatures.py
 
 wrong-inputs: $(READY) ## Try every wrong input, and show a table: exit code, seconds until the answer, message
 	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)

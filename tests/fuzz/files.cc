@@ -8,14 +8,15 @@
 
 namespace {
 
-void* CopyOf(size_t size, int file) {
+void* CopyOf(size_t size, int, int, int file) {
   void* const data = malloc(size);
+  if (file < 0) return data;  // memory that belongs to no file
   return pread(file, data, size, 0) == static_cast<ssize_t>(size) ? data : MAP_FAILED;
 }
 
 }  // namespace
 
-#define mmap(at, size, protection, flags, file, offset) CopyOf(size, file)
+#define mmap(at, size, protection, flags, file, offset) CopyOf(size, protection, flags, file)
 #define munmap(data, size) free(data)
 #define madvise(data, size, advice) static_cast<void>(data)
 #include "../../toolchain/runtime/model/files.cc"

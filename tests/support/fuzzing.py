@@ -74,6 +74,7 @@ def build(folder: Path, *, coverage: bool = False) -> Path:
     """Compile a program for each parser; returns the folder in which they are."""
     tool = Path(cmake.CMAKE_BIN_DIR) / "cmake"
     words = [f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DTVM_FFI_ROOT={resources.package_folder('tvm_ffi')}"]
+    words.append(f"-DZIG={resources.package_folder('ziglang') / 'zig'}")
     words.append(f"-DCOVERAGE={'ON' if coverage else 'OFF'}")
     subprocess.run([tool, "-S", SOURCES, "-B", folder, *words], check=True, stdout=subprocess.DEVNULL)
     jobs = str(len(os.sched_getaffinity(0)))
