@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import bundles, etc, signers, sshd
+from tests.support import bundles, etc, signers, sshd, updates
 from tests.support.parts import require
 from tests.support.paths import ROOT
 from toolchain import bundle as bundling
@@ -340,6 +340,31 @@ def test_a_key_that_is_revoked_stops_what_it_has_signed(device, signed, alice):
     (device.trust / "revoked").write_text(f"{alice.public}\n")
     assert "NOT TAKEN any more" in device.toolchain("status").stdout
     assert "does not take this release" in device.toolchain("bench", "--budget", 0, code=VERIFICATION).stderr
+
+
+def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, tmp_path, alice):
+    weights = [bundles.reweighted(tiny, tmp_path / f"weights-{seed}", seed) for seed in range(3)]
+    made = {
+        "first": signers.signed(tiny, tmp_path / "first", [alice], sequence=1),
+        "unsigned": weights[0],
+        "later": signers.signed(weights[1], tmp_path / "later", [alice], sequence=3, minimum=2),
+    }
+
+    def apply(name, *more, code=0):
+        update = tmp_path / f"{name}.run"
+        if not update.exists():
+            updates.written(made[name], program, update)
+        words = ["sh", update, "--root", tmp_path / "device", "--json", *more]
+        done = run(etc.within(tmp_path / "etc", device.trust, words), code)
+        return json.loads(done.stdout)
+
+    apply("first")
+    assert "does not take this release" in apply("unsigned", code=VERIFICATION)["error"]["message"]
+    assert bundles.whole_release(tmp_path / "device") == tiny.digest
+    apply("later")
+    assert "does not take the release before" in apply("later", "--rollback", code=VERIFICATION)["error"]["message"]
+    apply("first", code=VERIFICATION)
+    assert bundles.whole_release(tmp_path / "device") == weights[1].digest
 
 
 # --- a board without a clock, and without OpenSSH --------------------------------------------------------------------
