@@ -28,8 +28,17 @@ mkdir -p "$ROOT"
 {FACTS}
 """
 
-# What a killed deploy may have left: never anything that a link points to.
+# What a killed deploy may have left: never anything that a link points to. A folder of somebody's is not swept,
+# whatever list of devices or command line named it.
 SWEEP = """
+if [ ! -d blobs ]; then
+  for entry in *; do
+    case $entry in
+      '*' | lock | lock.*) ;;
+      *) echo "$ROOT is no store: it holds $entry; name another folder" >&2; exit 1 ;;
+    esac
+  done
+fi
 mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs unchecked generations floors run
 rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
 rm -f .lib-* lib_*

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores import blob, locked, put, release
+from toolchain.device.lock import Owner
 from toolchain.device.store import BlobState, Store
 from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
@@ -370,6 +371,18 @@ def test_prune_keeps_the_last_programs_and_inputs(held, root, tmp_path):
     assert {path.name for path in (root / "servers").iterdir()} == {"servers3", "servers4"}
     assert {path.name for path in (root / "libraries").iterdir()} == {"libraries3", "libraries4"}
     assert {path.name for path in (root / "inputs").iterdir()} == {"inputs2", "inputs3", "inputs4"}
+
+
+def test_a_folder_of_somebody_is_not_swept(store, root):
+    """A list of devices may name any folder."""
+    precious = root / "run" / "precious"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("mine")
+    with store.lock(Owner.here("tests")), pytest.raises(DeviceError) as caught:
+        store.sweep()
+    assert "is no store: it holds run" in caught.value.details
+    assert precious.read_text() == "mine"
+    assert {path.name for path in root.iterdir()} <= {"run", "lock"}
 
 
 def test_sweep_removes_leftovers(held, root, tmp_path):
