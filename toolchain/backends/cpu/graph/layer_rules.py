@@ -67,10 +67,10 @@ def dense(plans: Planning, operation: Operation, at: int) -> bool:
         return True
     if quantization.folded(weights).constant is None:
         return False
-    is_turned = operation.name == "matmul"
+    is_transposed = operation.name == "matmul"
     *rows, inputs = data.shape or ()
-    bare = Dense(math.prod(rows), inputs, weights.shape[is_turned])
-    return plans.take(RowPlan(data, operation.out, at, weights, bare=bare, is_turned=is_turned))
+    bare = Dense(math.prod(rows), inputs, weights.shape[is_transposed])
+    return plans.take(RowPlan(data, operation.out, at, weights, bare=bare, is_transposed=is_transposed))
 
 
 def _dense_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:

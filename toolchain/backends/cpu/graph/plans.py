@@ -90,14 +90,14 @@ class Plan(ABC):
         """Return the weights, outputs first, with a factor for each in them; None if they stay as they are."""
         folded, _ = self.parts()
         factors = None if folded is None or (folded.scale == 1).all() else folded.scale
-        weights = self._turned_weights()
+        weights = self._transposed_weights()
         if factors is None or self.weights is None:
             return weights
         weights = self.weights.array if weights is None else weights
         shape = (-1, *[1] * (weights.ndim - 1))
         return (weights * np.broadcast_to(factors, (self.channels,)).reshape(shape)).astype(np.float32)
 
-    def _turned_weights(self) -> NDArray[np.float32] | None:
+    def _transposed_weights(self) -> NDArray[np.float32] | None:
         """Return the weights as the layer wants them before they are packed; None if they are so already."""
         return None
 
@@ -137,7 +137,7 @@ class ImagePlan(Plan):
         numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
         return [grids.blocked(layer, one.astype(np.float32)) for one in numbers]
 
-    def _turned_weights(self) -> NDArray[np.float32] | None:
+    def _transposed_weights(self) -> NDArray[np.float32] | None:
         same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
         return None if same or self.weights is None else _ungrouped(self.weights.array, self.groups)
 
@@ -224,11 +224,11 @@ class RowPlan(Plan):
 
     Attributes:
         bare: The layer without bias and epilogue; weights are [outputs, inputs].
-        is_turned: Whether the constant is [inputs, outputs].
+        is_transposed: Whether the constant is [inputs, outputs].
     """
 
     bare: Dense = field(kw_only=True)
-    is_turned: bool = False
+    is_transposed: bool = False
 
     def axis_of(self, value: Value) -> int:
         """Return the axis of the channels in the result: the last."""
@@ -238,8 +238,8 @@ class RowPlan(Plan):
         """Return the layer."""
         return replace(self.bare, bias=self.has_bias, epilogue=tuple(one.op for one in self.parts()[1]))
 
-    def _turned_weights(self) -> NDArray[np.float32] | None:
-        return self.weights.array.T if self.is_turned and self.weights is not None else None
+    def _transposed_weights(self) -> NDArray[np.float32] | None:
+        return self.weights.array.T if self.is_transposed and self.weights is not None else None
 
 
 def _ungrouped(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:

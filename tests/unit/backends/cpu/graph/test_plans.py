@@ -64,11 +64,11 @@ def test_groups_are_filled_up_with_zeros():
     assert conv(weights, [], groups=2, taken=2).folded_weights() is None
 
 
-def test_weights_of_a_dense_layer_are_turned():
+def test_weights_of_a_dense_layer_are_transposed():
     weights = np.arange(6, dtype=np.float32).reshape(3, 2)
     rows = Value(shape=(5, 3), dtype="float32")
     out = Value(shape=(5, 2), dtype="float32")
-    plan = RowPlan(rows, out, 0, constant(weights), [line([1, 2], 0)], bare=Dense(5, 3, 2), is_turned=True)
+    plan = RowPlan(rows, out, 0, constant(weights), [line([1, 2], 0)], bare=Dense(5, 3, 2), is_transposed=True)
     np.testing.assert_array_equal(plan.folded_weights(), (weights * [1, 2]).T)
     assert (plan.channels, plan.axis_of(out)) == (2, 1)
 
