@@ -119,7 +119,7 @@ class Link:
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._data:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0] or left == 0.0:
+            if not select.select([self._sock], [], [], left)[0]:  # what came meanwhile counts, however late we look
                 raise TimeoutError
             try:
                 data = self._sock.recv(1 << 16)

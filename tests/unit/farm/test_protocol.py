@@ -64,6 +64,11 @@ def test_messages_that_arrive_together_or_in_pieces(pair):
     assert [pair[1].receive(5), len(pair[1].receive(5)["b"])] == [{"a": 1}, 10_000]
 
 
+def test_what_came_in_time_is_heard_however_late_we_look(pair):
+    pair[0].send({"a": 1})
+    assert pair[1].receive(0) == {"a": 1}
+
+
 def test_an_end_and_a_silence(pair):
     with pytest.raises(TimeoutError):
         pair[1].receive(0.05)
