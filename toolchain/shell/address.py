@@ -11,6 +11,7 @@ from pathlib import Path
 from toolchain.errors import InputError
 
 _PORTS = range(1, 1 << 16)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[\w.][\w.-]*")
 
 
@@ -89,8 +90,8 @@ def _split_port(text: str, place: str) -> tuple[str, int | None]:
 
 
 def _port(text: str, number: str) -> int:
-    if not (number.isascii() and number.isdigit()) or int(number) not in _PORTS:
-        raise _no_address(text, f"{number!r} is no port from 1 to 65535")
+    if not _NUMBER.fullmatch(number) or int(number) not in _PORTS:
+        raise _no_address(text, f"{number!r:.50} is no port from 1 to 65535")
     return int(number)
 
 

@@ -31,7 +31,19 @@ def test_addresses(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "@board", "root@", "a b", "board:", "board:0", "board:65536", "board:ssh", "board:²", "-oX=x"),
+        *(
+            "",
+            "@board",
+            "root@",
+            "a b",
+            "board:",
+            "board:0",
+            "board:65536",
+            "board:ssh",
+            f"board:{'1' * 5000}",
+            "board:²",
+            "-oX=x",
+        ),
         *(
             "[board]:22",
             "[::1",
