@@ -148,17 +148,17 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         outputs = Path(folder) / "outputs.safetensors"
         shell.pull(f"{scratch}/outputs", outputs, most=most)
-        return _read(result.stdout, tensors.load(outputs), shell.name)
+        return _read(result.stdout, tensors.load(outputs), shell.name, plan)
 
 
-def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str) -> Run:
+def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) -> Run:
     """Read the report of a runner, or of what a device has in its place."""
     try:
         report = json.loads(text)
         times = {key: tuple(map(_time, report[key])) for key in ("samples_ns", "warmup_ns", "each_ns")}
         return Run(
             outputs=outputs,
-            samples_ns=times["samples_ns"],
+            samples_ns=_enough(times["samples_ns"], min(plan.min_runs, plan.max_runs)),
             warmup_ns=(times["each_ns"][0], *times["warmup_ns"]),
             load_ms=float(report["load_ms"]),
             threads=_time(report["threads"]),
@@ -171,6 +171,12 @@ def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str) -> Run:
             details=f"{type(fault).__name__}: {fault}\n{text[:_SHOWN]}",
             hint="deploy again; if that does not help, look whether the device is what it was",
         ) from fault
+
+
+def _enough(samples: tuple[int, ...], least: int) -> tuple[int, ...]:
+    if len(samples) < least:
+        raise ValueError(f"it has {len(samples)} samples, and {least} were asked for")
+    return samples
 
 
 def _time(value: object) -> int:

@@ -112,6 +112,16 @@ def test_a_report_that_is_none(places, tmp_path, said):
     assert list((root / "run").iterdir()) == []
 
 
+@pytest.mark.parametrize(("samples", "least", "most"), [("", 3, 100), ("7, 7", 3, 100), ("7", 3, 2)])
+def test_a_report_with_too_few_runs(places, tmp_path, samples, least, most):
+    root, folders = places
+    (tmp_path / "said").write_text(WELL.replace('"samples_ns": []', f'"samples_ns": [{samples}]'))
+    copy = f'cp {tmp_path}/said "$report"; cp "{folders["inputs"]}/{runner.INPUTS}" "$outputs"'
+    with pytest.raises(DeviceError, match="no report") as caught:
+        call(root, lying(tmp_path, copy), release="x", threads=1, plan=Plan(min_runs=least, max_runs=most))
+    assert f"{min(least, most)} were asked for" in caught.value.details
+
+
 @pytest.mark.parametrize("which", ["report", "outputs"])
 def test_an_answer_without_an_end(places, tmp_path, which):
     root, _ = places
