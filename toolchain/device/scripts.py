@@ -12,7 +12,7 @@ TOOLS = "sha256sum flock ln mv rm cp sync find stat readlink df cut tail ls touc
 # What a device is, without changing anything; `$ROOT` is a folder that exists.
 FACTS = f"""
 for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
-echo "root=$ROOT"
+printf 'root=%s\\n' "$ROOT"
 echo "machine=$(uname -m)"
 echo "kernel=$(uname -sr)"
 echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)"
@@ -29,17 +29,18 @@ mkdir -p "$ROOT"
 """
 
 # What a killed deploy may have left: never anything that a link points to. A folder of somebody's is not swept,
-# whatever list of devices or command line named it.
+# whatever list of devices or command line named it, such as an OCI layout, which has a blobs/ of its own. That of a
+# store has partial/, which is made first; without it a store holds nothing yet.
 SWEEP = """
-if [ ! -d blobs ]; then
-  for entry in *; do
+if [ ! -d blobs/partial ]; then
+  for entry in * blobs/* blobs/sha256/*; do
     case $entry in
-      '*' | lock | lock.*) ;;
+      '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | blobs | blobs/sha256) ;;
       *) echo "$ROOT is no store: it holds $entry; name another folder" >&2; exit 1 ;;
     esac
   done
 fi
-mkdir -p blobs/sha256 blobs/partial releases runners servers libraries inputs unchecked generations floors run
+mkdir -p blobs/partial blobs/sha256 releases runners servers libraries inputs unchecked generations floors run
 rm -rf releases/.new-* runners/.new-* servers/.new-* libraries/.new-* inputs/.new-* .trash-* .current-* current_* run/*
 rm -f .lib-* lib_*
 current=$(readlink current || true)
@@ -267,7 +268,7 @@ for link in generations/*; do
   [ -d "$link" ] || continue
   target=$(readlink "$link")
   name=$(sed -n 's/^  "name": "\\(.*\\)",$/\\1/p' "$link/manifest.json" | head -n 1)
-  echo "generation ${link#generations/} ${target#../releases/} $(stat -c %Y "$link") $name"
+  printf '%s\\n' "generation ${link#generations/} ${target#../releases/} $(stat -c %Y "$link") $name"
 done
 """
 

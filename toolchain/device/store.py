@@ -133,7 +133,7 @@ class Store:
             DeviceError: The root folder cannot be created, or the device does not say what it is.
         """
         output = self._run(scripts.SURVEY)
-        pairs = [line.split("=", 1) for line in output.splitlines() if "=" in line]
+        pairs = [line.split("=", 1) for line in output.split("\n") if "=" in line]
         values = dict(pairs)
         if not values.get("root") or not values.get("machine"):
             raise self._nonsense("what it is", output)
@@ -316,8 +316,9 @@ class Store:
     def generations(self) -> tuple[Generation, ...]:
         """List the activations there are, oldest first."""
         output = self._run(f'cd "$ROOT" 2>/dev/null || exit 0\n{scripts.LIST}')
-        current = next((line[8:] for line in output.splitlines() if line.startswith("current ")), "")
-        rows = [_GENERATION.fullmatch(line) for line in output.splitlines() if line.startswith("generation ")]
+        lines = output.split("\n")  # and at nothing else that a name may have in it
+        current = next((line[8:] for line in lines if line.startswith("current ")), "")
+        rows = [_GENERATION.fullmatch(line) for line in lines if line.startswith("generation ")]
         if not all(rows):
             raise self._nonsense("what releases it has", output)
         found = [row.groups() for row in rows if row]
@@ -347,7 +348,7 @@ class Store:
 
     def _rows(self, script: str, *, columns: int) -> list[list[str]]:
         """Run such a script and read a table of digests from its output, between warnings of the device's tools."""
-        rows = [line.split() for line in self._change(script).splitlines()]
+        rows = [line.split() for line in self._change(script).split("\n")]
         return [row for row in rows if len(row) == columns and len(row[1]) == _DIGEST_CHARACTERS]
 
     def _nonsense(self, asked: str, said: str) -> DeviceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -73,6 +74,19 @@ def test_releases_that_are_none(row):
     with pytest.raises(DeviceError, match="was asked what releases it has, and its answer is none") as caught:
         Store(Saying(f"current generations/1\ngeneration {row}"), "/r").generations()
     assert len(caught.value.details) <= 1000
+
+
+@pytest.mark.parametrize("name", ["a\x0bb", "a\u2028b", "a\x85b"])
+def test_a_line_ends_where_the_device_ends_it(name):
+    found = Store(Saying(f"current generations/1\ngeneration 1 {'a' * 64} 5 {name}"), "/r").generations()
+    assert [(one.name, one.current) for one in found] == [(name, True)]
+
+
+@pytest.mark.parametrize("name", ["back\\nslash", "back\\cslash", "back\\\\slash"])
+def test_a_name_is_told_as_it_is_written(held, tmp_path, name):
+    """The echo of some shells reads backslashes."""
+    release(held, tmp_path, name)
+    assert numbers(held) == [(1, json.dumps(name)[1:-1], True)]
 
 
 # --- facts ---
@@ -383,6 +397,30 @@ def test_a_folder_of_somebody_is_not_swept(store, root):
     assert "is no store: it holds run" in caught.value.details
     assert precious.read_text() == "mine"
     assert {path.name for path in root.iterdir()} <= {"run", "lock"}
+
+
+@pytest.mark.parametrize("others", [["index.json", "oci-layout"], ["blobs/sha256/" + "a" * 64], ["blobs/mine"]])
+def test_a_folder_with_blobs_of_somebody_is_not_swept(store, root, others):
+    """As an OCI layout has them."""
+    for name in ("blobs/sha256/" + "a" * 64, "run/mine", *others) if "index.json" in others else others:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("theirs")
+    before = {path for path in root.rglob("*") if path.is_file()}
+    with store.lock(Owner.here("tests")), pytest.raises(DeviceError) as caught:
+        store.sweep()
+    assert "is no store: it holds" in caught.value.details
+    assert before <= {path for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("made", [[], ["blobs"], ["blobs/partial"], ["blobs/sha256"], ["blobs/partial", "releases"]])
+def test_a_store_that_was_being_made_is_made(store, root, made):
+    """A deploy may be killed at any time, and an earlier toolchain made the folders in another order."""
+    for name in made:
+        (root / name).mkdir(parents=True)
+    with store.lock(Owner.here("tests")):
+        store.sweep()
+    assert (root / "blobs" / "partial").is_dir()
+    assert (root / "generations").is_dir()
 
 
 def test_sweep_removes_leftovers(held, root, tmp_path):
