@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from toolchain.tensors import LARGEST_TOLERANCE, Tensors
 
 KIND = "sample"
 _NOTE = "samples"
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def read(found: Tensors, notes: Mapping[str, str], where: str) -> Drawn | None:
     outputs: list[dict[str, NDArray[Any]]] = [{} for _ in note.samples]
     for key, value in found.items():
         number, _, name = key.partition(".")
-        if not (number.isascii() and number.isdigit() and int(number) < len(outputs)):
+        if not (_NUMBER.fullmatch(number) and int(number) < len(outputs)):
             raise VerificationError(f"{where} has samples that nobody wrote", details=key)
         outputs[int(number)][name] = value
     return Drawn(note.seed, note.samples, tuple(outputs))

@@ -24,7 +24,7 @@ def check_board(manifest: Manifest, board: Board) -> None:
         raise VerificationError(
             f"{manifest.name} was built for board {manifest.board}, and this is board {board.name}",
             details=f"it is for {_what(manifest)}",
-            hint=f"--board {manifest.board}, or {_build(manifest, board)}",
+            hint=f"--board {manifest.board}, or its file; or {_build(manifest, board)}",
         )
     wanted = (board.machine, board.triple, board.target.kind)
     if (manifest.machine, manifest.triple, manifest.target.get("kind")) != wanted:

@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from toolchain import files
 from toolchain.errors import VerificationError
@@ -37,7 +37,19 @@ _SCHEMA = 3
 2: it did not name the reference, so that anybody could put another one beside a bundle."""
 _LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
+_MOST_AXES = 32
 _FEW = 10
+_SHOWN = 200
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("should be one line of printable characters")
+    return name
+
+
+# What a device's list of releases tells in a line of its own, and tables and file names show.
+_Name = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_printable)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -133,7 +145,7 @@ class Manifest:
     """
 
     schema: Literal[3]
-    name: str
+    name: _Name
     board: _Word
     machine: _Word
     triple: _Word
@@ -222,7 +234,8 @@ def _refuse_constant(name: str) -> None:
 def _faults(found: Manifest, data: bytes) -> list[str]:
     """List what no type says: which files there are, which tensors there can be, and that nothing else is written."""
     specs = (*found.inputs, *found.outputs)
-    faults = [str(spec) for spec in specs if not _is_possible(spec)]
+    faults = [f"{spec!s:.{_SHOWN}}" for spec in specs if not _is_possible(spec)]
+    faults += _bound_faults(found) if not faults else []
     faults += [f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in found.files.keys() - FILES]
     faults += [f"files: it does not list {name}" for name in FILES if name not in found.files]
     faults += ["outputs: there are none"] if not found.outputs else []
@@ -232,7 +245,24 @@ def _faults(found: Manifest, data: bytes) -> list[str]:
     return faults
 
 
+def _bound_faults(found: Manifest) -> list[str]:
+    """List what is wrong with the names of tensors, and with those whose size depends on the data."""
+    faults = [f"{spec.name}: no input has a bound" for spec in found.inputs if spec.bound]
+    for specs in (found.inputs, found.outputs):
+        faults += ["two tensors of one name"] if len({spec.name for spec in specs}) < len(specs) else []
+    counts = {spec.name for spec in found.outputs if (spec.dtype, spec.elements) == ("int64", 1)}
+    for spec in found.outputs:
+        if spec.bound and not 0 <= spec.bound.axis < len(spec.shape):
+            faults.append(f"{spec.name}: it is bound along an axis that it does not have")
+        if spec.bound and spec.bound.count not in counts - {spec.name}:
+            faults.append(f"{spec.name}: no other output of one int64 counts it")
+    return faults
+
+
 def _is_possible(spec: TensorSpec) -> bool:
-    if spec.dtype not in DTYPES or not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):
+    """Tell whether a device could have it; the rank comes first, since the product of a million sizes takes hours."""
+    if len(spec.shape) > _MOST_AXES or spec.dtype not in DTYPES:
+        return False
+    if not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):
         return False
     return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize <= _LARGEST_TENSOR

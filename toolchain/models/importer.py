@@ -7,7 +7,7 @@ import io
 import traceback
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
@@ -135,9 +135,14 @@ def _output_specs(
         raise InputError(f"an output of {source.name} has no elements", details=str(result))
     names = [*source.output_names, *(bound.count for bound in bounds.values())]
     return tuple(
-        TensorSpec(name, shape, supported_dtype(name, str(kind.dtype)), bounds.get(name))
+        TensorSpec(name, shape, supported_dtype(name, str(kind.dtype)), _counted_from_0(bounds.get(name), len(shape)))
         for name, shape, kind in zip(names, shapes, types, strict=True)
     )
+
+
+def _counted_from_0(bound: Bound | None, rank: int) -> Bound | None:
+    """Return a bound whose axis a file may have counted from the last one."""
+    return replace(bound, axis=bound.axis % rank) if bound else None
 
 
 def _first_open(proto: onnx.ModelProto) -> str:

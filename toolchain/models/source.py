@@ -74,7 +74,7 @@ def load(
     if source in zoo.NAMES and not path.is_file():
         proto, name, origin = zoo.build(source, seed), source, source
     else:
-        proto, name, origin = _read(path), path.stem, path.name
+        proto, name, origin = _read(path), _named(path), path.name
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(_copied, proto.graph.input))
@@ -86,6 +86,13 @@ def load(
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
     results = tuple(value.name for value in proto.graph.output)
     return SourceModel(name, origin, proto, digest, specs, results, declared, guessed)
+
+
+def _named(path: Path) -> str:
+    """Return what a file's model is called, on devices and in their lists, too."""
+    if not path.stem.isprintable():
+        raise InputError(f"{path.name!a} is no name for a model", hint="rename the file, with printable characters")
+    return path.stem
 
 
 def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:

@@ -18,6 +18,7 @@ from toolchain import bundle, files, tensors
 from toolchain.bundle import oci
 from toolchain.bundle.manifest import Modelled
 from toolchain.errors import InputError, VerificationError
+from toolchain.tensors import Bound
 
 
 @pytest.fixture
@@ -280,6 +281,7 @@ def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
         ("reference", {"sha256": "0" * 64}),
         ("reference", None),
         ("extra", "unheard of"),
+        *(("name", name) for name in ("", "two\nlines", "one\u2028other", "\x1b[31m", "x" * 256)),
     ],
 )
 def test_a_manifest_of_another_form_is_refused(tiny, field, value):
@@ -301,6 +303,51 @@ def test_the_same_manifest_in_other_bytes_is_refused(tiny):
     with pytest.raises(VerificationError, match="not valid") as caught:
         bundle.read_manifest(tiny.manifest.encoded() + b" ", "a test")
     assert "not written as the toolchain writes it" in caught.value.details
+
+
+BOXES = {"name": "boxes", "shape": [9, 4], "dtype": "float32", "bound": {"axis": 0, "count": "boxes.count"}}
+COUNT = {"name": "boxes.count", "shape": [1], "dtype": "int64"}
+
+
+def manifest_with(tiny, **fields):
+    return bundle.read_manifest(files.canonical_json(json.loads(tiny.manifest.encoded()) | fields), "a test")
+
+
+def test_a_manifest_with_an_output_whose_size_depends_on_the_data(tiny):
+    assert manifest_with(tiny, outputs=[BOXES, COUNT]).outputs[0].bound == Bound(0, "boxes.count")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        ([BOXES | {"bound": {"axis": 2, "count": "boxes.count"}}, COUNT], "an axis that it does not have"),
+        ([BOXES | {"bound": {"axis": -1, "count": "boxes.count"}}, COUNT], "an axis that it does not have"),
+        ([BOXES], "no other output of one int64 counts it"),
+        ([BOXES, COUNT | {"shape": [2]}], "no other output of one int64 counts it"),
+        ([BOXES, COUNT | {"dtype": "int32"}], "no other output of one int64 counts it"),
+        ([COUNT | {"bound": {"axis": 0, "count": "boxes.count"}}], "no other output of one int64 counts it"),
+        ([COUNT, COUNT], "two tensors of one name"),
+    ],
+)
+def test_a_manifest_with_outputs_that_nobody_can_count_is_refused(tiny, outputs, told):
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        manifest_with(tiny, outputs=outputs)
+    assert told in caught.value.details
+
+
+def test_a_manifest_with_an_input_whose_size_depends_on_the_data_is_refused(tiny):
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        manifest_with(tiny, inputs=[BOXES])
+    assert "no input has a bound" in caught.value.details
+
+
+def test_a_manifest_with_a_tensor_of_too_many_axes_is_refused_at_once(tiny):
+    """Their product alone would have a million digits."""
+    started = time.monotonic()
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        manifest_with(tiny, outputs=[{"name": "y", "shape": [1 << 32] * 90_000, "dtype": "float32"}])
+    assert time.monotonic() - started < 10
+    assert len(caught.value.details) < 1000
 
 
 @pytest.mark.parametrize("change", [{"dtype": "object"}, {"dtype": "float33"}, {"shape": [1, -8]}])

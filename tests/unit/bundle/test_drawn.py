@@ -50,6 +50,7 @@ def test_without_samples_there_are_none(tmp_path):
         ("sample.2.y", {}),
         ("sample.-1.y", {}),
         ("sample.one.y", {}),
+        (f"sample.{'1' * 5000}.y", {}),
         ("sample.\u0661.y", {}),
         ("sample.0.y", {"seed": "first"}),
         ("sample.0.y", {"samples": [{"sha256": "none"}]}),

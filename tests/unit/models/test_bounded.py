@@ -64,6 +64,14 @@ def test_the_signature_names_the_bound_and_the_count(tmp_path):
     assert (count.name, count.shape, count.dtype, count.bound) == ("y.count", (1,), "int64", None)
 
 
+def test_an_axis_is_counted_from_the_first_one(tmp_path):
+    """A manifest has no other."""
+    node = helper.make_node("Compress", ["x", "c"], ["y"], axis=-1)
+    path = tmp_path / "ends.onnx"
+    onnx.save(model([node], [("x", np.zeros((4, 5), "float32")), ("c", np.zeros(5, "bool"))]), path)
+    assert importer.import_model(source.load(str(path))).outputs[0].bound == Bound(1, "y.count")
+
+
 def test_in_the_middle_of_a_network_it_is_refused(tmp_path):
     data = np.zeros((2, 3), "float32")
     nodes = [helper.make_node("NonZero", ["x"], ["t"], name="where"), helper.make_node("Neg", ["t"], ["y"])]

@@ -109,6 +109,15 @@ def test_what_is_not_a_model(name):
     assert fault.details
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "one\u2028other", "\x1b[31m", "\udcff"])
+def test_a_name_that_no_list_can_show(tmp_path, name):
+    path = tmp_path / f"{name}.onnx"
+    shutil.copy(DATA / "float16.onnx", path)
+    with pytest.raises(InputError, match="is no name for a model") as caught:
+        model.load(str(path))
+    assert caught.value.message.isprintable()
+
+
 @pytest.mark.parametrize("ending", ["json", "textproto", "onnxtxt"])
 def test_the_ending_does_not_choose_the_format(tmp_path, ending):
     path = tmp_path / f"net.{ending}"
