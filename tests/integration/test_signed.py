@@ -23,6 +23,7 @@ from tests.support.parts import require
 from tests.support.paths import ROOT
 from toolchain import bundle as bundling
 from toolchain import resources, tensors
+from toolchain.device.shipment import SIGNED
 from toolchain.native import programs
 
 UNTRUSTED, VERIFICATION = 7, 5
@@ -96,7 +97,7 @@ def test_a_signature_with_the_other_hash_of_openssh_holds(signed, program, tmp_p
     verify(program, signers.released(made, tmp_path), trust)
 
 
-@pytest.mark.parametrize("name", [*bundling.LAYERS, bundling.MANIFEST, "oci.json", bundling.STATEMENT])
+@pytest.mark.parametrize("name", [*bundling.LAYERS, bundling.MANIFEST, "oci.json", SIGNED])
 def test_every_byte_of_every_file_counts(signed, program, tmp_path, trust, name):
     release = signers.released(signed, tmp_path)
     path = release / name
@@ -110,19 +111,11 @@ def test_every_byte_of_every_file_counts(signed, program, tmp_path, trust, name)
     verify(program, release, trust, code=UNTRUSTED)
 
 
-def test_a_link_is_no_signature(signed, program, tmp_path, trust):
-    release = signers.released(signed, tmp_path)
-    moved = release / bundling.SIGNATURES
-    moved.rename(tmp_path / "elsewhere")
-    moved.symlink_to(tmp_path / "elsewhere")
-    assert "not a regular file" in verify(program, release, trust, code=UNTRUSTED)
-
-
 def test_the_floor_only_rises(signed, program, tmp_path, trust):
     release = signers.released(signed, tmp_path)
     assert verify(program, release, trust, "--floor", "4")["floor"] == 4
     assert verify(program, release, trust, "--floor", "2")["floor"] == 4
-    assert "would stop it" in verify(program, release, trust, "--floor", "6", code=2)
+    assert "would stop it" in verify(program, release, trust, "--floor", "6", code=8)
     floor = tmp_path / "floors" / signed.manifest.name
     assert floor.read_text() == "4\n"
     floor.write_text("6\n")
@@ -218,7 +211,7 @@ def test_an_application_opens_signed_releases_only(signed, tiny, tmp_path, trust
         reference = bundling.Reference.read(signed.reference)
         for name, value in model.run(reference.inputs).items():
             np.testing.assert_allclose(value, reference.outputs[name], rtol=1e-4, atol=1e-5)
-    (release / bundling.SIGNATURES).unlink()
+    (release / SIGNED).unlink()
     with pytest.raises(module.EdgeError) as caught:
         module.Model(release, library=library, trust=trust)
     assert caught.value.code == UNTRUSTED
@@ -335,6 +328,16 @@ def test_a_device_without_trust_takes_any_release_and_says_so(device, tiny, sign
     assert "takes any release" in device.toolchain("floor", 1, code=2).stderr
 
 
+def test_a_runner_of_before_cannot_tell(device, signed, tmp_path):
+    device.deploy(signed)
+    (old,) = (tmp_path / "device" / "runners").glob("*/runner")
+    old.unlink()
+    old.write_text("#!/bin/sh\necho 'runner: unknown option \"--verify\"' >&2\nexit 2\n")
+    old.chmod(0o755)
+    assert "nobody knows" in device.toolchain("status").stdout
+    assert "unknown option" in device.toolchain("floor", 2, code=4).stderr
+
+
 def test_a_key_that_is_revoked_stops_what_it_has_signed(device, signed, alice):
     device.deploy(signed)
     (device.trust / "revoked").write_text(f"{alice.public}\n")
@@ -359,6 +362,7 @@ def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, t
         return json.loads(done.stdout)
 
     apply("first")
+    assert "this update has none" in apply("unsigned", "--check", code=VERIFICATION)["error"]["message"]
     assert "does not take this release" in apply("unsigned", code=VERIFICATION)["error"]["message"]
     assert bundles.whole_release(tmp_path / "device") == tiny.digest
     apply("later")

@@ -271,6 +271,56 @@ def a_second_signature_by_a_revoked_key(field):
     return field.stated(field.statement(), field.alice, field.bob)
 
 
+def resigned(field: Field, message: bytes, *who: Pair) -> Bundle:
+    """The release that the device runs, with another statement."""
+    made = signers.copied(field.running, field.work / "attack")
+    return signers.state(made, message, b"".join(signers.signature(one, message) for one in who))
+
+
+def said_of_running(field: Field, **changes: object) -> bytes:
+    return json.dumps(json.loads((field.running.folder / bundles.STATEMENT).read_bytes()) | changes).encode()
+
+
+@attack
+def the_running_release_signed_by_a_stranger(field):
+    return resigned(field, said_of_running(field), field.mallory)
+
+
+@attack
+def the_running_release_signed_by_a_revoked_key(field):
+    return resigned(field, said_of_running(field), field.bob)
+
+
+@attack
+def the_running_release_below_the_floor(field):
+    return resigned(field, said_of_running(field, sequence=FLOOR - 1, minimum=1), field.alice)
+
+
+@attack
+def a_board_file_that_is_empty(field):
+    (ETC / "board").write_text("")
+    return field.copy()
+
+
+@attack
+def a_board_file_that_says_two(field):
+    (ETC / "board").write_text(f"{field.later.manifest.board} rpi4\n")
+    return field.copy()
+
+
+@attack
+def a_folder_of_trust_that_others_can_change(field):
+    ETC.chmod(0o777)
+    return field.copy()
+
+
+@attack
+def a_trust_file_that_is_gone_with_its_disk(field):
+    (ETC / "trusted").unlink()
+    (ETC / "trusted").symlink_to("/nowhere/trusted")
+    return field.copy()
+
+
 @attack
 def a_release_for_another_board(field):
     (ETC / "board").write_text("rpi4\n")
@@ -304,7 +354,8 @@ def a_trust_file_of_nobody(field):
 
 def trusting(field: Field) -> None:
     """Write what the device says at first."""
-    for name in ("threshold", "board"):
+    ETC.chmod(0o755)
+    for name in ("threshold", "board", "trusted"):
         (ETC / name).unlink(missing_ok=True)
     if (ETC / "floors").exists():
         (ETC / "floors" / field.later.manifest.name).unlink()
@@ -343,6 +394,8 @@ def main() -> None:
         ended[name] = [code, store.current().digest == running.digest, trust.state(store).verified is not None]
         sys.stderr.write(f"{name}: {code}\n")
         shutil.rmtree(work / "attack")
+    (ETC / "board").write_text(f"{later.manifest.board}\n")
+    (ETC / "board").chmod(0o644)
     assert tried(field.later) == 0  # it is not that it takes nothing
     print(json.dumps(ended))  # noqa: T201
 

@@ -21,6 +21,7 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle, inventories
 from toolchain.compile import compiler
 from toolchain.compile.request import BuildRequest
+from toolchain.device.shipment import SIGNED
 from toolchain.models import importer, inputs, reference
 from toolchain.models import source as model
 from toolchain.models.request import Model
@@ -129,5 +130,5 @@ def whole_release(root: Path) -> str | None:
     recorded = {name: record["sha256"] for name, record in json.loads(manifest)["files"].items()}
     found = {path.name: files.sha256_file(path) for path in folder.iterdir()}
     assert {name: found.get(name) for name in recorded} == recorded
-    assert set(found) - {bundles.STATEMENT, bundles.SIGNATURES} == {*recorded, "oci.json", bundles.MANIFEST}
+    assert set(found) - {SIGNED} == {*recorded, "oci.json", bundles.MANIFEST}
     return folder.name

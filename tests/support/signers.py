@@ -10,6 +10,7 @@ from pathlib import Path
 
 from toolchain import bundle as bundles
 from toolchain.bundle import Bundle
+from toolchain.device.shipment import SIGNED
 from toolchain.signing import keys, sshsig
 from toolchain.signing.sign import sign
 from toolchain.signing.statement import Order
@@ -105,8 +106,10 @@ def released(bundle: Bundle, root: Path, contents: Mapping[str, bytes] | None = 
     folder = root / "releases" / bundle.digest
     folder.mkdir(parents=True)
     for path in bundle.folder.iterdir():
-        if path.name not in {bundles.REFERENCE, bundles.RECORDS}:
+        if path.name in {bundles.MANIFEST, *bundles.LAYERS}:
             shutil.copyfile(path, folder / path.name)
+    if bundle.statement and bundle.signatures:
+        (folder / SIGNED).write_bytes(bundle.statement.read_bytes() + bundle.signatures.read_bytes())
     (folder / "oci.json").write_bytes(bundles.oci_manifest(bundle.manifest))
     for name, data in (contents or {}).items():
         (folder / name).write_bytes(data)

@@ -283,6 +283,8 @@ def _signature_text(found: trust.State) -> str:
     """Say who signed the release, and what the device makes of that."""
     if found.refused:
         return f"NOT TAKEN any more: {found.refused}"
+    if found.unknown:
+        return f"nobody knows: {found.unknown}"
     if found.verified is None:
         return "signed, and nobody checks it: this device trusts nobody" if found.signed else "unsigned"
     by = found.verified

@@ -288,7 +288,7 @@ def _bring(
 ) -> tuple[Sent, dict[str, str], Verified | None]:
     sent, places = send(shipment, store, facts, tell), install(shipment, store)
     digest, _files = shipment.folders["releases"]
-    return sent, places, trust.verify(store, f"releases/{digest}", places["runners"])
+    return sent, places, trust.take(store, digest, places["runners"], shipment.signed)
 
 
 def _smoke(

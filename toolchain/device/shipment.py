@@ -23,6 +23,8 @@ from toolchain.tensors import Tensors
 Tell = Callable[[str], None]
 """Called with a `Step` as an upload goes on."""
 
+SIGNED = "release.signed"
+"""A release's statement, and the signatures under it: kSigned of runtime/trust/approval.h."""
 SPARE_KIB = 1024  # links, folders and a run's outputs need room too
 
 
@@ -58,14 +60,16 @@ class Shipment:
         blobs: Path on this machine of every blob, by digest.
         folders: For `releases`, `runners`, `libraries` and `inputs` the folder's digest and its files' digests by name.
         programs: Digests of the blobs that are executable.
-        documents: Digests of the blobs that only describe others: a release's two manifests, and its
-            statement and signatures.
+        documents: Digests of the blobs that only describe others: a release's two manifests, and what is signed.
+        signed: Digest of the release's statement and signatures, which belong to it once the device has seen that they
+            are right; empty without any.
     """
 
     blobs: Mapping[str, Path]
     folders: Mapping[str, tuple[str, Mapping[str, str]]]
     programs: tuple[str, ...]
     documents: frozenset[str] = frozenset()
+    signed: str = ""
 
     @classmethod
     def of_run(cls, program: Program, given: Tensors, work: Path) -> Shipment:
@@ -88,18 +92,31 @@ class Shipment:
         return dataclasses.replace(self, blobs=blobs, folders=folders)
 
     def with_release(self, bundle: Bundle, work: Path) -> Shipment:
-        """Add a bundle, whose two manifests are written into the folder `work`."""
+        """Add a bundle, whose manifests and signatures are written into the folder `work`."""
         release = {name: record.sha256 for name, record in bundle.manifest.files.items()}
         blobs = {digest: bundle.folder / name for name, digest in release.items()}
         documents = {bundles.MANIFEST: bundle.manifest.encoded(), "oci.json": bundles.oci_manifest(bundle.manifest)}
-        documents |= {path.name: path.read_bytes() for path in (bundle.statement, bundle.signatures) if path}
+        release |= {name: files.sha256_bytes(content) for name, content in documents.items()}
+        folders = {**self.folders, "releases": (bundle.digest, dict(release))}
+        signed = _signed(bundle)
+        documents |= {SIGNED: signed} if signed else {}
+        described = {files.sha256_bytes(content): work / name for name, content in documents.items()}
         for name, content in documents.items():
             (work / name).write_bytes(content)
-            release[name] = files.sha256_bytes(content)
-            blobs[release[name]] = work / name
-        folders = {**self.folders, "releases": (bundle.digest, release)}
-        described = frozenset(release[name] for name in documents)
-        return dataclasses.replace(self, blobs={**blobs, **self.blobs}, folders=folders, documents=described)
+        return dataclasses.replace(
+            self,
+            blobs={**blobs, **described, **self.blobs},
+            folders=folders,
+            documents=frozenset(described),
+            signed=files.sha256_bytes(signed) if signed else "",
+        )
+
+
+def _signed(bundle: Bundle) -> bytes:
+    """Return a bundle's statement and signatures as a device has them, in one file; empty without any."""
+    if bundle.statement is None or bundle.signatures is None:
+        return b""
+    return bundle.statement.read_bytes() + bundle.signatures.read_bytes()
 
 
 @dataclass(frozen=True)

@@ -6,42 +6,61 @@ anything is changed, so that the device keeps the release that it had. See docs/
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from toolchain.bundle import SIGNATURES, Bundle
+from toolchain.bundle import Bundle
 from toolchain.device.runner import UNTRUSTED
-from toolchain.device.scripts import PREVIOUS
+from toolchain.device.scripts import PREVIOUS, SYNC
+from toolchain.device.shipment import SIGNED
 from toolchain.device.store import Store
-from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.errors import DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.native.programs import RUNNER
 
 FOLDER = "/etc/edge-toolchain"
 """Where a device says whom it trusts: kTrustFolder of runtime/trust/trusted.h."""
 
 _HASHING_S = 300
-_USAGE = 2
+_FLOOR = 8  # how the runner ends where the release itself is below a floor: kExitFloor
 _REMEDY = "`toolchain sign` signs a package; docs/security.md tells which keys a device takes"
+
+ASKS = f"{{ [ -e {FOLDER}/trusted ] || [ -L {FOLDER}/trusted ] || {{ [ -d {FOLDER} ] && [ ! -x {FOLDER} ]; }}; }}"
+"""In a shell: whether a device takes signed releases only, or does not let this login see whether it does."""
 
 # What the runner says of a release: one line of JSON, or why not, and `code N`. The newest runner that the device has
 # checks what an older one deployed, if none is named.
-_VERIFY = f"""
-[ -e {FOLDER}/trusted ] || {{{{ echo open; exit 0; }}}}
+_CHECK = f"""
+{ASKS.replace("{", "{{").replace("}", "}}")} || {{{{ echo open; exit 0; }}}}
 runner={{runner}}
 [ -n "$runner" ] || runner=$(ls -t runners/*/{RUNNER} 2>/dev/null | head -n 1)
-if [ -x "$runner" ]; then
+code=none
+if [ -L releases ]; then
+  echo "releases is a link, and floors would not be found from there: let the whole folder be one"
+elif [ -x "$runner" ]; then
   code=0
   "$runner" --verify {{release}} {{more}} 2>&1 || code=$?
-  echo "code $code"
-else echo "code none"; fi
+fi
+echo "code $code"
 """
 
+# Both in one rename: a power cut leaves the old statement with its own signatures, or the new one with its own.
+_ATTACH = """
+if [ ! blobs/sha256/{signed} -ef releases/{digest}/{name} ]; then
+  new=releases/{digest}/.new-signed
+  rm -f $new
+  ln blobs/sha256/{signed} $new 2>/dev/null || cp -p blobs/sha256/{signed} $new
+  {sync}
+  mv -f $new releases/{digest}/{name}
+  {sync}
+fi
+"""
 
 _LOOK = f"""
-[ ! -e {FOLDER}/trusted ] || echo asks
-[ ! -e "$ROOT/current/{SIGNATURES}" ] || echo signed
+{ASKS} && echo asks
+[ ! -e "$ROOT/current/{SIGNED}" ] || echo signed
 """
 
 
@@ -77,12 +96,14 @@ class State:
         signed: Whether the release has signatures, be they anybody's.
         verified: What the device found; None where it takes any release, or not this one.
         refused: Why it does not take this one any more.
+        unknown: Why it cannot tell.
     """
 
     takes: str
     signed: bool
     verified: Verified | None = None
     refused: str = ""
+    unknown: str = ""
 
 
 _READER = TypeAdapter(Verified)
@@ -90,7 +111,7 @@ _READER = TypeAdapter(Verified)
 
 def asks(store: Store) -> bool:
     """Whether a device takes signed releases only."""
-    return bool(store.look(f"[ ! -e {FOLDER}/trusted ] || echo asks"))
+    return bool(store.look(f"{ASKS} && echo asks || true"))
 
 
 def check_signed(store: Store, bundle: Bundle) -> None:
@@ -106,13 +127,69 @@ def check_signed(store: Store, bundle: Bundle) -> None:
         )
 
 
-def verify(store: Store, release: str, runner: str = "") -> Verified | None:
+def checking(release: str, runner: str = "", more: str = "") -> str:
+    """Return the script by which a device checks a release; its last line says `open`, or `code N`.
+
+    Args:
+        release: Folder of the release in the store.
+        runner: The program that checks; the newest one of the store by default.
+        more: What else it is told.
+    """
+    return _CHECK.format(runner=shlex.quote(runner), release=shlex.quote(release), more=more)
+
+
+def noting(runner: str = "") -> str:
+    """Return the script by which a device notes the minimum that the signers of its current release ask for."""
+    return f"if [ -d current/ ]; then\n{checking('current/', runner, '--floor 0')}\nfi"
+
+
+def attaching(digest: str, signed: str) -> str:
+    """Return the script that gives a release its statement and signatures.
+
+    Args:
+        digest: The bundle's.
+        signed: Digest of the blob that holds them.
+    """
+    return _ATTACH.format(digest=digest, signed=signed, name=SIGNED, sync=SYNC)
+
+
+def with_blob(signed: str) -> str:
+    """Return what tells the runner to read what was signed from a blob; empty where there is none."""
+    return f"--signed blobs/sha256/{signed}" if signed else ""
+
+
+def take(store: Store, digest: str, runner: str, signed: str) -> Verified | None:
+    """Have a device check an installed release with its new signatures, and only then give them to it.
+
+    The caller holds the lock. A release that was refused keeps the signatures that it had: it may be the current one.
+
+    Args:
+        store: The device's store.
+        digest: The bundle's.
+        runner: Folder of the runner that checks.
+        signed: Digest of the blob with what was signed; empty for what the release has.
+
+    Returns:
+        What the device found; None where it takes any release.
+
+    Raises:
+        VerificationError: It does not take this one.
+        DeviceError: It has no program that could tell.
+    """
+    found = verify(store, f"releases/{digest}", f"{runner}/{RUNNER}", with_blob(signed))
+    if signed:
+        store.attempt(attaching(digest, signed), 0)
+    return found
+
+
+def verify(store: Store, release: str, runner: str = "", more: str = "") -> Verified | None:
     """Have a device check a release: who signed it, and every file of it; the caller holds the lock.
 
     Args:
         store: The device's store.
         release: Folder of the release in the store.
-        runner: Folder of the runner that checks; the newest one of the store by default.
+        runner: The program that checks; the newest one of the store by default.
+        more: What else it is told.
 
     Returns:
         What it found; None where the device takes any release.
@@ -122,8 +199,9 @@ def verify(store: Store, release: str, runner: str = "") -> Verified | None:
         DeviceError: It has no program that could tell.
     """
     # A minimum that a power cut kept from being noted, after the release that asks for it became current.
-    store.attempt(f"[ ! -d current/ ] || {{\n{_script('current/', runner, '--floor 0')}\n}}", _HASHING_S)
-    return _answer(store, store.attempt(_script(release, runner), _HASHING_S))
+    with contextlib.suppress(VerificationError):  # what runs may be none that the device takes any more
+        _answer(store, store.attempt(noting(runner), _HASHING_S) or "open")
+    return _answer(store, store.attempt(checking(release, runner, more), _HASHING_S))
 
 
 def verify_previous(store: Store) -> Verified | None:
@@ -135,35 +213,31 @@ def verify_previous(store: Store) -> Verified | None:
 
 
 def state(store: Store) -> State:
-    """Look what a device makes of its current release; nothing is changed.
-
-    Raises:
-        DeviceError: It has no program that could tell.
-    """
-    said = store.look(_LOOK).split()
+    """Look what a device makes of its current release; nothing is changed."""
+    said = store.look(f"{_LOOK}true").split()
     if "asks" not in said:
         return State("any", signed="signed" in said)
     try:
-        found = _answer(store, store.look(f'cd "$ROOT"\n{_script("current/", "")}'))
+        found = _answer(store, store.look(f'cd "$ROOT"\n{checking("current/")}'))
     except VerificationError as fault:
         return State("signed", signed="signed" in said, refused=fault.details)
+    except DeviceError as fault:  # a runner of before, say: the rest of the status is worth having
+        return State("signed", signed="signed" in said, unknown=f"{fault.message}: {fault.details}")
     return State("signed", signed=True, verified=found)
 
 
-def raise_floor(store: Store, floor: int, runner: str = "") -> Verified:
+def raise_floor(store: Store, floor: int) -> Verified:
     """Have a device take no release of its current one's model below a sequence any more; the caller holds the lock.
 
     Args:
         store: The device's store.
-        floor: The sequence; 0 for the minimum that the release's signers ask for, if they do.
-        runner: As for `verify`.
+        floor: The sequence.
 
     Raises:
         InputError: The current release itself is below it; or the device takes any release.
         VerificationError: The device does not take its current release.
     """
-    said = store.attempt(_script("current/", runner, f"--floor {floor:d}"), _HASHING_S)
-    found = _answer(store, said)
+    found = _answer(store, store.attempt(checking("current/", more=f"--floor {floor:d}"), _HASHING_S))
     if found is None:
         raise InputError(
             f"{store.name} takes any release, signed or not", hint=f"{FOLDER}/trusted there names who is trusted"
@@ -172,36 +246,41 @@ def raise_floor(store: Store, floor: int, runner: str = "") -> Verified:
 
 
 def note_minimum(store: Store, found: Verified | None, runner: str) -> Verified | None:
-    """Have a device note what the signers of its new release ask for, if they do; the caller holds the lock."""
-    return raise_floor(store, 0, runner) if found else None
+    """Have a device note what the signers of its new release ask for, if they do; the caller holds the lock.
 
-
-def _script(release: str, runner: str, more: str = "") -> str:
-    return _VERIFY.format(runner=_program(runner), release=shlex.quote(release), more=more)
-
-
-def _program(runner: str) -> str:
-    return shlex.quote(f"{runner}/{RUNNER}" if runner else "")
+    Raises:
+        DeviceError: It cannot; the release is current all the same.
+    """
+    if found is None:
+        return None
+    try:
+        return _answer(store, store.attempt(noting(f"{runner}/{RUNNER}"), _HASHING_S))
+    except ToolchainError as fault:
+        raise DeviceError(
+            f"{store.name} runs the release, but could not note the least sequence that its signers ask for",
+            details=f"{fault.message}\n{fault.details}",
+            hint="is its disk full? The next deploy or roll-back notes it first",
+        ) from fault
 
 
 def _answer(store: Store, output: str) -> Verified | None:
     lines = output.splitlines()
-    if lines[-1:] == ["open"]:
+    last = lines[-1] if lines else ""
+    if last == "open":
         return None
     words = "\n".join(lines[:-1])
-    code = lines[-1].removeprefix("code ") if lines else ""
-    if code == "0":
+    if last == "code 0":
         return _read(store, lines)
-    if code == str(UNTRUSTED):
+    if last == f"code {UNTRUSTED}":
         raise VerificationError(
             f"{store.name} does not take this release", details=words, hint=f"it keeps what it runs; {_REMEDY}"
         )
-    if code == str(_USAGE):
+    if last == f"code {_FLOOR}":
         raise InputError(f"{store.name} refuses this floor", details=words, hint="`toolchain status` shows what it has")
     raise DeviceError(
         f"{store.name} cannot check the release",
-        details=words or "it has no program that could: nothing was deployed there by this toolchain",
-        hint="`toolchain deploy` brings one",
+        details=words or "it has no program that could",
+        hint="`toolchain deploy` of this version brings one",
     )
 
 

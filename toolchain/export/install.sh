@@ -273,6 +273,25 @@ whole() { # what was unpacked is what is in the update
   esac
 }
 
+# What the runner says of a release ends with a line that says how (device/trust.py).
+taken() { # MESSAGE
+  case $output in
+    open | *"code 0") ;;
+    *"code 7") fail 5 "$1" "$(printf '%s\n' "$output" | sed '$d')" \
+      "it keeps the release that it had; \`toolchain sign\` signs a package, and updates are made of packages" ;;
+    *) fail 4 "this device cannot check the release" "$output" "apply an update that this toolchain has made" ;;
+  esac
+}
+
+# A minimum that a power cut kept from being noted, after the release that asks for it became current.
+note_pending() {
+  change note_minimum
+  case $output in
+    '' | open | *"code 0" | *"code 7") ;;
+    *) fail 4 "this device cannot check the release that it runs" "$output" "is its disk full?" ;;
+  esac
+}
+
 try_it() {
   limit= # busybox's timeout leaves a process that waits for a second: it must not keep the lock
   ! timeout 5 true 2>/dev/null 9>&- || limit="timeout $limit_s"
@@ -319,10 +338,19 @@ apply() {
   whole
   change publish
   change install
+  note_pending
+  change verify
+  taken "this device does not take this release"
+  change attach
   tell "running it once, and comparing its outputs"
   try_it
   switch activate
   change note_minimum
+  case $output in
+    '' | open | *"code 0") ;;
+    *) fail 4 "this device runs the release, but could not note the least sequence that its signers ask for" "$output" \
+      "is its disk full? The next update notes it first" ;;
+  esac
   change prune
 }
 
@@ -379,10 +407,9 @@ undo() {
     return
   fi
   change sweep
+  note_pending
   change verify_previous
-  case $output in
-    *untrusted*) fail 5 "this device does not take the release before this one" "$output" "apply another update" ;;
-  esac
+  [ "$output" = none ] || taken "this device does not take the release before this one"
   switch roll_back
   [ "$result" != none ] || fail 4 "there is no release before this one" "" "apply another update"
   succeed back "this device runs $(current | cut -c 1-16) again"
@@ -409,6 +436,9 @@ main() {
   if [ $check = yes ]; then
     [ -w "$place" ] || fail 4 "$place is not writable" "" "--root names another folder, --user another user"
     check_space
+    [ -n "$signed" ] || ! asks || [ -e "$ROOT/releases/$release/release.signed" ] ||
+      fail 5 "this device takes signed releases only, and this update has none" "" \
+        "\`toolchain sign\` signs a package, and updates are made of packages"
     succeed fits "it can be applied: $(megabytes $needed) would be unpacked"
     return
   fi

@@ -131,6 +131,7 @@ def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
         "application": printable(update.application.name) if update.application else "",
         "within_s": update.application.seconds if update.application else 0,
         "spare_kib": SPARE_KIB,
+        "signed": update.shipment.signed,
         "lease": lock.LEASE_S,
         "limit_s": _TRIAL_S,
     }
@@ -174,12 +175,16 @@ def _steps(update: Update) -> str:
 
 
 def _trusting(update: Update) -> dict[str, str]:
-    """Return what a device does that takes signed releases only; the trial run has checked this one by then."""
-    asks = f"[ -e {trust.FOLDER}/trusted ] || return 0"
-    verify = f"runners/{update.shipment.folders['runners'][0]}/{RUNNER} --verify"
+    """Return how a device that takes signed releases only is asked; see device/trust.py."""
+    shipment, digest = update.shipment, update.bundle.digest
+    program = f"runners/{shipment.folders['runners'][0]}/{RUNNER}"
     return {
-        "note_minimum": f"{asks}\n{verify} current/ --floor 0",
-        "verify_previous": f"{asks}\n{scripts.PREVIOUS.format()}{verify} generations/$target || echo untrusted",
+        "asks": trust.ASKS,
+        "note_minimum": trust.noting(program),
+        "verify": trust.checking(f"releases/{digest}", program, trust.with_blob(shipment.signed)),
+        "attach": trust.attaching(digest, shipment.signed) if shipment.signed else ":",
+        "verify_previous": scripts.PREVIOUS.format()
+        + trust.checking("@previous@", program).replace("@previous@", "generations/$target"),
     }
 
 

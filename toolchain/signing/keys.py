@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
@@ -120,7 +120,7 @@ def _decrypted(path: Path, data: bytes, ask: Callable[[], str]) -> object:
         pass
     try:
         return load_ssh_private_key(data, ask().encode())
-    except ValueError as fault:
+    except (ValueError, TypeError, InvalidTag) as fault:  # of ciphers without and with authentication
         raise InputError(
             f"that is not the passphrase of {path}", details=str(fault), hint="run the command again"
         ) from fault

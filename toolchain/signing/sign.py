@@ -39,12 +39,24 @@ def sign(bundle: Bundle, key: Key, order: Order | None, *, replace: bool = False
     message = said.encoded()
     others: tuple[Signature, ...] = ()
     if before is not None:
-        message, signatures = trust.documents(bundle)  # the very bytes, whoever wrote them
+        written, signatures = trust.documents(bundle)
+        _check_form(written, message)
         others = tuple(one for one in sshsig.read(signatures, SIGNATURES) if one.key != key.public)
+    if len(others) >= sshsig.MOST:
+        raise InputError(f"this package has {sshsig.MOST} signatures, and no device takes more", hint="use --replace")
     signed = (*others, Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(message))))
     files.write_atomic(bundle.folder / STATEMENT, message)
     files.write_atomic(bundle.folder / SIGNATURES, b"".join(map(sshsig.armoured, signed)))
     return Signed(said, tuple(sshsig.fingerprint(one.key) for one in signed))
+
+
+def _check_form(signed: bytes, message: bytes) -> None:
+    """See that what others have signed is written as here: nobody should sign what two readers may read differently."""
+    if signed != message:
+        raise InputError(
+            "the statement of this package is written in a form of its own",
+            hint="--sequence N --replace writes it again, and drops the signatures under it",
+        )
 
 
 def _wanted(bundle: Bundle, before: Statement | None, order: Order | None) -> Statement:

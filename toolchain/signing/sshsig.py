@@ -26,7 +26,8 @@ _MAGIC, _VERSION = b"SSHSIG", 1
 _HASHES = (b"sha512", b"sha256")
 HASH = _HASHES[0]
 """What messages are hashed with here, as ssh-keygen does it."""
-_MOST = 16
+MOST = 16
+"""Signatures that a release may have."""
 _LINE = 70
 # The points of an order of at most 8, and how else they can be written; the highest bit does not matter.
 _SMALL_ORDER = frozenset(
@@ -80,8 +81,8 @@ def read(text: bytes, where: str) -> tuple[Signature, ...]:
     end = 0
     while end < len(text):
         armour = _ARMOUR.match(text, end)
-        if armour is None or len(found) == _MOST:
-            why = "this is no signature of OpenSSH" if armour is None else f"there are more than {_MOST}"
+        if armour is None or len(found) == MOST:
+            why = "this is no signature of OpenSSH" if armour is None else f"there are more than {MOST}"
             raise _fault(where, why)
         found.append(_read_blob(_decoded(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
         end = armour.end()
@@ -186,9 +187,12 @@ def _text(value: bytes) -> bytes:
 
 def _decoded(text: bytes, where: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as fault:
-        raise _fault(where, "a key or signature is no base64 text") from fault
+        found = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        found = b""
+    if base64.b64encode(found) != text:  # also where bits are set that belong to no byte
+        raise _fault(where, "a key or signature is no base64 text")
+    return found
 
 
 def _fault(where: str, why: str) -> VerificationError:

@@ -5,6 +5,7 @@ A device has the same rules in C++: runtime/trust/. What is refused there is ref
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ def _lines(path: Path) -> Iterator[tuple[list[str], str]]:
     except (OSError, ValueError) as fault:
         raise InputError(f"{path} cannot be read", details=str(fault), hint="name a file of allowed signers") from fault
     for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split()
+        words = re.findall(r"[^ \t\r]+", line)
         if words and not words[0].startswith("#"):
             yield words, f"{path}:{number}"
 

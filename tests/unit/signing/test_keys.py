@@ -25,12 +25,14 @@ def test_signs_with_a_file(alice):
     assert holds(keys.load(alice.path, nobody_asks))
 
 
-def test_asks_for_a_passphrase(tmp_path):
+@pytest.mark.parametrize("cipher", ["aes256-ctr", "aes256-gcm@openssh.com"])
+def test_asks_for_a_passphrase(tmp_path, cipher):
     one = signers.pair(tmp_path, "locked")
-    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", one.path], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-Z", cipher, "-f", one.path], check=True)
     assert holds(keys.load(one.path, lambda: "secret"))
-    with pytest.raises(InputError, match="not the passphrase"):
-        keys.load(one.path, lambda: "guess")
+    for wrong in ("guess", ""):
+        with pytest.raises(InputError, match="not the passphrase"):
+            keys.load(one.path, lambda wrong=wrong: wrong)
 
 
 @pytest.fixture

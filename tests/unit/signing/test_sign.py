@@ -7,6 +7,7 @@ import pytest
 from tests.support import signers
 from toolchain import bundle as bundles
 from toolchain.errors import InputError
+from toolchain.signing import sshsig
 from toolchain.signing.sign import sign
 from toolchain.signing.statement import Order
 from toolchain.signing.trust import Trust, approve, documents
@@ -56,14 +57,27 @@ def test_signing_twice_leaves_one_signature(copy, alice):
     assert documents(bundles.load(copy.folder)) == before
 
 
-def test_signs_the_very_bytes_that_somebody_else_has_signed(copy, tmp_path, alice, bob):
-    """Written by hand, in another form and hashed in another way than here."""
+def test_signs_beside_somebody_who_used_ssh_keygen(copy, tmp_path, alice, bob):
     sign(copy, alice.key, Order(4))
-    loose = (copy.folder / bundles.STATEMENT).read_bytes().replace(b"\n", b" ")
-    by_hand = signers.by_hand(loose, alice, tmp_path, hashed="sha256")
-    signers.state(copy, loose, by_hand)
+    said = (copy.folder / bundles.STATEMENT).read_bytes()
+    signers.state(copy, said, signers.by_hand(said, alice, tmp_path, hashed="sha256"))
     sign(bundles.load(copy.folder), bob.key, None)
     assert believed(copy, tmp_path, alice, bob, threshold=2).signers == ("alice", "bob")
+
+
+def test_does_not_sign_what_is_written_in_a_form_of_its_own(copy, tmp_path, alice, bob):
+    sign(copy, alice.key, Order(4))
+    loose = (copy.folder / bundles.STATEMENT).read_bytes().replace(b"\n", b" ")
+    signers.state(copy, loose, signers.by_hand(loose, alice, tmp_path))
+    with pytest.raises(InputError, match="a form of its own"):
+        sign(bundles.load(copy.folder), bob.key, None)
+
+
+def test_no_more_signatures_than_a_device_takes(copy, tmp_path, alice):
+    for number in range(sshsig.MOST):
+        sign(bundles.load(copy.folder), signers.pair(tmp_path, f"key-{number}").key, Order(1))
+    with pytest.raises(InputError, match="no device takes more"):
+        sign(bundles.load(copy.folder), alice.key, None)
 
 
 def test_another_order_must_be_asked_for(copy, tmp_path, alice):

@@ -71,6 +71,7 @@ WRONG = {
     "no end": (b"-----BEGIN SSH SIGNATURE-----\nAAAA\n", "no signature of OpenSSH"),
     "no base64": (armour(b"x").replace(b"eA==", b"e*=="), "no base64"),
     "cut base64": (armour(b"x").replace(b"eA==", b"eA="), "no base64"),
+    "bits of no byte": (armour(b"SSHSIG" + bytes(4)).replace(b"AA==", b"AB=="), "no base64"),
     "nothing in it": (armour(b""), "cut off"),
     "other magic": (blob(magic=b"SSHSIX"), "version 1"),
     "version 2": (blob(version=struct.pack(">I", 2)), "version 1"),

@@ -16,7 +16,8 @@ enum ExitCode : int {
   kExitLoad = 4,      // the library does not fit this device
   kExitRunFailed = 5,  // the model failed while it ran
   kExitDifferent = 6,  // the outputs are not the expected ones
-  kExitUntrusted = 7   // the device does not take the release
+  kExitUntrusted = 7,  // the device does not take the release
+  kExitFloor = 8       // a floor that the release itself is below
 };
 
 class Fault : public std::runtime_error {

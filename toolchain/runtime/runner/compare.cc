@@ -65,6 +65,9 @@ std::map<std::string, Bound> BoundsOf(const Manifest& manifest) {
 }
 
 Elements Cut(const Elements& whole, const std::string& name, int64_t axis, int64_t count) {
+  if (axis >= static_cast<int64_t>(whole.shape.size())) {
+    throw Fault(kExitDifferent, "output " + name + " has no axis " + std::to_string(axis));
+  }
   const int64_t most = whole.shape[axis];
   if (count < 0 || count > most) {
     throw Fault(kExitDifferent, "output " + name + " claims " + std::to_string(count) +

@@ -17,7 +17,7 @@ const char kUsage[] =
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
     "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
-    "       runner --verify DIR [--trust DIR] [--floor N]\n"
+    "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
@@ -28,14 +28,16 @@ const char kUsage[] =
     "given;\n"
     "where it has no file `trusted`, any release does. --verify checks signatures and files, runs "
     "nothing, and\n"
-    "tells what it found as JSON. With --floor, no release of this model with a sequence below N is "
-    "taken any\n"
-    "more, nor one below the minimum that its signers gave; 0 leaves it at that minimum.\n"
+    "tells what it found as JSON; --signed is a file to read in place of its own release.signed. With "
+    "--floor, no\n"
+    "release of this model with a sequence below N is taken any more, nor one below the minimum that "
+    "its signers\n"
+    "gave; 0 leaves it at that minimum.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
     "4 the library does not fit this device, 5 the model failed while it ran, 6 the outputs are not "
     "the\n"
-    "expected ones, 7 the device does not take the release.\n";
+    "expected ones, 7 the device does not take the release, 8 the release is below that floor itself.\n";
 
 namespace {
 
@@ -69,6 +71,7 @@ constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--outputs", &Options::outputs},
                                  {"--report", &Options::report}};
 constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
+                                         {"--signed", &Options::with},
                                          {"--trust", &Options::trust},
                                          {"--expected", &Options::expected},
                                          {"--tolerance", &Options::tolerance}};
@@ -106,6 +109,7 @@ void CheckComplete(const Options& options) {
     throw Fault(kExitUsage, "--floor is given without --verify");
   }
   if (!options.verify.empty()) return;
+  if (!options.with.empty()) throw Fault(kExitUsage, "--signed is given without --verify");
   for (const TextOption& option : kTexts) {
     if ((options.*option.field).empty()) {
       throw Fault(kExitUsage, std::string(option.name) + " is missing; see runner --help");

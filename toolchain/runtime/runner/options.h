@@ -19,6 +19,7 @@ struct Options {
   std::string outputs;
   std::string report;
   std::string verify;     // a release that is only verified; empty: none
+  std::string with;       // what was signed of it, where that is not in it yet
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
   std::string expected;   // empty: nothing is compared
   std::string tolerance;  // empty: it follows from the outputs' types

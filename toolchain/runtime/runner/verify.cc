@@ -29,10 +29,10 @@ std::string Canonical(const std::string& path) {
   return found.get();
 }
 
-Approval Verified(const std::string& release, const std::string& folder) {
+Approval Verified(const std::string& release, const std::string& folder, const std::string& with) {
   const auto trust = edge::ReadTrust(folder);
   if (!trust) throw Fault(edge::kExitUntrusted, "this device trusts nobody", folder + "/trusted");
-  Approval approval = edge::Approve(release, *trust);
+  Approval approval = edge::Approve(release, *trust, with);
   edge::CheckFiles(release, approval);
   edge::CheckAgrees(approval.statement, edge::ReadManifest(release, approval.digests));
   return approval;
@@ -44,7 +44,7 @@ void Raise(const std::string& release, int64_t wanted, Approval* approval) {
   const std::string path = edge::FloorPath(release, statement.model);
   if (path.empty()) throw Fault(edge::kExitUsage, "the release lies in no store", release);
   if (wanted > statement.sequence) {
-    throw Fault(edge::kExitUsage, "the release has sequence " + std::to_string(statement.sequence) +
+    throw Fault(edge::kExitFloor, "the release has sequence " + std::to_string(statement.sequence) +
                                       ", and a floor of " + std::to_string(wanted) +
                                       " would stop it");
   }
@@ -77,7 +77,7 @@ std::string Verify(const Options& options) {
   edge::EnterStage(edge::kExitUntrusted, "verifying the release", options.verify);
   const std::string release = Canonical(options.verify);
   Approval approval =
-      Verified(release, options.trust.empty() ? edge::kTrustFolder : options.trust);
+      Verified(release, options.trust.empty() ? edge::kTrustFolder : options.trust, options.with);
   if (options.floor >= 0) Raise(release, options.floor, &approval);
   return Told(approval);
 }

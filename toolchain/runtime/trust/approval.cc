@@ -1,8 +1,6 @@
 // See approval.h.
 #include "approval.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -16,28 +14,23 @@
 namespace edge {
 namespace {
 
-constexpr size_t kMaxDocument = 1 << 20;
 constexpr size_t kMaxName = 128;
 constexpr int64_t kMaxSequence = (int64_t{1} << 53) - 1;  // what JSON has everywhere
 constexpr size_t kHexDigits = 64;
 constexpr char kAlgorithm[] = "sha256:";
+constexpr char kManifest[] = "manifest.json";
+constexpr char kArmour[] = "-----BEGIN SSH SIGNATURE-----";
 constexpr char kTitle[] = "org.opencontainers.image.title";
 
 [[noreturn]] void Refuse(const std::string& what, const std::string& file) {
   throw Fault(kExitUntrusted, what, file);
 }
 
-// A small file of a release, which must be there.
-std::string ReadDocument(const std::string& release, const char* name) {
-  const std::string path = release + "/" + name;
-  struct stat status;
-  if (lstat(path.c_str(), &status) != 0) {
-    Refuse("this device takes signed releases only, and this one has no " + std::string(name), path);
-  }
-  if (!S_ISREG(status.st_mode)) Refuse("not a regular file", path);
-  const MappedFile file(path);
-  if (file.bytes().size() > kMaxDocument) Refuse("the file is too large", path);
-  return std::string(file.bytes());
+// A small file, which must be there.
+std::string ReadDocument(const std::string& path) {
+  const std::optional<std::string> text = ReadIfThere(path, Owner::kAnybody);
+  if (!text) Refuse("this device takes signed releases only, and this file is missing", path);
+  return *text;
 }
 
 bool IsDigest(const std::string& text) {
@@ -148,13 +141,14 @@ int64_t FloorOf(const std::string& release, const std::string& model,
   return std::max(raised, ReadNumber(fixed, Owner::kOurs).value_or(0));
 }
 
-Approval Approved(const std::string& release, const Trust& trust) {
-  const std::string path = release + "/" + kStatement;
-  const std::string statement = ReadDocument(release, kStatement);
-  const std::string signatures = ReadDocument(release, kSignatures);
-  const std::string description = ReadDocument(release, kDescription);
+Approval Approved(const std::string& release, const Trust& trust, const std::string& path) {
+  const std::string text = ReadDocument(path);
+  const size_t end = text.find(kArmour);
+  if (end == std::string::npos) Refuse("there is no signature", path);
+  const std::string statement = text.substr(0, end);
+  const std::string description = ReadDocument(release + "/" + kDescription);
   Approval approval;
-  approval.signers = SignersOf(statement, signatures, trust, release + "/" + kSignatures);
+  approval.signers = SignersOf(statement, text.substr(end), trust, path);
   approval.statement = ReadStatement(statement, path);
   const Statement& said = approval.statement;
   CheckPlace(release, said);
@@ -171,14 +165,15 @@ Approval Approved(const std::string& release, const Trust& trust) {
            path);
   }
   approval.digests = ReadDigests(description, release + "/" + kDescription);
+  if (approval.digests.count(kManifest) == 0) Refuse("nobody stands for its manifest", path);
   return approval;
 }
 
 }  // namespace
 
-Approval Approve(const std::string& release, const Trust& trust) {
+Approval Approve(const std::string& release, const Trust& trust, const std::string& with) {
   try {
-    return Approved(release, trust);
+    return Approved(release, trust, with.empty() ? release + "/" + kSigned : with);
   } catch (const Fault& fault) {  // whatever is wrong with its documents
     throw Fault(kExitUntrusted, fault.what(), fault.file());
   }

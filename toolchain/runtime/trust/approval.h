@@ -11,8 +11,8 @@
 
 namespace edge {
 
-constexpr char kStatement[] = "release.json";
-constexpr char kSignatures[] = "release.json.sig";
+// A statement, and the signatures under it: one file, so that both change at once.
+constexpr char kSigned[] = "release.signed";
 constexpr char kDescription[] = "oci.json";
 
 // What a signer says of a release.
@@ -32,8 +32,9 @@ struct Approval {
 };
 
 // Checks all but the files themselves, whose digests it returns: `CheckFiles` reads them, or whoever
-// loads them. Faults are kExitUntrusted.
-Approval Approve(const std::string& release, const Trust& trust);
+// loads them. What was signed is the release's own file, or another one that may become it. Faults
+// are kExitUntrusted.
+Approval Approve(const std::string& release, const Trust& trust, const std::string& with = "");
 
 // Holds what a release's manifest says against its statement. Faults are kExitUntrusted.
 void CheckAgrees(const Statement& statement, const Manifest& manifest);

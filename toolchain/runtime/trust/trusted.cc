@@ -27,12 +27,15 @@ constexpr char kNamespaces[] = "namespaces=\"";
   throw Fault(kExitUntrusted, std::string("cannot read the file: ") + strerror(errno), path);
 }
 
+bool IsOurs(const struct stat& status) {
+  return (status.st_uid == 0 || status.st_uid == geteuid()) && (status.st_mode & 022) == 0;
+}
+
 // Reads a file that is open, if nobody else than it should be can change it.
 std::string ReadOpened(int file, const std::string& path, Owner owner) {
   struct stat status;
   if (fstat(file, &status) != 0) FailWithErrno(path);
-  const bool ours = status.st_uid == 0 || status.st_uid == geteuid();
-  if (owner == Owner::kOurs && (!ours || (status.st_mode & 022) != 0)) {
+  if (owner == Owner::kOurs && !IsOurs(status)) {
     throw Fault(kExitUntrusted, "others than root and you can change this file", path);
   }
   if (!S_ISREG(status.st_mode) || status.st_size > kMaxBytes) {
@@ -49,21 +52,6 @@ std::string ReadOpened(int file, const std::string& path, Owner owner) {
   }
   text.resize(size);
   return text;
-}
-
-// The content of a file; nothing if there is no such file.
-std::optional<std::string> ReadIfThere(const std::string& path, Owner owner) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0 && (errno == ENOENT || errno == ENOTDIR)) return {};
-  if (file < 0) FailWithErrno(path);
-  try {
-    std::string text = ReadOpened(file, path, owner);
-    close(file);
-    return text;
-  } catch (const Fault&) {
-    close(file);
-    throw;
-  }
 }
 
 std::vector<std::string> WordsOf(std::string_view line) {
@@ -136,7 +124,46 @@ void AddSigners(Trust* trust, const std::string& text, const std::string& path) 
   });
 }
 
+// Whether a folder has a file `trusted`, be it a link that leads nowhere.
+bool AsksForSigners(const std::string& folder) {
+  struct stat status;
+  if (lstat((folder + "/trusted").c_str(), &status) == 0) return true;
+  if (errno != ENOENT) FailWithErrno(folder + "/trusted");
+  return false;
+}
+
+void CheckFolder(const std::string& folder) {
+  struct stat status;
+  if (stat(folder.c_str(), &status) != 0) FailWithErrno(folder);
+  if (!IsOurs(status)) {
+    throw Fault(kExitUntrusted, "others than root and you can change this folder", folder);
+  }
+}
+
+// A board's name on a line of its own.
+std::string BoardFrom(const std::optional<std::string>& text, const std::string& path) {
+  if (!text) return "";
+  const std::vector<std::string> words = WordsOf(text->substr(0, text->find('\n')));
+  const bool one_line = text->find('\n') >= text->size() - 1;
+  if (words.size() != 1 || !one_line) throw Fault(kExitUntrusted, "expected a board's name", path);
+  return words[0];
+}
+
 }  // namespace
+
+std::optional<std::string> ReadIfThere(const std::string& path, Owner owner) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0 && errno == ENOENT) return {};
+  if (file < 0) FailWithErrno(path);
+  try {
+    std::string text = ReadOpened(file, path, owner);
+    close(file);
+    return text;
+  } catch (...) {
+    close(file);
+    throw;
+  }
+}
 
 std::optional<int64_t> ReadNumber(const std::string& path, Owner owner) {
   const std::optional<std::string> text = ReadIfThere(path, owner);
@@ -157,8 +184,10 @@ std::optional<Trust> ReadTrust(const std::string& folder) {
   const auto read = [&](const std::string& name) {
     return ReadIfThere(folder + "/" + name, Owner::kOurs);
   };
+  if (!AsksForSigners(folder)) return {};
+  CheckFolder(folder);
   const std::optional<std::string> trusted = read("trusted");
-  if (!trusted) return {};
+  if (!trusted) throw Fault(kExitUntrusted, "the link leads nowhere", path);
   Trust trust;
   trust.folder = folder;
   const std::string revoked = folder + "/revoked";
@@ -166,8 +195,7 @@ std::optional<Trust> ReadTrust(const std::string& folder) {
     trust.revoked.push_back(ReadRevoked(words, place));
   });
   AddSigners(&trust, *trusted, path);
-  const std::vector<std::string> board = WordsOf(read("board").value_or(""));
-  if (!board.empty()) trust.board = board[0];
+  trust.board = BoardFrom(read("board"), folder + "/board");
   trust.threshold = ReadNumber(folder + "/threshold", Owner::kOurs).value_or(1);
   if (trust.threshold < 1) throw Fault(kExitUntrusted, "nobody has to sign", folder + "/threshold");
   return trust;

@@ -26,11 +26,14 @@ struct Trust {
 };
 
 // What a folder says; nothing where it has no file `trusted`, as on a device that takes any release.
-// Faults are kExitUntrusted.
+// That the file cannot be seen does not say that there is none. Faults are kExitUntrusted.
 std::optional<Trust> ReadTrust(const std::string& folder);
 
 // Whose a file must be: root's or the caller's, and nobody else's to change; or anybody's.
 enum class Owner { kOurs, kAnybody };
+
+// The content of a small file; nothing where there is none. Faults are kExitUntrusted.
+std::optional<std::string> ReadIfThere(const std::string& path, Owner owner);
 
 // The number in a small file: a floor, or a threshold. Nothing where there is no such file. Faults
 // are kExitUntrusted.
