@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import struct
 import threading
@@ -10,7 +9,7 @@ import time
 
 import pytest
 
-from tests.support import hostile_sshd
+from tests.support import hostile_sshd, memory
 from toolchain.errors import DeviceError
 from toolchain.shell import SshOptions, open_shell
 
@@ -20,9 +19,9 @@ MEMORY_KIB = 400 << 10
 @pytest.fixture(autouse=True)
 def _cheap(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KIB
+    started = time.monotonic()
+    with memory.at_most(MEMORY_KIB):
+        yield
     assert time.monotonic() - started < 120
 
 

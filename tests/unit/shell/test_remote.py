@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 
 import pytest
 
-from tests.support import sshd
+from tests.support import memory, sshd
 from toolchain.errors import DeviceError
 from toolchain.shell import SshOptions, open_shell
 
@@ -35,9 +34,8 @@ def shell(request):
 @pytest.fixture(autouse=True)
 def _little_memory():
     """No attack may make this process larger by what would be noticed."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KIB
+    with memory.at_most(MEMORY_KIB):
+        yield
 
 
 ENDLESS = "yes | tr -d '\\n'"
