@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as save_bytes
 
 from toolchain import files
+from toolchain.documents import FEW_KEYS, FIRST_FAULT
 from toolchain.errors import VerificationError
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -33,7 +34,7 @@ LARGEST_TOLERANCE = 0.15
 """The widest limit that a reference may set: that of quantized networks whose own reference lies far apart."""
 
 _NOTES = "notes"
-_NOTES_READER = TypeAdapter(dict[str, str])
+_NOTES_READER = TypeAdapter(Annotated[dict[str, str], FEW_KEYS])
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class TensorSpec:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], FIRST_FAULT]
     dtype: str
     bound: Bound | None = None
 

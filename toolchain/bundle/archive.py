@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from toolchain.bundle.contents import checked, save_checked
+from toolchain.bundle.manifest import LARGEST_MANIFEST
 from toolchain.bundle.oci import Descriptor
 from toolchain.errors import InputError, VerificationError
 
@@ -23,7 +24,6 @@ BLOBS = "blobs/sha256/"
 
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
-_LARGEST_DOCUMENT = 16 << 20  # a manifest has some kilobytes
 _MOST_MEMBERS = 4096
 _KNOWN = re.compile(rf"index\.json|oci-layout|{BLOBS}[0-9a-f]{{64}}")
 _FOLDERS = {"blobs", BLOBS.rstrip("/")}
@@ -69,7 +69,7 @@ class Archive:
     def index(self) -> bytes:
         """Return the list of its manifests."""
         _at, size = self._place(INDEX)
-        if size > _LARGEST_DOCUMENT:
+        if size > LARGEST_MANIFEST:
             raise VerificationError(f"{INDEX} in {self.name} has {size} bytes", hint="fetch it again")
         return b"".join(self._chunks(INDEX))
 
@@ -77,10 +77,10 @@ class Archive:
         """Return a small blob, checked."""
         name = BLOBS + wanted.sha256
         _at, size = self._place(name)
-        if size != wanted.size or size > _LARGEST_DOCUMENT:
+        if size != wanted.size or size > LARGEST_MANIFEST:
             raise VerificationError(
                 f"blob {wanted.sha256[:12]} in {self.name} is not what its digest says",
-                details=f"expected {wanted.size} bytes, found {size}; a document has {_LARGEST_DOCUMENT} at most",
+                details=f"expected {wanted.size} bytes, found {size}; a document has {LARGEST_MANIFEST} at most",
                 hint="fetch it again",
             )
         return checked(b"".join(self._chunks(name)), wanted, self.name)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
+from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.tensors import LARGEST_TOLERANCE, Tensors
 
@@ -35,7 +36,7 @@ class Sample:
 @dataclass(frozen=True)
 class _Note:
     seed: Annotated[int, Field(ge=0, lt=2**64)]
-    samples: tuple[Sample, ...]
+    samples: Annotated[tuple[Sample, ...], FIRST_FAULT]
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def read(found: Tensors, notes: Mapping[str, str], where: str) -> Drawn | None:
     try:
         note = _READER.validate_json(notes[_NOTE])
     except ValidationError as fault:
-        raise VerificationError(f"{where} has samples that nobody wrote", details=str(fault)) from fault
+        raise VerificationError(f"{where} has samples that nobody wrote", details=words(fault)) from fault
     outputs: list[dict[str, NDArray[Any]]] = [{} for _ in note.samples]
     for key, value in found.items():
         number, _, name = key.partition(".")

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from toolchain import files, inventory
 from toolchain.bundle.manifest import BILL, PROVENANCE, Manifest
 from toolchain.bundle.oci import oci_manifest
+from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import InputError, VerificationError
 from toolchain.inventory import Build, Component
 
@@ -134,7 +135,7 @@ class _Hash:
 
 @dataclass(frozen=True)
 class _Whole:
-    hashes: tuple[_Hash, ...]
+    hashes: Annotated[tuple[_Hash, ...], FIRST_FAULT]
 
 
 @dataclass(frozen=True)
@@ -153,18 +154,18 @@ class _Part:
 @dataclass(frozen=True)
 class _Bill:
     metadata: _Metadata
-    components: tuple[_Part, ...]
+    components: Annotated[tuple[_Part, ...], FIRST_FAULT]
 
 
 @dataclass(frozen=True)
 class _Subject:
     name: str
-    digest: Mapping[str, str]
+    digest: Annotated[Mapping[str, str], FEW_KEYS]
 
 
 @dataclass(frozen=True)
 class _Statement:
-    subject: Annotated[tuple[_Subject, ...], Field(min_length=1)]
+    subject: Annotated[tuple[_Subject, ...], FIRST_FAULT, Field(min_length=1)]
 
 
 def _read(kind: type[_Form], path: Path, named: str) -> _Form:
@@ -173,9 +174,8 @@ def _read(kind: type[_Form], path: Path, named: str) -> _Form:
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except ValidationError as fault:
-        error = fault.errors()[0]
         raise VerificationError(
             f"{path.name} in {named} has another form",
-            details=f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": "),
+            details=words(fault),
             hint="build the bundle again, or fetch the package again",
         ) from fault

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from toolchain import files
+from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.tensors import DTYPES, TensorSpec
 
@@ -26,6 +27,8 @@ BILL = "bill.cdx.json"  # what is in the bundle and what it was made with, as Cy
 PROVENANCE = "provenance.intoto.json"  # how it was made, as an in-toto statement
 STATEMENT = "release.json"  # what is signed of the bundle: see the room `signing`
 SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
+LARGEST_MANIFEST = 1 << 20
+"""Bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it."""
 LARGEST_STATEMENT = 1 << 20
 """Bytes that a statement, or signatures, may have: as on a device."""
 
@@ -52,6 +55,7 @@ def _printable(name: str) -> str:
 _Name = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_printable)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Texts = Annotated[Mapping[str, str], FEW_KEYS]
 
 
 @dataclass(frozen=True)
@@ -151,18 +155,18 @@ class Manifest:
     triple: _Word
     target: Mapping[str, Any]
     glibc: Annotated[str, Field(pattern=r"^([0-9]{1,4}(\.[0-9]{1,4})*)?$")]
-    cpu_features: tuple[_Word, ...]
+    cpu_features: Annotated[tuple[_Word, ...], FIRST_FAULT]
     entry: str
     library: Literal["model.so"]
     params: Literal["params.safetensors"]
-    params_order: tuple[str, ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    versions: Mapping[str, str]
-    compiler: Mapping[str, str]
-    model: Mapping[str, str]
+    params_order: Annotated[tuple[str, ...], FIRST_FAULT]
+    inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    versions: _Texts
+    compiler: _Texts
+    model: _Texts
     command: str
-    files: Mapping[str, FileRecord]
+    files: Annotated[Mapping[str, FileRecord], FEW_KEYS]
     reference: FileRecord | None = None
     records: Tuned | None = None
     modelled: Modelled | None = None
@@ -205,6 +209,11 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     Raises:
         VerificationError: It is not a manifest of this schema version, written as this toolchain writes it.
     """
+    if len(data) > LARGEST_MANIFEST:
+        raise VerificationError(
+            f"the manifest of {where} has {len(data)} bytes, and {LARGEST_MANIFEST} are the most",
+            hint="build or fetch it again",
+        )
     if (schema := _schema_of(data)) not in {None, _SCHEMA}:
         newer = schema is not None and schema > _SCHEMA
         raise VerificationError(
@@ -217,7 +226,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         found = _MANIFEST_READER.validate_json(data)
         faults = _faults(found, data)
     except ValidationError as fault:
-        faults = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()]
+        faults = [words(fault, _FEW)]
     except (ValueError, RecursionError) as fault:
         faults = [str(fault)]
     if faults:
@@ -260,7 +269,7 @@ def _bound_faults(found: Manifest) -> list[str]:
 
 
 def _is_possible(spec: TensorSpec) -> bool:
-    """Tell whether a device could have it; the rank comes first, since the product of a million sizes takes hours."""
+    """Tell whether a device could have it; the rank comes first, since many sizes take long to multiply."""
     if len(spec.shape) > _MOST_AXES or spec.dtype not in DTYPES:
         return False
     if not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):

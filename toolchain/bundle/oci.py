@@ -24,6 +24,7 @@ from toolchain.bundle.manifest import (
     FileRecord,
     Manifest,
 )
+from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.inventory import BILL_TYPE, STATEMENT_TYPE
 
@@ -83,7 +84,7 @@ class Descriptor:
     size: Annotated[int, Field(ge=0, le=1 << 40)]
     media: Annotated[str, Field(validation_alias="mediaType")]
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -100,7 +101,7 @@ class Descriptor:
 class Image:
     """An image manifest, as far as it matters: its artifact type, its layers, and what it accompanies."""
 
-    layers: tuple[Descriptor, ...]
+    layers: Annotated[tuple[Descriptor, ...], FIRST_FAULT]
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
     subject: Descriptor | None = None
 
@@ -109,7 +110,7 @@ class Image:
 class Index:
     """A list of manifests."""
 
-    manifests: tuple[Descriptor, ...]
+    manifests: Annotated[tuple[Descriptor, ...], FIRST_FAULT]
 
 
 def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
@@ -121,10 +122,9 @@ def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
     try:
         return TypeAdapter(kind).validate_json(data)
     except ValidationError as fault:
-        error = fault.errors()[0]
         raise VerificationError(
             f"{where} has no valid OCI {'index' if kind is Index else 'manifest'}",
-            details=f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": "),
+            details=words(fault),
             hint="fetch it again",
         ) from fault
 

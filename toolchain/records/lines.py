@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from toolchain import files
+from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import InputError
 from toolchain.records.results import Cause
 
@@ -25,6 +26,8 @@ _ERROR_LENGTH = 500
 _PLAIN_LENGTH = 2000  # a longer module is compressed
 _COMPRESSED = "zlib:"
 _LARGEST_MODULE = 64 << 20
+_LONG, _MOST_KEYS = 1 << 16, 100
+_FEW = 5
 
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 
@@ -148,7 +151,7 @@ class Record:
     emulated: bool = False
     candidate: _Hash
     trace: str
-    samples_s: tuple[float, ...] = ()
+    samples_s: Annotated[tuple[float, ...], FIRST_FAULT] = ()
     cause: Cause = ""
     error: str = ""
     board: str = ""
@@ -218,23 +221,32 @@ def parsed(line: bytes, number: int, where: str) -> Workload | Record:
     Raises:
         InputError: It is no line of a file of records.
     """
+    if len(line) > _LONG and _has_many_keys(line):
+        raise _damaged(line, number, where, "it has keys that no record has")
     try:
         return _READER.validate_json(line)
     except ValidationError as fault:
-        raise _damaged(line, number, where, fault) from fault
+        raise _damaged(line, number, where, words(fault, _FEW)) from fault
 
 
-def _damaged(line: bytes, number: int, where: str, fault: ValidationError) -> InputError:
+def _has_many_keys(line: bytes) -> bool:
+    """Tell whether there would be a fault for each of very many keys, which all are kept before any is told."""
+    try:
+        return len(json.loads(line)) > _MOST_KEYS
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _damaged(line: bytes, number: int, where: str, details: str) -> InputError:
     schema = _schema_of(line)
     if schema not in {None, _SCHEMA}:
         return InputError(
             f"line {number} of {where} is of schema version {schema}, and this toolchain reads version {_SCHEMA}",
             hint="use the toolchain that wrote it, or name another file",
         )
-    lines = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}".lstrip(": ") for error in fault.errors()[:5]]
     return InputError(
         f"line {number} of {where} is no tuning record",
-        details="\n".join(lines),
+        details=details,
         hint=f"name a file of tuning records; if this is one, take line {number} out, the others are good"
         if number > 1
         else "name a file of tuning records, such as `toolchain tune` writes",

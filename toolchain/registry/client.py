@@ -26,7 +26,7 @@ from toolchain.registry.address import Address
 Body = bytes | Callable[[], IO[bytes]]
 """What is sent: bytes, or what opens a file anew, since a request may be made twice."""
 
-LARGEST_DOCUMENT = 4 << 20  # as large as the specification lets a manifest be
+LARGEST_DOCUMENT = 1 << 20  # a bundle's manifest, or a page of referrers, has some kilobytes
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 _CONNECT_S, _ANSWER_S = 10, 60
 _BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20

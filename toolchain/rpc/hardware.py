@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from toolchain import rpc
+from toolchain import documents, rpc
 from toolchain.board import Board
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rpc import CallError, Session, child, visits, words
@@ -133,7 +133,7 @@ def _accelerator(session: Session, kind: str) -> tuple[Accelerator | None, str]:
     try:
         return _ACCELERATOR.validate_python(found), ""
     except ValidationError as wrong:
-        return None, f"it says what nobody understands of itself: {wrong.errors()[0]['msg']}"
+        return None, f"it says what nobody understands of itself: {documents.words(wrong)}"
 
 
 def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def test_too_many_members_are_refused(package, monkeypatch):
 
 
 def test_a_document_beyond_all_documents_is_not_read(package, monkeypatch):
-    monkeypatch.setattr(archive, "_LARGEST_DOCUMENT", 16)
+    monkeypatch.setattr(archive, "LARGEST_MANIFEST", 16)
     refused(package, match=r"index\.json in .* has \d+ bytes")
 
 

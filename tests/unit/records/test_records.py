@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import paths, tunings
+from tests.support import memory, paths, tunings
 from tests.support.tunings import KEY, OTHER, OTHER_KEY, TARGET, record, workload
 from toolchain.errors import InputError
 from toolchain.records import (
@@ -417,6 +417,18 @@ def test_a_module_that_would_fill_the_memory_is_not_unpacked(monkeypatch):
         bomb.text()
     assert "more than 10000 bytes" in caught.value.details
     assert Workload.of("ab", "dense", 1.0, "x" * 10_000).text() == "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("samples_s", ["x"] * 200_000), ("", {f"{number:x}": 0 for number in range(400_000)})],
+)
+def test_a_line_of_nothing_but_faults_takes_little_memory(name, value):
+    line = encode([Record(workload="ab", target={}, tvm="1", candidate="cd", trace="[]", samples_s=(1.0,))])
+    document = json.loads(line) | ({name: value} if name else value)
+    with memory.at_most(100 << 10), pytest.raises(InputError, match="line 1 of here is no tuning record") as caught:
+        parse(json.dumps(document).encode() + b"\n", "here")
+    assert len(caught.value.details) < 2000
 
 
 @pytest.mark.parametrize("change", [b'"target":{"kind":NaN}', b'"target":{"kind":"llvm"},"schema":[]'])
