@@ -30,6 +30,7 @@ from toolchain.bundle.oci import (
     MANIFEST_TYPE,
     REF_NAME,
     TITLE,
+    VENDOR,
     Descriptor,
     Image,
     bytes_record,
@@ -42,6 +43,8 @@ from toolchain.errors import InputError, VerificationError
 from toolchain.progress import size_text
 
 _SPARE = 16 << 20
+_LARGEST_MANIFEST = 64 << 10  # of a companion: it names one file, and the bundle
+_MOST_SHARED = 64  # companions of a type that is not ours alone
 _LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the disk has its own say
 
 
@@ -163,9 +166,9 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
         VerificationError: Something has another digest or form than it must have.
     """
     wanted = {name: _layer(manifest.files[name], media) for name, media in LAYERS.items()}
-    for described in companions:
-        name, _media = COMPANIONS.get(described.artifact, ("", ""))
-        if not name or name in wanted:
+    for described in _worth_reading(companions):
+        name, _media = COMPANIONS[described.artifact]
+        if name in wanted:
             continue
         layer = companion_layer(source, described, manifest)
         if _is_of_somebody_else(name, layer):
@@ -176,6 +179,20 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
     (folder / MANIFEST).write_bytes(manifest.encoded())
     for name, layer in wanted.items():
         source.save(layer, folder / name)
+
+
+def _worth_reading(companions: Iterable[Descriptor]) -> list[Descriptor]:
+    """Return those of known types, each once: ours first, then some of the types that scanners attach, too.
+
+    A registry may list as many as it likes, and everything that others have attached over the years.
+    """
+    known: dict[str, Descriptor] = {}
+    for one in companions:
+        if one.artifact in COMPANIONS:
+            known.setdefault(one.digest, one)
+    ours = [one for one in known.values() if one.artifact.startswith(VENDOR)]
+    shared = [one for one in known.values() if not one.artifact.startswith(VENDOR) and one.size <= _LARGEST_MANIFEST]
+    return [*ours, *shared[:_MOST_SHARED]]
 
 
 def _layer(record: FileRecord, media: str) -> Descriptor:
@@ -223,6 +240,10 @@ def companion_layer(source: Source, described: Descriptor, manifest: Manifest) -
     Raises:
         VerificationError: It says something else.
     """
+    if described.size > _LARGEST_MANIFEST:
+        raise VerificationError(
+            f"{described.digest[:19]} in {source.name} has {described.size} bytes, and is no manifest"
+        )
     image = parsed(Image, source.read(described), source.name)
     bundle = bytes_record(oci_manifest(manifest))
     if len(image.layers) != 1 or image.artifact != described.artifact or not image.subject:

@@ -154,6 +154,43 @@ def test_the_bill_of_a_scanner_does_not_stand_in_for_ours(tiny, server, pushed, 
     assert files_of(found.folder) == files_of(tiny.folder)
 
 
+def strange_bills(count, digest, size, padding=""):
+    """Attach so many bills to a bundle, as a scanner does every night; return how they are listed, and their bytes."""
+    for number in range(count):
+        layer = oci.descriptor(
+            inventory.BILL_TYPE, oci.bytes_record(b"%d" % number), {"note": padding} if padding else {}
+        )
+        theirs = oci.encoded(
+            inventory.BILL_TYPE, [layer], {"mediaType": oci.MANIFEST_TYPE, "digest": digest, "size": size}
+        )
+        described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(theirs))
+        yield {**described, "artifactType": inventory.BILL_TYPE}, theirs
+
+
+@pytest.mark.parametrize(
+    ("count", "times", "padding", "read"), [(500, 1, "", 64), (1, 500, "", 1), (3, 1, "x" * (64 << 10), 0)]
+)
+def test_what_others_attach_is_read_up_to_a_limit(server, pushed, shelf, tmp_path, count, times, padding, read):
+    """And only after what is ours alone, which none of it may hide."""
+    digest = pushed.address.digest
+    theirs = list(strange_bills(count, digest, len(shelf.manifests[digest]), padding))
+    shelf.manifests |= {described["digest"]: data for described, data in theirs}
+    (listed,) = shelf.referrers.values()
+    page = oci.encoded_index([*[described for described, _ in theirs] * times, *listed])
+    shelf.instead = lambda asked: Answer(200, page) if "/referrers/" in asked.path else None
+    server.asked.clear()
+    assert pulled(server, tmp_path / "out").reference is not None
+    strange = {described["digest"] for described, _ in theirs}
+    assert sum(one.path.rpartition("/")[2] in strange for one in server.asked) == read
+
+
+def test_a_companion_whose_manifest_is_too_large_is_refused(server, pushed, shelf, tmp_path):
+    (listed,) = shelf.referrers.values()
+    listed[0]["size"] = (64 << 10) + 1
+    with pytest.raises(VerificationError, match="has 65537 bytes, and is no manifest"):
+        pulled(server, tmp_path / "out")
+
+
 def test_a_folder_of_somebody_else_is_left_alone(server, pushed, tmp_path):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(InputError, match="something else than a bundle"):
