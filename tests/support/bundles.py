@@ -88,6 +88,11 @@ def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes
     return described(base, folder, **changes)
 
 
+def renamed(base: Bundle, name: str) -> Bundle:
+    """Return a bundle under any name, also under one that no manifest has when it is read."""
+    return dataclasses.replace(base, manifest=dataclasses.replace(base.manifest, name=name))
+
+
 def described(base: Bundle, folder: Path, **changes: Any) -> Bundle:
     """Write the manifest of a bundle whose files were changed in its folder, and open it."""
     measured = {"files": bundles.records(folder), "reference": bundles.recorded_reference(folder)}

@@ -68,7 +68,7 @@ def test_the_seal_covers_all_that_follows_it(made, tmp_path):
     assert sealed[first:].endswith(b"contents")
 
 
-def test_a_name_is_one_line_and_one_word(tiny, program, tmp_path):
-    evil = bundles.variant(tiny, tmp_path / "made", {}, name="a'b\nroot=/etc\x1b")
+def test_a_name_is_one_line_and_one_word(tiny, program):
+    evil = bundles.renamed(tiny, "a'b\nroot=/etc\x1b")
     with export.prepared(evil, board.load("local").resolved(), program) as update:
         assert b"""\nmodel='a'"'"'b?root=/etc?'\n""" in texts(update)[False]

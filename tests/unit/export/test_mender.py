@@ -47,7 +47,7 @@ def test_its_header_names_the_release_and_the_device(artifact, tiny):
 
 
 def test_its_name_has_no_spaces(tiny, program, tmp_path):
-    made = bundles.variant(tiny, tmp_path / "made", {}, name="a net\n(of mine)")
+    made = bundles.renamed(tiny, "a net\n(of mine)")
     written = updates.written(made, program, tmp_path / "one.mender", kind="mender")
     assert f'"artifact_name":"a-net--of-mine--{made.digest[:16]}"'.encode() in written.path.read_bytes()
 

@@ -12,7 +12,7 @@ from toolchain.errors import InputError
 
 
 def test_the_manifest_names_the_handler(tiny, program, tmp_path):
-    evil = bundles.variant(tiny, tmp_path / "made", {}, name="a name\n[handler]\nfilename=evil")
+    evil = bundles.renamed(tiny, "a name\n[handler]\nfilename=evil")
     folder = updates.written(evil, program, tmp_path / "rauc", folder=True, kind="rauc").path.parent
     found = configparser.ConfigParser()
     found.read(folder / "manifest.raucm")
