@@ -29,11 +29,11 @@ class Channel(Protocol):
             TimeoutError: Nothing came in time.
         """
 
-    def send(self, data: bytes, stall: float) -> None:
+    def send(self, data: bytes, limit: Limit) -> None:
         """Write to its standard input.
 
         Raises:
-            TimeoutError: It took nothing for `stall` seconds.
+            TimeoutError: It does not take it within the limit.
             BrokenPipeError: It reads no more.
         """
 
@@ -76,6 +76,16 @@ class Limit:
         if seen != self._seen:
             self._seen, self._since = seen, now
         return min(self._since + self._seconds, self._end) - now
+
+    def check(self) -> float:
+        """Return the seconds that are left.
+
+        Raises:
+            TimeoutError: None are.
+        """
+        if (left := self.left()) <= 0:
+            raise TimeoutError
+        return left
 
     def __str__(self) -> str:
         """Say what was missed."""

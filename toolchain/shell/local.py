@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from toolchain import process
-from toolchain.shell.bounds import Channel
+from toolchain.shell.bounds import Channel, Limit
 from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, Kind, Shell
 
 
@@ -51,12 +51,12 @@ class LocalChannel:
                 return out or b"", err or b""
         return b"", b""
 
-    def send(self, data: bytes, stall: float) -> None:
+    def send(self, data: bytes, limit: Limit) -> None:
         """See `Channel.send`."""
         if self._input is None or self._input.closed:
             raise BrokenPipeError
         while data:
-            if not _ready([self._input], select.POLLOUT, stall):
+            if not _ready([self._input], select.POLLOUT, limit.check()):
                 raise TimeoutError
             with contextlib.suppress(BlockingIOError):  # there is less room than for what a pipe takes at once
                 data = data[os.write(self._input.fileno(), data) :]

@@ -138,9 +138,10 @@ class Shell(ABC):
         with reading(source, offset) as (stream, left):
             script = f"umask 022; exec cat >> {shlex.quote(target)}"
             with self._copying(script, f"writing {target}") as (channel, finish):
-                sent = _feed(channel, stream, self.stall, progress)
+                moved = Limit(self.stall, lambda: (stream.tell(), channel.progress()), self.stall + left / _SLOWEST)
+                sent = self._feed(channel, stream, moved, progress)
                 channel.end_input()
-                finish(io.BytesIO(), 0, Limit(self.stall, channel.progress, self.stall + left / _SLOWEST))
+                finish(io.BytesIO(), 0, moved)
             if sent < left:
                 raise DeviceError(
                     f"{self.name} lacks the last {left - sent} bytes of {source}", hint="resume the upload"
@@ -183,11 +184,14 @@ class Shell(ABC):
             check_result(who, script, self._finish(channel, Bounded(sink, most, who), limit, who, script))
 
         with self._running(script, "copy", self.stall) as channel:
-            try:
-                yield channel, finish
-            except TimeoutError:
-                message = f"{self.name} moved no data for {self.stall:g} s"
-                raise DeviceError(message, hint="check the device and the network") from None
+            yield channel, finish
+
+    def _feed(self, channel: Channel, stream: IO[bytes], limit: Limit, progress: Callable[[int], None] | None) -> int:
+        """Send a stream until it ends or the device stops reading, whose words tell why; return the bytes sent."""
+        try:
+            return _pass_on(channel, stream, limit, progress)
+        except TimeoutError:
+            raise DeviceError(f"{self.name} {limit}", hint="check the device and the network") from None
 
     def _finish(self, channel: Channel, out: Bounded, limit: Limit, who: str, script: str) -> process.Result:
         """Take a command's output until it ends; `who` is the subject of the error if it does not in time."""
@@ -223,12 +227,11 @@ def check_result(who: str, script: str, result: process.Result) -> process.Resul
     )
 
 
-def _feed(channel: Channel, stream: IO[bytes], stall: float, progress: Callable[[int], None] | None) -> int:
-    """Send a stream until it ends or the device stops reading, whose words tell why; return the bytes sent."""
+def _pass_on(channel: Channel, stream: IO[bytes], limit: Limit, progress: Callable[[int], None] | None) -> int:
     sent = reported = 0
     with contextlib.suppress(BrokenPipeError):
         while channel.code is None and (data := stream.read(PACKET)):
-            channel.send(data, stall)
+            channel.send(data, limit)
             sent += len(data)
             if progress and sent - reported >= CHUNK:
                 progress(stream.tell())

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from toolchain.errors import DeviceError
-from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Channel, LineBuffer
+from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Channel, Limit, LineBuffer
 
 CLOSE_GRACE = 4.0
 """Seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL."""
@@ -82,7 +82,7 @@ class RemoteProcess:
             DeviceError: It reads no more.
         """
         try:
-            self._channel.send(text.encode(), _WRITE_S)
+            self._channel.send(text.encode(), Limit(_WRITE_S))
         except (OSError, ValueError) as fault:
             self._check_alive("writing to a process")
             message = f"a process on {self._device} reads no more input"

@@ -16,7 +16,7 @@ import paramiko
 
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell.address import Address, SshOptions
-from toolchain.shell.bounds import Channel
+from toolchain.shell.bounds import Channel, Limit
 from toolchain.shell.config import Config, Hop
 from toolchain.shell.connect import BROKEN, Wire, end, exchange_keys, reach
 from toolchain.shell.login import Login
@@ -88,7 +88,7 @@ class SshChannel:
     """A command on a device, in a channel of paramiko's."""
 
     def __init__(self, channel: Any) -> None:
-        self._channel, self._heard = channel, _Signal()
+        self._channel, self._heard, self._sent = channel, _Signal(), 0
         for buffer in (channel.in_buffer, channel.in_stderr_buffer):
             buffer.set_event(self._heard)
 
@@ -111,11 +111,14 @@ class SshChannel:
             if not self._heard.wait(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
 
-    def send(self, data: bytes, stall: float) -> None:
-        """See `Channel.send`."""
-        self._channel.settimeout(stall)
+    def send(self, data: bytes, limit: Limit) -> None:
+        """See `Channel.send`. paramiko's own sendall would begin its time anew with each byte that the server takes."""
         try:
-            self._channel.sendall(data)
+            while data:
+                self._channel.settimeout(limit.check())
+                count = self._channel.send(data)
+                self._sent += count
+                data = data[count:]
         except TimeoutError:
             raise
         except BROKEN as fault:
@@ -123,7 +126,7 @@ class SshChannel:
 
     def progress(self) -> object:
         """See `Channel.progress`; the server tells how much more it takes as the command reads."""
-        return self._channel.out_window_size
+        return self._sent + self._channel.out_window_size
 
     def end_input(self) -> None:
         """See `Channel.end_input`."""

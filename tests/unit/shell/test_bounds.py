@@ -39,6 +39,14 @@ def test_many_short_lines_take_little_time():
     assert time.monotonic() - started < 30
 
 
+def test_a_limit_that_is_over_is_no_time_to_wait():
+    assert 0 < Limit(60).check() <= 60
+    with pytest.raises(TimeoutError):
+        Limit(0).check()
+    with pytest.raises(TimeoutError):
+        Limit(60, in_all=0).check()
+
+
 def test_no_more_is_passed_on_than_was_wanted():
     sink = io.BytesIO()
     bounded = Bounded(sink, 4, "a command on board")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import memory, sshd
 from toolchain.errors import DeviceError
-from toolchain.shell import SshOptions, open_shell
+from toolchain.shell import SshOptions, open_shell, protocol
 
 MEMORY_KIB = 200 << 10
 
@@ -105,6 +105,17 @@ def test_a_device_that_takes_nothing(shell, tmp_path):
     (tmp_path / "source").write_bytes(bytes(32 << 20))
     with pytest.raises(DeviceError, match=r"moved no data for 0\.5 s"):
         shell.push(tmp_path / "source", f"{tmp_path}/full")
+
+
+def test_a_device_that_takes_little_at_a_time(shell, tmp_path, monkeypatch):
+    """Each piece in time, and all of them never."""
+    monkeypatch.setattr(protocol, "_SLOWEST", 4 << 20)
+    shell.stall = 3
+    reader = 'while [ "$(dd bs=65536 count=1 2>/dev/null | wc -c)" != 0 ]; do sleep 0.1; done'
+    shell.run(f"mkfifo {tmp_path}/slow; (exec >/dev/null 2>&1; {reader} <{tmp_path}/slow) </dev/null &")
+    (tmp_path / "source").write_bytes(bytes(16 << 20))
+    with pytest.raises(DeviceError, match="is too slow"):
+        shell.push(tmp_path / "source", f"{tmp_path}/slow")
 
 
 def test_whoever_waits_for_a_line_is_told_of_the_end(shell):
