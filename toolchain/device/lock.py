@@ -28,12 +28,14 @@ _ANSWER_S = 30.0
 _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
+_EARLIER = re.compile(r"pid([0-9]{1,10})")
 _TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
 
 # A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
 # started, in the kernel's ticks, and BOOT names the start of the device: a number alone soon is another process's. SEEN
 # and BEGAN are seconds since that start, which no clock that is set changes. Where a system hides its uptime from a
-# login, as Android may, the clock has to do. An earlier toolchain wrote no more than PID, and BEGAN by the clock.
+# login, as Android may, the clock has to do. An earlier toolchain wrote no more than PID, and BEGAN by the clock: its
+# holder is never taken over, since it gives no signs of life, and `busy` has `pidPID` in place of the time since one.
 # What works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
 # whoever takes the outer one needs that free too. All words of a file are checked: anybody may have written them.
 SAID = """
@@ -67,7 +69,7 @@ age() {
   esac
 }
 alive() { [ -n "$pid" ] && [ "$from" = "$boot" ] && started "$pid" && [ -n "$ticks" ] && [ "$ticks" = "$start" ]; }
-busy() { printf 'busy %s %s %s\\n' "$1" "$now" "$who"; }
+busy() { [ -n "$seen" ] || [ -z "$pid" ] || set -- "pid$pid"; printf 'busy %s %s %s\\n' "$1" "$now" "$who"; }
 inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
 """
 
@@ -324,18 +326,27 @@ def _given(set_root: str) -> str:
 
 
 def _busy(name: str, words: Sequence[str]) -> BusyError:
-    """Return the error for `busy`, the seconds since a sign of life, the device's time, and when who began."""
+    """Return the error for `busy`, seconds since a sign of life or `pidPID`, the device's time, and when who began."""
     age, now, said = (*words[1:], "", "", "")[:3]
     began, _, line = said.partition(" ")
     owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
-    age = age if _TIME.fullmatch(age) else "some"
     since = f"{_since(int(now) - int(began))}; " if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
     ended = "when that has ended" + (f"; `{owner.end}` there ends it" if owner.end else "")
     return BusyError(
         f"{name} is busy: {owner}",
-        details=f"{since}the last sign of life came {age} s ago; {LEASE_S} s without one free the device",
+        details=f"{since}{_life(age)}",
         hint=f"run the command again {ended}",
     )
+
+
+def _life(word: str) -> str:
+    """Tell when a holder gave a sign of life, or that it gives none."""
+    if earlier := _EARLIER.fullmatch(word):
+        return (
+            f"its holder there, process {earlier[1]}, is of an earlier toolchain, and ends with its client's connection"
+        )
+    age = word if _TIME.fullmatch(word) else "some"
+    return f"the last sign of life came {age} s ago; {LEASE_S} s without one free the device"
 
 
 def _since(seconds: int) -> str:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.stores import blob, client, holder, locked, release, soon
-from toolchain.device import lock
+from toolchain.device import lock, scripts
 from toolchain.device.lock import Owner
 from toolchain.device.store import BlobState, Store
 from toolchain.errors import BusyError, DeviceError
@@ -295,6 +295,24 @@ def test_the_lock_of_an_earlier_toolchain_is_understood(store, root):
         with pytest.raises(BusyError, match=r"busy: ann@desk holds it$") as caught:
             store.check_free()
         assert re.search(r"for 6\d s by now", caught.value.details)
+        told = f"process {other.pid}, is of an earlier toolchain, and ends with its client's connection"
+        assert told in caught.value.details
+        with pytest.raises(BusyError, match=r"busy: ann@desk holds it$") as caught, store.lock(ME):
+            pass
+        assert told in caught.value.details
+        assert "sign of life" not in caught.value.details
+
+
+def test_a_device_that_takes_a_trial_back_is_seen(store, root):
+    """It has no client, and says what it does itself."""
+    store.facts()
+    with held(root) as other:
+        note = next(line for line in scripts.AT_START.splitlines() if line.startswith("printf 'busy"))
+        subprocess.run(["/bin/sh", "-c", note.replace("$$", str(other.pid))], cwd=root, check=True)
+        with pytest.raises(BusyError) as caught:
+            store.check_free()
+    assert caught.value.message == "local is busy: the device itself holds it: rolling back a trial that broke off"
+    assert caught.value.details.startswith("the last sign of life came 0 s ago")
 
 
 @pytest.mark.parametrize(
