@@ -50,15 +50,26 @@ def test_whatever_it_does_is_a_fault_of_the_device(tmp_path, attack):
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize("attack", [hostile_sshd.flood, hostile_sshd.flood_errors])
-def test_what_nobody_reads_is_not_kept(tmp_path, attack):
+@pytest.mark.parametrize(
+    ("attack", "opened"),
+    [(hostile_sshd.flood, "start"), (hostile_sshd.flood, "stream"), (hostile_sshd.flood_errors, "stream")],
+)
+def test_what_nobody_reads_is_not_kept(tmp_path, attack, opened):
     """Neither of a process that is not listened to, nor of a stream."""
-    for open_one in (lambda shell: shell.start("cat"), lambda shell: shell.stream("cat")):
-        with hostile_sshd.running(tmp_path, attack) as (host, options), open_shell(host, config=options) as shell:
-            opened = open_one(shell)
-            with pytest.raises(DeviceError, match="was lost"):
-                _wait_for_loss(shell)
-            opened.close()
+    with hostile_sshd.running(tmp_path, attack) as (host, options), open_shell(host, config=options) as shell:
+        process = getattr(shell, opened)("cat")
+        with pytest.raises(DeviceError, match="was lost"):
+            _wait_for_loss(shell)
+        process.close()
+
+
+def test_errors_that_are_read_as_they_come_are_not_kept_either(tmp_path):
+    """Of a process the last words are kept, however many there are: see `_cheap`."""
+    attack = hostile_sshd.flood_errors
+    with hostile_sshd.running(tmp_path, attack) as (host, options), open_shell(host, config=options) as shell:
+        process = shell.start("cat")
+        time.sleep(3)
+        process.close()
 
 
 def _wait_for_loss(shell, seconds=60):
