@@ -20,7 +20,7 @@ from tests.support.signers import Pair
 from toolchain import board
 from toolchain import bundle as bundles
 from toolchain.bundle import Bundle
-from toolchain.device import deploy, trust
+from toolchain.device import deploy, scripts, trust
 from toolchain.device.store import Store
 from toolchain.errors import ToolchainError
 from toolchain.native import programs
@@ -29,7 +29,7 @@ from toolchain.signing import sshsig
 
 SEQUENCE, FLOOR = 5, 3
 ORDER = 2**252 + 27742317777372353535851937790883648493
-ETC = Path(trust.FOLDER)
+ETC = Path(scripts.TRUST)
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ def _smoke(
 def _fitting(bundle: Bundle, program: Program, store: Store, application: Application | None) -> DeviceFacts:
     facts = store.facts()
     check_fits(bundle.manifest, program, facts)
-    trust.check_signed(store, bundle)
+    trust.check_signed(store.name, facts, bundle)
     if application:
         applications.check_tools(store)
     return facts

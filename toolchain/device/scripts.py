@@ -9,6 +9,11 @@ from collections.abc import Iterable, Mapping
 
 TOOLS = "sha256sum flock ln mv rm cp sync find stat readlink df cut tail ls touch base64"
 
+TRUST = "/etc/edge-toolchain"
+"""Where a device says whom it trusts: kTrustFolder of runtime/trust/trusted.h."""
+ASKS = f"{{ [ -e {TRUST}/trusted ] || [ -L {TRUST}/trusted ] || {{ [ -d {TRUST} ] && [ ! -x {TRUST} ]; }}; }}"
+"""In a shell: whether a device takes signed releases only, or does not let this login see whether it does."""
+
 # What a device is, without changing anything; `$ROOT` is a folder that exists.
 FACTS = f"""
 for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
@@ -20,6 +25,7 @@ echo "cpu=$(sed -nE 's/^(model name|Hardware|Model)[^:]*: *//p' /proc/cpuinfo | 
 echo "features=$(sed -nE 's/^(flags|Features)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
 echo "cpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
 echo "memory_kib=$(sed -n 's/^MemTotal: *\\([0-9]*\\).*/\\1/p' /proc/meminfo)"
+! {ASKS} || echo "signed_only=yes"
 echo "df=$(df -Pk "$ROOT" | tail -n 1)"
 """
 

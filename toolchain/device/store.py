@@ -63,6 +63,7 @@ class DeviceFacts:
         memory_kib: Main memory.
         free_kib: Free space where the store is.
         musl: Whether its C library is musl.
+        signed_only: Whether it takes signed releases only; see `trust`.
         lacks: Programs that the store needs and the device does not have.
     """
 
@@ -76,6 +77,7 @@ class DeviceFacts:
     free_kib: int
     lacks: tuple[str, ...]
     musl: bool = False
+    signed_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class Store:
             free_kib=_free_kib(values.get("df", "")),
             lacks=tuple(value for key, value in pairs if key == "lacks"),
             musl="musl" in version,
+            signed_only="signed_only" in values,
         )
 
     @contextmanager

@@ -14,21 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolchain.bundle import Bundle
 from toolchain.device.runner import UNTRUSTED
-from toolchain.device.scripts import PREVIOUS, SYNC
+from toolchain.device.scripts import ASKS, PREVIOUS, SYNC, TRUST
 from toolchain.device.shipment import SIGNED
-from toolchain.device.store import Store
+from toolchain.device.store import DeviceFacts, Store
 from toolchain.errors import DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.native.programs import RUNNER
-
-FOLDER = "/etc/edge-toolchain"
-"""Where a device says whom it trusts: kTrustFolder of runtime/trust/trusted.h."""
 
 _HASHING_S = 300
 _FLOOR = 8  # how the runner ends where the release itself is below a floor: kExitFloor
 _REMEDY = "`toolchain sign` signs a package; docs/security.md tells which keys a device takes"
-
-ASKS = f"{{ [ -e {FOLDER}/trusted ] || [ -L {FOLDER}/trusted ] || {{ [ -d {FOLDER} ] && [ ! -x {FOLDER} ]; }}; }}"
-"""In a shell: whether a device takes signed releases only, or does not let this login see whether it does."""
 
 # What the runner says of a release: one line of JSON, or why not, and `code N`. The newest runner that the device has
 # checks what an older one deployed, if none is named.
@@ -109,20 +103,15 @@ class State:
 _READER = TypeAdapter(Verified)
 
 
-def asks(store: Store) -> bool:
-    """Whether a device takes signed releases only."""
-    return bool(store.look(f"{ASKS} && echo asks || true"))
-
-
-def check_signed(store: Store, bundle: Bundle) -> None:
+def check_signed(name: str, facts: DeviceFacts, bundle: Bundle) -> None:
     """See, before anything is sent, that a bundle has signatures where a device asks for some.
 
     Raises:
         VerificationError: It has none.
     """
-    if (bundle.statement is None or bundle.signatures is None) and asks(store):
+    if facts.signed_only and (bundle.statement is None or bundle.signatures is None):
         raise VerificationError(
-            f"{store.name} takes signed releases only, and {bundle.manifest.name} {bundle.digest[:16]} is not signed",
+            f"{name} takes signed releases only, and {bundle.manifest.name} {bundle.digest[:16]} is not signed",
             hint=_REMEDY,
         )
 
@@ -176,9 +165,10 @@ def take(store: Store, digest: str, runner: str, signed: str) -> Verified | None
         VerificationError: It does not take this one.
         DeviceError: It has no program that could tell.
     """
+    if not signed:  # then it does not ask: see `check_signed`
+        return None
     found = verify(store, f"releases/{digest}", f"{runner}/{RUNNER}", with_blob(signed))
-    if signed:
-        store.attempt(attaching(digest, signed), 0)
+    store.attempt(attaching(digest, signed), 0)
     return found
 
 
@@ -206,7 +196,7 @@ def verify(store: Store, release: str, runner: str = "", more: str = "") -> Veri
 
 def verify_previous(store: Store) -> Verified | None:
     """Have a device check the release before the current one, as `verify`; None also where there is none."""
-    if not asks(store):
+    if not store.facts().signed_only:
         return None
     target = store.attempt(f"{PREVIOUS.format()}\necho generations/$target", 0)
     return None if "none" in target.split() else verify(store, target.strip())
@@ -240,7 +230,7 @@ def raise_floor(store: Store, floor: int) -> Verified:
     found = _answer(store, store.attempt(checking("current/", more=f"--floor {floor:d}"), _HASHING_S))
     if found is None:
         raise InputError(
-            f"{store.name} takes any release, signed or not", hint=f"{FOLDER}/trusted there names who is trusted"
+            f"{store.name} takes any release, signed or not", hint=f"{TRUST}/trusted there names who is trusted"
         )
     return found
 

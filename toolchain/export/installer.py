@@ -179,7 +179,7 @@ def _trusting(update: Update) -> dict[str, str]:
     shipment, digest = update.shipment, update.bundle.digest
     program = f"runners/{shipment.folders['runners'][0]}/{RUNNER}"
     return {
-        "asks": trust.ASKS,
+        "asks": scripts.ASKS,
         "note_minimum": trust.noting(program),
         "verify": trust.checking(f"releases/{digest}", program, trust.with_blob(shipment.signed)),
         "attach": trust.attaching(digest, shipment.signed) if shipment.signed else ":",

@@ -26,7 +26,7 @@ def server():
 def test_a_push_names_what_it_pushed(tiny, server):
     address = f"oci://{server.host}/lab/tiny"
     first = done("push", tiny.folder, f"{address}:1")
-    assert first.out == f"{address}@sha256:{tiny.digest}: dense for local, 9 of 9 blobs, 0.073 MB\n"
+    assert first.out == f"{address}@sha256:{tiny.digest}: dense for local, 9 of 9 blobs, 0.077 MB\n"
     assert parsed("push", tiny.folder, f"{address}:2") == {
         "address": f"{address}@sha256:{tiny.digest}",
         "tag": "2",

@@ -10,6 +10,8 @@ from pathlib import Path
 from toolchain import files, process, resources, tvm_plugins
 
 _TIMEOUT_S = 600.0
+# What the runtimes of devices ask for beside their own.
+_SHARED = ("model/json.cc",)
 # The folders from which TVM's sources find each other: see runtime/CMakeLists.txt.
 _SHIMS = ("tvm/include", "tvm/include/tvm", "tvm/include/tvm/support/cuda", "")
 
@@ -31,7 +33,7 @@ def build_plugin(device: str, tell: Callable[[str], None]) -> Path:
     tell(f"building {target.name}")
     with tempfile.TemporaryDirectory(prefix="toolchain-") as name:
         whole = Path(name) / "plugin.cc"
-        sources = sorted((resources.RUNTIME / device).glob("*.cc"))
+        sources = [*sorted((resources.RUNTIME / device).glob("*.cc")), *(resources.RUNTIME / name for name in _SHARED)]
         whole.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
         made = Path(name) / target.name
         process.run(_command(whole, made), timeout=_TIMEOUT_S)

@@ -17,9 +17,9 @@ std::string Digest(void (*hash)(const void*, size_t, uint8_t*), std::string_view
 
 }  // namespace
 
-std::string Sha256(std::string_view data) { return Digest<32>(edge_sha256, data); }
+std::string Sha256(std::string_view data) { return Digest<32>(zig_sha256, data); }
 
-std::string Sha512(std::string_view data) { return Digest<64>(edge_sha512, data); }
+std::string Sha512(std::string_view data) { return Digest<64>(zig_sha512, data); }
 
 std::string HexSha256(std::string_view data) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -33,13 +33,13 @@ std::string HexSha256(std::string_view data) {
 
 bool Ed25519Holds(std::string_view signature, std::string_view key, std::string_view message) {
   return signature.size() == kSignatureBytes && key.size() == kKeyBytes &&
-         edge_ed25519_verify(BytesOf(signature), BytesOf(key), message.data(), message.size());
+         zig_ed25519_verify(BytesOf(signature), BytesOf(key), message.data(), message.size());
 }
 
 std::optional<std::string> FromBase64(std::string_view text) {
   std::string bytes(text.size() / 4 * 3, '\0');
   size_t size = 0;
-  if (!edge_base64_decode(text.data(), text.size(), bytes.data(), bytes.size(), &size)) return {};
+  if (!zig_base64_decode(text.data(), text.size(), bytes.data(), bytes.size(), &size)) return {};
   bytes.resize(size);
   return bytes;
 }

@@ -10,11 +10,11 @@
 #include <string_view>
 
 extern "C" {
-bool edge_ed25519_verify(const uint8_t* signature, const uint8_t* key, const void* message,
+bool zig_ed25519_verify(const uint8_t* signature, const uint8_t* key, const void* message,
                          size_t size);
-void edge_sha256(const void* data, size_t size, uint8_t* digest);
-void edge_sha512(const void* data, size_t size, uint8_t* digest);
-bool edge_base64_decode(const char* text, size_t size, char* bytes, size_t capacity,
+void zig_sha256(const void* data, size_t size, uint8_t* digest);
+void zig_sha512(const void* data, size_t size, uint8_t* digest);
+bool zig_base64_decode(const char* text, size_t size, char* bytes, size_t capacity,
                         size_t* decoded);
 }
 
