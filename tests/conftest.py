@@ -146,6 +146,22 @@ def bulky(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def alice(tmp_path_factory):
+    """A key of somebody who is trusted, mostly."""
+    from tests.support import signers
+
+    return signers.pair(tmp_path_factory.mktemp("keys"), "alice")
+
+
+@pytest.fixture(scope="session")
+def bob(tmp_path_factory):
+    """Another one."""
+    from tests.support import signers
+
+    return signers.pair(tmp_path_factory.mktemp("keys"), "bob")
+
+
+@pytest.fixture(scope="session")
 def virtual_boards(tmp_path_factory):
     """One rpi4 and one pynq, emulated; they answer over SSH."""
     from tests.support import boards

@@ -30,16 +30,6 @@ UNTRUSTED, VERIFICATION = 7, 5
 TOOLCHAIN = Path(sys.executable).with_name("toolchain")
 
 
-@pytest.fixture(scope="module")
-def alice(tmp_path_factory):
-    return signers.pair(tmp_path_factory.mktemp("keys"), "alice")
-
-
-@pytest.fixture(scope="module")
-def bob(tmp_path_factory):
-    return signers.pair(tmp_path_factory.mktemp("keys"), "bob")
-
-
 @pytest.fixture
 def signed(tiny, tmp_path, alice):
     return signers.signed(tiny, tmp_path / "signed", [alice], sequence=5)

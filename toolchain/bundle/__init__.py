@@ -22,7 +22,7 @@ from toolchain.bundle.manifest import (
     read_manifest,
 )
 from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
-from toolchain.bundle.package import check_package_target, opened, pack, unpack
+from toolchain.bundle.package import at_hand, check_package_target, opened, pack, unpack
 from toolchain.bundle.reference import Reference
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "Modelled",
     "Reference",
     "Tuned",
+    "at_hand",
     "check_board",
     "check_package_target",
     "check_target",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolchain import files, outputs
@@ -67,6 +70,18 @@ def opened(path: Path, folder: Path) -> Bundle:
         VerificationError: As these.
     """
     return load(path) if path.is_dir() else unpack(path, folder)
+
+
+@contextmanager
+def at_hand(path: Path) -> Iterator[Bundle]:
+    """Open the bundle in a folder, or that of a package, which is unpacked for the time of a block.
+
+    Raises:
+        InputError: As `load` or `unpack`.
+        VerificationError: As these.
+    """
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+        yield opened(path, Path(scratch) / "bundle")
 
 
 def check_package_target(path: Path) -> None:

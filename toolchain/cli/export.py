@@ -82,8 +82,6 @@ class ExportOptions:
 @click.pass_obj
 def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: bool) -> Result:
     """Write PACKAGE (or a bundle's folder) as an update that a device applies without a network."""
-    import tempfile
-
     from toolchain import board, bundle
     from toolchain import export as exporting
     from toolchain.native import programs
@@ -91,8 +89,7 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
     asked.check()
     target, folder = Path(asked.output), asked.output.endswith("/") or Path(asked.output).is_dir()
     exporting.check_target(asked.kind, target, folder=folder)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        made = bundle.opened(source, Path(scratch) / "bundle")
+    with bundle.at_hand(source) as made:
         kind = board.load(made.manifest.board).resolved()
         bundle.check_board(made.manifest, kind)
         device = asked.device(kind)

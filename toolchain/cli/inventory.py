@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import click
@@ -25,8 +24,7 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
     from toolchain import bundle, files
     from toolchain.bundle import inventories
 
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
-        made = bundle.opened(package, Path(folder) / "bundle")
+    with bundle.at_hand(package) as made:
         document = inventories.document(made, bundle.PROVENANCE if provenance else bundle.BILL)
         if provenance:
             return Result(files.canonical_json(document).decode(), document, as_json)

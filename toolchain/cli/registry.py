@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,8 +116,7 @@ def push(console: Console, /, package: Path, address: str, reached: RegistryOpti
     place = registry.parse(address)
     registry.check_tag(place)
     access = reached.access()
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        made = bundle.opened(package, Path(scratch) / "bundle")
+    with bundle.at_hand(package) as made:
         done = registry.push(made, place, access, console.say)
     document = {
         "address": str(done.address),

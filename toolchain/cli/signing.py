@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +15,6 @@ from toolchain.cli.gathering import gathered, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.bundle import Bundle
     from toolchain.signing.statement import Order
     from toolchain.signing.trust import Trust
 
@@ -68,7 +64,7 @@ def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
 
     order = asked.order()
     key = keys.load(asked.key, lambda: _passphrase(asked.key))
-    with _opened(source) as made:
+    with bundle.at_hand(source) as made:
         found = signed(made, key, order, replace=asked.replace)
         if not source.is_dir():
             bundle.pack(bundle.load(made.folder), source)
@@ -91,14 +87,6 @@ def _passphrase(key: Path) -> str:
                 hint=f"`ssh-add {key}` gives it to an agent; then name {key}.pub",
             )
     return str(click.prompt(f"passphrase of {key}", hide_input=True, err=True))
-
-
-@contextlib.contextmanager
-def _opened(source: Path) -> Iterator[Bundle]:
-    from toolchain import bundle
-
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        yield bundle.opened(source, Path(scratch) / "bundle")
 
 
 @dataclass(frozen=True)
@@ -133,10 +121,11 @@ class VerifyOptions:
 @options.json_flag
 def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
     """See that PACKAGE (or a bundle's folder) is whole, and that those who are trusted have signed it."""
+    from toolchain import bundle
     from toolchain.signing import trust as trusting
 
     trust = asked.trust()
-    with _opened(source) as made:
+    with bundle.at_hand(source) as made:
         found = trusting.approve(made, trust, trusting.Wanted(asked.board, asked.floor))
     said = found.statement
     signers = ", ".join(found.signers)

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files
 from toolchain.bundle import Manifest
+from toolchain.documents import words
 from toolchain.errors import InputError, VerificationError
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -73,7 +74,7 @@ def about(manifest: Manifest, digest: str, order: Order) -> Statement:
     except ValidationError as fault:
         raise InputError(
             f"{manifest.name} for {manifest.board} cannot be signed",
-            details=_words(fault),
+            details=words(fault),
             hint="names of signed models have letters, digits, and . _ - after the first: build with another name",
         ) from fault
 
@@ -88,13 +89,8 @@ def read(data: bytes, where: str) -> Statement:
         found = _READER.validate_json(data)
     except ValidationError as fault:
         raise VerificationError(
-            f"{where} is no statement about a release", details=_words(fault), hint="sign the package again"
+            f"{where} is no statement about a release", details=words(fault), hint="sign the package again"
         ) from fault
     if found.minimum is not None and found.minimum > found.sequence:
         raise VerificationError(f"{where} asks for more than its own sequence", hint="sign the package again")
     return found
-
-
-def _words(fault: ValidationError) -> str:
-    error = fault.errors()[0]
-    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": ")
