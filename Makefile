@@ -62,7 +62,7 @@ setup: $(READY) ## Install everything that is pinned in requirements.lock into .
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	@echo "installing into $(VENV): about 380 MB to download once, 1.4 GB of disk space"
+	@echo "installing into $(VENV): about 440 MB to download once, 1.5 GB of disk space"
 	@$(PYTHON) -m venv $(VENV)
 	@{ $(PIP) --progress-bar off --require-hashes --only-binary :all: -r requirements.lock; echo "exit $$?"; } | { $(COUNTED); }
 	@$(PIP) --quiet --no-deps --no-build-isolation --editable .
