@@ -61,6 +61,18 @@ class VerificationError(ToolchainError):
     exit_code = 5
 
 
+class RegressionError(ToolchainError):
+    """A release is slower than its base, or larger, by more than is allowed, and that is sure."""
+
+    exit_code = 6
+
+
+class InconclusiveError(ToolchainError):
+    """What was measured shows neither a regression nor that there is none."""
+
+    exit_code = 7
+
+
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 

@@ -13,6 +13,8 @@ EXIT_CODES = {
     "BusyError": 75,
     "RegistryError": 4,
     "VerificationError": 5,
+    "RegressionError": 6,
+    "InconclusiveError": 7,
     "ToolchainError": 70,
 }
 

@@ -1,0 +1,184 @@
+"""Rounds in pairs: the exact interval against scipy and against every sign, the rule, and modes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from toolchain import stats
+from toolchain.errors import InputError
+from toolchain.stats import Rule, Verdict
+
+RULE = Rule()
+
+
+def by_hand(count: int, confidence: float) -> int:
+    """Try every sign of every rank."""
+    ranks = np.arange(1, count + 1)
+    sums = sorted(int(ranks[list(signs)].sum()) for signs in itertools.product((False, True), repeat=count))
+    cut = 0
+    while sum(one <= cut for one in sums) / len(sums) <= (1 - confidence) / 2:
+        cut += 1
+    return cut
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
+def test_the_cut_is_that_of_every_sign_tried(count, confidence):
+    assert stats.signed_rank_cut(count, confidence) == by_hand(count, confidence)
+
+
+@pytest.mark.parametrize("count", [8, 13, 24, 50])
+def test_the_interval_holds_what_the_exact_test_of_scipy_does_not_reject(count):
+    values = np.random.default_rng(count).normal(0.02, 0.05, count)
+    found = stats.estimate(values.tolist(), 0.99)
+    for end, inwards in ((found.low, 1e-7), (found.high, -1e-7)):
+        assert wilcoxon(values - end - inwards, method="exact").pvalue > 0.01
+        assert wilcoxon(values - end + inwards, method="exact").pvalue <= 0.01
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    stream = np.random.default_rng(1)
+    for confidence, least, most in ((0.9, 0.88, 0.93), (0.99, 0.983, 1.0)):
+        held = 0
+        for _ in range(1000):
+            found = stats.estimate((0.3 + stream.standard_t(2, 12)).tolist(), confidence)
+            held += found.low <= 0.3 <= found.high
+        assert least <= held / 1000 <= most
+
+
+def test_the_estimate_is_the_median_of_the_means_of_pairs():
+    found = stats.estimate([1.0, 2.0, 6.0], 0.5)
+    assert found.value == pytest.approx(np.median([1, 1.5, 3.5, 2, 4, 6]))
+    assert (found.low, found.high) == (1.5, 4.0)
+
+
+def test_ties_and_zeros_belong_to_the_interval():
+    assert (stats.estimate([0.0] * 8).low, stats.estimate([0.0] * 8).high) == (0.0, 0.0)
+    tied = stats.estimate([0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert tied.low <= 0.0 < tied.value <= tied.high == pytest.approx(0.1)
+
+
+def test_too_few_rounds_for_the_confidence_say_nothing():
+    found = stats.estimate([0.1] * 7)
+    assert (found.value, found.low, found.high) == (pytest.approx(0.1), -math.inf, math.inf)
+    assert stats.least_rounds(0.99) == 8
+    assert stats.least_rounds(0.5) == 2
+    assert all(stats.signed_rank_cut(stats.least_rounds(one), one) for one in (0.5, 0.75, 0.9, 0.95, 0.999, 0.9375))
+    assert not any(stats.signed_rank_cut(stats.least_rounds(one) - 1, one) for one in (0.5, 0.75, 0.9, 0.95, 0.9375))
+
+
+@pytest.mark.parametrize("wrong", [([], 0.9), ([math.nan], 0.9), ([math.inf, 1.0], 0.9), ([1.0], 1.0), ([1.0], 0.0)])
+def test_what_cannot_be_estimated(wrong):
+    with pytest.raises(ValueError, match="not all of that is finite and in range"):
+        stats.estimate(*wrong)
+
+
+def test_a_ratio_is_that_of_medians_and_a_change_is_not_a_logarithm():
+    assert stats.log_ratio([200, 220, 900], [110, 100, 120]) == pytest.approx(math.log(2))
+    assert stats.log_ratio([0, 0, 1], [0]) == 0.0  # a clock too coarse for the model
+    assert stats.log_ratios([[2, 2], [4]], [[1], [1]]) == pytest.approx((math.log(2), math.log(4)))
+    changed = stats.estimate([math.log(1.05)] * 8).change()
+    assert (changed.value, changed.low, changed.high) == pytest.approx((0.05,) * 3)
+    assert stats.estimate([0.0]).change().low == -1
+    for samples in ([], [math.nan], [-1.0], [math.inf]):
+        with pytest.raises(ValueError, match="no median that is a duration"):
+            stats.log_ratio(samples, [1])
+    with pytest.raises(ValueError, match="longer"):
+        stats.log_ratios([[1]], [[1], [2]])
+
+
+def noisy(change: float, count: int, sd: float = 0.004, seed: int = 0) -> list[float]:
+    return (math.log1p(change) + np.random.default_rng(seed).normal(0, sd, count)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), [(0.0, Verdict.PASS), (-0.3, Verdict.PASS), (0.06, Verdict.CONFIRM), (5.0, Verdict.CONFIRM)]
+)
+def test_what_is_plain_is_known_at_the_first_look(change, verdict):
+    assert RULE.judge(noisy(change, 7)) == stats.Judgement(Verdict.GO_ON, 8)
+    found = RULE.judge(noisy(change, 8))
+    assert found.verdict is verdict
+    assert found.estimate
+    assert found.estimate.rounds == 8
+
+
+def test_looks_are_taken_at_their_numbers_only():
+    hazy = noisy(0.03, 64, sd=0.2)
+    for count in range(64):
+        assert RULE.judge(hazy[:count]).needed == next(look for look in RULE.looks if look > count)
+    last = RULE.judge(hazy)
+    assert (last.verdict, last.final) == (Verdict.INCONCLUSIVE, True)
+    assert RULE.judge([*hazy, *noisy(5, 64)]) == last
+
+
+def test_a_regression_stands_if_fresh_rounds_say_so_and_else_nothing_does():
+    slow = noisy(0.06, 8)
+    for fresh in ([], noisy(0.06, 15)):
+        assert RULE.judge(slow, fresh).verdict is Verdict.CONFIRM
+        assert RULE.judge(slow, fresh).needed == 16
+    sure = RULE.judge(slow, noisy(0.06, 16, seed=1))
+    assert sure.verdict is Verdict.REGRESSION
+    assert sure.confirmation
+    assert (sure.confirmation.rounds, sure.confirmation.confidence) == (16, 0.90)
+    assert RULE.judge(slow, noisy(-0.01, 16)).verdict is Verdict.INCONCLUSIVE
+    assert RULE.judge(noisy(0.03, 8)).verdict is Verdict.CONFIRM  # between both limits, and surely above the first
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(0.0, Verdict.PASS), (0.08, Verdict.REGRESSION)])
+def test_deciding_draws_no_more_than_it_needs(change, verdict):
+    drawn = iter(noisy(change, 100, sd=0.03))
+    found = RULE.decide(lambda: next(drawn))
+    assert found.verdict is verdict
+    left = len(list(drawn))
+    assert found.estimate
+    assert 100 - left == found.estimate.rounds + (16 if found.confirmation else 0)
+
+
+def test_what_a_draw_raises_ends_the_deciding():
+    def draw() -> float:
+        raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        RULE.decide(draw)
+
+
+def test_a_rule_within_a_number_of_rounds_looks_after_the_last_of_them():
+    assert RULE.within(20).looks == (8, 16, 20)
+    assert RULE.within(64) == RULE
+    assert RULE.within(100).looks == (8, 16, 24, 32, 48, 64, 100)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"least": 0.05}, "leaves nothing between"),
+        ({"least": -0.01}, "leaves nothing between"),
+        ({"worst": math.inf}, "leaves nothing between"),
+        ({"worst": math.nan}, "leaves nothing between"),
+        ({"confidence": 1.0}, "a confidence of 1 is none"),
+        ({"confirming_confidence": 0.0}, "a confidence of 0 is none"),
+        ({"looks": ()}, "do not follow"),
+        ({"looks": (8, 8)}, "do not follow"),
+        ({"looks": (16, 8)}, "do not follow"),
+        ({"looks": (7,)}, "7 rounds are too few"),
+        ({"confirming": 3}, "3 rounds are too few"),
+    ],
+)
+def test_a_rule_that_cannot_be_met_is_none(wrong, message):
+    with pytest.raises(InputError, match=message):
+        Rule(**wrong)
+
+
+def test_two_modes_are_seen_and_one_is_not_cut_in_two():
+    stream = np.random.default_rng(3)
+    one = 11e6 * np.exp(stream.normal(0, 0.03, 64))
+    two = np.where(stream.random(64) < 0.4, 19e6, 11e6) * np.exp(stream.normal(0, 0.03, 64))
+    assert (stats.modes(one.tolist()), stats.modes(two.tolist())) == (1, 2)
+    assert stats.modes([11e6] * 62 + [90e6] * 2) == 1  # outliers
+    assert stats.modes([5.0] * 20) == stats.modes([]) == stats.modes([1.0, 2.0]) == 1
+    assert stats.modes([0.0] * 20) == 1
