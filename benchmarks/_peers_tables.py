@@ -7,6 +7,7 @@ from typing import Any
 
 from _peers import TITLES
 
+from benchmarks import _ab
 from toolchain.tables import Table
 
 LIMIT = 1e-3
@@ -35,9 +36,8 @@ def latency(one: dict[str, Any], name: str) -> str:
 def against(one: dict[str, Any]) -> list[str]:
     """Say how ours stands to ONNX Runtime and to the quickest peer, and how far its outputs are off."""
     ratio, best = one["ratios"]["ort"], max(one["ratios"], key=lambda name: one["ratios"][name]["value"])
-    low, high = ratio["ci95"]
     return [
-        f"{ratio['value']:.3f} ({low:.3f} to {high:.3f})",
+        _ab.told(ratio, 3),
         f"{one['ratios'][best]['value']:.3f} {TITLES[best]}",
         closeness(one["outputs"]["ours"]),
     ]

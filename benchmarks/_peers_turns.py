@@ -6,13 +6,12 @@ import gc
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolchain.pipeline import compare
+from benchmarks import _ab
 
 if TYPE_CHECKING:
     from _peers import Engine
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 Turns = list[list[float]]
 """Milliseconds of every timed run of one engine, one list for each round."""
 
-_LEAST_ROUNDS = 5
+_LEAST_ROUNDS = 6  # fewer have no 95 % interval
 _BURST_S = 0.15
 _SLOW_S = 1.0
 _WARM_S = 0.01
@@ -45,19 +44,12 @@ def in_turns(engines: Mapping[str, Engine], seconds: float) -> tuple[dict[str, T
     start = time.perf_counter()
     gc.disable()
     while len(rounds) < _LEAST_ROUNDS or time.perf_counter() - start < seconds * (1 + (len(quiet) < _LEAST_ROUNDS)):
-        bursts = {name: quiet_burst(engines[name]) for name in order(list(engines), len(rounds))}
+        bursts = {name: quiet_burst(engines[name]) for name in _ab.order(list(engines), len(rounds))}
         rounds.append({name: samples for name, (samples, _) in bursts.items()})
         quiet += rounds[-1:] if all(undisturbed for _, undisturbed in bursts.values()) else []
     gc.enable()
     used = quiet if len(quiet) >= _LEAST_ROUNDS else rounds
     return {name: [one[name] for one in used] for name in engines}, 1 - len(quiet) / len(rounds)
-
-
-def order(names: list[str], number: int) -> list[str]:
-    """Return the order of a round: rotated by one each time, and backwards in every other full turn."""
-    first = number % len(names)
-    rotated = names[first:] + names[:first]
-    return rotated[::-1] if number // len(names) % 2 else rotated
 
 
 def quiet_burst(engine: Engine) -> tuple[list[float], bool]:
@@ -128,4 +120,5 @@ def summary(turns: Turns) -> dict[str, Any]:
 def ratios(turns: dict[str, Turns]) -> dict[str, dict[str, Any]]:
     """Return what ours takes over what each peer takes, with its 95 % interval; below 1 ours is quicker."""
     peers = [name for name in turns if name != "ours"] if "ours" in turns else []
-    return {name: asdict(compare.ratio(turns["ours"], turns[name])) for name in peers}
+    seconds = {name: [[value / 1000 for value in one] for one in turns[name]] for name in turns}
+    return {name: _ab.ratio(seconds["ours"], seconds[name]) for name in peers}

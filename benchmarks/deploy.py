@@ -17,16 +17,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks import _ab
 from tests.support import sshd
 from tests.support.commands import toolchain
 from toolchain.shell import SshOptions, open_shell
 
 _MIB = 2**20
 _SIZE_MIB = 100
-_ROUNDS = 7
+_ROUNDS = 8
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -44,7 +46,7 @@ def startup() -> float:
     )
 
 
-def uploads(server: sshd.Server, folder: Path) -> dict[str, float]:
+def uploads(server: sshd.Server, folder: Path) -> dict[str, Any]:
     """Upload the same random file in turn with our shell and with sftp, connecting included in both."""
     source = folder / "random"
     source.write_bytes(os.urandom(_SIZE_MIB * _MIB))
@@ -63,11 +65,10 @@ def uploads(server: sshd.Server, folder: Path) -> dict[str, float]:
 
     ours()
     sftp()
-    pairs = [(seconds(ours), seconds(sftp)) for _ in range(_ROUNDS)]
+    took = _ab.in_turns({"ours": lambda: seconds(ours), "sftp": lambda: seconds(sftp)}, _ROUNDS)
     return {
-        "ours_mib_s": _SIZE_MIB / statistics.median(pair[0] for pair in pairs),
-        "sftp_mib_s": _SIZE_MIB / statistics.median(pair[1] for pair in pairs),
-        "rate_ratio": statistics.median(pair[1] / pair[0] for pair in pairs),
+        **{f"{name}_mib_s": _SIZE_MIB / statistics.median(one) for name, one in took.items()},
+        "rate_ratio": _ab.ratio(*([[value] for value in took[name]] for name in ("sftp", "ours"))),
     }
 
 

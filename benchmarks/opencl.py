@@ -17,9 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import _ab
 from toolchain import board
 from toolchain.bundle import Bundle
 from toolchain.device import bench, deploy
@@ -58,18 +62,19 @@ def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[s
     """Start a network without and with kept kernels, in turns; medians in milliseconds."""
     job = Pipeline(BuildRequest(Model(network, {}, inputs.Source()), kind))
     made, program = job.build(folder / "bundle"), job.on_device.runner()
-    runs: dict[str, list[Run]] = {"without": [], "with": []}
     os.environ[CACHE] = str(folder / "kernels")
     with LocalShell() as shell:
         store = Store(shell, str(folder / "device"))
         done = deploy.deploy(made, program, shell, store, keep=1, threads=0)
-        for _ in range(rounds):
-            runs["without"].append(run_once(made, program, store, shell, None, folder))
-            runs["with"].append(run_once(made, program, store, shell, folder / "kernels", folder))
+        kept = {"without": None, "with": folder / "kernels"}
+        calls = {name: partial(run_once, made, program, store, shell, cache, folder) for name, cache in kept.items()}
+        runs = _ab.in_turns(calls, rounds)
     row: dict[str, Any] = {"network": network, "max_rel_diff": done.difference.max_rel if done.difference else None}
     for name, found in runs.items():
         row[f"{name}_load_ms"] = statistics.median(run.load_ms for run in found)
         row[f"{name}_first_ms"] = statistics.median(run.warmup_ns[0] for run in found) / 1e6
+    ready = {name: [[run.load_ms / 1e3 + run.warmup_ns[0] / 1e9] for run in found] for name, found in runs.items()}
+    row["ratio"] = _ab.ratio(ready["without"], ready["with"])
     row["run_ms"] = statistics.median(run.samples_ns[0] for run in runs["with"]) / 1e6
     row["peak_mib"] = max(run.peak_rss_kib for run in runs["with"]) / 1024
     row["peak_compiling_mib"] = max(run.peak_rss_kib for run in runs["without"]) / 1024
@@ -102,18 +107,16 @@ def told_start(row: dict[str, Any]) -> str:
     kept = f"{row['with_load_ms']:.0f} + {row['with_first_ms']:.0f} ms with kept kernels"
     peak = f"peak {row['peak_compiling_mib']:.0f} and {row['peak_mib']:.0f} MiB"
     return (
-        f"{row['network']:16} emulated; error {row['max_rel_diff']:.1e}; load and first run {compiling}, {kept}; "
-        f"a run {row['run_ms']:.1f} ms; {peak}"
+        f"{row['network']:16} emulated; error {row['max_rel_diff']:.1e}; load and first run {compiling}, {kept}, "
+        f"{_ab.told(row['ratio'])} times as fast; a run {row['run_ms']:.1f} ms; {peak}"
     )
 
 
 def told_tuning(row: dict[str, Any]) -> str:
     """Return the line of a tuning."""
-    low, high = row["ratio"]["ci95"]
     return (
         f"{row['network']:16} emulated; {row['valid']} of {row['trials']} trials valid, "
-        f"{row['seconds_per_trial']:.2f} s a trial; tuned {row['ratio']['value']:.2f} times as fast "
-        f"(95 %: {low:.2f} to {high:.2f})"
+        f"{row['seconds_per_trial']:.2f} s a trial; tuned {_ab.told(row['ratio'])} times as fast"
     )
 
 

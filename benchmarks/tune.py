@@ -15,8 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import _ab
 
 
 def ours(model: str, trials: int, folder: Path) -> dict[str, Any]:
@@ -69,6 +75,20 @@ def run_stock(model: str, trials: int, folder: Path) -> None:
     print(json.dumps({"trials": len(records), "failed": failed}))
 
 
+def one_turn(name: str, run: Callable[[str, int, Path], dict[str, Any]], model: str, trials: int) -> dict[str, Any]:
+    """Tune once, and tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(model, trials, Path(folder))
+    minutes = found["seconds"] / 60
+    good = found["trials"] - found["failed"]
+    print(
+        f"{name:15} {found['trials']} trials, {found['failed']} failed, {found['seconds']:.0f} s, "
+        f"{found['trials'] / minutes:.1f} trials a minute, {good / minutes:.1f} of them with a latency",
+        flush=True,
+    )
+    return {**found, "good_per_minute": good / minutes}
+
+
 def main() -> None:
     """Run both in turns and print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -81,20 +101,14 @@ def main() -> None:
     if given.stock:
         run_stock(given.model, given.trials, given.stock)
         return
-    rows: list[dict[str, Any]] = []
-    for turn in range(given.turns):
-        for name, run in (("toolchain tune", ours), ("tune_relax", stock)):
-            with tempfile.TemporaryDirectory() as folder:
-                found = run(given.model, given.trials, Path(folder))
-            minutes = found["seconds"] / 60
-            good = found["trials"] - found["failed"]
-            rows.append({"who": name, "turn": turn, **found, "good_per_minute": good / minutes})
-            print(
-                f"{name:15} {found['trials']} trials, {found['failed']} failed, {found['seconds']:.0f} s, "
-                f"{found['trials'] / minutes:.1f} trials a minute, {good / minutes:.1f} of them with a latency"
-            )
+    runs = {"toolchain tune": ours, "tune_relax": stock}
+    calls = {name: partial(one_turn, name, run, given.model, given.trials) for name, run in runs.items()}
+    found = _ab.in_turns(calls, given.turns)
+    each = {name: [[60 / max(row["good_per_minute"], 1e-6)] for row in rows] for name, rows in found.items()}
+    ratio = _ab.ratio(each["tune_relax"], each["toolchain tune"])
+    print(f"toolchain tune has {_ab.told(ratio)} times as many trials with a latency in a minute")
     if given.json:
-        given.json.write_text(json.dumps(rows, indent=2))
+        given.json.write_text(json.dumps({"turns": found, "ratio": ratio}, indent=2))
 
 
 if __name__ == "__main__":

@@ -130,6 +130,37 @@ def _signed_rank(count: int) -> NDArray[np.float64]:
     return chances
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast a second thing is as a first.
+
+    Attributes:
+        value: The estimate over the rounds: 2 is twice as fast.
+        ci95: Its 95 % interval; None with fewer than 6 rounds, which have none.
+        rounds: The ratio in each round, in order.
+    """
+
+    value: float
+    ci95: tuple[float, float] | None
+    rounds: tuple[float, ...]
+
+
+def ratio(first_ns: Sequence[Sequence[float]], second_ns: Sequence[Sequence[float]]) -> Ratio:
+    """Tell how many times as fast a second thing is, from as many rounds as were meant, whatever they say.
+
+    Args:
+        first_ns: Samples of the base, in nanoseconds, one sequence for each round.
+        second_ns: Samples of the other, in the same rounds.
+
+    Raises:
+        ValueError: There are no rounds, or as for `log_ratios`.
+    """
+    logs = log_ratios(first_ns, second_ns)
+    found = estimate(logs, 0.95)
+    value, low, high = map(math.exp, (found.value, found.low, found.high))
+    return Ratio(value, (low, high) if low > 0 else None, tuple(map(math.exp, logs)))
+
+
 # --- the rule ----------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +304,7 @@ def least_rounds(confidence: float) -> int:
 
 
 def modes(values: Sequence[float]) -> int:
-    """Count the modes of durations in ns, as the medians of a side's rounds: 2 if they fall apart into two groups, else 1.
+    """Count the modes of durations in ns, as of the medians of a side: 2 if they fall apart into two groups, else 1.
 
     The logarithms are cut in two where the squares within both parts are least. They are two modes if the parts' means
     lie further apart than six standard deviations within the parts (a cut through one normal mode makes 2.7 of it,

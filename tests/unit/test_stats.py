@@ -182,3 +182,41 @@ def test_two_modes_are_seen_and_one_is_not_cut_in_two():
     assert stats.modes([11e6] * 62 + [90e6] * 2) == 1  # outliers
     assert stats.modes([5.0] * 20) == stats.modes([]) == stats.modes([1.0, 2.0]) == 1
     assert stats.modes([0.0] * 20) == 1
+
+
+# --- how many times as fast ---
+
+
+def test_the_ratio_is_that_of_the_medians_of_each_round():
+    found = stats.ratio([[2e6, 2.1e6, 9e6]] * 8, [[1e6, 1e6, 5e6]] * 8)
+    assert found.value == pytest.approx(2.1)
+    assert found.ci95 == pytest.approx((2.1, 2.1))
+    assert found.rounds == pytest.approx([2.1] * 8)
+
+
+def test_the_ratio_is_within_what_its_rounds_say():
+    found = stats.ratio([[value] for value in (2000, 2200, 1900, 2100, 2000, 2300, 1800, 2000)], [[1000]] * 8)
+    low, high = found.ci95
+    assert 1.8 <= low < found.value < high <= 2.3
+
+
+def test_what_drifts_for_both_is_not_in_the_ratio():
+    drifting = [1000 * 1.5**number for number in range(8)]
+    found = stats.ratio([[1.1 * value] for value in drifting], [[value] for value in drifting])
+    assert (found.value, *found.ci95) == pytest.approx((1.1, 1.1, 1.1))
+
+
+def test_equal_things_are_not_told_apart():
+    turns = [[1000, 1100], [1200, 1000], [900, 1000], [1100, 1050], [1000, 1010], [990, 980]]
+    low, high = stats.ratio(turns, turns[::-1]).ci95
+    assert low <= 1.0 <= high
+
+
+def test_five_rounds_have_a_ratio_and_no_interval():
+    found = stats.ratio([[2000]] * 5, [[1000]] * 5)
+    assert (found.value, found.ci95) == (pytest.approx(2.0), None)
+
+
+def test_a_clock_that_is_too_coarse_for_a_ratio_makes_one_of_it():
+    found = stats.ratio([[0]] * 6, [[0]] * 6)
+    assert (found.value, found.ci95) == (1.0, (1.0, 1.0))

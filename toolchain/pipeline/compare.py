@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from toolchain import bundle, tensors
+from toolchain import bundle, stats, tensors
 from toolchain.bundle import Bundle
 from toolchain.device import bench, deploy, runner
 from toolchain.device.bench import Conditions, Latency
@@ -23,27 +21,15 @@ from toolchain.device.store import Store
 from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
 from toolchain.pipeline.device import Lab, Settings
+from toolchain.stats import Ratio
 from toolchain.tensors import Difference
 
 ROUNDS = 8
-"""Turns of each bundle; an even number, since each goes first in every other one."""
+"""Turns of each bundle: an even number, since each goes first in every other one, and with fewer than 6 there is no
+95 % interval."""
 
 _COMPUTING = (bundle.LIBRARY, bundle.GRAPH, bundle.PARAMS)
-_RESAMPLES = 2000
 _LEAST_RUNS = 3
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times faster the second bundle is.
-
-    Attributes:
-        value: Median latency of the first over that of the second.
-        ci95: 95 % confidence interval, by bootstrap over the turns (Efron, 1979).
-    """
-
-    value: float
-    ci95: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class Comparison:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types."""
-        return {"schema_version": 1, **asdict(self)}
+        return {"schema_version": 2, **asdict(self)}
 
 
 def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
@@ -195,8 +181,8 @@ def _summed(
             details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}",
             hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
         )
-    milliseconds = [[[value / 1e6 for value in run.samples_ns] for run in runs] for runs in (turns.first, turns.second)]
-    first, second = (bench.statistics([value for turn in one for value in turn]) for one in milliseconds)
+    sides = [[run.samples_ns for run in runs] for runs in (turns.first, turns.second)]
+    first, second = (bench.statistics([value / 1e6 for turn in one for value in turn]) for one in sides)
     return Comparison(
         model=manifest.name,
         board=manifest.board,
@@ -204,7 +190,7 @@ def _summed(
         emulated=lab.emulated,
         first=first,
         second=second,
-        ratio=ratio(*milliseconds),
+        ratio=stats.ratio(*sides),
         difference=difference,
         reference=deploy.check_outputs(last, samples, manifest, tolerance),
         before=turns.before,
@@ -216,30 +202,6 @@ def _summed(
     )
 
 
-def ratio(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Ratio:
-    """Compare two sets of turns.
-
-    Args:
-        first: Samples of the base, one list per turn.
-        second: Samples of the other, in the same turns.
-
-    Returns:
-        The ratio of the medians. The interval comes from drawing whole turns, since the runs of one are alike.
-    """
-    bases = np.array([np.median(turn) for turn in first])
-    others = np.array([np.median(turn) for turn in second])
-    drawn = np.random.default_rng(0).integers(0, len(bases), (_RESAMPLES, len(bases)))
-    ratios = _over(np.median(bases[drawn], axis=1), np.median(others[drawn], axis=1))
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    value = float(_over(np.median(bases), np.median(others)))
-    return Ratio(value, (float(low), float(high)))
-
-
-def _over(value: Any, base: Any) -> Any:
-    """Divide; a clock too coarse for a fast model makes 0 of its latency, and 1 of the ratio."""
-    return np.divide(value, base, out=np.ones_like(np.asarray(value)), where=np.asarray(base) > 0)
-
-
 def table(found: Comparison) -> str:
     """Render a comparison for a terminal, as the tutorials of old end: mean, median and std of both."""
     mark = "  emulated: says nothing about the real board" if found.emulated else ""
@@ -247,11 +209,11 @@ def table(found: Comparison) -> str:
     for name, one in (("untuned", found.first), ("tuned", found.second)):
         values = (f"{value:.3f} ms" for value in (one.mean, one.median, one.std, one.min))
         rows.append((name, *values, str(len(one.samples))))
-    low, high = found.ratio.ci95
+    within = f", 95 % within {found.ratio.ci95[0]:.2f} to {found.ratio.ci95[1]:.2f}" if found.ratio.ci95 else ""
     lines = [
         f"{found.model} on {found.board} at {found.host}, {found.threads} thread(s), in {ROUNDS} turns of each{mark}",
         "\n".join("  ".join(f"{cell:>12}" for cell in row).rstrip() for row in rows),
-        f"tuned is {found.ratio.value:.2f} times as fast, 95 % within {low:.2f} to {high:.2f}",
+        f"tuned is {found.ratio.value:.2f} times as fast{within}",
         f"records applied to {found.tuned} of {found.tasks} kernels, the toolchain's own to {found.shipped}",
         f"outputs are the same, largest relative difference {_difference(found.difference)}",
     ]
