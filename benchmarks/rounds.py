@@ -1,0 +1,186 @@
+"""Record rounds of one release on this machine in one kind of noise, for `gate_rates.py` to try the gate's rule on.
+
+    python benchmarks/rounds.py calm|neighbours|hostile [--rounds 8000] [--model squeezenet_v1.1] [--budget-ms 40]
+                                [--minutes 30] [--output FILE]
+
+A round is one process of the C++ runner. What is written is one line for each: when it began, the median of its timed
+runs, how many these were, how often the kernel took the CPU from it, and how many busy processes this script had set
+beside it. Lines are in the order of the rounds.
+
+calm: one thread under real-time priority, so that only caches, memory and what shares the core disturb.
+neighbours: one thread at ordinary priority, beside one busy process and then beside two.
+hostile: two threads among 14 busy processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime as dt
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import _recorded
+from benchmarks._recorded import Recording, Round
+from toolchain import board, tensors
+from toolchain.bundle import Bundle
+from toolchain.compile.request import BuildRequest
+from toolchain.device import deploy, runner
+from toolchain.device.runner import Plan
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.native import programs
+from toolchain.pipeline import Pipeline
+
+_SAVE_EVERY = 500
+_BUSY = """
+import signal, sys, numpy
+signal.alarm(int(sys.argv[1]))
+data = numpy.ones(1 << 21)
+while True:
+    sum(range(1_000_000))
+    for _ in range(4):
+        data[:] = data[::-1]
+"""
+"""Half of its time it computes, half of it copies 16 MB; it ends by itself should nobody end it."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A kind of noise.
+
+    Attributes:
+        threads: Of the runner.
+        busy: How many busy processes run beside it; the recording is cut into as many parts as there are numbers.
+        before: Words in front of the runner's command line.
+    """
+
+    threads: int
+    busy: tuple[int, ...]
+    before: tuple[str, ...] = ()
+
+
+KINDS = {
+    "calm": Noise(1, (0,), ("chrt", "--fifo", "10")),
+    "neighbours": Noise(1, (1, 2)),
+    "hostile": Noise(2, (14,)),
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every round runs: the command line, where its report goes, and its environment's noise."""
+
+    argv: tuple[str, ...]
+    report: Path
+
+
+def built(name: str, folder: Path) -> Bundle:
+    """Build a network for this machine."""
+    request = BuildRequest(Model(name, {}, inputs.Source()), board.load("local").resolved(), toolchain="host")
+    return Pipeline(request).build(folder / "bundle")
+
+
+def prepared(made: Bundle, noise: Noise, budget_ms: float, folder: Path) -> Setup:
+    """Put the inputs down and return the command line of a round."""
+    kind = board.load("local").resolved()
+    program = programs.build(programs.RUNNER, kind.triple, kind.machine)
+    tensors.save(folder / runner.INPUTS, deploy.samples_of(made).inputs)
+    places = {"runners": str(program.path.parent), "inputs": str(folder)}
+    argv = runner.command(places, str(made.folder.resolve()), str(folder), Plan(budget_s=budget_ms / 1000))
+    return Setup((*noise.before, *argv, "--threads", str(noise.threads)), folder / "report")
+
+
+def turn(setup: Setup, began: float, busy: int) -> Round:
+    """Run one round."""
+    at = time.monotonic()
+    child = subprocess.Popen(setup.argv, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"the runner ended with code {child.returncode}")
+    samples = json.loads(setup.report.read_text(encoding="utf-8"))["samples_ns"]
+    return Round(round(at - began, 3), float(np.median(samples)) / 1000, len(samples), usage.ru_nivcsw, busy)
+
+
+@contextlib.contextmanager
+def company(count: int, seconds: float) -> Iterator[None]:
+    """Keep this many busy processes."""
+    words = [sys.executable, "-c", _BUSY, str(round(seconds) + 60)]
+    started = [subprocess.Popen(words) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def record(given: argparse.Namespace, folder: Path) -> None:
+    """Record rounds until there are enough or the time is up, and keep what there is every now and then."""
+    noise = KINDS[given.kind]
+    setup = prepared(built(given.model, folder), noise, given.budget_ms, folder)
+    rounds: list[Round] = []
+    began = time.monotonic()
+    for part, busy in enumerate(noise.busy, 1):
+        share = part / len(noise.busy)
+        with company(busy, given.minutes * 60):
+            while len(rounds) < given.rounds * share and time.monotonic() - began < given.minutes * 60 * share:
+                rounds.append(turn(setup, began, busy))
+                if len(rounds) % _SAVE_EVERY == 0:
+                    save(given, noise, rounds)
+    save(given, noise, rounds)
+
+
+def save(given: argparse.Namespace, noise: Noise, rounds: Sequence[Round]) -> None:
+    """Write a recording, and say how noisy it is so far."""
+    about = {
+        "noise": given.kind,
+        **asdict(noise),
+        "model": given.model,
+        "budget_ms": given.budget_ms,
+        "machine": f"{os.cpu_count()} CPUs of a virtual machine, {cpu_name()}",
+        "kernel": platform.release().partition("-")[0],
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
+    found = Recording(about, tuple(rounds))
+    found.save(given.output or _recorded.FOLDER / f"{given.kind}.csv.gz")
+    seconds = rounds[-1].at_s / max(len(rounds), 1)
+    print(f"{given.kind}: {len(rounds)} rounds, {seconds:.3f} s each, {found.spread()}", file=sys.stderr, flush=True)
+
+
+def cpu_name() -> str:
+    """Return what the kernel calls the CPU; its architecture where it does not say."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else os.uname().machine
+
+
+def main() -> None:
+    """Read the command line and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--rounds", type=int, default=8000)
+    parser.add_argument("--minutes", type=float, default=30.0, help="stop then, with what there is")
+    parser.add_argument("--model", default="squeezenet_v1.1")
+    parser.add_argument("--budget-ms", type=float, default=40.0, help="of timed runs in a round")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        record(given, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
