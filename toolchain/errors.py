@@ -44,9 +44,20 @@ class DeviceError(ToolchainError):
 
 
 class BusyError(DeviceError):
-    """Somebody else is at work on a device. It is well, and the same command will do later."""
+    """Somebody else is at work on a device. It is well, and the same command will do later.
+
+    Args:
+        message: As above.
+        details: As above.
+        hint: As above.
+        owner: Who that is, and what for, for whoever waits.
+    """
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h, as 70 is its EX_SOFTWARE
+
+    def __init__(self, message: str, *, details: str = "", hint: str = "", owner: str = "") -> None:
+        super().__init__(message, details=details, hint=hint)
+        self.owner = owner or message
 
 
 class RegistryError(ToolchainError):

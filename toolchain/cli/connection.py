@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from toolchain.cli import completion
 from toolchain.cli.gathering import gathered, option
-from toolchain.cli.options import PATH
+from toolchain.cli.options import PATH, Limit
 
 if TYPE_CHECKING:
     from toolchain.board import Board
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from toolchain.farm.boards import Wanted
     from toolchain.pipeline import Lab
     from toolchain.shell import SshOptions
+
+_LONGEST_WAIT_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class BoardOptions:
 
 
 @dataclass(frozen=True)
-class DeviceOptions(BoardOptions):
+class AddressOptions(BoardOptions):
     """Which device is meant, and how it is reached."""
 
     host: str | None = option(
@@ -95,6 +97,19 @@ class DeviceOptions(BoardOptions):
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
         )
 
+
+@dataclass(frozen=True)
+class DeviceOptions(AddressOptions):
+    """Which device is worked on, and how long it is waited for."""
+
+    wait_s: float = option(
+        "--wait",
+        metavar="SECONDS",
+        type=Limit(min=0.0, max=_LONGEST_WAIT_S),
+        default=0.0,
+        help="Wait so long while others are at work on the device; by default the command ends at once, with 75.",
+    )
+
     def boards(self, kind: Board, what: str, tracker: str | None = None, key: str | None = None) -> Wanted:
         """Say which boards are measured on; nothing is asked of them.
 
@@ -118,13 +133,14 @@ class DeviceOptions(BoardOptions):
             tracker=parse_tracker(tracker) if tracker else None,
             key=key or "",
             purpose=f"tune {what}",
+            wait_s=self.wait_s,
         )
 
 
 @contextlib.contextmanager
 def open_device(
     kind: Board,
-    options: DeviceOptions,
+    options: AddressOptions,
     say: Callable[[str], None] = lambda _line: None,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[Lab]:
@@ -147,9 +163,11 @@ def open_device(
     if kind.connection != "local" and (source := whence(device, options.devices)):
         say(f"device {device.host} of {source}")
     named = preflight.Named(options.host or "", options.lab(kind))
-    with preflight.opened(kind, device, options.ssh(), options.folder(), named, tell or say) as lab:
+    wait_s = options.wait_s if isinstance(options, DeviceOptions) else 0.0
+    with preflight.opened(kind, device, options.ssh(), options.folder(), named, tell or say, wait_s) as lab:
         yield lab
 
 
 board = gathered("board", BoardOptions)
+address = gathered("device", AddressOptions)
 device = gathered("device", DeviceOptions)

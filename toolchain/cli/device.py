@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import shlex
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from toolchain.cli import completion, connection, options, tuning
-from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
@@ -33,20 +32,10 @@ if TYPE_CHECKING:
     from toolchain.pipeline import Pipeline
 
 
-class _Limit(click.FloatRange):
-    """A number that others can be greater than: any output is within infinity."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = float(super().convert(value, param, ctx))
-        if not math.isfinite(found):
-            self.fail(f"{value!r} is no limit.", param, ctx)
-        return found
-
-
 _tolerance = functools.partial(
     option,
     "--tolerance",
-    type=_Limit(min=0.0),
+    type=options.Limit(min=0.0),
     help="Limit for the outputs' relative difference.",
 )
 
@@ -252,10 +241,10 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
 
 
 @click.command("status")
-@connection.device
+@connection.address
 @options.json_flag
 @click.pass_obj
-def status(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
     """Show what a device is and which release it runs."""
     from toolchain.device import application, trust
 
@@ -312,10 +301,10 @@ def _trial_text(trial: Trial) -> str:
 
 
 @click.command("releases")
-@connection.device
+@connection.address
 @options.json_flag
 @click.pass_obj
-def releases(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
+def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
     """List the releases that a device keeps, the current one marked."""
     from toolchain.device import application
 
@@ -357,4 +346,5 @@ def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
             found, started = lab.store.roll_back(), None
     text = f"{lab.shell.name} runs {found.name} {found.digest[:16]} again"
     text += f", and {started.name} is well on it after {started.seconds:.1f} s" if started else ""
-    return Result(text, {**dataclasses.asdict(found), "application": started}, as_json)
+    document = {**dataclasses.asdict(found), "application": started, "waited": lab.store.waited}
+    return Result(text, document, as_json)

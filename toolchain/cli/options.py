@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 _LARGEST_SIZE = 2**31 - 1
 _HOUR_S = 3600.0
 PATH = click.Path(path_type=Path)
+
+
+class Limit(click.FloatRange):
+    """A number that others can be greater than: any is within infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, and refuse what is no limit."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no limit.", param, ctx)
+        return found
 
 
 # --- the model, and what it is run with --------------------------------------------------------------------------

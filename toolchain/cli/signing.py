@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,4 +147,4 @@ def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json:
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("floor")):
         found = trust.raise_floor(lab.store, sequence)
     text = f"{lab.shell.name} takes no {found.model} below sequence {found.floor}; it runs {found.sequence}"
-    return Result(text, found, as_json)
+    return Result(text, {**dataclasses.asdict(found), "waited": lab.store.waited}, as_json)

@@ -335,7 +335,8 @@ def _busy(name: str, words: Sequence[str]) -> BusyError:
     return BusyError(
         f"{name} is busy: {owner}",
         details=f"{since}{_life(age)}",
-        hint=f"run the command again {ended}",
+        hint=f"run the command again {ended}, or with --wait SECONDS",
+        owner=f"{owner.who}: {owner.what}" if owner.what else owner.who,
     )
 
 

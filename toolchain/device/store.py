@@ -26,6 +26,7 @@ Modelled on OSTree's deployments (https://ostreedev.github.io/ostree/atomic-upgr
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ from toolchain import process
 from toolchain.device import lock as lease
 from toolchain.device import scripts
 from toolchain.device.lock import Lease, Owner
+from toolchain.device.waiting import Patience, Waited
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
@@ -106,11 +108,19 @@ class Store:
         shell: The device.
         root: Folder on it, perhaps from `~/` on.
         tell: Told what was put right on the device before the work that was asked for.
+        patience: How long others may be at work on the device before this is refused; not at all by default.
     """
 
-    def __init__(self, shell: Shell, root: str, tell: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        root: str,
+        tell: Callable[[str], None] = lambda _line: None,
+        patience: Patience | None = None,
+    ) -> None:
         self._shell = shell
         self._tell = tell
+        self._patience = patience or Patience()
         self._lease: Lease | None = None
         self._root = ""
         home = root.startswith("~/")
@@ -160,6 +170,7 @@ class Store:
         """Hold the device for one piece of work, be it a deploy or hours of measuring; see `lease.hold`.
 
         A release that is on trial is taken back first: whoever tried it would hold the lock if it were still there.
+        Within a lock that this store holds it is no other lock: the work belongs to that one's owner.
 
         Args:
             owner: Who holds it, for the message that others get.
@@ -167,10 +178,16 @@ class Store:
             lost: Called by another thread when the lock is lost.
 
         Raises:
-            BusyError: Someone else holds it.
+            BusyError: Someone else holds it, for longer than we have the patience to wait.
             DeviceError: The root cannot be written.
         """
-        with lease.hold(self._shell, self._set_root, owner, within=within, lost=lost) as held:
+        if self._lease is not None:
+            yield self._lease
+            return
+        with contextlib.ExitStack() as stack:
+            held = self._patience.get(
+                lambda: stack.enter_context(lease.hold(self._shell, self._set_root, owner, within=within, lost=lost))
+            )
             self._lease = held
             try:
                 if held.on_trial:
@@ -180,12 +197,18 @@ class Store:
                 self._lease = None
 
     def check_free(self) -> None:
-        """See that nobody holds the lock, without taking it.
+        """See that nobody holds the lock, without taking it; whoever waits for it anyway need not know.
 
         Raises:
             BusyError: Somebody does.
         """
-        lease.check_free(self._shell, self._set_root)
+        if self._lease is None and not self._patience.left:
+            lease.check_free(self._shell, self._set_root)
+
+    @property
+    def waited(self) -> tuple[Waited, ...]:
+        """What was waited for so far, since others were at work on the device."""
+        return self._patience.waited
 
     def sweep(self) -> None:
         """Remove what a killed deploy left: half-made folders and activations that never became current."""

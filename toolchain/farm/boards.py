@@ -12,6 +12,7 @@ from pathlib import Path
 from toolchain.board import Board
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
+from toolchain.device.waiting import Patience, Waited
 from toolchain.devices import Device, find_device, whence
 from toolchain.errors import DeviceError, InputError
 from toolchain.farm import client as serving
@@ -38,6 +39,7 @@ class Wanted:
         tracker: Host and port of a tracker of the user's own; None for the farm's.
         key: Key of the boards at that tracker; the board type by default.
         purpose: What for; others who want the same boards are told.
+        wait_s: Seconds to wait, all in all, while others are at work on them.
 
     Raises:
         InputError: These exclude each other.
@@ -51,6 +53,7 @@ class Wanted:
     tracker: tuple[str, int] | None = None
     key: str = ""
     purpose: str = ""
+    wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         here = self.board.connection == "local"
@@ -73,11 +76,13 @@ class Boards:
         places: One for each.
         lease: The farm's lease of them, if they are the farm's.
         model: Name of the model of an accelerator that stands in for boards; empty where there are some.
+        waited: Who was at work on them before, and how long they were waited for.
     """
 
     places: tuple[Place, ...]
     lease: Lease | None = None
     model: str = ""
+    waited: tuple[Waited, ...] = ()
 
     @property
     def emulated(self) -> bool:
@@ -108,27 +113,28 @@ def opened(wanted: Wanted, tell: Tell) -> Iterator[Boards]:
         DeviceError: No board is free, or none can be reached.
     """
     with contextlib.ExitStack() as stack:
-        boards = _taken(wanted, tell, stack)
+        patience = Patience(wanted.wait_s, tell)
+        boards = _taken(wanted, tell, patience, stack)
         for place in boards.places:
             stack.callback(place.close)
-        yield boards
+        yield replace(boards, waited=patience.waited)
 
 
-def _taken(wanted: Wanted, tell: Tell, stack: contextlib.ExitStack) -> Boards:
+def _taken(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.ExitStack) -> Boards:
     """Get the boards until the stack is closed."""
     if wanted.board.connection == "local":
-        return Boards((_here(wanted, tell, stack),))
+        return Boards((_here(wanted, tell, patience, stack),))
     if wanted.tracker:
         return Boards(_at_tracker(wanted, wanted.tracker, wanted.key or wanted.board.name))
     wanted = _by_name(wanted)
-    folder = stack.enter_context(_folder(wanted, tell))
-    held = stack.enter_context(_leased(wanted, folder))
+    folder = stack.enter_context(_folder(wanted, tell, patience))
+    held = stack.enter_context(patience.get(lambda: _leased(wanted, folder)))
     return Boards(_of_lease(wanted, held), held)
 
 
-def _here(wanted: Wanted, tell: Tell, stack: contextlib.ExitStack) -> Place:
+def _here(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.ExitStack) -> Place:
     """Return a server on this machine, which nobody deploys to meanwhile, and which nobody else measures on."""
-    store = Store(stack.enter_context(LocalShell()), wanted.root or wanted.board.root)
+    store = Store(stack.enter_context(LocalShell()), wanted.root or wanted.board.root, tell, patience)
     held = stack.enter_context(store.lock(Owner.here(wanted.purpose)))
     place = stack.enter_context(local_server(wanted.board, tell))
 
@@ -159,7 +165,7 @@ def _by_name(wanted: Wanted) -> Wanted:
 
 
 @contextlib.contextmanager
-def _folder(wanted: Wanted, tell: Tell) -> Iterator[Path | None]:
+def _folder(wanted: Wanted, tell: Tell, patience: Patience) -> Iterator[Path | None]:
     """Yield the folder of a daemon of this run's own, or None where the farm serves what is wanted."""
     if _serves(wanted):
         yield None
@@ -172,7 +178,7 @@ def _folder(wanted: Wanted, tell: Tell) -> Iterator[Path | None]:
     if source := whence(device):
         tell(f"device {name} of {source}")
     tell(f"serving {name} for this run; `toolchain farm up` serves all of the lab's devices")
-    with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell) as folder:
+    with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell, patience) as folder:
         yield folder
 
 

@@ -274,13 +274,13 @@ def served_names() -> tuple[str, ...]:
     return tuple(one["name"] for one in found["boards"]) if found else ()
 
 
-def status() -> Message | None:
-    """Ask the daemon for the boards it serves.
+def status(place: Path | None = None) -> Message | None:
+    """Ask the daemon, the farm's or that of a folder, for the boards it serves.
 
     Returns:
         None if there is no daemon.
     """
-    link = protocol.connect(protocol.folder())
+    link = protocol.connect(place or protocol.folder())
     if link is None:
         return None
     with link:

@@ -172,5 +172,5 @@ def not_now(slot: Slot) -> ToolchainError:
     if slot.board.is_busy and slot.board.fault:
         return slot.board.fault
     if slot.hold:
-        return BusyError(f"{name} is {slot.hold}", hint=f"toolchain farm release {name}")
+        return BusyError(f"{name} is {slot.hold}", hint=f"toolchain farm release {name}", owner=slot.hold.client.who)
     return BusyError(f"the last session on {name} has not ended yet", hint="toolchain farm status")

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from toolchain import process
+from toolchain.device.waiting import Patience
 from toolchain.errors import InputError
 from toolchain.farm import client
 from toolchain.farm.client import Place, Tell, serving, whoami
@@ -160,7 +161,7 @@ def lease(
 
 
 @contextlib.contextmanager
-def private(places: Sequence[Place], tell: Tell) -> Iterator[Path]:
+def private(places: Sequence[Place], tell: Tell, patience: Patience | None = None) -> Iterator[Path]:
     """Serve devices to this process alone, as the farm does, for the time of a block.
 
     Everything ends with this process, even if that is killed.
@@ -168,6 +169,7 @@ def private(places: Sequence[Place], tell: Tell) -> Iterator[Path]:
     Args:
         places: The devices.
         tell: Who is told what happens.
+        patience: How long others may be at work on them; not at all by default.
 
     Yields:
         The daemon's folder, for `lease`.
@@ -180,10 +182,20 @@ def private(places: Sequence[Place], tell: Tell) -> Iterator[Path]:
         folder = Path(name)
         daemon = client.start_daemon(folder, tell, attached=True)
         try:
-            found = client.serve(folder, served, tell)
-            if all(one["fault"] for one in found["boards"]):
-                raise client.first_fault(found)
+            client.serve(folder, served, tell)
+            (patience or Patience()).get(lambda: _check_served(folder))
             yield folder
         finally:
             process.end(daemon, _END_S)
             daemon.stdin.close()
+
+
+def _check_served(folder: Path) -> None:
+    """See that a daemon serves one of its devices at least.
+
+    Raises:
+        ToolchainError: It serves none of them, and why.
+    """
+    found = client.status(folder)
+    if found and all(one["fault"] for one in found["boards"]):
+        raise client.first_fault(found)

@@ -356,8 +356,11 @@ def _none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> Toolc
     details = "\n".join(_why_not(slot) for slot in others)
     what = ", ".join(names) if names else f"no {kind or 'board'}"
     verb = ("are not" if len(names) > 1 else "is not") if names else "is"
-    held = any(slot.hold or slot.board.is_busy for slot in others)
-    return (BusyError if held else DeviceError)(f"{what} {verb} free", details=details, hint="toolchain farm status")
+    message, hint = f"{what} {verb} free", "toolchain farm status"
+    if any(slot.hold or slot.board.is_busy for slot in others):
+        owners = [slot.hold.client.who for slot in others if slot.hold]
+        return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(owners)))
+    return DeviceError(message, details=details, hint=hint)
 
 
 def _why_not(slot: Slot) -> str:

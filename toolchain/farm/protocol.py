@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from toolchain import errors, files
-from toolchain.errors import DeviceError, ToolchainError, VerificationError
+from toolchain.errors import BusyError, DeviceError, ToolchainError, VerificationError
 from toolchain.native.programs import Program
 from toolchain.shell import SshOptions
 
@@ -270,8 +270,8 @@ def listen(place: Path) -> socket.socket:
 
 def fault_message(fault: ToolchainError) -> Message:
     """Return an error as a message."""
-    kind = type(fault).__name__
-    return {"kind": kind, "message": fault.message, "details": fault.details, "hint": fault.hint}
+    kind, owner = type(fault).__name__, fault.owner if isinstance(fault, BusyError) else ""
+    return {"kind": kind, "message": fault.message, "details": fault.details, "hint": fault.hint, "owner": owner}
 
 
 def fault_of(message: Message) -> ToolchainError:
@@ -280,4 +280,6 @@ def fault_of(message: Message) -> ToolchainError:
     text, details, hint = (str(message.get(name, "")) for name in ("message", "details", "hint"))
     if not (isinstance(kind, type) and issubclass(kind, ToolchainError)):
         kind = DeviceError
+    if issubclass(kind, BusyError):
+        return kind(text, details=details, hint=hint, owner=str(message.get("owner", "")))
     return kind(text, details=details, hint=hint)

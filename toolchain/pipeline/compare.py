@@ -18,6 +18,7 @@ from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
 from toolchain.device.shipment import Shipment, install, send
 from toolchain.device.store import Store
+from toolchain.device.waiting import Waited
 from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
 from toolchain.pipeline.device import Lab, Settings
@@ -52,6 +53,7 @@ class Comparison:
         tasks: Kernels of the model.
         tuned: Kernels with a tuning record in the second.
         shipped: Kernels there with a record that comes with the toolchain.
+        waited: Who was at work on the device before, and how long they were waited for.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Comparison:
     tasks: int
     tuned: int
     shipped: int
+    waited: tuple[Waited, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types."""
@@ -199,6 +202,7 @@ def _summed(
         tasks=manifest.records.tasks if manifest.records else 0,
         tuned=manifest.records.tuned if manifest.records else 0,
         shipped=manifest.records.shipped if manifest.records else 0,
+        waited=lab.store.waited,
     )
 
 
@@ -216,6 +220,7 @@ def table(found: Comparison) -> str:
         f"tuned is {found.ratio.value:.2f} times as fast{within}",
         f"records applied to {found.tuned} of {found.tasks} kernels, the toolchain's own to {found.shipped}",
         f"outputs are the same, largest relative difference {_difference(found.difference)}",
+        *(f"waited {one.seconds:.1f} s: {one.owner}" for one in found.waited),
     ]
     return "\n".join(lines)
 

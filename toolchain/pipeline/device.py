@@ -17,6 +17,7 @@ from toolchain.device.deploy import Stages
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
 from toolchain.device.store import Store
+from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
@@ -44,8 +45,13 @@ class Lab:
 
 
 @contextlib.contextmanager
-def opened(
-    board: Board, device: Device, ssh: SshOptions, root: str = "", tell: Tell = lambda _line: None
+def opened(  # noqa: PLR0913, PLR0917 - these are independent
+    board: Board,
+    device: Device,
+    ssh: SshOptions,
+    root: str = "",
+    tell: Tell = lambda _line: None,
+    wait_s: float = 0.0,
 ) -> Iterator[Lab]:
     """Connect to a device.
 
@@ -54,7 +60,8 @@ def opened(
         device: Where it is.
         ssh: How the user wants it to be reached; the device's own SSH configuration stands behind the user's.
         root: Folder on it; empty for the device's own, or its board type's.
-        tell: Told what was put right on the device on the way.
+        tell: Told what was put right on the device on the way, and who has it while it is waited for.
+        wait_s: Seconds to wait, all in all, while others are at work on it.
 
     Raises:
         DeviceError: It cannot be reached.
@@ -62,7 +69,7 @@ def opened(
     options = ssh.before(device.ssh_config)
     address = None if board.connection == "local" else device.host
     with open_shell(address, config=options) as shell:
-        yield Lab(board, device, shell, Store(shell, root or device.root or board.root, tell))
+        yield Lab(board, device, shell, Store(shell, root or device.root or board.root, tell, Patience(wait_s, tell)))
 
 
 @dataclass(frozen=True)
@@ -139,25 +146,27 @@ class DeviceStages:
         """
         check_board(made.manifest, self.board)
         labels = _labels(settings, made.manifest)
-        self.tell(stage(f"deploying {made.manifest.name} to {lab.shell.name}"))
-        done = deploy.deploy(
-            made,
-            program,
-            lab.shell,
-            lab.store,
-            keep=self.board.keep,
-            threads=settings.threads or self.board.threads,
-            tolerance=settings.tolerance,
-            count=settings.samples,
-            stages=self.stages,
-            tell=self.tell,
-            application=lab.device.run,
-            library=self.library() if settings.library else None,
-            unchecked=settings.unchecked,
-        )
+        library = self.library() if settings.library else None
         fed = inputs.make(given, made.manifest.inputs) if given else deploy.samples_of(made, unchecked=True).inputs
-        bench.check_current(lab.store, made.digest, lab.shell.name)
-        measured = self._measure(lab, program, fed, settings)
+        self.tell(stage(f"deploying {made.manifest.name} to {lab.shell.name}"))
+        with lab.store.lock(Owner.here(f"deploy {made.manifest.name}")):
+            done = deploy.deploy(
+                made,
+                program,
+                lab.shell,
+                lab.store,
+                keep=self.board.keep,
+                threads=settings.threads or self.board.threads,
+                tolerance=settings.tolerance,
+                count=settings.samples,
+                stages=self.stages,
+                tell=self.tell,
+                application=lab.device.run,
+                library=library,
+                unchecked=settings.unchecked,
+            )
+            bench.check_current(lab.store, made.digest, lab.shell.name)
+            measured = self._measure(lab, program, fed, settings)
         return Report(
             board=self.board.name,
             host=lab.shell.name,
@@ -176,6 +185,7 @@ class DeviceStages:
             fidelity=done.fidelity,
             unchecked=done.difference is None,
             verified=done.verified,
+            waited=lab.store.waited,
         )
 
     def bench(self, given: inputs.Source, lab: Lab, settings: Settings) -> Report:
@@ -184,12 +194,16 @@ class DeviceStages:
         Raises:
             VerificationError: It was built for another board, whose name the report would not say.
         """
-        lab.store.settle(Owner.here("bench"))
-        found = bench.current(lab.store, lab.shell.name)
-        check_board(found.manifest, self.board)
-        labels = _labels(settings, found.manifest)
-        fed = inputs.make(given, found.manifest.inputs)
-        measured = self._measure(lab, self.runner(), fed, settings)
+        owner = Owner.here("bench")
+        lab.store.settle(owner)
+        check_board(bench.current(lab.store, lab.shell.name).manifest, self.board)
+        program = self.runner()
+        with lab.store.lock(owner):
+            found = bench.current(lab.store, lab.shell.name)  # a deploy that was waited for may have changed it
+            check_board(found.manifest, self.board)
+            labels = _labels(settings, found.manifest)
+            fed = inputs.make(given, found.manifest.inputs)
+            measured = self._measure(lab, program, fed, settings)
         return Report(
             board=self.board.name,
             host=lab.shell.name,
@@ -203,6 +217,7 @@ class DeviceStages:
             top=_top(labels, measured),
             modelled=found.manifest.modelled,
             unchecked=lab.store.is_unchecked(found.generation.digest),
+            waited=lab.store.waited,
         )
 
     def _measure(self, lab: Lab, program: Program, fed: Tensors, settings: Settings) -> Measurement:

@@ -327,11 +327,11 @@ class Named:
 
 @contextlib.contextmanager
 def opened(  # noqa: PLR0913, PLR0917 - as `pipeline.opened`, and how it was named
-    kind: Board, device: Device, ssh: SshOptions, root: str, named: Named, tell: Callable[[str], None]
+    kind: Board, device: Device, ssh: SshOptions, root: str, named: Named, tell: Callable[[str], None], wait_s: float
 ) -> Iterator[Lab]:
     """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
     try:
-        with pipeline.opened(kind, device, ssh, root, tell) as lab:
+        with pipeline.opened(kind, device, ssh, root, tell, wait_s) as lab:
             yield lab
     except DeviceError as fault:
         raise named.explained(fault) from fault

@@ -15,6 +15,7 @@ from toolchain.device.fidelity import Fidelity
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
 from toolchain.device.trust import Verified
+from toolchain.device.waiting import Waited
 from toolchain.failure import encoded
 from toolchain.models.inputs import Guess
 from toolchain.progress import size_text
@@ -47,6 +48,7 @@ class Report:
         fidelity: What a comparison of many inputs found; None where there was one.
         unchecked: Whether the release was deployed without a reference, so that nobody knows whether it is right.
         verified: What the device found of the release's signatures; None where it asks for none.
+        waited: Who was at work on the device meanwhile, and how long they were waited for.
     """
 
     board: str
@@ -67,6 +69,7 @@ class Report:
     fidelity: Fidelity | None = None
     unchecked: bool = False
     verified: Verified | None = None
+    waited: tuple[Waited, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -92,6 +95,7 @@ class Report:
             "transfer": asdict(self.transfer),
             "application": asdict(self.application) if self.application else None,
             "verified": asdict(self.verified) if self.verified else None,
+            "waited": [asdict(one) for one in self.waited],
             "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
             "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
         }
@@ -154,6 +158,7 @@ def shown(report: Report) -> list[str | Table]:
         ("signed", _signed_text(report.verified)),
         ("application", _application_text(report.application)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
+        *waited_rows(report.waited),
         *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
     ]
     return [Table([row for row in rows if row[1]]), *_top(report.top)]
@@ -229,6 +234,11 @@ def _application_text(started: Started | None) -> str:
         return ""
     how = f"well {started.seconds:.1f} s after the switch" if started.restarted else "well on this release already"
     return f"{started.name}, {how}"
+
+
+def waited_rows(waited: Sequence[Waited]) -> list[tuple[str, str]]:
+    """Return the rows of a table that say who was waited for, and how long."""
+    return [("waited", f"{one.seconds:.1f} s: {one.owner}") for one in waited]
 
 
 def _top(top: Sequence[Guess]) -> list[str | Table]:

@@ -19,12 +19,14 @@ from toolchain.device.bench import Current, Latency
 from toolchain.device.lock import Owner
 from toolchain.device.sampling import Place, Sampled
 from toolchain.device.shipment import Transfer
+from toolchain.device.waiting import Waited
 from toolchain.errors import InputError
 from toolchain.models import inputs, series
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
 from toolchain.native.programs import Program
 from toolchain.pipeline.device import DeviceStages, Lab
+from toolchain.pipeline.report import waited_rows
 from toolchain.tables import Table
 
 
@@ -94,6 +96,7 @@ class Ran:
         peak_rss_kib: Largest memory use of a process.
         transfer: What was sent.
         top: For each sample its name and its best five classes, where labels were given.
+        waited: Who was at work on the device before, and how long they were waited for.
     """
 
     board: str
@@ -111,6 +114,7 @@ class Ran:
     peak_rss_kib: int
     transfer: Transfer
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
+    waited: tuple[Waited, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""
@@ -122,6 +126,7 @@ class Ran:
             "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in self.shapes.items()},
             "latency_ms": asdict(self.latency),
             "transfer": asdict(self.transfer),
+            "waited": [asdict(one) for one in self.waited],
             "top": [{"sample": name, "classes": [_guess(one) for one in guesses]} for name, guesses in self.top],
         }
 
@@ -136,6 +141,7 @@ class Ran:
             ("samples", f"{self.samples} in {self.pieces} process(es) on {self.threads} thread(s)"),
             ("latency", f"{self.latency.median:.3g} ms median{mark}, {self.latency.max:.3g} ms max"),
             ("outputs", f"{found} in {self.output}"),
+            *waited_rows(self.waited),
         ]
         best = [(name, f"{one.score:.4g}", one.label) for name, guesses in self.top for one in guesses]
         ranked: list[str | Table] = ["", Table(best, ("sample", "score", "class"))] if best else []
@@ -163,13 +169,17 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
         DeviceError: Nothing was deployed there; the device is busy, full or lost; the model does not run on it.
         VerificationError: The device or the board type does not fit the release, or the outputs are not what it says.
     """
-    lab.store.settle(Owner.here("run"))
-    found = bench.current(lab.store, lab.shell.name)
-    check_board(found.manifest, stages.board)
-    given = wanted.series(found.manifest)
-    labels = inputs.read_labels(wanted.labels, found.manifest.outputs[0].elements) if wanted.labels else []
-    threads = wanted.threads or stages.board.threads
-    sampled = _run_current(found, stages.runner(), lab, given, threads, stages.tell)
+    owner = Owner.here("run")
+    lab.store.settle(owner)
+    check_board(bench.current(lab.store, lab.shell.name).manifest, stages.board)
+    program = stages.runner()
+    with lab.store.lock(owner):
+        found = bench.current(lab.store, lab.shell.name)  # a deploy that was waited for may have changed it
+        check_board(found.manifest, stages.board)
+        given = wanted.series(found.manifest)
+        labels = inputs.read_labels(wanted.labels, found.manifest.outputs[0].elements) if wanted.labels else []
+        threads = wanted.threads or stages.board.threads
+        sampled = _run_current(found, program, lab, given, threads, stages.tell)
     kept = _outputs(sampled, given, found.manifest)
     arrays.save(wanted.output, kept, f"sha256:{found.generation.digest}")
     return Ran(
@@ -188,19 +198,18 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
         peak_rss_kib=sampled.peak_rss_kib,
         transfer=Transfer.of(sampled.sent, lab.shell),
         top=_top(sampled, given, labels, found.manifest) if labels else (),
+        waited=lab.store.waited,
     )
 
 
 def _run_current(  # noqa: PLR0913, PLR0917 - these are independent
     found: Current, program: Program, lab: Lab, given: Series, threads: int, tell: Tell
 ) -> Sampled:
-    """Run samples on a device's current release; nobody can deploy to it meanwhile."""
+    """Run samples on a device's current release; its lock is held."""
     facts = lab.store.facts()
     deploy.check_fits(found.manifest, program, facts)
-    with lab.store.lock(Owner.here("run")):
-        bench.check_current(lab.store, found.generation.digest, lab.shell.name)
-        place = Place(lab.shell, lab.store, program, facts, found.manifest, found.generation.digest, threads)
-        return sampling.run_all(place, given, tell)
+    place = Place(lab.shell, lab.store, program, facts, found.manifest, found.generation.digest, threads)
+    return sampling.run_all(place, given, tell)
 
 
 def _outputs(sampled: Sampled, given: Series, manifest: Manifest) -> dict[str, NDArray[Any]]:

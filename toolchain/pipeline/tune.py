@@ -341,4 +341,5 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         tasks=tuple(_row(state, untuned.get(state.task.workload)) for state in job.states),
         points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
         boards=rows,
+        waited=watch.boards.waited,
     )

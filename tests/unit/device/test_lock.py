@@ -285,7 +285,9 @@ def test_whoever_finds_it_taken_is_told_how_to_end_it(store):
     with store.lock(owner), pytest.raises(BusyError) as caught, Store(LocalShell(), store.root).lock(ME):
         pass
     assert caught.value.message == "local is busy: ann@desk pid 7 holds it: sh -c 'a \\n b' c d"
-    assert caught.value.hint == "run the command again when that has ended; `toolchain farm release a` there ends it"
+    how = "when that has ended; `toolchain farm release a` there ends it, or with --wait SECONDS"
+    assert caught.value.hint == f"run the command again {how}"
+    assert caught.value.owner == "ann@desk pid 7: sh -c 'a \\n b' c d"
 
 
 def test_the_lock_of_an_earlier_toolchain_is_understood(store, root):

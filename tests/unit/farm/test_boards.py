@@ -82,7 +82,7 @@ class Farm:
         return self.lease
 
     @contextlib.contextmanager
-    def _private(self, given, _tell):
+    def _private(self, given, _tell, _patience):
         self.private += given
         yield Path("daemon")
         self.private.clear()

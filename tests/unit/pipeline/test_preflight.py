@@ -169,7 +169,7 @@ def test_a_bundle_is_opened_once(native, tiny, opened, tmp_path):
 
 def test_a_busy_device_and_a_missing_file_are_told_together(native, small, opened, lab, tmp_path):
     with (
-        lab.store.lock(Owner.here("deploy")),
+        Store(LocalShell(), lab.store.root).lock(Owner.here("deploy")),
         pytest.raises(BusyError, match="2 things are in the way: device, labels") as caught,
     ):
         preflight.before_build(job_of(small, native), opened, tmp_path / "none.txt")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from toolchain.device.waiting import Waited
 from toolchain.tables import Table
 from toolchain.tuning.report import page, plot
 
@@ -123,6 +124,7 @@ class TuneReport:
         tasks: The tasks.
         points: The estimate over time; it only falls.
         boards: The boards.
+        waited: Who was at work on them before, and how long they were waited for.
     """
 
     model: str
@@ -140,6 +142,7 @@ class TuneReport:
     tasks: tuple[TaskRow, ...]
     points: tuple[Point, ...]
     boards: tuple[BoardRow, ...]
+    waited: tuple[Waited, ...] = ()
 
     @property
     def estimated_s(self) -> float | None:
@@ -180,6 +183,7 @@ class TuneReport:
             "tasks": [{**asdict(row), "gflops": row.gflops, "share": _share(row, self.tasks)} for row in self.tasks],
             "points": [asdict(point) for point in self.points],
             "boards": [asdict(row) for row in self.boards],
+            "waited": [asdict(one) for one in self.waited],
         }
 
 
