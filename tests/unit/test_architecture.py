@@ -40,6 +40,7 @@ MIRRORED_ELSEWHERE = {
     "farm.*": "integration/test_farm_serving.py, with a real daemon, SSH servers and board servers",
     "models.converters.node": "unit/models/converters/test_converters.py: what a converter sees",
     "models.simplify.*": "unit/models/simplify/test_simplify.py: whole models, before and after",
+    "page.*": "integration/test_pages.py looks at all of them in a browser",
     "records.*": "unit/records/test_records.py",
     "rpc.*": "unit/rpc/test_session.py, with real servers and evil ones",
     "runtime.sdk.edge_model": "integration/test_sdk.py, with a library to call",

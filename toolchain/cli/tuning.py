@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from toolchain.records.tasks import Task
     from toolchain.tuning.report import TuneReport
 
-_HEAD = 1024  # bytes of a page in which its generator is named
-
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -118,11 +116,11 @@ def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool)
 
 
 def _foreign_page(path: Path) -> str:
-    from toolchain.tuning.report import page
+    from toolchain import page
 
     with path.open("rb") as stream:
-        head = stream.read(_HEAD)
-    return "" if page.GENERATOR.encode() in head else "it is no page of an earlier `tune --report`"
+        head = stream.read(page.HEAD)
+    return "" if page.is_ours(head) else "it is no page of an earlier run"
 
 
 def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = False) -> TuneReport:

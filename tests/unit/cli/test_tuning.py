@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import toolchain
+from toolchain import page
 from toolchain.cli import tuning
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.device import DeployOptions
 from toolchain.cli.options import ModelOptions, SearchOptions
-from toolchain.tuning.report import page
 from toolchain.tuning.run import Plan
 from toolchain.tuning.trials import Options
 
@@ -122,7 +122,7 @@ def test_a_page_of_others_is_left_alone(folder):
 
 
 def test_an_earlier_page_gives_way(tmp_path):
-    (tmp_path / "page.html").write_text(page.page("an earlier run", []))
+    (tmp_path / "page.html").write_text(page.Page("an earlier run", "tune", None, []).html())
     assert tuning._foreign_page(tmp_path / "page.html") == ""
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from toolchain import page
 from toolchain.device.waiting import Waited
 from toolchain.tables import Table
-from toolchain.tuning.report import page, plot
 
 SCHEMA_VERSION = 1
 
@@ -331,18 +331,17 @@ def _plain(value: Any) -> str:
 
 
 def html(report: TuneReport) -> str:
-    """Render a report as one page that needs no other file, in the light or the dark as the reader has it."""
-    body = [
-        '<p><span class="mark">emulated</span></p>' if report.emulated else "",
-        page.table([], summary(report)),
-        "<h2>Estimated total latency over time</h2>",
-        _plot(report),
-        "<h2>Tasks</h2>",
-        page.table(_TASK_HEAD, _html_rows(report.tasks), numbers_from=3),
-        "<h2>Boards</h2>",
-        page.table(_BOARD_HEAD, [_board_cells(row) for row in report.boards], numbers_from=1),
+    """Render a report as one page that needs no other file."""
+    sections = [
+        page.Section("The run", [page.Facts(summary(report))]),
+        page.Section("Estimated total latency over time", [_steps(report)]),
+        page.Section("Tasks", [page.Table(_TASK_HEAD, _html_rows(report.tasks), range(3, len(_TASK_HEAD)), "tasks")]),
+        page.Section("Boards", [_boards(report.boards)]),
     ]
-    return page.page(f"{report.model} tuned for {report.board}", body)
+    marks = [page.EMULATED] if report.emulated else []
+    title = f"{report.model} tuned for {report.board}"
+    tone: page.Tone = "plain" if report.estimated_s is not None else "doubt"
+    return page.Page(title, "tune", page.Verdict(_latency_text(report), tone), sections, marks).html()
 
 
 _TASK_HEAD = (
@@ -351,28 +350,34 @@ _TASK_HEAD = (
 )
 
 
-def _html_rows(rows: Sequence[TaskRow]) -> list[tuple[str, ...]]:
+def _html_rows(rows: Sequence[TaskRow]) -> list[tuple[str | page.Cell, ...]]:
     """Put first what takes most of the time; what has no latency yet comes last."""
     return [_html_cells(row, rows) for row in sorted(rows, key=lambda row: -(row.total_s or 0.0))]
 
 
-def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
+def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell, ...]:
     _, _, latency, gflops, trials, failed, weight, total, share, _ = _task_cells(row, rows)
     gain = _NOTHING if row.gain is None else f"{_gain(row.gain)}x"
-    said = (f"{row.name} ({row.id})", row.operator, row.shape)
-    return (*said, share, weight, _cell_ms(row.untuned_s), latency, gain, total, gflops, trials, failed)
+    said = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(share, _share(row, rows)))
+    return (*said, weight, _cell_ms(row.untuned_s), latency, gain, total, gflops, trials, failed)
 
 
-def _plot(report: TuneReport) -> str:
+def _boards(rows: Sequence[BoardRow]) -> page.Part:
+    return page.Table(_BOARD_HEAD, [_board_cells(row) for row in rows], [1, 2, 3], "boards")
+
+
+def _steps(report: TuneReport) -> page.Part:
     if not report.points:
-        return "<p>There is no estimate: not every task has a candidate that works.</p>"
+        return page.Text("There is no estimate: not every task has a candidate that works.", "doubt")
     steps = [
-        plot.Step(
+        page.Step(
             one.seconds / 60,
             one.estimated_s * 1e3,
             f"{_ms(one.estimated_s)} ms after {one.seconds / 60:.1f} min, {one.trials} trials",
         )
         for one in report.points
     ]
-    untuned = None if report.untuned_s is None else report.untuned_s * 1e3
-    return plot.svg(steps, report.seconds / 60, ("minutes", "milliseconds"), ("untuned", untuned))
+    untuned = report.untuned_s
+    levels = [] if untuned is None else [page.Level(f"untuned, {_ms(untuned)} ms", untuned * 1e3)]
+    caption = "Estimate of one run of the model"
+    return page.Steps(caption, "minutes", "milliseconds", steps, report.seconds / 60, levels)

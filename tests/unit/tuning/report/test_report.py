@@ -10,18 +10,16 @@ import dataclasses
 import json
 import os
 import re
-import shutil
-import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.support.parts import require
 from tests.support.paths import DATA
 from toolchain import files
+from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH
 from toolchain.tables import plain
 from toolchain.tuning import report as tune_report
-from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport, plot
+from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
 
 GOLDEN = DATA / "reports"
 
@@ -130,6 +128,8 @@ def test_document():
 
 def test_page():
     found = tune_report.html(made())
+    style = re.search("<style>.*?</style>", found, re.DOTALL)[0]  # which is that of every page
+    found = found.replace(style, "<style></style>")
     assert found == golden("tune.html", found)
 
 
@@ -147,13 +147,13 @@ def test_what_others_named_is_text_on_the_page():
 
 
 def test_the_mark_of_an_emulator():
-    assert '<span class="mark">emulated</span>' in tune_report.html(made())
-    assert "emulated" not in tune_report.html(made(emulated=False))
+    assert '<span class="mark doubt">emulated</span>' in tune_report.html(made())
+    assert "emulated" not in tune_report.html(made(emulated=False)).partition("<body>")[2]
 
 
 def test_what_takes_most_of_the_time_comes_first():
     found = tune_report.html(made(tasks=(WHOLE[2], WHOLE[1], WHOLE[0])))
-    assert re.findall(r'data-name="Share">([^<]*)', found) == ["79.2%", "20.6%", "0.1%"]
+    assert re.findall(r'data-name="Share"><svg.*?</svg>([^<]*)', found) == ["79.2%", "20.6%", "0.1%"]
 
 
 def test_the_gain_over_what_is_not_tuned():
@@ -168,45 +168,11 @@ def test_the_gain_over_what_is_not_tuned():
     assert made().untuned_s is None, "where a task lacks its own"
 
 
-_MEASURE = """
-<!DOCTYPE html><title>?</title><iframe style="border: 0; height: 900px"></iframe><script>
-const page = PAGE, frame = document.querySelector("iframe"), found = [];
-function measure() {
-  const all = [...frame.contentDocument.querySelectorAll("html, table, th, td, h1, svg")];
-  found.push(all.filter(one => one.getBoundingClientRect().right > frame.clientWidth + 1
-    || one.tagName != "svg" && one.scrollWidth > one.clientWidth + 1).map(one => one.tagName + one.textContent));
-}
-function next(widths) {
-  if (!widths.length) { document.title = JSON.stringify(found); return; }
-  frame.style.width = widths[0] + "px";
-  frame.onload = () => { measure(); next(widths.slice(1)); };
-  frame.srcdoc = page;
-}
-next([1280, 360]);
-</script>
-"""
-
-
-def test_nothing_is_clipped_on_a_desk_or_on_a_phone(tmp_path):
-    """In a real browser, at 1280 and at 360 pixels; the names are long ones."""
-    browser = shutil.which("chromium")
-    require("a browser", "chromium", present=browser is not None)
-    rows = [dataclasses.replace(ROWS[0], id=one, name="fused_conv2d_add" * 4, untuned_s=0.1234) for one in range(12)]
-    page = tune_report.html(made(tasks=tuple(rows)))
-    file = tmp_path / "measure.html"
-    file.write_text(_MEASURE.replace("PAGE", json.dumps(page).replace("</", "<\\/")))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
-    words = [browser, *flags, "--virtual-time-budget=10000", "--dump-dom", file.as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
-    assert re.search("<title>(.*?)</title>", done.stdout)[1] == "[[],[]]"
-
-
 # --- the plot ---
 
 
 def drawn(report: TuneReport) -> ET.Element:
-    return ET.fromstring(re.search(r"<svg.*</svg>", tune_report.html(report), re.DOTALL)[0])  # noqa: S314 - as above
+    return ET.fromstring(re.search(r"<svg.*?</svg>", tune_report.html(report), re.DOTALL)[0])  # noqa: S314 - as above
 
 
 def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
@@ -218,37 +184,12 @@ def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
     down = [float(words[0][2])] + [float(value) for word, value, _ in words if word == "V"]
     assert across == sorted(across)
     assert down == sorted(down)  # the estimate falls
-    assert across[0] == pytest.approx(64 + 400 * 0.5 / 10)
-    assert across[-1] == 480 - 16
-    assert 20 <= down[0] < down[-1] <= 260 - 48
+    axis = float(picture.find("line[@class='axis']").get("x1"))
+    assert across[0] == pytest.approx(axis + (across[-1] - axis) * 0.5 / 10, abs=0.1)
+    assert across[-1] == WIDTH - RIGHT
+    assert TOP <= down[0] < down[-1] <= 320 - BOTTOM
     assert [title.text for title in picture.iter("title")][-1] == "1.552 ms after 4.0 min, 80 trials"
 
 
 def test_a_single_point():
     assert drawn(made(points=(Point(0.0, 1, 0.001),), seconds=0.0)).find("path") is not None
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
-        (0.0, 0.13, [0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12]),
-        (0.0, 75.0, [0, 10, 20, 30, 40, 50, 60, 70]),
-        (9.95, 10.05, [9.96, 9.98, 10.0, 10.02, 10.04]),
-    ],
-)
-def test_linear_ticks(low, high, expected):
-    assert plot.linear_ticks(low, high) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.9, 1100.0, [1, 10, 100, 1000]),
-        (1.4, 13.0, [2, 5, 10]),
-        (2.6, 7.5, [3, 4, 5, 7]),
-        (0.0101, 0.0109, [0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106, 0.0107, 0.0108, 0.0109]),
-    ],
-)
-def test_logarithmic_ticks(low, high, expected):
-    assert plot.logarithmic_ticks(low, high) == pytest.approx(expected)

@@ -1,0 +1,99 @@
+"""A plot of bars, one below the other, such as shares of a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.page import figure, scale
+from toolchain.page.figure import BOTTOM, WIDTH
+from toolchain.page.scale import Scale
+
+_ROW, _THICK, _FIRST = 24, 14, 10
+_NAMES, _SAID = 264, 110  # room for names on the left, and for what is said of each bar on the right
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar.
+
+    Attributes:
+        name: What it stands for; a long one is cut in the picture, and whole where somebody points at it.
+        value: Its length; below zero it goes to the left.
+        said: What is written beside it; the value if that is empty.
+        label: What is said of it where somebody points at it, beside its name.
+        low: Where its interval begins; None if it has none.
+        high: Where its interval ends; None if it has none.
+        kind: Its place among `Bars.kinds`.
+    """
+
+    name: str
+    value: float
+    said: str = ""
+    label: str = ""
+    low: float | None = None
+    high: float | None = None
+    kind: int = 0
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars below each other, in the order that they are given in.
+
+    Attributes:
+        caption: Its title.
+        across: What the lengths are, with the unit.
+        bars: The bars.
+        kinds: Names of the kinds that the bars are of; each has its colour.
+    """
+
+    caption: str
+    across: str
+    bars: Sequence[Bar]
+    kinds: Sequence[str] = ()
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        bars = [one for one in self.bars if scale.drawable([one.value])]
+        if not bars:
+            return figure.nothing(self.caption)
+        ends = [end for one in bars for end in (one.value, one.low, one.high) if end is not None]
+        ends = [0.0, *scale.drawable(ends)]
+        across = (
+            scale.spanning(ends, _NAMES, WIDTH - _SAID, exact=True)
+            if any(ends)
+            else Scale(0.0, 1.0, _NAMES, WIDTH - _SAID)
+        )
+        bottom = _FIRST + _ROW * len(bars)
+        zero = across.at(0.0)
+        drawn = [f'<line class="axis" x1="{zero:g}" y1="{_FIRST:g}" x2="{zero:g}" y2="{bottom:g}"/>']
+        for place, one in enumerate(bars):
+            drawn += _drawn(one, across, _FIRST + _ROW * place + _ROW / 2)
+        drawn += figure.horizontal_axis(across, bottom, self.across)
+        largest = max(bars, key=lambda one: abs(one.value))
+        said = f"{len(bars)} bars of {self.across}; the longest is {largest.name}, {_said(largest)}."
+        return figure.keyed(figure.figure(self.caption, said, bottom + BOTTOM, drawn), self.kinds)
+
+
+def _said(bar: Bar) -> str:
+    return bar.said or f"{bar.value:.4g}"
+
+
+def _drawn(bar: Bar, across: Scale, middle: float) -> list[str]:
+    colour = figure.colour(bar.kind)
+    zero, end = across.at(0.0), across.at(bar.value)
+    left, width = min(zero, end), round(abs(end - zero), 1)
+    said = _said(bar)
+    title = figure.titled(": ".join(filter(None, [bar.name, bar.label or said])))
+    whole = [
+        f"<g>{title}",
+        f'<rect class="area" x="0" y="{middle - _ROW / 2:g}" width="{WIDTH}" height="{_ROW}"/>',
+        figure.text(_NAMES - 8, middle + 4, figure.shortened(bar.name, _NAMES - 12), "end", "said"),
+        f'<rect class="fill {colour}" x="{left:g}" y="{middle - _THICK / 2:g}" width="{width:g}" height="{_THICK}"/>',
+    ]
+    furthest = max(end, zero)
+    if bar.low is not None and bar.high is not None:
+        low, high = across.at(bar.low), across.at(bar.high)
+        whole.append(f'<line class="error" x1="{low:g}" y1="{middle:g}" x2="{high:g}" y2="{middle:g}"/>')
+        furthest = max(furthest, low, high)
+    return [*whole, figure.text(furthest + 6, middle + 4, figure.shortened(said, _SAID - 4), "start", "said"), "</g>"]

@@ -1,0 +1,101 @@
+"""A plot of values in order, each with an interval, held against limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.page import figure, scale
+from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH, Level
+from toolchain.page.scale import Scale
+
+_HEIGHT = 320
+_ROOM = 14.0  # beside the first and the last value
+_LARGE, _SMALL, _MANY = 4.0, 2.5, 100
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value.
+
+    Attributes:
+        x: Its place in order, such as the number of a round.
+        y: The value.
+        low: Where its interval begins; None if it has none.
+        high: Where its interval ends; None if it has none.
+        label: What is said of it where somebody points at it.
+        kind: Its place among `Dots.kinds`.
+    """
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+    kind: int = 0
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Values with intervals, in order. One far beyond all others lies at the edge, as a ring, and is told of below.
+
+    Attributes:
+        caption: Its title.
+        across: Name of the horizontal axis.
+        up: Name of the vertical axis, with the unit.
+        dots: The values.
+        levels: Limits, as lines across the plot.
+        kinds: Names of the kinds that the values are of, such as rounds of the test and of its confirmation; each has
+            its colour.
+    """
+
+    caption: str
+    across: str
+    up: str
+    dots: Sequence[Dot]
+    levels: Sequence[Level] = ()
+    kinds: Sequence[str] = ()
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        dots = [one for one in self.dots if scale.drawable([one.x, one.y]) == [one.x, one.y]]
+        if not dots:
+            return figure.nothing(self.caption)
+        up = scale.spanning(self._spanned(dots), _HEIGHT - BOTTOM, TOP)
+        left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
+        across = scale.spanning([one.x for one in dots], left + _ROOM, right - _ROOM, exact=True)
+        under, names = figure.levels(self.levels, up, left, right)
+        drawn = [
+            *figure.vertical_axis(up, left, right, self.up),
+            *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
+            *under,
+            *(_drawn(one, across, up, _SMALL if len(dots) > _MANY else _LARGE) for one in dots),
+            *names,
+        ]
+        said = f"{len(dots)} values of {self.up} by {self.across}, from {min(one.y for one in dots):.4g} to "
+        said += f"{max(one.y for one in dots):.4g}."
+        made = figure.figure(self.caption, said, _HEIGHT, drawn, [_beyond([one.y for one in dots], up)])
+        return figure.keyed(made, self.kinds)
+
+    def _spanned(self, dots: Sequence[Dot]) -> list[float]:
+        ends = [end for one in dots for end in (one.low, one.high) if end is not None]
+        values = scale.fenced([one.y for one in dots])
+        return [*values, *scale.fenced(scale.drawable(ends)), *(level.value for level in self.levels)]
+
+
+def _drawn(dot: Dot, across: Scale, up: Scale, radius: float) -> str:
+    colour, x, y = figure.colour(dot.kind), across.at(dot.x), up.at(dot.y)
+    kind = "dot fill" if up.holds(dot.y) else "hollow"
+    circle = f'<circle class="{kind} {colour}" cx="{x:g}" cy="{y:g}" r="{radius:g}"/>'
+    if dot.low is None or dot.high is None:
+        return f"<g>{figure.titled(dot.label)}{circle}</g>"
+    low, high = up.at(dot.low), up.at(dot.high)
+    whisker = f'<line class="whisker {colour}" x1="{x:g}" y1="{low:g}" x2="{x:g}" y2="{high:g}"/>'
+    return f"<g>{figure.titled(dot.label)}{whisker}{circle}</g>"
+
+
+def _beyond(values: Sequence[float], up: Scale) -> str:
+    outside = [value for value in values if not up.holds(value)]
+    if not outside:
+        return ""
+    return f"{len(outside)} beyond the picture, shown as rings at its edge: {min(outside):.4g} to {max(outside):.4g}."

@@ -1,0 +1,149 @@
+"""What stands in a section of a page beside plots: texts, facts, notes and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal, Protocol
+
+from toolchain.tables import printable
+
+Tone = Literal["plain", "good", "bad", "doubt"]
+"""What a text is to its reader: nothing special, well, wrong, or not to be relied on."""
+
+
+class Part(Protocol):
+    """Something that stands in a section."""
+
+    def html(self) -> str:
+        """Write it as HTML."""
+
+
+def escaped(text: str) -> str:
+    """Write a text that anybody may have said as HTML or SVG, in an attribute too."""
+    return escape(printable(text))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph.
+
+    Attributes:
+        text: What it says.
+        tone: What that is to its reader.
+    """
+
+    text: str
+    tone: Tone = "plain"
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        return f"<p{_classes(self.tone)}>{escaped(self.text)}</p>"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A list of remarks, such as warnings; nothing where there are none.
+
+    Attributes:
+        texts: The remarks.
+        tone: What they are to their reader.
+    """
+
+    texts: Sequence[str]
+    tone: Tone = "doubt"
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        items = "".join(f"<li>{escaped(text)}</li>" for text in self.texts)
+        return f"<ul{_classes('notes', self.tone)}>{items}</ul>" if items else ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and what is said of each; those of which nothing is said are left out.
+
+    Attributes:
+        rows: A name and a text each.
+    """
+
+    rows: Sequence[tuple[str, str]]
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        lines = [
+            f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(text)}</td></tr>' for name, text in self.rows if text
+        ]
+        return "\n".join(['<table class="facts"><tbody>', *lines, "</tbody></table>"]) if lines else ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table that is more than its text.
+
+    Attributes:
+        text: What it says.
+        share: From 0 to 1: the length of a bar beside the text; None if there is none.
+        tone: What it is to its reader.
+    """
+
+    text: str
+    share: float | None = None
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below a head; the first cell of a row is its name.
+
+    A narrow screen shows each row as a block, with the names of the columns beside the cells.
+
+    Attributes:
+        head: Names of the columns.
+        rows: The rows, each as long as the head.
+        numbers: Places of the columns that hold numbers.
+        name: What the table shows, for those who do not see it; the section's title says it to the others.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    numbers: Sequence[int] = ()
+    name: str = "table"
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        heads = [self._cell("th", place, name, 'scope="col"') for place, name in enumerate(self.head)]
+        lines = [f"<thead><tr>{''.join(heads)}</tr></thead>", "<tbody>", *map(self._row, self.rows), "</tbody>"]
+        return wide("\n".join(["<table>", *lines, "</table>"]), self.name)
+
+    def _row(self, row: Sequence[str | Cell]) -> str:
+        first, *others = zip(self.head, row, strict=True)
+        parts = [self._cell("th", 0, first[1], 'scope="row"')]
+        for place, (name, cell) in enumerate(others, 1):
+            parts.append(self._cell("td", place, cell, f'data-name="{escaped(name)}"' if name else ""))
+        return f"<tr>{''.join(parts)}</tr>"
+
+    def _cell(self, word: str, place: int, given: str | Cell, attribute: str) -> str:
+        cell = Cell(given) if isinstance(given, str) else given
+        classes = _classes("number" if place in self.numbers else "plain", cell.tone)
+        bar = "" if cell.share is None else _bar(cell.share)
+        return f"<{word}{classes}{' ' if attribute else ''}{attribute}>{bar}{escaped(cell.text)}</{word}>"
+
+
+def _bar(share: float) -> str:
+    width = round(min(max(share, 0.0), 1.0) * 60, 1)
+    return (
+        '<svg class="share" viewBox="0 0 60 10" aria-hidden="true">'
+        f'<rect class="track" width="60" height="10"/><rect class="part" width="{width:g}" height="10"/></svg>'
+    )
+
+
+def wide(inner: str, name: str) -> str:
+    """Put what may be wider than the screen into a box that scrolls, and shows by its edges that it does."""
+    return f'<div class="wide" role="region" tabindex="0" aria-label="{escaped(name)}">{inner}</div>'
+
+
+def _classes(*names: str) -> str:
+    kept = " ".join(name for name in names if name != "plain")
+    return f' class="{kept}"' if kept else ""

@@ -1,0 +1,100 @@
+"""A plot of every run in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.page import figure, scale
+from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH, Level
+from toolchain.page.scale import Scale
+
+MOST_POINTS = 5000
+"""Of a longer series, each column of pixels keeps its smallest and its greatest value."""
+_HEIGHT = 300
+_ROOM = 8.0
+# Points are wider where there are fewer of them: up to so many, so wide.
+_WIDTHS = ((60, 6.0), (400, 4.0), (1500, 3.0))
+_THIN = 2.2
+
+
+@dataclass(frozen=True)
+class Run:
+    """A set of values in the order that they were taken in.
+
+    Attributes:
+        name: What it is called.
+        values: The values; those that are no finite numbers are left out.
+        places: The place of each in the order of all of them, where several sets took turns; from 1 on if empty.
+    """
+
+    name: str
+    values: Sequence[float]
+    places: Sequence[float] = ()
+
+    def points(self) -> list[tuple[float, float]]:
+        """Return the places and values that can be drawn."""
+        places = self.places or range(1, len(self.values) + 1)
+        pairs = zip(places, self.values, strict=True)
+        return [(float(place), value) for place, value in pairs if scale.drawable([value])]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Sets of values, every one in its order; the scale is logarithmic where one value is ten times another.
+
+    Attributes:
+        caption: Its title.
+        across: Name of the horizontal axis.
+        up: Name of the vertical axis, with the unit.
+        runs: The sets.
+        levels: Values to hold them against, such as a median.
+    """
+
+    caption: str
+    across: str
+    up: str
+    runs: Sequence[Run]
+    levels: Sequence[Level] = ()
+
+    def html(self) -> str:
+        """Write it as HTML."""
+        points = [run.points() for run in self.runs]
+        everything = [point for one in points for point in one]
+        if not everything:
+            return figure.nothing(self.caption)
+        values = [value for _, value in everything]
+        up = scale.fitting([*values, *(level.value for level in self.levels)], _HEIGHT - BOTTOM, TOP)
+        left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
+        across = scale.spanning([place for place, _ in everything], left + _ROOM, right - _ROOM, exact=True)
+        under, names = figure.levels(self.levels, up, left, right)
+        drawn = [
+            *figure.vertical_axis(up, left, right, f"{self.up}, logarithmic" if up.logarithmic else self.up),
+            *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
+            *under,
+            *(_drawn(one, across, up, figure.colour(place)) for place, one in enumerate(points) if one),
+            *names,
+        ]
+        said = f"{len(values)} values of {self.up} in order, from {min(values):.4g} to {max(values):.4g}."
+        made = figure.figure(self.caption, said, _HEIGHT, drawn)
+        return figure.keyed(made, [run.name for run in self.runs])
+
+
+def _drawn(points: Sequence[tuple[float, float]], across: Scale, up: Scale, colour: str) -> str:
+    """Draw points as strokes without a length; of many, each column of pixels as one stroke."""
+    if len(points) <= MOST_POINTS:
+        path = "".join(f"M{across.at(place):g} {up.at(value):g}h0" for place, value in points)
+    else:
+        columns = extremes([(round(across.at(place)), value) for place, value in points])
+        path = "".join(f"M{x} {up.at(low):g}V{up.at(high):g}" for x, low, high in columns)
+    width = next((width for most, width in _WIDTHS if len(points) <= most), _THIN)
+    return f'<path class="points {colour}" stroke-width="{width:g}" d="{path}"/>'
+
+
+def extremes(points: Sequence[tuple[int, float]]) -> list[tuple[int, float, float]]:
+    """Return each column of pixels with the smallest and the greatest value in it, from left to right."""
+    columns: dict[int, tuple[float, float]] = {}
+    for x, value in points:
+        low, high = columns.get(x, (value, value))
+        columns[x] = min(low, value), max(high, value)
+    return [(x, *columns[x]) for x in sorted(columns)]
