@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from toolchain import resources
+from toolchain import resources, state
 from toolchain.errors import InputError, did_you_mean
 from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parsed, validated
 
@@ -117,9 +117,21 @@ def boards_folder() -> Path:
     return folder
 
 
+def users_folder() -> Path:
+    """Return where board files of the user's own are, or would be: `$TOOLCHAIN_BOARDS`, or beside their devices."""
+    named = os.environ.get("TOOLCHAIN_BOARDS")
+    return Path(named) if named else state.config_folder() / "boards"
+
+
 def names() -> list[str]:
-    """List the board types there are."""
-    return sorted(path.stem for path in boards_folder().glob("*.toml"))
+    """List the board types there are, the toolchain's and the user's own."""
+    return sorted({path.stem for folder in (boards_folder(), users_folder()) for path in folder.glob("*.toml")})
+
+
+def _file(name: str) -> Path:
+    """Return the file of a board type: the toolchain's own, or else the user's."""
+    found = boards_folder() / f"{name}.toml"
+    return found if found.is_file() else users_folder() / f"{name}.toml"
 
 
 def load(name: str) -> Board:
@@ -128,7 +140,7 @@ def load(name: str) -> Board:
     Raises:
         InputError: There is no such board, or its file has faults; all of them are in the details.
     """
-    path = Path(name) if name.endswith(".toml") else boards_folder() / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else _file(name)
     if not path.is_file():
         raise InputError(
             f"there is no board {name!r}",

@@ -109,7 +109,7 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     """
     found: dict[str, Device] = {}
     for source in _devices_files(path):
-        devices = _devices_in(source)
+        devices = read_devices(source)
         if not _is_named(path) and source == state.project_devices():
             _check_project(source, devices)
         found |= devices
@@ -136,7 +136,7 @@ def whence(device: Device, path: Path | None = None) -> Path | None:
         device: The device.
         path: As `load_devices` was given it.
     """
-    return next((one for one in reversed(_devices_files(path)) if device in _devices_in(one).values()), None)
+    return next((one for one in reversed(_devices_files(path)) if device in read_devices(one).values()), None)
 
 
 def _check_project(source: Path, found: Mapping[str, Device]) -> None:
@@ -159,7 +159,12 @@ def _check_project(source: Path, found: Mapping[str, Device]) -> None:
             )
 
 
-def _devices_in(source: Path) -> dict[str, Device]:
+def read_devices(source: Path) -> dict[str, Device]:
+    """Read one list of devices.
+
+    Raises:
+        InputError: It cannot be read, or has faults.
+    """
     try:
         table = parsed(source)
     except OSError as fault:

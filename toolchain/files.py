@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from toolchain.errors import BuildError, InputError, ToolchainError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _WRITTEN_BY_OTHERS = 0o002
+_PRIVATE, _PRIVATE_FOLDER, _PERMISSIONS = 0o600, 0o700, 0o777
 _YOURS = "name a folder that exists and is yours to write"
 
 
@@ -131,6 +133,48 @@ def write_atomic(target: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     with atomic_path(target) as temporary:
         temporary.write_bytes(data)
+
+
+def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
+    """Change a file of the user's, whole or not at all; two who do so at once do it one after the other.
+
+    Args:
+        target: The file. Its mode stays; one that is missing is made, as its folder is, for the user alone. A link stays.
+        change: Returns the new content; it gets what the file has, nothing of one that is missing.
+
+    Returns:
+        Whether anything was written: not where nothing changes.
+
+    Raises:
+        InputError: It cannot be read or written.
+    """
+    real = target.resolve()
+    try:
+        real.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with _alone(real.parent):
+            there = real.exists()
+            before = real.read_bytes() if there else b""
+            after = change(before)
+            if there and after == before:
+                return False
+            mode = real.stat().st_mode & _PERMISSIONS if there else _PRIVATE
+            with atomic_path(real) as part:
+                part.write_bytes(after)
+            real.chmod(mode)
+    except OSError as fault:
+        raise unwritable(target, fault) from fault
+    return True
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until nobody else edits a file in a folder; the lock ends with this process."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def read_json(path: Path, error: type[ToolchainError] = InputError) -> Any:

@@ -19,6 +19,9 @@ FACTS = f"""
 for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
 printf 'root=%s\\n' "$ROOT"
 echo "machine=$(uname -m)"
+case $(head -c 5 "$(readlink -f "$(command -v sh)")" | tail -c 1) in
+  "$(printf '\\001')") echo bits=32 ;;
+esac
 echo "kernel=$(uname -sr)"
 echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)"
 echo "cpu=$(sed -nE 's/^(model name|Hardware|Model)[^:]*: *//p' /proc/cpuinfo | head -n 1)"

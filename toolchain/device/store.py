@@ -48,7 +48,21 @@ _STATES = frozenset({"have", "partial", "damaged"})
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _GENERATION = re.compile(r"generation ([0-9]{1,9}) ([0-9a-f]{64}) (-?[0-9]{1,12}) (.*)")
+_WITH_32_BITS = {"aarch64": "armv7l", "armv8l": "armv7l", "x86_64": "i686"}
 _RECOVERED = re.compile(r"recovered [0-9]+ [0-9]+ [0-9]+")
+
+
+def user_machine(machine: str, bits: str) -> str:
+    """Return what a device's programs are made for, in the words of `uname -m`.
+
+    A kernel of 64 bits runs a whole system of 32 bits as well, as Raspberry Pi OS did for years: `uname -m` names the
+    kernel's machine, and no program for it starts.
+
+    Args:
+        machine: What `uname -m` says.
+        bits: Bits of the addresses in the device's shell: 32, 64, or nothing where that could not be seen.
+    """
+    return _WITH_32_BITS.get(machine, machine) if bits == "32" else machine
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class DeviceFacts:
     """What a device says of itself.
 
     Attributes:
-        machine: `uname -m`.
+        machine: What its programs are made for; see `user_machine`.
         kernel: Kernel name and release.
         glibc: Version of its C library, or empty if it has another one.
         cpu: Model name from /proc/cpuinfo, which many Arm boards leave empty.
@@ -152,7 +166,7 @@ class Store:
         self._root = values["root"]
         version = values.get("glibc", "").split()
         return DeviceFacts(
-            machine=values["machine"],
+            machine=user_machine(values["machine"], values.get("bits", "")),
             kernel=values.get("kernel", ""),
             glibc=version[-1] if version and _VERSION.fullmatch(version[-1]) else "",
             cpu=values.get("cpu", ""),

@@ -15,8 +15,59 @@ from typing import Any
 
 import paramiko
 
+from toolchain import files
 from toolchain.errors import InputError, VerificationError
 from toolchain.shell.config import Hop
+
+@dataclass(frozen=True)
+class OfferedKey:
+    """The key of a server of which none is known here.
+
+    Attributes:
+        alias: The server, as the user or the SSH configuration names it.
+        host: The name under which known_hosts files hold its key.
+        kind: Type of the key, such as `ssh-ed25519`.
+        blob: The key itself.
+        fingerprint: What people compare, `SHA256:` and Base64.
+        file: The known_hosts file that it would stand in; None where the configuration names none.
+    """
+
+    alias: str
+    host: str
+    kind: str
+    blob: bytes
+    fingerprint: str
+    file: Path | None
+
+
+class UnknownHostKeyError(VerificationError):
+    """No key of a server is known here; nothing was sent to it.
+
+    Attributes:
+        key: The one that it showed.
+    """
+
+    def __init__(self, message: str, *, key: OfferedKey, details: str = "", hint: str = "") -> None:
+        super().__init__(message, details=details, hint=hint)
+        self.key = key
+
+
+def trust(key: OfferedKey) -> Path:
+    """Write a key that a person has confirmed to known_hosts; other lines stay as they are.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    if key.file is None:
+        raise InputError(
+            f"no known_hosts file is looked into for {key.host}", hint="name one: --known-hosts ~/.ssh/known_hosts"
+        )
+    line = f"{key.host} {key.kind} {base64.b64encode(key.blob).decode()}\n".encode()
+    files.edit(key.file, lambda before: before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
+    return key.file
 
 
 @dataclass(frozen=True)
@@ -91,16 +142,22 @@ class HostKeyPolicy:
             return
         commands = self._commands(key)
         if not self._trusted:
-            raise VerificationError(
+            raise UnknownHostKeyError(
                 f"{what}, which is not known here",
                 details=f"looked in {', '.join(str(path) for path in self._hop.known_hosts)}",
                 hint=f"compare it with the one the device itself shows; to trust it:\n{commands}",
+                key=self._offered(key),
             )
         raise VerificationError(
             f"{what}, which is not the key known for it: the device was set up anew, or somebody is in between",
             details=f"the known key stands at {_places(self._trusted)}",
             hint=f"compare it with the one the device itself shows; to replace the known one:\n{commands}",
         )
+
+    def _offered(self, key: Any) -> OfferedKey:
+        hop = self._hop
+        file = hop.known_hosts[0] if hop.known_hosts else None
+        return OfferedKey(hop.alias, hop.key_name, key.get_name(), key.asbytes(), key.fingerprint, file)
 
     def _commands(self, key: Any) -> str:
         name = shlex.quote(self._hop.key_name)

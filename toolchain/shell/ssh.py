@@ -197,6 +197,16 @@ class SshShell(Shell):
         self._transport = transport
 
     @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the device's host key, `SHA256:` and Base64."""
+        return str(self._transport.get_remote_server_key().fingerprint)
+
+    @property
+    def server(self) -> str:
+        """What the device's SSH server greets with, such as `SSH-2.0-dropbear_2022.83`."""
+        return str(self._transport.remote_version)
+
+    @property
     def bytes_sent(self) -> int:
         """See `Shell.bytes_sent`."""
         return self._wires[0].sent

@@ -1,0 +1,262 @@
+"""From a login to a device of the lab: what it is, what is in the way, which board type fits, and its entry.
+
+Nothing is written here before all of that is known, but for a host key that a person has confirmed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolchain import board as boards
+from toolchain import device_list, files, state
+from toolchain.adoption import choice, obstacles, probe
+from toolchain.adoption.choice import Choice
+from toolchain.adoption.probe import Probed
+from toolchain.devices import Device, read_devices
+from toolchain.errors import InputError, VerificationError
+from toolchain.shell import SshOptions, parse_address
+
+if TYPE_CHECKING:
+    from toolchain.shell.host_keys import UnknownHostKeyError
+    from toolchain.shell.ssh import SshShell
+
+_MOST_HOPS = 10
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asks for.
+
+    Attributes:
+        host: The device's address.
+        ssh: How it is reached.
+        fingerprint: The host key that it must have; empty if a person is asked.
+        name: What it is to be called; empty for a name made of its address.
+        board: Its board type, or the name of a new one; empty if that is left to us.
+        root: Folder on it; empty for the usual one.
+        devices: The list that it is added to; None for the project's, or the user's own.
+    """
+
+    host: str
+    ssh: SshOptions
+    fingerprint: str = ""
+    name: str = ""
+    board: str = ""
+    root: str = ""
+    devices: Path | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a device stands, or will.
+
+    Attributes:
+        file: The list.
+        name: Its name there.
+        old: What stands there by that name; None if nothing does.
+    """
+
+    file: Path
+    name: str
+    old: Device | None
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A device of the lab.
+
+    Attributes:
+        found: What it is.
+        choice: Its board type.
+        board_file: The file of that which was written; None if there is one that fits.
+        entry: Where it stands.
+        device: What stands there.
+        written: Whether the list was changed.
+    """
+
+    found: Probed
+    choice: Choice
+    board_file: Path | None
+    entry: Entry
+    device: Device
+    written: bool
+
+
+Approve = Callable[["UnknownHostKeyError"], None]
+"""Asks a person whether a server's key is the right one; raises unless it is."""
+
+
+def place(wanted: Wanted) -> Entry:
+    """Decide where a device will stand, and by which name; nothing is asked of it.
+
+    Raises:
+        InputError: A list has faults, or the name is another device's, or none.
+    """
+    address = parse_address(wanted.host)
+    if wanted.name and not _NAME.fullmatch(wanted.name):
+        raise InputError(
+            f"{wanted.name!r} is no name for a device", hint="write letters, digits, dots, hyphens and underscores"
+        )
+    lists = _lists(wanted)
+    known = {file: read_devices(file) if file.is_file() else {} for file in lists}
+    for file, devices in known.items():
+        for name, device in devices.items():
+            if _is_same(device, wanted) and wanted.name in {"", name}:
+                return Entry(file, name, device)
+    names = {name for devices in known.values() for name in devices}
+    name = wanted.name or _free_name(address.host, address.port, names)
+    if name in names:
+        raise InputError(
+            f"{name} is another device already",
+            details=f"it stands in {next(file for file, devices in known.items() if name in devices)}",
+            hint="give this one another --name, or correct that entry",
+        )
+    return Entry(lists[0], name, None)
+
+
+def _lists(wanted: Wanted) -> list[Path]:
+    """Return the lists that a device may stand in; a new one is added to the first."""
+    variable = os.environ.get("TOOLCHAIN_DEVICES")
+    if named := wanted.devices or (Path(variable) if variable else None):
+        return [named]
+    project = state.project_devices()
+    mine = [state.user_devices()]
+    if project is None:
+        return mine
+    # A list that nobody has named may lead to no SSH configuration: see `devices`.
+    return [*mine, project] if wanted.ssh.config_file else [project, *mine]
+
+
+def _is_same(device: Device, wanted: Wanted) -> bool:
+    try:
+        same = parse_address(device.host) == parse_address(wanted.host)
+    except InputError:
+        return False
+    config = wanted.ssh.config_file
+    return same and (device.ssh_config is None) == (config is None) and (
+        config is None or device.ssh_config is None or device.ssh_config.resolve() == config.resolve()
+    )
+
+
+def _free_name(host: str, port: int | None, taken: set[str]) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", host).replace(".", "-").strip("-") or "device"
+    tries = [plain, *([f"{plain}-{port}"] if port else []), *(f"{plain}-{count}" for count in range(2, 1000))]
+    return next(one for one in tries if one not in taken)
+
+
+def connect(wanted: Wanted, approve: Approve) -> SshShell:
+    """Connect to a device; the key of each server on the way is a known one, or a person has confirmed it.
+
+    Raises:
+        VerificationError: A key is not trusted, or not the one that was asked for.
+        DeviceError: The device cannot be reached, or refuses us.
+    """
+    from toolchain.shell.host_keys import UnknownHostKeyError, trust  # noqa: PLC0415 - paramiko takes 0.1 s
+    from toolchain.shell.ssh import SshShell  # noqa: PLC0415
+
+    address = parse_address(wanted.host)
+    for _ in range(_MOST_HOPS):
+        try:
+            shell = SshShell(address, wanted.ssh)
+        except UnknownHostKeyError as fault:
+            approve(fault)
+            trust(fault.key)
+            continue
+        with contextlib.ExitStack() as stack:
+            stack.callback(shell.close)
+            check_fingerprint(shell.name, shell.fingerprint, wanted.fingerprint)
+            stack.pop_all()
+        return shell
+    raise VerificationError(f"the host keys on the way to {wanted.host} change with each connection")
+
+
+def check_fingerprint(name: str, found: str, wanted: str) -> None:
+    """Refuse a host key that is not the one that was asked for.
+
+    Raises:
+        VerificationError: It is another one.
+    """
+    if wanted and _bare(found) != _bare(wanted):
+        raise VerificationError(
+            f"{name} has a host key of another fingerprint: {found}",
+            details=f"asked for: {wanted}\na server has a key of each type, and shows one of them",
+            hint="on the device: for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done; if it is none of these, "
+            "somebody is in between",
+        )
+
+
+def _bare(fingerprint: str) -> str:
+    return fingerprint.removeprefix("SHA256:").rstrip("=")
+
+
+def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
+    """Ask a device what it is, choose its board type, and write it down.
+
+    Raises:
+        ToolchainError: Something is in the way there, or a file cannot be written here; then none is.
+    """
+    found = probe.ask(shell, wanted.root or _root(wanted, entry))
+    obstacles.check(found, wanted.host)
+    found = replace(probe.measured(shell, found), server=shell.server)
+    chosen = _choice(wanted, entry, found)
+    device = Device(
+        board=chosen.board.name,
+        host=entry.old.host if entry.old else wanted.host,
+        root=wanted.root or (entry.old.root if entry.old else None),
+        ssh_config=wanted.ssh.config_file.absolute() if wanted.ssh.config_file else None,
+        emulated=bool(found.emulation) or (entry.old.emulated if entry.old else False),
+        run=entry.old.run if entry.old else None,
+    )
+    board_file = _write_board(chosen)
+    try:
+        written = device_list.add(entry.file, entry.name, device)
+    except BaseException:
+        if board_file:
+            board_file.unlink(missing_ok=True)
+        raise
+    return Adopted(found, chosen, board_file, entry, device, written)
+
+
+def _root(wanted: Wanted, entry: Entry) -> str:
+    """Return the folder of the store: the entry's, or the board type's; empty where neither is known by now."""
+    if entry.old and entry.old.root:
+        return entry.old.root
+    named = wanted.board or (entry.old.board if entry.old else "")
+    if named and (named.endswith(".toml") or named in boards.names()):
+        return boards.load(named).root
+    return ""
+
+
+def _choice(wanted: Wanted, entry: Entry, found: Probed) -> Choice:
+    """Keep the board type that an entry has, if programs for it start on the device; else choose one."""
+    old = entry.old.board if entry.old else ""
+    if not wanted.board and old in boards.names() and choice.runs(boards.load(old), found):
+        return choice.choose(found, old, "")
+    return choice.choose(found, wanted.board, wanted.name)
+
+
+def _write_board(chosen: Choice) -> Path | None:
+    if not chosen.text:
+        return None
+    target = boards.users_folder() / f"{chosen.board.name}.toml"
+    if not files.edit(target, lambda before: before or chosen.text.encode()):
+        raise InputError(f"{target} is there already", hint="run the same command again")
+    return target
+
+
+def next_command(adopted: Adopted, options: Mapping[str, str | None]) -> list[str]:
+    """Return the words of the command that deploys to a device.
+
+    Args:
+        adopted: The device.
+        options: Options of the command line that do not stand in a list of devices, with their values.
+    """
+    words = ["toolchain", "deploy", "mlp", "--board", adopted.choice.board.name, "--host", adopted.entry.name]
+    return [*words, *(word for name, value in options.items() if value for word in (name, value))]

@@ -1,0 +1,104 @@
+"""The answer to the script, read: a device may say anything, so each value is checked and everything is bounded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.tables import printable
+
+MOST_SAID = 1 << 20
+"""Bytes of an answer."""
+_LONGEST = 300  # characters of a value; of a list of flags there may be more
+_LONGEST_LIST = 8000
+_MOST_LINES = 40_000
+_MOST_VALUES = 128  # of one key that may come again
+_MOST_CPUS = 1024
+_LINE = re.compile(r"([a-z][a-z_]{0,30})(\.[a-z0-9]{1,12})?=(.*)")
+_CPU_LINE = re.compile(r"cpu ([A-Za-z_ ]{1,20})=(.*)")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_WORD = re.compile(r"[A-Za-z0-9_.:+-]{1,40}")
+_LISTS = {"Features", "flags"}
+
+
+class Answer:
+    """What a device said, by key.
+
+    Args:
+        said: Its words.
+        token: The word that the answer begins and ends with.
+        name: The device's name.
+
+    Raises:
+        DeviceError: It begins with something else, or breaks off.
+    """
+
+    def __init__(self, said: str, token: str, name: str) -> None:
+        self._values: dict[str, list[str]] = {}
+        self.cpus: list[dict[str, str]] = []
+        lines = said.split("\n")[:_MOST_LINES]
+        begin, end = f"begin={token}", f"end={token}"
+        if begin not in lines or end not in lines:
+            raise DeviceError(
+                f"{name} broke off while it said what it is",
+                details=printable(process.tail(said))[-_LONGEST:],
+                hint="run the same command again; if it breaks off again, log in and look what ends a script there",
+            )
+        for line in lines[lines.index(begin) + 1 : lines.index(end)]:
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        if found := _CPU_LINE.fullmatch(line):
+            self._take_cpu(found[1], found[2])
+        elif found := _LINE.fullmatch(line):
+            values = self._values.setdefault(found[1] + (found[2] or ""), [])
+            if len(values) < _MOST_VALUES and len(self._values) < _MOST_LINES:
+                values.append(_clean(found[3]))
+
+    def _take_cpu(self, key: str, value: str) -> None:
+        """Take a line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them."""
+        if key == "processor" and _NUMBER.fullmatch(value.strip()):
+            if len(self.cpus) < _MOST_CPUS:
+                self.cpus.append({})
+        elif self.cpus:
+            self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
+
+    def text(self, key: str) -> str:
+        """Return the first value of a key that is not empty, or an empty one."""
+        return next((value for value in self._values.get(key, ()) if value), "")
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return all values of a key that are not empty."""
+        return tuple(value for value in self._values.get(key, ()) if value)
+
+    def number(self, key: str, most: int = 10**15) -> int:
+        """Return a whole number, or 0 where the device told none that can be."""
+        return number(self.text(key), most)
+
+    def has(self, key: str) -> bool:
+        """Whether the device said something of a key, be it nothing."""
+        return key in self._values
+
+    def by_cpu(self, key: str) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield the values of a key for each CPU."""
+        for name, values in self._values.items():
+            start, _, place = name.partition(".")
+            if start == key and _NUMBER.fullmatch(place) and int(place) < _MOST_CPUS:
+                yield int(place), values
+
+
+def _clean(value: str, most: int = _LONGEST) -> str:
+    return printable(value.strip()[:most]).strip()
+
+
+def number(text: str, most: int = 10**15) -> int:
+    """Read a whole number of a device's; 0 where it is none, or more than can be."""
+    found = int(text) if _NUMBER.fullmatch(text) else 0
+    return found if found <= most else 0
+
+
+def word(text: str) -> str:
+    """Return a word of a device's; empty where it is none."""
+    return text if _WORD.fullmatch(text) else ""

@@ -1,0 +1,158 @@
+"""The CPUs of a device: which cores are alike, which ones are the big ones, and what LLVM is told of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.adoption import known
+from toolchain.adoption.answer import Answer, number
+from toolchain.adoption.known import Part
+
+_MOST_KHZ = 10**8
+_CACHE = re.compile(r"([1-4]) (Data|Instruction|Unified) ([0-9]{1,9})(K|M)?")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Cores that are alike.
+
+    Attributes:
+        numbers: Their CPU numbers.
+        name: What LLVM calls them, or else what /proc/cpuinfo does.
+        part: Implementer and part; empty where the kernel names none.
+        max_mhz: Highest clock; 0 if unknown.
+        capacity: Their share of the biggest core's capacity, of 1024; 0 if unknown.
+        caches: Their caches in KiB, such as `l1d`.
+        flags: Flags that all of them have.
+    """
+
+    numbers: tuple[int, ...]
+    name: str
+    part: tuple[str, str]
+    max_mhz: int
+    capacity: int
+    caches: tuple[tuple[str, int], ...]
+    flags: frozenset[str]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.numbers)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What LLVM is told of a device's CPUs.
+
+    Attributes:
+        mcpu: Its name for the big cores; `generic` where it has none.
+        mattr: Features beside those that the name stands for, and those of them that some core lacks.
+        cpu_features: Flags of /proc/cpuinfo that programs for it need.
+        board: What a board type of it is called, where it stands for a level.
+        known: Whether the cores have a name.
+    """
+
+    mcpu: str
+    mattr: tuple[str, ...]
+    cpu_features: tuple[str, ...] = ()
+    board: str = ""
+    known: bool = True
+
+
+def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
+    """Return the CPUs in groups of equal ones, the biggest first."""
+    clocks = {cpu: number(values[0], _MOST_KHZ) // 1000 for cpu, values in answer.by_cpu("max_khz") if values}
+    capacities = {cpu: number(values[0], 1 << 16) for cpu, values in answer.by_cpu("capacity") if values}
+    caches = {cpu: _caches(values) for cpu, values in answer.by_cpu("cache")}
+    last = answer.cpus[-1] if answer.cpus else {}
+    groups: dict[tuple[tuple[str, str], str, int, int], list[int]] = {}
+    flags: dict[int, frozenset[str]] = {}
+    for cpu, one in enumerate(answer.cpus):
+        said = one if _names(one) else {**last, **one}  # old kernels name the part once, below the last CPU
+        key = (_part(said), said.get("model name", ""), clocks.get(cpu, 0), capacities.get(cpu, 0))
+        groups.setdefault(key, []).append(cpu)
+        flags[cpu] = frozenset((said.get("Features") or said.get("flags") or last.get("Features", "")).split())
+    found = [
+        Cluster(
+            numbers=tuple(cpus),
+            name=_name(part, model, machine),
+            part=part,
+            max_mhz=clock,
+            capacity=capacity,
+            caches=tuple(caches.get(cpus[0], {}).items()),
+            flags=frozenset.intersection(*(flags[cpu] for cpu in cpus)),
+        )
+        for (part, model, clock, capacity), cpus in groups.items()
+    ]
+    return tuple(sorted(found, key=_size, reverse=True))
+
+
+def _names(one: dict[str, str]) -> bool:
+    return "CPU part" in one or "flags" in one
+
+
+def _part(one: dict[str, str]) -> tuple[str, str]:
+    maker, part = one.get("CPU implementer", "").lower(), one.get("CPU part", "").lower()
+    return (maker, part) if re.fullmatch(r"0x[0-9a-f]{1,4}", maker) and re.fullmatch(r"0x[0-9a-f]{1,4}", part) else ("", "")
+
+
+def _name(part: tuple[str, str], model: str, machine: str) -> str:
+    found = named(part, machine)
+    return found.mcpu if found else model or " ".join(filter(None, part)) or machine
+
+
+def named(part: tuple[str, str], machine: str) -> Part | None:
+    """Return what is known of a kind of core that runs programs of a machine; None if nothing is."""
+    found = known.cpus().parts.get(part)
+    return None if found is None or (found.only64 and machine != "aarch64") else found
+
+
+def _size(one: Cluster) -> tuple[int, int, int]:
+    part = known.cpus().parts.get(one.part)
+    return one.capacity, one.max_mhz, part.rank if part else 0
+
+
+def _caches(values: Sequence[str]) -> dict[str, int]:
+    """Read caches such as `1 Data 32K`."""
+    kinds = {"Data": "d", "Instruction": "i", "Unified": ""}
+    found = filter(None, map(_CACHE.fullmatch, values))
+    return {f"l{one[1]}{kinds[one[2]]}": int(one[3]) * (1024 if one[4] == "M" else 1) for one in found}
+
+
+def common_flags(found: Sequence[Cluster]) -> frozenset[str]:
+    """Return the flags that every core has."""
+    return frozenset.intersection(*(one.flags for one in found)) if found else frozenset()
+
+
+def has(feature: str, flags: frozenset[str]) -> bool:
+    """Whether cores with some flags have a feature of LLVM's; of one that nobody knows, no."""
+    return bool(known.cpus().features.get(feature, frozenset({feature})) & flags)
+
+
+def choose(found: Sequence[Cluster], machine: str) -> Chosen:
+    """Return what LLVM is told: the name of the big cores, and the features that all cores have.
+
+    Args:
+        found: The clusters, the biggest first.
+        machine: What their programs are made for.
+    """
+    flags = common_flags(found)
+    for level in known.cpus().levels.get(machine, ()):
+        if flags >= set(level.flags):
+            return Chosen(level.mcpu, (), level.flags, level.board)
+    plain = known.cpus().plain.get(machine, ())
+    part = named(found[0].part, machine) if found else None
+    if part is None:
+        mattr = tuple(f"+{name}" for name in plain if has(name, flags))
+        return Chosen("generic", mattr, _flags_of(mattr, flags), known=False)
+    usual = ("+neon",) if has("neon", flags) else ("-neon",)
+    lacking = tuple(f"-{name}" for name in part.uses if not has(name, flags))
+    return Chosen(part.mcpu, (*usual, *lacking))
+
+
+def _flags_of(mattr: Sequence[str], flags: frozenset[str]) -> tuple[str, ...]:
+    """Return the flags by which a device shows that it has some features; each has one that is there."""
+    table = known.cpus().features
+    return tuple(dict.fromkeys(sorted(table[name[1:]] & flags)[0] for name in mattr))

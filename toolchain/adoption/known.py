@@ -1,0 +1,120 @@
+"""What is known of CPUs and of what computes beside them, from two files of the backends."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolchain import resources
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What computes beside the CPU, and where it is seen on a device.
+
+    Attributes:
+        name: A word for it.
+        title: What it is called in a summary.
+        backend: The backend that compiles for it.
+        libraries: Patterns of the files of its library.
+        devices: Patterns of its device files.
+    """
+
+    name: str
+    title: str
+    backend: str
+    libraries: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of Arm core.
+
+    Attributes:
+        mcpu: LLVM's name of it.
+        rank: The greater, the bigger a core it is, where a kernel does not say which ones are.
+        only64: Whether it runs no 32-bit programs.
+        uses: LLVM features that the name stands for, beside those that every core has.
+    """
+
+    mcpu: str
+    rank: int
+    only64: bool = False
+    uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Level:
+    """A set of flags that compilers have a name for.
+
+    Attributes:
+        mcpu: LLVM's name of it.
+        board: What a board type of it is called.
+        flags: Flags of /proc/cpuinfo that it needs.
+    """
+
+    mcpu: str
+    board: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """What is known of CPUs.
+
+    Attributes:
+        parts: Kinds of Arm cores by implementer and part, as /proc/cpuinfo writes them.
+        features: Of each LLVM feature the flags of /proc/cpuinfo that stand for it; any one of them does.
+        plain: LLVM features that a CPU without a name is given in each kind of machine, where it has them.
+        levels: By machine, the levels of its CPUs, the highest first.
+        foreign: Of each machine the words that /proc/cpuinfo has on others.
+    """
+
+    parts: Mapping[tuple[str, str], Part]
+    features: Mapping[str, frozenset[str]]
+    plain: Mapping[str, tuple[str, ...]]
+    levels: Mapping[str, tuple[Level, ...]]
+    foreign: Mapping[str, tuple[str, ...]]
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((resources.PACKAGE / "backends" / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def accelerators() -> tuple[Accelerator, ...]:
+    """Return what there may be beside a CPU."""
+    found = _read("accelerators.toml").items()
+    return tuple(
+        Accelerator(name, one["title"], one["backend"], tuple(one.get("libraries", ())), tuple(one.get("devices", ())))
+        for name, one in found
+    )
+
+
+@functools.cache
+def cpus() -> Cpus:
+    """Return what is known of CPUs."""
+    table = _read("cpus.toml")
+    groups = {name: tuple(values) for name, values in table["groups"].items()}
+    parts = {
+        (maker, number): Part(
+            one["mcpu"], one["rank"], one.get("only64", False), groups[one["group"]] if "group" in one else ()
+        )
+        for maker, found in table["parts"].items()
+        for number, one in found.items()
+    }
+    levels = {
+        machine: tuple(Level(one["mcpu"], one["board"], tuple(one["flags"])) for one in found)
+        for machine, found in table["levels"].items()
+    }
+    return Cpus(
+        parts,
+        {name: frozenset(flags) for name, flags in table["features"].items()},
+        {machine: tuple(names) for machine, names in table["plain"].items()},
+        levels,
+        {machine: tuple(words) for machine, words in table["foreign"].items()},
+    )

@@ -1,0 +1,417 @@
+"""What a device is, as it said in one answer."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from toolchain.adoption import cores, known, script
+from toolchain.adoption.answer import MOST_SAID, Answer, number
+from toolchain.adoption.cores import Cluster
+from toolchain.device.store import user_machine
+from toolchain.errors import DeviceError
+from toolchain.shell import Shell
+
+_PROBE_S = 60.0  # an emulated device starts some hundred programs for it, each of them slowly
+_MOST_KIB = 1 << 44
+_GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})")
+_RELEASE = re.compile(r"(?:^ldd .*|stable release version )([0-9]{1,3}\.[0-9]{1,3})\.?$")
+_QEMU = re.compile(r"\bqemu[a-z0-9_-]*|-binfmt\b", re.IGNORECASE)
+_VIRTUAL_MODELS = ("linux,dummy-virt", "qemu")
+_SHOWN = 300
+_UPLOADED = 1 << 20
+_SHORTEST_S = 1e-4
+
+Libc = Literal["glibc", "musl", "bionic", ""]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What there is of an accelerator.
+
+    Attributes:
+        name: Its word in the backends' list.
+        title: What it is called.
+        backend: What compiles for it.
+        libraries: Files of its library.
+        devices: Its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group.
+    """
+
+    name: str
+    title: str
+    backend: str
+    libraries: tuple[str, ...]
+    devices: tuple[tuple[str, str, str], ...]
+
+    @property
+    def missing_groups(self) -> tuple[str, ...]:
+        """The groups that the login would have to be in to use its devices."""
+        return tuple(dict.fromkeys(group for path, rights, group in self.devices if "w" not in rights and group))
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of the store to be, and what was tried there.
+
+    Attributes:
+        root: The folder; it need not be there yet.
+        at: The nearest folder that there is.
+        mount: File system type and mount options.
+        free_kib: Free KiB.
+        faults: What does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each
+            with the device's words.
+        links: Whether it has hard links.
+    """
+
+    root: str
+    at: str
+    mount: str
+    free_kib: int
+    faults: Mapping[str, str]
+    links: bool
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The mount options, such as `ro` and `noexec`."""
+        return frozenset(self.mount.partition(" ")[2].split(","))
+
+
+@dataclass(frozen=True)
+class Sensors:
+    """What a device can be watched by.
+
+    Attributes:
+        thermal: Thermal zones, each with its temperature in degrees Celsius, or None.
+        cooling: Kinds of cooling devices.
+        power: Channels of power, current and voltage that the login may read.
+        unreadable: Those that it may not.
+        throttled: What the firmware says of throttling; empty where nobody can be asked.
+    """
+
+    thermal: tuple[tuple[str, float | None], ...] = ()
+    cooling: tuple[str, ...] = ()
+    power: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    throttled: str = ""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a device is.
+
+    Attributes:
+        name: Its name, as its shell has it.
+        machine: What its programs are made for, as `uname -m` would say; see `user_machine`.
+        kernel_machine: What `uname -m` says.
+        kernel: Release of its kernel.
+        system: `uname -s`.
+        model: What it is called; empty where it does not say.
+        libc: Its C library.
+        libc_version: Version of it; of bionic, Android's API level.
+        loaders: Its dynamic loaders.
+        clusters: Its CPUs, the biggest first.
+        cpus: CPUs that a program may use.
+        allowed: Which ones, such as `0-3`.
+        cpu_limit: CPUs that its control group gives time of; None without a limit.
+        memory_kib: Main memory.
+        swap_kib: Swap.
+        memory_limit_kib: What its control group gives of it; None without a limit.
+        place: The folder of the store.
+        lacks: Programs that the store needs and the device does not have.
+        login: Who logged in.
+        groups: The login's groups.
+        accelerators: What computes beside the CPUs.
+        governors: Of how many CPUs each governor rules the clock.
+        governor_writable: Whether the login may change them.
+        sensors: What it can be watched by.
+        emulation: Signs that its times mean nothing.
+        virtual: Whether it is a virtual machine that runs on such a CPU.
+        shell: What runs scripts there.
+        sftp: Whether it has an SFTP server that is a program of its own.
+        server: The banner of its SSH server.
+        seconds: How long the answer took.
+        round_trip_ms: Time of a command that does nothing.
+        upload_mib_s: How fast it takes data.
+    """
+
+    name: str
+    machine: str
+    kernel_machine: str
+    kernel: str
+    system: str
+    model: str
+    libc: Libc
+    libc_version: str
+    loaders: tuple[str, ...]
+    clusters: tuple[Cluster, ...]
+    cpus: int
+    allowed: str
+    cpu_limit: float | None
+    memory_kib: int
+    swap_kib: int
+    memory_limit_kib: int | None
+    place: Place
+    lacks: tuple[str, ...]
+    login: str
+    groups: tuple[str, ...]
+    accelerators: tuple[Seen, ...]
+    governors: Mapping[str, int]
+    governor_writable: bool
+    sensors: Sensors
+    emulation: tuple[str, ...]
+    virtual: bool
+    shell: str
+    sftp: bool
+    server: str = ""
+    seconds: float = 0.0
+    round_trip_ms: float | None = None
+    upload_mib_s: float | None = None
+    flags: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def usable_cpus(self) -> int:
+        """CPUs that a model has, the limit of the control group among them."""
+        return max(1, min(self.cpus, math.ceil(self.cpu_limit) if self.cpu_limit else self.cpus))
+
+
+def ask(shell: Shell, root: str) -> Probed:
+    """Ask a device what it is, in one round trip; nothing stays changed there.
+
+    Args:
+        shell: The device.
+        root: The folder of the store to be.
+
+    Raises:
+        DeviceError: The login runs no scripts, or the answer breaks off, is too long or too late.
+    """
+    token = secrets.token_hex(8)
+    start = time.monotonic()
+    told = shell.run(script.text(token, root, known.accelerators()), timeout=_PROBE_S, check=False, most=MOST_SAID)
+    if f"begin={token}" not in told.stdout.split("\n"):
+        raise _no_shell(shell.name, told.stdout, told.stderr, told.returncode)
+    return read(Answer(told.stdout, token, shell.name), shell.name, seconds=time.monotonic() - start)
+
+
+def _no_shell(name: str, said: str, words: str, code: int) -> DeviceError:
+    """Return the error for a login that runs no script; its own words tell which kind it is."""
+    user, _, place = name.rpartition("@")
+    text = f"{said}\n{words}".strip()[-_SHOWN:]
+    hint = f"on the device: sudo usermod -s /bin/sh {user or 'USER'}; or add it with another login, OTHER@{place}"
+    if "sftp" in text.lower():
+        return DeviceError(
+            f"{name} lets this login transfer files (SFTP) and run no commands",
+            details=text,
+            hint="take ForceCommand or command= out for it (sshd_config, authorized_keys), or add the device with "
+            f"another login: toolchain board add OTHER@{place}",
+        )
+    if not text or "not available" in text or "nologin" in text:
+        return DeviceError(f"{name} gives this login no shell", details=text or f"exit code {code}", hint=hint)
+    return DeviceError(
+        f"{name} has no POSIX shell for this login",
+        details=text,
+        hint=hint,
+    )
+
+
+def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
+    """Return what a device said.
+
+    Raises:
+        DeviceError: It does not say what machine it is.
+    """
+    kernel_machine = answer.text("machine")
+    if not re.fullmatch(r"[a-z0-9_]{2,20}", kernel_machine):
+        raise DeviceError(
+            f"{name} does not say what machine it is",
+            details=f"uname -m: {kernel_machine}",
+            hint="log in and run `uname -m`",
+        )
+    machine = user_machine(kernel_machine, answer.text("bits"))
+    libc, version = _libc(answer)
+    clusters = cores.clusters(answer, machine)
+    cpus = answer.number("cpus", 1 << 16) or sum(one.count for one in clusters) or 1
+    return Probed(
+        name=name,
+        machine=machine,
+        kernel_machine=kernel_machine,
+        kernel=answer.text("kernel"),
+        system=answer.text("system"),
+        model=_model(answer),
+        libc=libc,
+        libc_version=version,
+        loaders=answer.texts("loader"),
+        clusters=clusters,
+        cpus=cpus,
+        allowed=answer.text("allowed"),
+        cpu_limit=_cpu_limit(answer),
+        memory_kib=answer.number("MemTotal", _MOST_KIB) or answer.number("memory", _MOST_KIB),
+        swap_kib=answer.number("SwapTotal", _MOST_KIB),
+        memory_limit_kib=_memory_limit(answer),
+        place=_place(answer),
+        lacks=answer.texts("lacks"),
+        login=answer.text("login"),
+        groups=tuple(answer.text("groups").split()),
+        accelerators=_accelerators(answer),
+        governors=_governors(answer),
+        governor_writable=answer.has("governor_writable"),
+        sensors=_sensors(answer),
+        emulation=_emulation(answer, kernel_machine),
+        virtual=_is_virtual(answer),
+        shell=answer.text("sh"),
+        sftp=answer.has("sftp"),
+        seconds=seconds,
+        flags=cores.common_flags(clusters),
+    )
+
+
+def _libc(answer: Answer) -> tuple[Libc, str]:
+    """Tell which C library programs get, from what several tools say of it."""
+    if level := answer.number("android", 1000):
+        return "bionic", str(level)
+    for text in answer.texts("libc"):
+        if found := _GLIBC.search(text) or _RELEASE.search(text):
+            return "glibc", found[1]
+        if "musl" in text:
+            return "musl", ""
+    return "", ""
+
+
+def _model(answer: Answer) -> str:
+    of_cpus = (one.get(key, "") for key in ("Model", "Hardware") for one in answer.cpus[-1:])
+    return next((text for text in (answer.text("model"), *of_cpus) if text), "")
+
+
+def _cpu_limit(answer: Answer) -> float | None:
+    """Read limits such as `200000 100000`: microseconds of each period; `max` and -1 are none."""
+    found = []
+    for text in answer.texts("group_cpus"):
+        quota, _, period = text.partition(" ")
+        if number(quota, 10**12) and number(period, 10**9):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def _memory_limit(answer: Answer) -> int | None:
+    """Read limits in bytes; version 1 of control groups writes none as one that no machine has."""
+    found = [number(text, 1 << 50) // 1024 for text in answer.texts("group_memory")]
+    return min((one for one in found if one), default=None)
+
+
+def _place(answer: Answer) -> Place:
+    columns = answer.text("df").split()
+    tried = ("writes", "fills", "executes", "locks", "switches")
+    faults = {
+        name: answer.text(f"{name}_not")
+        for name in (tried if answer.has("writes") else tried[:1])
+        if not answer.has(name) or answer.has(f"{name}_not")
+    }
+    return Place(
+        root=answer.text("root"),
+        at=answer.text("at"),
+        mount=answer.text("mount"),
+        free_kib=number(columns[3], _MOST_KIB) if len(columns) > 3 else 0,  # noqa: PLR2004 - as `df -Pk` has them
+        faults=faults,
+        links=answer.has("links"),
+    )
+
+
+def _accelerators(answer: Answer) -> tuple[Seen, ...]:
+    found = []
+    for one in known.accelerators():
+        libraries = answer.texts(f"library.{one.name}")
+        devices = [_device_file(text) for text in answer.texts(f"device.{one.name}")]
+        if libraries or devices:
+            found.append(Seen(one.name, one.title, one.backend, libraries, tuple(devices)))
+    return tuple(found)
+
+
+def _device_file(text: str) -> tuple[str, str, str]:
+    """Read `rw video /dev/x`, of which the first two may be missing."""
+    *before, path = text.split(" ")
+    rights = before[0] if before and before[0] in {"r", "w", "rw"} else ""
+    return path, rights, before[-1] if len(before) > bool(rights) else ""
+
+
+def _governors(answer: Answer) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for _cpu, values in answer.by_cpu("governor"):
+        for name in values[:1]:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _sensors(answer: Answer) -> Sensors:
+    power, unreadable = [], []
+    for text in answer.texts("hwmon") + answer.texts("powercap"):
+        rights, _, what = text.partition(" ")
+        readable = rights in {"r", "rw"}
+        (power if readable else unreadable).append(what.strip() if readable else text)
+    return Sensors(
+        thermal=tuple(map(_thermal, answer.texts("thermal"))),
+        cooling=tuple(dict.fromkeys(answer.texts("cooling"))),
+        power=tuple(power),
+        unreadable=tuple(unreadable),
+        throttled=answer.text("throttled"),
+    )
+
+
+def _thermal(text: str) -> tuple[str, float | None]:
+    """Read the name of a zone and its thousandths of a degree."""
+    name, _, value = text.rpartition(" ")
+    found = re.fullmatch(r"-?[0-9]{1,6}", value)
+    return (name, int(value) / 1000) if found and name else (text, None)
+
+
+def _emulation(answer: Answer, machine: str) -> tuple[str, ...]:
+    """Name what shows that programs are emulated."""
+    signs = []
+    arch = answer.text("kernel_arch")
+    if arch and _family(arch) != _family(machine):
+        signs.append(f"the kernel is of {arch}, and programs are told {machine}")
+    if found := _QEMU.search(answer.text("init")):
+        signs.append(f"its first process runs in {found[0]}")
+    own = " ".join(text for one in answer.cpus for key, text in one.items() if key not in {"Features", "flags"})
+    signs += [f"/proc/cpuinfo has {text}" for text in known.cpus().foreign.get(machine, ()) if text in own][:1]
+    model = answer.text("model").lower()
+    if any(text in model for text in _VIRTUAL_MODELS):
+        signs.append(f"it is called {answer.text('model')}")
+    if _is_qemu(answer) and not _is_virtual(answer):
+        signs.append("its firmware says QEMU")
+    return tuple(signs)
+
+
+def _is_qemu(answer: Answer) -> bool:
+    return any("qemu" in text.lower() for text in answer.texts("dmi"))
+
+
+def _is_virtual(answer: Answer) -> bool:
+    """Whether a hypervisor runs it on a real CPU of its kind: then its times are real ones."""
+    return "kvm-clock" in answer.text("clocks").split()
+
+
+def _family(machine: str) -> str:
+    """Name the machines whose programs one kernel runs without emulating them."""
+    if machine.startswith(("arm", "aarch")):
+        return "arm"
+    return "x86" if re.fullmatch(r"x86_64|i[3-6]86|amd64", machine) else machine
+
+
+def measured(shell: Shell, found: Probed) -> Probed:
+    """Time a command that does nothing, and an upload of 1 MiB that the device throws away."""
+    start = time.monotonic()
+    shell.run("true", timeout=_PROBE_S)
+    round_trip = time.monotonic() - start
+    with tempfile.NamedTemporaryFile(prefix="toolchain-") as payload:
+        payload.write(secrets.token_bytes(_UPLOADED))
+        payload.flush()
+        start = time.monotonic()
+        shell.push(Path(payload.name), "/dev/null")
+    took = max(time.monotonic() - start - round_trip, _SHORTEST_S)
+    return replace(found, round_trip_ms=round_trip * 1000, upload_mib_s=_UPLOADED / took / (1 << 20))

@@ -1,0 +1,171 @@
+"""The one shell script that asks a device what it is; it changes nothing there, and needs nothing of ours.
+
+Each line of its output is `key=value`. It runs in dash, ash, mksh and bash, and with the tools of coreutils, busybox
+and toybox; what a device lacks leaves a value empty. It holds no single quotes, of which each would be five characters
+of the command that carries it: dropbear takes none of more than 9,000.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from toolchain.adoption.known import Accelerator
+from toolchain.device import scripts
+
+PROBE_FOLDER = ".edge-toolchain-probe"
+"""The beginning of the name of the folder in which it tries what a store needs; it is removed again."""
+
+_BEGIN = """
+umask 077; LC_ALL=C; export LC_ALL
+s() { printf "%s=%s\\n" "$1" "$2"; }
+f() { v=; { read -r v <"$2"; } 2>/dev/null; [ -z "$v" ] || s "$1" "$v"; }
+r() { [ ! -r "$1" ] || printf r; [ ! -w "$1" ] || printf w; }
+s begin $token
+sh=$(readlink -f "$(command -v sh)")
+"""
+
+# The fifth byte of an ELF file says whether its addresses have 32 or 64 bits.
+_SYSTEM = """
+s system "$(uname -s)"
+s machine "$(uname -m)"
+s kernel "$(uname -r)"
+case $(head -c 5 "$sh" | tail -c 1) in
+  "$(printf "\\001")") s bits 32 ;;
+  "$(printf "\\002")") s bits 64 ;;
+  *) s bits "$(getconf LONG_BIT)" ;;
+esac
+s sh "$sh"
+s libc "$(getconf GNU_LIBC_VERSION)"
+s libc "$(ldd --version 2>&1 | head -n 1)"
+for i in /lib/libc.so.6 /lib/*/libc.so.6 /lib64/libc.so.6 /usr/lib/libc.so.6; do
+  [ ! -x $i ] || { s libc "$($i | head -n 1)"; break; }
+done
+for i in /lib/ld-linux*; do [ ! -e $i ] || s loader $i; done
+for i in /lib/ld-musl-*; do [ ! -e $i ] || s libc "musl libc, $i"; done
+s android "$(getprop ro.build.version.sdk)"
+f kernel_arch /proc/sys/kernel/arch
+s init "$(tr "\\000" " " </proc/1/cmdline | head -c 200)"
+s model "$(tr -d "\\000" </proc/device-tree/model | head -c 200)"
+for i in sys_vendor product_name; do f dmi /sys/class/dmi/id/$i; done
+f clocks /sys/devices/system/clocksource/clocksource0/available_clocksource
+"""
+
+_CPUS = """
+sed -nE "s/^(processor|CPU implementer|CPU part|Features|flags|model name|Hardware|Model)[[:space:]]*: */cpu \\1=/p" \
+/proc/cpuinfo | head -c 600000
+for c in /sys/devices/system/cpu/cpu[0-9]*; do
+  n=${c##*cpu}
+  f max_khz.$n $c/cpufreq/cpuinfo_max_freq
+  f capacity.$n $c/cpu_capacity
+  g=$c/cpufreq/scaling_governor
+  [ ! -e $g ] || { f governor.$n $g; [ ! -w $g ] || s governor_writable $n; }
+  for i in $c/cache/index[0-9]*; do
+    [ ! -r $i/size ] || { read -r l <$i/level; read -r t <$i/type; read -r z <$i/size; s cache.$n "$l $t $z"; }
+  done
+done
+s cpus "$(nproc || grep -c ^processor /proc/cpuinfo)"
+sed -n "s/^Cpus_allowed_list:[[:space:]]*/allowed=/p" /proc/self/status
+"""
+
+# A limit of a group counts for those below it, too. Version 1 has a tree for each kind of limit.
+_MEMORY = """
+sed -nE "s/^(MemTotal|MemAvailable|SwapTotal): *([0-9]*).*/\\1=\\2/p" /proc/meminfo
+g=/sys/fs/cgroup
+d=$g$(sed -n "s/^0:://p" /proc/self/cgroup | head -n 1)
+while :; do
+  f group_memory ${d%/}/memory.max; f group_cpus ${d%/}/cpu.max
+  case $d in $g/?*) d=${d%/*} ;; *) break ;; esac
+done
+f group_memory $g/memory/memory.limit_in_bytes
+q=; p=; { read -r q <$g/cpu/cpu.cfs_quota_us; read -r p <$g/cpu/cpu.cfs_period_us; } 2>/dev/null
+[ -z "$q$p" ] || s group_cpus "$q $p"
+"""
+
+_LOGIN = """
+s login "$(id -un)"
+s uid "$(id -u)"
+s groups "$(id -Gn)"
+for i in {tools}; do command -v $i >/dev/null || s lacks $i; done
+for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp-server \
+/usr/libexec/openssh/sftp-server; do [ ! -x $i ] || s sftp $i; done
+"""
+
+# Tried in the folder that the store would lie in, or in the nearest one that there is.
+_STORE = """
+{root}
+a=$ROOT
+while [ ! -d "$a" ] && [ -n "$a" ]; do a=${{a%/*}}; done
+a=${{a:-/}}
+s root "$ROOT"; s at "$a"
+d=$(df -Pk "$a" | tail -n 1); s df "$d"
+m=; while read -r v p t o x; do [ "$p" != "${{d##* }}" ] || m="$t $o"; done </proc/mounts; s mount "$m"
+w=$a/{folder}-$token
+e=$(mkdir "$w" 2>&1) && s writes yes || s writes_not "$e"
+if [ -d "$w" ] && cd "$w"; then
+  trap "rm -rf \\"$w\\"" EXIT
+  e=$( {{ printf "#!%s\\nexit 7\\n" "$sh" >run && chmod 700 run; }} 2>&1) && {{
+    e=$(./run 2>&1); case $? in 7) s executes yes ;; *) s executes_not "$e" ;; esac; }} || s fills_not "$e"
+  e=$( {{ head -c 65536 /dev/zero >full; }} 2>&1) && s fills yes || s fills_not "$e"
+  ln full hard && s links yes
+  ln -s a old; ln -s b new
+  case $(readlink -f "$(command -v ln)") in *toybox*) ln -sfn b old ;; *) mv -T new old ;; esac
+  [ "$(readlink old)" != b ] || s switches yes
+  e=$( {{ exec 9>lock && flock -n 9; }} 2>&1) && s locks yes || s locks_not "$e"
+fi
+"""
+
+# As the board files have them: a login of Android's has no home of its own.
+_ROOTS = """
+ROOT=$HOME/.local/share/edge-toolchain
+[ -z "$(getprop ro.build.version.sdk)" ] || ROOT=/data/local/tmp/edge-toolchain
+"""
+
+_SENSORS = """
+for i in /sys/class/thermal/thermal_zone*; do
+  [ ! -r $i/type ] || { t=; v=; read -r t <$i/type; read -r v <$i/temp; s thermal "$t $v"; }
+done
+for i in /sys/class/thermal/cooling_device*; do f cooling $i/type; done
+for h in /sys/class/hwmon/hwmon*; do
+  n=; [ ! -r $h/name ] || read -r n <$h/name
+  for i in $h/power*_input $h/power*_average $h/curr*_input $h/in[0-9]*_input; do
+    [ ! -e $i ] || s hwmon "$(r $i) $n ${i##*/}"
+  done
+done
+for i in /sys/class/powercap/*/energy_uj; do [ ! -e $i ] || s powercap "$(r $i) ${i%/energy_uj}"; done
+command -v vcgencmd >/dev/null && s throttled "$(timeout 2 vcgencmd get_throttled)"
+"""
+
+
+def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
+    """Return the script.
+
+    Args:
+        token: A word that nobody knows beforehand; the answer begins and ends with it.
+        root: The folder of the store to be, perhaps from `~/` on; empty for the usual one of such a device.
+        accelerators: What to look for beside CPUs.
+    """
+    where = _ROOTS
+    if root:
+        where = f'ROOT="$HOME"/{shlex.quote(root[2:])}' if root.startswith("~/") else f"ROOT={shlex.quote(root)}"
+    parts = [
+        _BEGIN,
+        _SYSTEM,
+        _CPUS,
+        _MEMORY,
+        _LOGIN.format(tools=scripts.TOOLS),
+        *map(_accelerator, accelerators),
+        _SENSORS,
+        _STORE.format(root=where, folder=PROBE_FOLDER),
+    ]
+    body = "".join(parts)
+    return f"token={shlex.quote(token)}\n{{ {body}\n}} 2>/dev/null </dev/null\ncd /; s end $token\n"
+
+
+def _accelerator(one: Accelerator) -> str:
+    """Look for the libraries and devices of what computes; which the login may use is told with each device."""
+    name = one.name
+    libraries, devices = " ".join(one.libraries), " ".join(one.devices)
+    look = f'for i in {libraries}; do [ ! -e $i ] || s library.{name} $i; done\n' if libraries else ""
+    seen = f's device.{name} "$(r $i) $(stat -c %G $i) $i"'
+    return look + (f"for i in {devices}; do [ ! -e $i ] || {seen}; done\n" if devices else "")

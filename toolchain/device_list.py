@@ -1,0 +1,77 @@
+"""Adds a device to a devices.toml: what else stands in it, comments among that, stays as it is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import tomlkit.exceptions
+
+from toolchain import files
+from toolchain.devices import Device, read_devices
+from toolchain.errors import InputError
+
+_KEYS = ("board", "host", "root", "ssh_config", "emulated")
+_MARK = "\ufeff"
+
+
+def add(path: Path, name: str, device: Device) -> bool:
+    """Add a device to a list, or correct what its entry says; the file is made if it is missing.
+
+    Args:
+        path: The devices.toml.
+        name: The device's name.
+        device: What it is; its SSH configuration is an absolute path. How its application runs is left as it is.
+
+    Returns:
+        Whether anything was written: not where the list says so already.
+
+    Raises:
+        InputError: The list has faults, or cannot be written.
+    """
+    if path.exists():
+        read_devices(path)
+    return files.edit(path, lambda before: _with(path, before.decode("utf-8"), name, device).encode())
+
+
+def _with(path: Path, before: str, name: str, device: Device) -> str:
+    mark = _MARK if before.startswith(_MARK) else ""
+    wanted = {key: str(value) for key in _KEYS if (value := getattr(device, key)) and key != "emulated"}
+    entry: dict[str, Any] = {**wanted, **({"emulated": True} if device.emulated else {})}
+    old = tomllib.loads(before.removeprefix(mark))
+    if _devices_of(old).get(name, {}).items() >= entry.items():
+        return before
+    try:
+        document = tomlkit.parse(before.removeprefix(mark))
+        _put(document, name, entry)
+        after = mark + tomlkit.dumps(document)
+        new = tomllib.loads(after.removeprefix(mark))
+    except (tomlkit.exceptions.TOMLKitError, tomllib.TOMLDecodeError) as fault:
+        raise _by_hand(path, name, entry, str(fault)) from fault
+    expected = {**_devices_of(old), name: {**_devices_of(old).get(name, {}), **entry}}
+    if _devices_of(new) != expected:
+        raise _by_hand(path, name, entry, "its tables are written in an order that cannot be edited safely")
+    return after
+
+
+def _devices_of(table: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = table.get("devices", table)
+    return found
+
+
+def _put(document: Any, name: str, entry: dict[str, Any]) -> None:
+    """Put an entry where the others stand: below `devices`, or at the top."""
+    if not document:
+        document["devices"] = tomlkit.table(is_super_table=True)
+    devices = document.get("devices", document)
+    if name not in devices:
+        devices[name] = tomlkit.table()
+    for key, value in entry.items():
+        devices[name][key] = value
+
+
+def _by_hand(path: Path, name: str, entry: dict[str, Any], why: str) -> InputError:
+    lines = tomlkit.dumps({"devices": {name: entry}})
+    return InputError(f"{path} cannot be edited", details=why, hint=f"add these lines yourself:\n{lines}")
