@@ -139,7 +139,8 @@ def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
     """Change a file of the user's, whole or not at all; two who do so at once do it one after the other.
 
     Args:
-        target: The file. Its mode stays; one that is missing is made, as its folder is, for the user alone. A link stays.
+        target: The file, whose mode stays, or a link to it. One that is missing is made, as its folder is, for the
+            user alone.
         change: Returns the new content; it gets what the file has, nothing of one that is missing.
 
     Returns:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from toolchain import device_list, files, state
 from toolchain.adoption import choice, obstacles, probe
 from toolchain.adoption.choice import Choice
 from toolchain.adoption.probe import Probed
+from toolchain.device.store import Store
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError, VerificationError
 from toolchain.shell import SshOptions, parse_address
@@ -79,6 +80,7 @@ class Adopted:
         entry: Where it stands.
         device: What stands there.
         written: Whether the list was changed.
+        running: Name of the release that it runs already; empty if it runs none.
     """
 
     found: Probed
@@ -87,6 +89,7 @@ class Adopted:
     entry: Entry
     device: Device
     written: bool
+    running: str
 
 
 Approve = Callable[["UnknownHostKeyError"], None]
@@ -140,8 +143,10 @@ def _is_same(device: Device, wanted: Wanted) -> bool:
     except InputError:
         return False
     config = wanted.ssh.config_file
-    return same and (device.ssh_config is None) == (config is None) and (
-        config is None or device.ssh_config is None or device.ssh_config.resolve() == config.resolve()
+    return (
+        same
+        and (device.ssh_config is None) == (config is None)
+        and (config is None or device.ssh_config is None or device.ssh_config.resolve() == config.resolve())
     )
 
 
@@ -205,6 +210,7 @@ def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
     found = probe.ask(shell, wanted.root or _root(wanted, entry))
     obstacles.check(found, wanted.host)
     found = replace(probe.measured(shell, found), server=shell.server)
+    running = Store(shell, found.place.root).current()
     chosen = _choice(wanted, entry, found)
     device = Device(
         board=chosen.board.name,
@@ -221,7 +227,7 @@ def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
         if board_file:
             board_file.unlink(missing_ok=True)
         raise
-    return Adopted(found, chosen, board_file, entry, device, written)
+    return Adopted(found, chosen, board_file, entry, device, written, running.name if running else "")
 
 
 def _root(wanted: Wanted, entry: Entry) -> str:
@@ -249,14 +255,3 @@ def _write_board(chosen: Choice) -> Path | None:
     if not files.edit(target, lambda before: before or chosen.text.encode()):
         raise InputError(f"{target} is there already", hint="run the same command again")
     return target
-
-
-def next_command(adopted: Adopted, options: Mapping[str, str | None]) -> list[str]:
-    """Return the words of the command that deploys to a device.
-
-    Args:
-        adopted: The device.
-        options: Options of the command line that do not stand in a list of devices, with their values.
-    """
-    words = ["toolchain", "deploy", "mlp", "--board", adopted.choice.board.name, "--host", adopted.entry.name]
-    return [*words, *(word for name, value in options.items() if value for word in (name, value))]

@@ -63,7 +63,7 @@ def choose(found: Probed, named: str, fallback: str) -> Choice:
         return Choice(board, "", accelerated, _notes(board, chosen, found))
     fitting = [one for one in known if one.backend == _CPU and fits(one, chosen, found)]
     if fitting and not named:
-        best = min(fitting, key=lambda one: (one.cores != found.usable_cpus, one.name))
+        best = min(fitting, key=lambda one: (abs(one.cores - found.usable_cpus), one.name))
         return Choice(best, "", accelerated, _notes(best, chosen, found))
     name = named or _free(fallback or chosen.board or _called(found, chosen), boards.names())
     board, text = _new(name, chosen, found, known)
@@ -132,7 +132,9 @@ def _notes(board: Board, chosen: Chosen, found: Probed) -> tuple[str, ...]:
     if board.target.mcpu != chosen.mcpu:
         notes.append(f"board {board.name} compiles for {board.target.mcpu}, and the device is a {chosen.mcpu}")
     if board.cores and board.cores != found.usable_cpus:
-        notes.append(f"kernels are scheduled for {board.cores} CPUs, as its board file says; it has {found.usable_cpus}")
+        notes.append(
+            f"kernels are scheduled for {board.cores} CPUs, as its board file says; it has {found.usable_cpus}"
+        )
     if len(found.clusters) > 1:
         big = found.clusters[0]
         notes.append(f"--threads {big.count} keeps a model to its {big.count} {big.name}, or `threads` in a board file")

@@ -68,11 +68,14 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
     caches = {cpu: _caches(values) for cpu, values in answer.by_cpu("cache")}
     last = answer.cpus[-1] if answer.cpus else {}
     groups: dict[tuple[tuple[str, str], str, int, int], list[int]] = {}
+    usual: dict[tuple[tuple[str, str], str], tuple[int, int]] = {}  # of a core whose clock nobody tells
     flags: dict[int, frozenset[str]] = {}
     for cpu, one in enumerate(answer.cpus):
         said = one if _names(one) else {**last, **one}  # old kernels name the part once, below the last CPU
-        key = (_part(said), said.get("model name", ""), clocks.get(cpu, 0), capacities.get(cpu, 0))
-        groups.setdefault(key, []).append(cpu)
+        kind = (_part(said), said.get("model name", ""))
+        size = (clocks.get(cpu, 0), capacities.get(cpu, 0))
+        groups.setdefault((*kind, *(size if any(size) else usual.get(kind, size))), []).append(cpu)
+        usual.setdefault(kind, size)
         flags[cpu] = frozenset((said.get("Features") or said.get("flags") or last.get("Features", "")).split())
     found = [
         Cluster(
@@ -95,7 +98,11 @@ def _names(one: dict[str, str]) -> bool:
 
 def _part(one: dict[str, str]) -> tuple[str, str]:
     maker, part = one.get("CPU implementer", "").lower(), one.get("CPU part", "").lower()
-    return (maker, part) if re.fullmatch(r"0x[0-9a-f]{1,4}", maker) and re.fullmatch(r"0x[0-9a-f]{1,4}", part) else ("", "")
+    return (
+        (maker, part)
+        if re.fullmatch(r"0x[0-9a-f]{1,4}", maker) and re.fullmatch(r"0x[0-9a-f]{1,4}", part)
+        else ("", "")
+    )
 
 
 def _name(part: tuple[str, str], model: str, machine: str) -> str:
@@ -155,4 +162,4 @@ def choose(found: Sequence[Cluster], machine: str) -> Chosen:
 def _flags_of(mattr: Sequence[str], flags: frozenset[str]) -> tuple[str, ...]:
     """Return the flags by which a device shows that it has some features; each has one that is there."""
     table = known.cpus().features
-    return tuple(dict.fromkeys(sorted(table[name[1:]] & flags)[0] for name in mattr))
+    return tuple(dict.fromkeys(min(table[name[1:]] & flags) for name in mattr))

@@ -348,7 +348,8 @@ def _governors(answer: Answer) -> dict[str, int]:
 
 
 def _sensors(answer: Answer) -> Sensors:
-    power, unreadable = [], []
+    power: list[str] = []
+    unreadable: list[str] = []
     for text in answer.texts("hwmon") + answer.texts("powercap"):
         rights, _, what = text.partition(" ")
         readable = rights in {"r", "rw"}
@@ -413,5 +414,5 @@ def measured(shell: Shell, found: Probed) -> Probed:
         payload.flush()
         start = time.monotonic()
         shell.push(Path(payload.name), "/dev/null")
-    took = max(time.monotonic() - start - round_trip, _SHORTEST_S)
+    took = max(time.monotonic() - start, _SHORTEST_S)
     return replace(found, round_trip_ms=round_trip * 1000, upload_mib_s=_UPLOADED / took / (1 << 20))

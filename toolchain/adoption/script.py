@@ -166,6 +166,6 @@ def _accelerator(one: Accelerator) -> str:
     """Look for the libraries and devices of what computes; which the login may use is told with each device."""
     name = one.name
     libraries, devices = " ".join(one.libraries), " ".join(one.devices)
-    look = f'for i in {libraries}; do [ ! -e $i ] || s library.{name} $i; done\n' if libraries else ""
+    look = f"for i in {libraries}; do [ ! -e $i ] || s library.{name} $i; done\n" if libraries else ""
     seen = f's device.{name} "$(r $i) $(stat -c %G $i) $i"'
     return look + (f"for i in {devices}; do [ ! -e $i ] || {seen}; done\n" if devices else "")

@@ -21,7 +21,7 @@ def rows(found: Probed) -> list[tuple[str, str]]:
 
 def table(found: Probed, more: Sequence[tuple[str, str]]) -> Table:
     """Return what a device is as a table, with more lines below."""
-    return Table([*rows(found), *more])
+    return Table([*rows(found), *(row for row in more if row[1])])
 
 
 def _of_system(found: Probed) -> list[tuple[str, str]]:
@@ -31,7 +31,7 @@ def _of_system(found: Probed) -> list[tuple[str, str]]:
         ("device", f"{found.name}{f', {found.model}' if found.model else ''}"),
         ("system", f"{found.system} {found.kernel}, {found.machine}{bits}, {libc}"),
         ("emulated", "; ".join(found.emulation)),
-        ("virtual", "a virtual machine on a CPU of its kind" if found.virtual else ""),
+        ("virtual", "a virtual machine on a CPU of its kind" if found.virtual and not found.emulation else ""),
     ]
 
 

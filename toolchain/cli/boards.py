@@ -1,22 +1,36 @@
-"""Board types: which there are, what is wrong with a board file, and what this machine lacks for one."""
+"""Board types: which there are, what is wrong with a board file, which one a device is of, and what is lacking here."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toolchain.cli import completion, options
-from toolchain.cli.console import Result
-from toolchain.errors import BuildError, InputError
-from toolchain.tables import Table
+from toolchain.cli.connection import AddressOptions, DeviceOptions
+from toolchain.cli.console import SCREEN, Console, Result
+from toolchain.cli.gathering import gathered, option, same
+from toolchain.errors import BuildError, InputError, ToolchainError, VerificationError
+from toolchain.progress import stage
+from toolchain.tables import Table, parts
+
+if TYPE_CHECKING:
+    from toolchain.adoption import Adopted, Wanted
+    from toolchain.shell.host_keys import UnknownHostKeyError
+
+_SMOKE = "mlp"
+_SMOKE_S = 1.0
 
 
 @click.group("boards", invoke_without_command=True)
 @options.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> Result | None:
-    """List the board types; check a board file."""
+    """List the board types; check a board file; add a device to the lab's list."""
     if context.invoked_subcommand:
         return None
     from toolchain import board
@@ -50,6 +64,179 @@ def boards_schema() -> Result:
     from toolchain import board
 
     return Result("", board.schema(), as_json=True)
+
+
+@dataclass(frozen=True)
+class AddOptions:
+    """The options of `board add`."""
+
+    fingerprint: str = option(
+        "--fingerprint",
+        metavar="SHA256:...",
+        default="",
+        help="The device's host key, as the device itself shows it; without it, a person is asked.",
+    )
+    name: str = option("--name", default="", help="What the device is called in devices.toml; its address by default.")
+    board_name: str = option(
+        "--board",
+        default="",
+        shell_complete=completion.boards,
+        help="Its board type, or the name of a new one; by default the one that fits, or a new one.",
+    )
+    no_deploy: bool = option("--no-deploy", is_flag=True, help=f"Do not try a deploy of {_SMOKE} at the end.")
+    devices: Path | None = same(AddressOptions, "devices")
+    root: str | None = same(AddressOptions, "root")
+    identity: Path | None = same(AddressOptions, "identity")
+    ssh_config: Path | None = same(AddressOptions, "ssh_config")
+    known_hosts: tuple[Path, ...] = same(AddressOptions, "known_hosts")
+
+    def address(self, host: str) -> DeviceOptions:
+        """Return how the device is reached by other commands."""
+        return DeviceOptions(
+            board_name=self.board_name,
+            host=host,
+            devices=self.devices,
+            root=self.root,
+            identity=self.identity,
+            ssh_config=self.ssh_config,
+            known_hosts=self.known_hosts,
+        )
+
+    def wanted(self, host: str) -> Wanted:
+        """Return what is asked for."""
+        from toolchain.adoption import Wanted
+
+        address = self.address(host)
+        return Wanted(host, address.ssh(), self.fingerprint, self.name, self.board_name, address.folder(), self.devices)
+
+
+@boards.command("add")
+@click.argument("host", metavar="USER@HOST[:PORT]")
+@gathered("asked", AddOptions)
+@options.json_flag
+@click.pass_obj
+def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bool) -> Result:
+    """Add a device to devices.toml: see what it is, which board type fits, and that a deploy works.
+
+    Its host key is shown, and a person confirms it, before anything else; a board file is written only where none fits.
+    """
+    from toolchain import adoption
+
+    wanted = asked.wanted(host)
+    entry = adoption.place(wanted)
+
+    def approve(fault: UnknownHostKeyError) -> None:
+        _approve(fault, wanted, console)
+
+    console.say(stage(f"asking {host} what it is"))
+    with adoption.connect(wanted, approve) as shell:
+        made = adoption.adopt(wanted, entry, shell)
+    document = _document(made)
+    deployed = None
+    if asked.no_deploy or made.running:
+        console.say(f"no deploy is tried: it runs {made.running}" if made.running else "no deploy is tried")
+    else:
+        deployed = _deployed(console, asked, made)
+        document["deploy"] = deployed.document
+    return Result([_shown(made, asked), *parts(deployed.text if deployed else "")], document, as_json)
+
+
+def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> None:
+    """Have a person confirm the key of a server, or the fingerprint that they gave."""
+    from toolchain import adoption
+    from toolchain.shell import parse_address
+
+    key = fault.key
+    on_device = "for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done"
+    device = key.alias == parse_address(wanted.host).host
+    if device and wanted.fingerprint:
+        adoption.check_fingerprint(key.host, key.fingerprint, wanted.fingerprint)
+        console.say(f"{key.host} has the {key.kind} host key {key.fingerprint}, as asked for")
+        return
+    if not sys.stdin.isatty():
+        again = ["toolchain", "board", "add", wanted.host, "--fingerprint", key.fingerprint]
+        hint = f"compare it with what the device itself shows ({on_device}), then: {shlex.join(again)}"
+        raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
+    SCREEN.close()
+    click.echo(f"{key.host} has the {key.kind} host key\n  {key.fingerprint}", err=True)
+    click.echo(f"No key of it is known. Compare it with what the device itself shows:\n  {on_device}", err=True)
+    if not click.confirm(f"Is it the same, and is the key to be trusted from now on ({key.file})?", err=True):
+        raise VerificationError(
+            f"the host key of {key.host} was not confirmed",
+            details="nothing was written, and nothing was sent to it",
+            hint="compare the fingerprints at the device, then run the same command again",
+        )
+
+
+def _deployed(console: Console, asked: AddOptions, made: Adopted) -> Result:
+    """Deploy the smallest network to the new device."""
+    from dataclasses import replace
+
+    from toolchain.cli.device import DeployOptions, deployed
+
+    # The entry has the root and the SSH configuration.
+    address = asked.address(made.entry.name)
+    address = replace(address, board_name=_board_word(asked, made), root=None, ssh_config=None)
+    settings = DeployOptions(device=address, measuring=options.MeasureOptions(budget=_SMOKE_S))
+    try:
+        return deployed(console, _SMOKE, settings)
+    except ToolchainError as fault:
+        stands = f"{made.entry.name} stands in {made.entry.file}; a deploy of {_SMOKE} to it failed"
+        details = f"{stands}\n{fault.details}".rstrip()
+        raise type(fault)(fault.message, details=details, hint=fault.hint or shlex.join(_next(asked, made))) from fault
+
+
+def _board_word(asked: AddOptions, made: Adopted) -> str:
+    return asked.board_name if asked.board_name.endswith(".toml") else made.choice.board.name
+
+
+def _next(asked: AddOptions, made: Adopted) -> list[str]:
+    """Return the words of the command that deploys to a device."""
+    words = ["toolchain", "deploy", "MODEL", "--board", _board_word(asked, made), "--host", made.entry.name]
+    given = [("--devices", asked.devices), ("-i", asked.identity)]
+    given += [("--known-hosts", file) for file in asked.known_hosts]
+    return [*words, *(word for name, file in given if file for word in (name, str(file)))]
+
+
+def _shown(made: Adopted, asked: AddOptions) -> Table:
+    from toolchain.adoption import summary
+
+    board, chosen = made.choice.board, made.choice
+    how = f"new, {made.board_file}" if made.board_file else board.description
+    entry = "added to" if made.entry.old is None else "changed in" if made.written else "stands in"
+    return summary.table(
+        made.found,
+        [
+            ("board", f"{board.name} ({how}), for {board.target.mcpu} {' '.join(board.target.mattr)}".rstrip()),
+            ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
+            *(("note", note) for note in chosen.notes),
+            ("entry", f"{made.entry.name} {entry} {made.entry.file}"),
+            ("next", shlex.join(_next(asked, made))),
+        ],
+    )
+
+
+def _document(made: Adopted) -> dict[str, object]:
+    from toolchain.adoption import summary
+
+    device = made.device
+    return {
+        "device": summary.document(made.found),
+        "board": made.choice.board,
+        "board_file": str(made.board_file) if made.board_file else None,
+        "accelerated": made.choice.accelerated,
+        "notes": made.choice.notes,
+        "name": made.entry.name,
+        "devices": str(made.entry.file),
+        "entry": {"board": device.board, "host": device.host, "root": device.root, "emulated": device.emulated},
+        "written": made.written,
+        "running": made.running or None,
+        "deploy": None,
+    }
+
+
+board = boards
+"""The same group: one device is added, and several board types are listed."""
 
 
 @click.command("doctor")

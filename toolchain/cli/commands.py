@@ -4,7 +4,8 @@ from __future__ import annotations
 
 COMMANDS = {
     "boards": {
-        "boards": "List the board types; check a board file.",
+        "board": "List the board types; check a board file; add a device to the lab's list.",
+        "boards": "List the board types; check a board file; add a device to the lab's list.",
         "doctor": "Say what this machine has and lacks for each board.",
     },
     "build": {

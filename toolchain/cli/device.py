@@ -106,6 +106,11 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
 
     A package may be in a registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
+    return deployed(console, source, asked)
+
+
+def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
+    """Deploy a model as the command does; see there."""
     from toolchain import bundle
     from toolchain.pipeline import Pipeline, preflight
 

@@ -19,6 +19,7 @@ from toolchain import files
 from toolchain.errors import InputError, VerificationError
 from toolchain.shell.config import Hop
 
+
 @dataclass(frozen=True)
 class OfferedKey:
     """The key of a server of which none is known here.
