@@ -8,6 +8,7 @@ from typing import Any
 
 import tomlkit
 import tomlkit.exceptions
+from tomlkit.items import InlineTable
 
 from toolchain import files
 from toolchain.devices import Device, read_devices
@@ -43,17 +44,15 @@ def _with(path: Path, before: str, name: str, device: Device) -> str:
     old = tomllib.loads(before.removeprefix(mark))
     if _devices_of(old).get(name, {}).items() >= entry.items():
         return before
-    try:
-        document = tomlkit.parse(before.removeprefix(mark))
-        _put(document, name, entry)
-        after = mark + tomlkit.dumps(document)
-        new = tomllib.loads(after.removeprefix(mark))
-    except (tomlkit.exceptions.TOMLKitError, tomllib.TOMLDecodeError) as fault:
-        raise _by_hand(path, name, entry, str(fault)) from fault
     expected = {**_devices_of(old), name: {**_devices_of(old).get(name, {}), **entry}}
-    if _devices_of(new) != expected:
-        raise _by_hand(path, name, entry, "its tables are written in an order that cannot be edited safely")
-    return after
+    for change in (_put, _append):
+        try:
+            after = change(before.removeprefix(mark), name, entry)
+            if _devices_of(tomllib.loads(after)) == expected:
+                return mark + after
+        except (tomlkit.exceptions.TOMLKitError, tomllib.TOMLDecodeError):
+            continue  # it is written in a way that this change has no place in
+    raise _by_hand(path, name, entry)
 
 
 def _devices_of(table: dict[str, Any]) -> dict[str, Any]:
@@ -61,17 +60,25 @@ def _devices_of(table: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _put(document: Any, name: str, entry: dict[str, Any]) -> None:
+def _put(before: str, name: str, entry: dict[str, Any]) -> str:
     """Put an entry where the others stand: below `devices`, or at the top."""
+    document: Any = tomlkit.parse(before)
     if not document:
         document["devices"] = tomlkit.table(is_super_table=True)
     devices = document.get("devices", document)
     if name not in devices:
-        devices[name] = tomlkit.table()
+        devices[name] = tomlkit.inline_table() if isinstance(devices, InlineTable) else tomlkit.table()
     for key, value in entry.items():
         devices[name][key] = value
+    return tomlkit.dumps(document)
 
 
-def _by_hand(path: Path, name: str, entry: dict[str, Any], why: str) -> InputError:
+def _append(before: str, name: str, entry: dict[str, Any]) -> str:
+    """Write an entry below everything else."""
+    return f"{before.rstrip()}\n\n{tomlkit.dumps({'devices': {name: entry}})}"
+
+
+def _by_hand(path: Path, name: str, entry: dict[str, Any]) -> InputError:
     lines = tomlkit.dumps({"devices": {name: entry}})
+    why = "its tables are written in a way that cannot be edited safely"
     return InputError(f"{path} cannot be edited", details=why, hint=f"add these lines yourself:\n{lines}")

@@ -154,7 +154,7 @@ def choose(found: Sequence[Cluster], machine: str) -> Chosen:
     if part is None:
         mattr = tuple(f"+{name}" for name in plain if has(name, flags))
         return Chosen("generic", mattr, _flags_of(mattr, flags), known=False)
-    usual = ("+neon",) if has("neon", flags) else ("-neon",)
+    usual = tuple(f"{'+' if has(name, flags) else '-'}{name}" for name in known.cpus().named.get(machine, ()))
     lacking = tuple(f"-{name}" for name in part.uses if not has(name, flags))
     return Chosen(part.mcpu, (*usual, *lacking))
 

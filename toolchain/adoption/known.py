@@ -70,6 +70,7 @@ class Cpus:
         parts: Kinds of Arm cores by implementer and part, as /proc/cpuinfo writes them.
         features: Of each LLVM feature the flags of /proc/cpuinfo that stand for it; any one of them does.
         plain: LLVM features that a CPU without a name is given in each kind of machine, where it has them.
+        named: LLVM features that are said of a CPU with a name, in each kind of machine: that it has them, or has not.
         levels: By machine, the levels of its CPUs, the highest first.
         foreign: Of each machine the words that /proc/cpuinfo has on others.
     """
@@ -77,6 +78,7 @@ class Cpus:
     parts: Mapping[tuple[str, str], Part]
     features: Mapping[str, frozenset[str]]
     plain: Mapping[str, tuple[str, ...]]
+    named: Mapping[str, tuple[str, ...]]
     levels: Mapping[str, tuple[Level, ...]]
     foreign: Mapping[str, tuple[str, ...]]
 
@@ -115,6 +117,7 @@ def cpus() -> Cpus:
         parts,
         {name: frozenset(flags) for name, flags in table["features"].items()},
         {machine: tuple(names) for machine, names in table["plain"].items()},
+        {machine: tuple(names) for machine, names in table["named"].items()},
         levels,
         {machine: tuple(words) for machine, words in table["foreign"].items()},
     )

@@ -21,7 +21,7 @@ from toolchain.shell import Shell
 
 _PROBE_S = 60.0  # an emulated device starts some hundred programs for it, each of them slowly
 _MOST_KIB = 1 << 44
-_GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})")
+_GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})(?![0-9.])")
 _RELEASE = re.compile(r"(?:^ldd .*|stable release version )([0-9]{1,3}\.[0-9]{1,3})\.?$")
 _QEMU = re.compile(r"\bqemu[a-z0-9_-]*|-binfmt\b", re.IGNORECASE)
 _VIRTUAL_MODELS = ("linux,dummy-virt", "qemu")

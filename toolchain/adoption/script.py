@@ -22,7 +22,8 @@ s() { printf "%s=%s\\n" "$1" "$2"; }
 f() { v=; { read -r v <"$2"; } 2>/dev/null; [ -z "$v" ] || s "$1" "$v"; }
 r() { [ ! -r "$1" ] || printf r; [ ! -w "$1" ] || printf w; }
 s begin $token
-sh=$(readlink -f "$(command -v sh)")
+b=$(command -v sh); case $b in /*) ;; *) b=/bin/sh ;; esac
+sh=$(readlink -f "$b")
 """
 
 # The fifth byte of an ELF file says whether its addresses have 32 or 64 bits.
@@ -91,6 +92,7 @@ for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp
 /usr/libexec/openssh/sftp-server; do [ ! -x $i ] || s sftp $i; done
 """
 
+# mksh gives no program a descriptor above 2 unless it is named again, as with 9>&9.
 # Tried in the folder that the store would lie in, or in the nearest one that there is.
 _STORE = """
 {root}
@@ -104,14 +106,14 @@ w=$a/{folder}-$token
 e=$(mkdir "$w" 2>&1) && s writes yes || s writes_not "$e"
 if [ -d "$w" ] && cd "$w"; then
   trap "rm -rf \\"$w\\"" EXIT
-  e=$( {{ printf "#!%s\\nexit 7\\n" "$sh" >run && chmod 700 run; }} 2>&1) && {{
+  e=$( {{ printf "#!%s\\nexit 7\\n" "$b" >run && chmod 700 run; }} 2>&1) && {{
     e=$(./run 2>&1); case $? in 7) s executes yes ;; *) s executes_not "$e" ;; esac; }} || s fills_not "$e"
   e=$( {{ head -c 65536 /dev/zero >full; }} 2>&1) && s fills yes || s fills_not "$e"
   ln full hard && s links yes
   ln -s a old; ln -s b new
   case $(readlink -f "$(command -v ln)") in *toybox*) ln -sfn b old ;; *) mv -T new old ;; esac
   [ "$(readlink old)" != b ] || s switches yes
-  e=$( {{ exec 9>lock && flock -n 9; }} 2>&1) && s locks yes || s locks_not "$e"
+  e=$( {{ exec 9>lock && flock -n 9 9>&9; }} 2>&1) && s locks yes || s locks_not "$e"
 fi
 """
 

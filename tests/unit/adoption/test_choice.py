@@ -1,0 +1,114 @@
+"""Which board type a device is of."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from tests.support.devices_said import A53, A72, A76, ARMV8, ARMV82, cores, probed
+from toolchain.adoption import choice
+from toolchain.errors import VerificationError
+
+
+@pytest.fixture(autouse=True)
+def own_boards(tmp_path, monkeypatch):
+    """Boards of the tester's own are none of these."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "values", "name"),
+    [
+        ([], {}, "rpi4"),
+        (cores(*[(A53, ARMV8)] * 4), {}, "rpi3b"),
+        (cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2), {"cpus": "6"}, "rk3399-cpu"),
+    ],
+)
+def test_one_that_there_is(lines, values, name):
+    found = choice.choose(probed(values, lines), "", "")
+    assert (found.board.name, found.text) == (name, "")
+
+
+def test_a_zynq():
+    lines = cores(*[(("0x41", "0xc09"), "half thumb neon vfpv3")] * 2)
+    found = choice.choose(probed({"machine": "armv7l", "bits": "32", "cpus": "2"}, lines), "", "")
+    assert found.board.name == "pynq"
+
+
+def test_a_new_one_where_none_fits():
+    found = choice.choose(probed({"model": "Orange Pi 5 Rev 1"}, cores(*[(A76, ARMV82)] * 4)), "", "")
+    written = tomllib.loads(found.text)
+    assert found.board.name == "orange-pi-5"
+    assert written["target"] == {"kind": "llvm", "mcpu": "cortex-a76", "mattr": ["+neon"]}
+    assert (written["machine"], written["triple"], written["cores"]) == ("aarch64", "aarch64-linux-gnu", 4)
+    assert (written["toolchain"], written["image"]) == ("container", "mali")
+
+
+def test_32_bits_on_a_kernel_of_64():
+    found = choice.choose(probed({"bits": "32"}, []), "", "")
+    assert found.board.name == "raspberry-pi-4-model-b-armv7"
+    assert (found.board.machine, found.board.triple) == ("armv7l", "arm-linux-gnueabihf")
+    assert (found.board.target.mcpu, found.board.target.mattr) == ("cortex-a72", ("+neon",))
+
+
+def test_a_new_one_is_found_the_next_time(tmp_path, monkeypatch):
+    device = probed({"bits": "32"})
+    first = choice.choose(device, "", "")
+    folder = tmp_path / "config" / "edge-toolchain" / "boards"
+    folder.mkdir(parents=True)
+    (folder / f"{first.board.name}.toml").write_text(first.text)
+    second = choice.choose(device, "", "")
+    assert (second.board.name, second.text) == (first.board.name, "")
+
+
+@pytest.mark.parametrize("model", ["../../etc/passwd", "a" * 500, "\\x1b[31m", "---", "", "x\"]\nmachine = 'y'"])
+def test_a_hostile_model_makes_a_plain_name(model):
+    found = choice.choose(probed({"model": model}, cores((A76, ARMV82))), "", "")
+    assert found.text
+    assert found.board.name.replace("-", "").replace(".", "").isalnum()
+    assert len(found.board.name) <= 60
+    assert tomllib.loads(found.text)["machine"] == "aarch64"
+
+
+def test_the_name_is_the_users():
+    found = choice.choose(probed(lines=cores((A76, ARMV82))), "", "bench-3")
+    assert found.board.name == "bench-3"
+    assert choice.choose(probed(lines=cores((A76, ARMV82))), "opi", "bench-3").board.name == "opi"
+
+
+def test_a_board_that_is_no_such_board():
+    with pytest.raises(VerificationError, match="is no pynq"):
+        choice.choose(probed(), "pynq", "")
+    with pytest.raises(VerificationError, match="is no local"):
+        choice.choose(probed(), "local", "")
+
+
+def test_a_plainer_board_may_be_named():
+    found = choice.choose(probed(), "rpi3b", "")
+    assert (found.board.name, found.text) == ("rpi3b", "")
+    assert any("cortex-a53" in note for note in found.notes)
+
+
+def test_an_unknown_core_is_told():
+    found = choice.choose(probed(lines=cores((("0x48", "0xabc"), ARMV82))), "", "")
+    assert found.board.target.mcpu == "generic"
+    assert found.board.cpu_features == ("asimd", "asimddp", "asimdhp")
+    assert any("0x48, 0xabc" in note for note in found.notes)
+
+
+def test_boards_of_what_computes_there_are_offered():
+    lines = [*cores(*[(A72, ARMV8)] * 4), "device.opencl=rw video /dev/mali0"]
+    assert "rk3399" in choice.choose(probed(lines=lines), "", "").accelerated
+    assert not choice.choose(probed(), "", "").accelerated
+
+
+def test_big_cores_are_an_offer():
+    found = choice.choose(probed({"cpus": "6"}, cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2)), "", "")
+    assert any("--threads 2" in note for note in found.notes)
+
+
+def test_android_has_boards_of_its_own():
+    found = choice.choose(probed({"android": "30", "libc": None}), "", "")
+    assert found.board.triple == "aarch64-linux-android24"
+    assert found.board.root.startswith("/data/local/tmp")

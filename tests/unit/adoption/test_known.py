@@ -1,0 +1,58 @@
+"""What is known of CPUs is known to LLVM as well."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tvm.target import Target, codegen
+
+from toolchain import board
+from toolchain.adoption import known
+from toolchain.adoption.obstacles import TRIPLES
+
+
+def features(machine: str, mcpu: str) -> set[str]:
+    described = {"kind": "llvm", "mtriple": TRIPLES[machine], "mcpu": mcpu}
+    return {str(name) for name in codegen.llvm_get_cpu_features(Target(described))}
+
+
+def names(machine: str) -> set[str]:
+    return {str(name) for name in codegen.llvm_get_cpu_archlist(Target({"kind": "llvm", "mtriple": TRIPLES[machine]}))}
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "armv7l"])
+def test_llvm_has_each_part(machine):
+    parts = {one.mcpu for one in known.cpus().parts.values() if machine == "aarch64" or not one.only64}
+    has_64_bits = {name for name in parts if name not in {f"cortex-a{number}" for number in (5, 7, 8, 9, 12, 15, 17)}}
+    assert (has_64_bits if machine == "aarch64" else parts) <= names(machine)
+
+
+def test_parts_use_what_llvm_says():
+    """Or a core that lacks some of it would get code for it."""
+    table = known.cpus()
+    for part in table.parts.values():
+        if part.mcpu in names("aarch64"):
+            used = features("aarch64", part.mcpu) & (table.features.keys() - {"neon", "vfp4", "v7", "hwdiv"})
+            assert used == set(part.uses), part.mcpu
+
+
+def test_levels_are_in_order_and_llvm_has_them():
+    levels = known.cpus().levels["x86_64"]
+    sizes = [len(features("x86_64", level.mcpu)) for level in levels]
+    assert sizes == sorted(sizes, reverse=True)
+    assert levels[-1].flags == ()
+    assert len({level.board for level in levels}) == len(levels)
+
+
+def test_each_level_that_is_higher_needs_flags_of_its_own():
+    levels = known.cpus().levels["x86_64"]
+    for higher, lower in itertools.pairwise(levels):
+        assert set(higher.flags) - set(lower.flags)
+
+
+def test_accelerators_have_a_backend():
+    assert {one.backend for one in known.accelerators()} <= board.backends().keys()
+    for one in known.accelerators():
+        assert one.libraries or one.devices
+        assert not {letter for pattern in (*one.libraries, *one.devices) for letter in pattern} & set("'\"`$;&|<> ")

@@ -1,0 +1,178 @@
+"""What a device says, as what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.devices_said import ARMV8, cores, probed, said
+from toolchain.adoption import probe
+from toolchain.errors import DeviceError
+from toolchain.process import Result
+from toolchain.shell import LocalShell
+
+
+def test_a_board():
+    found = probed()
+    assert (found.machine, found.libc, found.libc_version, found.cpus) == ("aarch64", "glibc", "2.36", 4)
+    assert found.place.free_kib == 29_000_000
+    assert not found.place.faults
+    assert not found.emulation
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bits", "machine"),
+    [
+        ("aarch64", "64", "aarch64"),
+        ("aarch64", "32", "armv7l"),
+        ("armv8l", "32", "armv7l"),
+        ("armv7l", "32", "armv7l"),
+        ("x86_64", "32", "i686"),
+        ("aarch64", "", "aarch64"),
+    ],
+)
+def test_programs_may_have_fewer_bits_than_the_kernel(kernel, bits, machine):
+    assert probed({"machine": kernel, "bits": bits}).machine == machine
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("glibc 2.36", ("glibc", "2.36")),
+        ("ldd (Debian GLIBC 2.31-13+deb11u11) 2.31", ("glibc", "2.31")),
+        ("ldd (Ubuntu GLIBC 2.27-3ubuntu1) 2.27", ("glibc", "2.27")),
+        ("ldd (GNU libc) 2.17", ("glibc", "2.17")),
+        ("GNU C Library (Buildroot) stable release version 2.38.", ("glibc", "2.38")),
+        ("musl libc (aarch64)", ("musl", "")),
+        ("musl libc, /lib/ld-musl-armhf.so.1", ("musl", "")),
+        ("ldd: not found", ("", "")),
+        ("glibc 2." + "9" * 40, ("", "")),
+    ],
+)
+def test_c_libraries(line, expected):
+    found = probed({"libc": line})
+    assert (found.libc, found.libc_version) == expected
+
+
+def test_android():
+    found = probed({"android": "34", "libc": None})
+    assert (found.libc, found.libc_version) == ("bionic", "34")
+
+
+def test_limits_of_a_group_count_where_they_are_tightest():
+    lines = [*cores(*[(("0x41", "0xd08"), ARMV8)] * 4), "group_cpus=max 100000", "group_cpus=150000 100000"]
+    lines += ["group_memory=max", "group_memory=1073741824", "group_memory=9223372036854771712"]
+    found = probed(lines=lines)
+    assert (found.cpu_limit, found.usable_cpus, found.memory_limit_kib) == (1.5, 2, 1 << 20)
+
+
+@pytest.mark.parametrize("value", ["-1 100000", "max 100000", "1 0", "x y", "", "9" * 30 + " 1"])
+def test_no_limits(value):
+    assert probed({"group_cpus": value}).cpu_limit is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kernel_arch": "x86_64"},
+        {"init": "/usr/libexec/qemu-binfmt/aarch64-binfmt-P /sbin/init"},
+        {"model": "linux,dummy-virt"},
+        {"dmi": "QEMU"},
+    ],
+)
+def test_signs_of_an_emulator(values):
+    assert probed(values).emulation
+
+
+def test_another_vendors_cpu_is_a_sign_of_an_emulator():
+    assert probed(lines=["cpu processor=0", "cpu model name=Intel(R) Xeon(R)"]).emulation
+
+
+def test_a_virtual_machine_is_none():
+    found = probed({"machine": "x86_64", "dmi": "QEMU", "clocks": "kvm-clock tsc", "kernel_arch": "x86_64"})
+    assert found.virtual
+    assert not found.emulation
+
+
+def test_a_kernel_of_64_bits_is_no_emulator_for_32():
+    assert not probed({"bits": "32", "kernel_arch": "aarch64"}).emulation
+
+
+def test_device_files_and_the_groups_for_them():
+    lines = ["library.opencl=/usr/lib/libOpenCL.so.1", "device.opencl= video /dev/mali0"]
+    found = probed(lines=[*lines, "device.opencl=rw render /dev/dri/renderD128"]).accelerators[0]
+    assert found.devices == (("/dev/mali0", "", "video"), ("/dev/dri/renderD128", "rw", "render"))
+    assert found.missing_groups == ("video",)
+
+
+def test_sensors():
+    lines = ["thermal=cpu-thermal 45300", "thermal=broken", "thermal=hot 99999999", "cooling=fan", "cooling=fan"]
+    lines += ["hwmon=r ina3221 power1_input", "hwmon= ina3221 curr1_input", "powercap=rw /sys/class/powercap/x"]
+    found = probed(lines=lines).sensors
+    assert found.thermal == (("cpu-thermal", 45.3), ("broken", None), ("hot 99999999", None))
+    assert found.cooling == ("fan",)
+    assert found.power == ("ina3221 power1_input", "/sys/class/powercap/x")
+    assert found.unreadable == ("ina3221 curr1_input",)
+
+
+def test_governors():
+    found = probed(
+        lines=["governor.0=ondemand", "governor.1=ondemand", "governor.4=performance", "governor_writable=0"]
+    )
+    assert found.governors == {"ondemand": 2, "performance": 1}
+    assert found.governor_writable
+
+
+@pytest.mark.parametrize("machine", ["", "x" * 50, "aarch64; reboot", "../x"])
+def test_a_device_says_what_machine_it_is(machine):
+    with pytest.raises(DeviceError, match="what machine"):
+        probed({"machine": machine})
+
+
+def test_what_was_not_tried_is_no_fault_of_its_own():
+    """Where nothing can be written, nothing else can be tried."""
+    tried = ("writes", "executes", "fills", "links", "switches", "locks")
+    found = probed({**dict.fromkeys(tried), "writes_not": "Read-only file system"})
+    assert found.place.faults == {"writes": "Read-only file system"}
+
+
+class Told(LocalShell):
+    """A device whose login says something else than what it was asked."""
+
+    def __init__(self, out: str, err: str, code: int) -> None:
+        super().__init__()
+        self.name = "me@board:22"
+        self._told = Result(code, out, err)
+
+    def run(self, script: str, **_options: object) -> Result:  # noqa: ARG002 - it says the same to whatever it is asked
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code", "message"),
+    [
+        ("This service allows sftp connections only.\n", "", 1, "SFTP"),
+        ("This account is currently not available.\n", "", 1, "no shell"),
+        ("", "", 0, "no shell"),
+        ("", "% Unknown command\n", 1, "no POSIX shell"),
+        ("begin=wrong\nend=wrong\n", "", 0, "no POSIX shell"),
+    ],
+)
+def test_logins_that_run_no_scripts(out, err, code, message):
+    with pytest.raises(DeviceError, match=message) as caught:
+        probe.ask(Told(out, err, code), "~/x")
+    assert "@board:22" in caught.value.hint
+
+
+def test_this_machine(tmp_path):
+    """The script, its answer and what it means, at once."""
+    found = probe.ask(LocalShell(), str(tmp_path / "a" / "b"))
+    assert found.place.at == str(tmp_path)
+    assert not found.place.faults
+    measured = probe.measured(LocalShell(), found)
+    assert measured.upload_mib_s
+    assert measured.upload_mib_s > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_answers_are_as_the_script_prints_them():
+    assert said().startswith("begin=")

@@ -1,0 +1,39 @@
+"""What is shown of a device."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.devices_said import probed
+from toolchain.adoption import summary
+
+
+def test_what_a_person_sees():
+    lines = ["library.opencl=/usr/lib/libOpenCL.so.1", "device.opencl= video /dev/mali0", "governor.0=ondemand"]
+    lines += ["thermal=cpu 45300", "hwmon=r ina3221 power1_input", "group_cpus=150000 100000"]
+    values = {"bits": "32", "kernel_arch": "aarch64", "throttled": "throttled=0x0"}
+    text = str(summary.table(probed(values, lines), [("board", "rpi4"), ("or", "")]))
+    for part in (
+        "32-bit programs",
+        "glibc 2.36",
+        "not for this login",
+        "usermod -aG video",
+        "ondemand on 1, which the login may not change",
+        "cpu 45 °C",
+        "ina3221 power1_input",
+        "time of 1.5 CPUs",
+        "board",
+    ):
+        assert part in text, part
+    assert "\nor" not in text
+
+
+def test_emulation_is_told():
+    assert "emulated" in str(summary.table(probed({"model": "linux,dummy-virt"}), []))
+
+
+def test_what_a_program_gets():
+    document = json.loads(json.dumps(summary.document(probed())))
+    assert document["clusters"][0]["name"] == "cortex-a72"
+    assert document["place"]["links"] is True
+    assert document["flags"] == sorted(document["flags"])
