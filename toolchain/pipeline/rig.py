@@ -1,0 +1,205 @@
+"""A device for the time of a test session: one of several that is free, held for the session, with a release on it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain import tensors
+from toolchain.board import Board
+from toolchain.compile.request import Tell
+from toolchain.device import sampling
+from toolchain.device.bench import Latency
+from toolchain.device.lock import Lease, Owner
+from toolchain.device.sampling import Place
+from toolchain.device.waiting import Patience, Waited
+from toolchain.devices import Device, find_device
+from toolchain.errors import BusyError, DeviceError, InputError
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.models.series import Series
+from toolchain.pipeline import BuildRequest, Pipeline, preflight
+from toolchain.pipeline.device import Lab, Settings, opened
+from toolchain.pipeline.report import Report
+from toolchain.shell import SshOptions
+
+_ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
+
+
+@dataclass(frozen=True)
+class Rig(Lab):
+    """A device whose lock is held.
+
+    Attributes:
+        lease: The lock.
+        waited: Who was at work on all of the devices before, and how long they were waited for.
+    """
+
+    lease: Lease | None = field(default=None, repr=False)
+    waited: tuple[Waited, ...] = ()
+
+    def check(self) -> None:
+        """See that the device is still ours.
+
+        Raises:
+            DeviceError: Its lock is lost.
+        """
+        if self.lease:
+            self.lease.check()
+
+
+def candidates(kind: Board, hosts: Sequence[str], devices: Mapping[str, Device]) -> tuple[Device, ...]:
+    """List the devices that will do.
+
+    Args:
+        kind: The board type, resolved.
+        hosts: Addresses, or names of devices; without any, all of the lab's devices of that type.
+        devices: The lab's devices.
+
+    Raises:
+        InputError: There is none, or a named one is of another type.
+    """
+    if hosts:
+        return tuple(find_device(kind, host, devices) for host in dict.fromkeys(hosts))
+    fitting = tuple(device for device in devices.values() if device.board == kind.name)
+    return fitting if fitting and kind.connection != "local" else (find_device(kind, None, devices),)
+
+
+@contextlib.contextmanager
+def held(kind: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, patience: Patience) -> Iterator[Rig]:
+    """Hold the first of some devices that is free, for the time of a block.
+
+    Args:
+        kind: Their board type, resolved.
+        devices: The devices.
+        ssh: How they are reached, besides what their entries say.
+        owner: Who wants it; others are told.
+        patience: How long all of them may be busy.
+
+    Raises:
+        BusyError: Others are at work on all that can be reached.
+        DeviceError: None can be reached.
+    """
+    with contextlib.ExitStack() as stack:
+        labs: dict[int, Lab] = {}
+        order = _ORDER.sample(range(len(devices)), len(devices))
+
+        def take() -> tuple[Lab, Lease]:
+            faults: list[DeviceError] = []
+            for number in order:
+                try:
+                    if number not in labs:
+                        labs[number] = stack.enter_context(opened(kind, devices[number], ssh))
+                    return labs[number], stack.enter_context(labs[number].store.lock(owner))
+                except DeviceError as fault:
+                    faults.append(fault)
+            raise _none_free(faults)
+
+        lab, lease = patience.get(take)
+        yield Rig(lab.board, lab.device, lab.shell, lab.store, lease, patience.waited)
+
+
+def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
+    """Return the one fault, or all in one: somebody's work ends, so that one is worth to be waited for."""
+    busy = [fault for fault in faults if isinstance(fault, BusyError)]
+    if len(faults) == 1 or not busy:
+        return faults[0]
+    owners = "; ".join(dict.fromkeys(fault.owner for fault in busy))
+    details = "\n".join(fault.message for fault in faults)
+    message = f"none of {len(faults)} devices is free: {owners}"
+    return BusyError(message, details=details, hint=busy[0].hint, owner=owners)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release that was deployed, checked and measured.
+
+    Attributes:
+        rig: The device, which is held.
+        report: What a deploy reports.
+        place: Where it lies there, and what runs it.
+    """
+
+    rig: Rig
+    report: Report
+    place: Place = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """Its digest, as the package has it."""
+        return f"sha256:{self.report.bundle_digest}"
+
+    @property
+    def latency(self) -> Latency:
+        """How long a run takes, in milliseconds: `median`, `min`, `samples` and so on."""
+        return self.report.measurement.latency
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times are an emulator's, and so mean nothing."""
+        return self.report.emulated
+
+    def run(self, fed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run it once.
+
+        Args:
+            fed: Arrays by name, of the model's shapes and types.
+
+        Returns:
+            Its outputs by name.
+
+        Raises:
+            InputError: The inputs are not the model's.
+            DeviceError: The device, or its lock, is lost; or the model does not run.
+        """
+        self.rig.check()
+        manifest = self.place.manifest
+        given = {name: np.asarray(value) for name, value in fed.items()}
+        if faults := tensors.check_signature(given, manifest.inputs):
+            raise InputError("these are no inputs of the model", details="\n".join(faults))
+        series = Series(1, lambda _: {name: value[None] for name, value in given.items()}, single=True)
+        found = sampling.run_all(self.place, series).outputs
+        return tensors.cut({name: value[0] for name, value in found.items()}, manifest.outputs)
+
+
+@contextlib.contextmanager
+def released(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[Release]:
+    """Deploy a package or a bundle, or what is built of a model, check its outputs and measure it.
+
+    Args:
+        rig: The device.
+        source: A package, a bundle's folder, or a model.
+        settings: How to check and to measure.
+        tell: Called with lines about progress.
+
+    Raises:
+        ToolchainError: As `deploy`.
+    """
+    job = Pipeline(
+        BuildRequest(Model(source, {}, inputs.Source(None, None, 0)), rig.board, tell), samples=settings.samples
+    )
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+        folder = Path(work) / "bundle"
+        ready = preflight.before_deploy(job, folder, lambda: contextlib.nullcontext(rig))
+        made, given = job.obtain(folder, ready)
+        stages = job.on_device
+        program = stages.runner()
+        report = stages.deploy(made, given, program, rig, settings)
+        place = Place(
+            rig.shell,
+            rig.store,
+            program,
+            report.facts,
+            made.manifest,
+            made.digest,
+            settings.threads or rig.board.threads,
+        )
+        yield Release(rig, replace(report, waited=rig.waited), place)
