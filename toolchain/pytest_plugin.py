@@ -58,6 +58,7 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
     from toolchain.device.lock import Owner  # noqa: PLC0415
     from toolchain.device.waiting import Patience  # noqa: PLC0415
     from toolchain.pipeline import rig  # noqa: PLC0415
+    from toolchain.pipeline.report import waited_text  # noqa: PLC0415
 
     config = request.config
     kind = boards.load(_given(config, "board")).resolved()
@@ -66,7 +67,7 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
         found, ssh = _devices(config, kind)
         with rig.held(kind, found, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as taken:
             _note(config, board=kind.name, device=taken.shell.name, emulated=str(taken.emulated).lower())
-            _note(config, waited="; ".join(f"{one.seconds:.1f} s: {one.owner}" for one in taken.waited) or "0")
+            _note(config, waited=waited_text(taken.waited))
             yield taken
 
 
@@ -150,19 +151,22 @@ def _terminable() -> Iterator[None]:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make an error of a test whose board was lost: nothing is known of what it tests."""
+    """Make an error of a test whose board was lost, since nothing is known of what it tests.
+
+    And make a failure of one whose release is wrong, though a fixture found that.
+    """
     found = yield
     errors = sys.modules.get("toolchain.errors")
-    if found.when == "call" and found.failed and errors and call.excinfo:
-        fault = call.excinfo.value
-        if isinstance(fault, errors.DeviceError):
-            found.when = "setup"  # for all that read reports, what fails there is an error
-            found.sections.append(("board", _told(fault)))
+    if found.failed and errors and call.excinfo and isinstance(fault := call.excinfo.value, errors.ToolchainError):
+        if found.when == "call" and isinstance(fault, errors.DeviceError):
+            found.when = (
+                "setup"  # for all that read reports, what fails there is an error, and what fails in `call` not
+            )
+        elif found.when == "setup" and isinstance(fault, errors.VerificationError):
+            found.when = "call"
+        told = "\n".join(filter(None, [fault.message, fault.details, fault.hint]))
+        found.sections.append(("toolchain", told))
     return found
-
-
-def _told(fault: Any) -> str:
-    return "\n".join(filter(None, [f"the board is lost: {fault.message}", fault.details, fault.hint]))
 
 
 def _note(config: pytest.Config, **properties: str) -> None:

@@ -247,15 +247,36 @@ def _top(top: Sequence[Guess]) -> list[str | Table]:
     return ["", Table([(f"{guess.score:.4g}", guess.label) for guess in top], ("score", "class"))]
 
 
+def suite_properties(report: Report) -> dict[str, str]:
+    """Return what CI is told of all tests of a report: on what they ran, and what was measured."""
+    return {
+        "board": report.board,
+        "device": report.host,
+        "release": f"sha256:{report.bundle_digest}",
+        "emulated": str(report.emulated).lower(),
+        "median_ms": f"{report.measurement.latency.median:.6g}",
+        "waited": waited_text(report.waited),
+    }
+
+
+def waited_text(waited: Sequence[Waited]) -> str:
+    """Say in one line who was waited for; `0` if nobody was."""
+    return "; ".join(f"{one.seconds:.1f} s: {one.owner}" for one in waited) or "0"
+
+
 def junit(report: Report) -> bytes:
-    """Render a report as JUnit XML with a case for the outputs and one for the benchmark."""
+    """Render a report as JUnit XML with a case for the outputs and one for the benchmark, with the time each took."""
     name = f"{report.board}.{report.model}"
     suite = ET.Element("testsuite", name="toolchain deploy", tests="2", failures="0", errors="0")
-    outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs")
+    properties = ET.SubElement(suite, "properties")
+    for key, value in suite_properties(report).items():
+        ET.SubElement(properties, "property", name=key, value=value)
+    checked = sum(report.stages.get(stage, 0.0) for stage in ("smoke", "samples"))
+    outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs", time=f"{checked:.3f}")
     if report.difference is None:
         ET.SubElement(outputs, "skipped", message="there is no reference for these inputs")
         suite.set("skipped", "1")
-    seconds = report.measurement.latency.median / 1000
-    latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{seconds:.6f}")
+    measured = report.stages.get("bench", 0.0)
+    latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{measured:.3f}")
     ET.SubElement(latency, "system-out").text = table(report)
     return encoded(suite)

@@ -6,7 +6,7 @@ import contextlib
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from toolchain.shell import SshOptions
 _ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rig(Lab):
     """A device whose lock is held.
 
@@ -43,8 +43,11 @@ class Rig(Lab):
         waited: Who was at work on all of the devices before, and how long they were waited for.
     """
 
-    lease: Lease | None = field(default=None, repr=False)
+    lease: Lease | None = None
     waited: tuple[Waited, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.board.name} at {self.shell.name}>"
 
     def check(self) -> None:
         """See that the device is still ours.
@@ -118,7 +121,7 @@ def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
     return BusyError(message, details=details, hint=busy[0].hint, owner=owners)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Release:
     """A release that was deployed, checked and measured.
 
@@ -130,7 +133,10 @@ class Release:
 
     rig: Rig
     report: Report
-    place: Place = field(repr=False)
+    place: Place
+
+    def __repr__(self) -> str:
+        return f"<{self.report.model} {self.report.bundle_digest[:16]} on {self.rig!r}>"
 
     @property
     def digest(self) -> str:

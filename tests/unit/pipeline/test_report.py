@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from tests.support import junit
 from toolchain import files
 from toolchain.bundle.manifest import Modelled
 from toolchain.device import bench
@@ -19,6 +20,7 @@ from toolchain.device.fidelity import Fidelity
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
+from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
 from toolchain.pipeline import report
 from toolchain.pipeline.report import Report
@@ -194,11 +196,22 @@ def test_short_times_have_three_digits():
 
 
 def test_junit():
-    suite = ET.fromstring(report.junit(made(emulated=True)))  # noqa: S314 - our own text
+    stages = {"smoke": 0.5, "samples": 0.25, "bench": 10.25}
+    waited = (Waited(12.34, "ann@desk: tune mlp"),)
+    suite = ET.fromstring(report.junit(made(emulated=True, stages=stages, waited=waited)))  # noqa: S314 - our own text
     assert (suite.tag, suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("testsuite", "2", "0", None)
     outputs, latency = suite.findall("testcase")
     assert (outputs.get("classname"), outputs.get("name"), list(outputs)) == ("pi3.mlp", "outputs", [])
-    assert float(latency.get("time")) == pytest.approx(0.010595)
+    assert (outputs.get("time"), latency.get("time")) == ("0.750", "10.250")
+    assert junit.faults(suite) == []
+    assert junit.properties(suite) == {
+        "board": ["pi3"],
+        "device": ["pi@10.0.0.5:22"],
+        "release": [f"sha256:{'ab' * 32}"],
+        "emulated": ["true"],
+        "median_ms": ["10.595"],
+        "waited": ["12.3 s: ann@desk: tune mlp"],
+    }
     assert "(emulated)" in latency.find("system-out").text
 
 
