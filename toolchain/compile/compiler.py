@@ -12,7 +12,7 @@ import tvm
 import toolchain
 from toolchain import bundle, files, tensors, versions
 from toolchain.backends.base import Backend
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base.attributes import EXACT, OPERATIONS
 from toolchain.bundle import Bundle, Reference, inventories
 from toolchain.bundle.manifest import Manifest, Modelled, Tuned
 from toolchain.compile import executable
@@ -27,6 +27,8 @@ from toolchain.native.cross import Cross
 from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
+
+_MOST_OPERATIONS = 1e18
 
 
 @dataclass(frozen=True)
@@ -144,13 +146,27 @@ def _write(work: _Work, staging: Path) -> None:
 
 
 def _without_bodies(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which a template's kernels have no body: unrolled, they say less than their layer does."""
+    """Return a module in which a template's kernels have no body: unrolled, they say less than their layer does.
+
+    Of the others it says how much they compute, for profiles: what reads it there knows no TVM.
+    """
     nothing = tvm.tirx.Evaluate(0)
     functions = {
-        variable: function.with_body(nothing) if layer_of(function) else function
+        variable: function.with_body(nothing) if layer_of(function) else _counted(function)
         for variable, function in module.functions_items()
     }
     return tvm.IRModule(functions)
+
+
+def _counted(function: Any) -> Any:
+    """Return a kernel that says how many operations it has, where they can be counted: not those of open loops."""
+    if not isinstance(function, tvm.tirx.PrimFunc):
+        return function
+    try:
+        operations = tvm.s_tir.analysis.estimate_tir_flops(tvm.IRModule({"main": function}))
+    except Exception:  # noqa: BLE001 - it raises whatever it trips over, and a profile does without
+        return function
+    return function.with_attr(OPERATIONS, f"{operations:.0f}") if 0 < operations < _MOST_OPERATIONS else function
 
 
 def _graph_json(module: tvm.IRModule) -> bytes:

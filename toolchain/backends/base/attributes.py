@@ -11,6 +11,9 @@ EXACT = "toolchain.exact"
 CHOICE = "toolchain.choice"
 """A kernel that a template has written: the choice that it was written by, as JSON."""
 
+OPERATIONS = "toolchain.operations"
+"""A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
+
 
 @dataclass(frozen=True)
 class Cycles:

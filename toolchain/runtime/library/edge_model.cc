@@ -21,6 +21,7 @@
 #include "../model/stage.h"
 #include "../threads/pool.h"
 #include "../trust/approval.h"
+#include "instrument.h"
 
 namespace edge {
 namespace {
@@ -220,7 +221,7 @@ class OpenModel {
   }
 
   const Manifest& manifest() const { return manifest_; }
-  int threads() const { return pool_.size(); }
+  const Model& model() const { return model_; }
 
   edge_tensor Input(size_t number) const {
     edge_tensor tensor = Described(manifest_.inputs[number]);
@@ -276,6 +277,16 @@ class OpenModel {
 struct edge_model {
   edge::OpenModel opened;
 };
+
+namespace edge {
+
+void Instrument(edge_model* model, const tvm::ffi::Function& hook) {
+  model->opened.model().Instrument(hook);
+}
+
+DLDevice DeviceOf(const edge_model* model) { return model->opened.model().device(); }
+
+}  // namespace edge
 
 using edge::Give;
 using edge::Guarded;

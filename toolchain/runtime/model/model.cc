@@ -5,6 +5,7 @@
 #include <tvm/ffi/container/array.h>
 #include <tvm/runtime/device_api.h>
 #include <tvm/runtime/tensor.h>
+#include <tvm/runtime/vm/vm.h>
 
 #include "elf_check.h"
 #include "fault.h"
@@ -166,6 +167,12 @@ std::vector<Tensor> Model::Run() const {
     if (output.device().device_type != kDLCPU) output = Copied(output, DLDevice{kDLCPU, 0});
   }
   return outputs;
+}
+
+void Model::Instrument(const Function& hook) const {
+  // Its packed function takes no null, and so cannot end what it began.
+  auto* machine = const_cast<tvm::ffi::ModuleObj*>(machine_.operator->());
+  static_cast<tvm::runtime::vm::VirtualMachine*>(machine)->SetInstrument(hook);
 }
 
 void CheckOutputs(const Manifest& manifest, const std::vector<Tensor>& outputs) {

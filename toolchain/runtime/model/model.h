@@ -30,6 +30,13 @@ class Model {
   // done. Faults are kExitRunFailed.
   std::vector<tvm::ffi::Tensor> Run() const;
 
+  // Has the virtual machine call this before and after each call that it makes, with (function, name,
+  // whether it is before, result, the call's arguments...); a null function is none.
+  void Instrument(const tvm::ffi::Function& hook) const;
+
+  // What computes.
+  DLDevice device() const { return device_; }
+
  private:
   tvm::ffi::Tensor OnDevice(const tvm::ffi::Tensor& tensor) const;
   void SendInputs() const;

@@ -17,6 +17,8 @@
 #include "compare.h"
 #include "crash.h"
 #include "options.h"
+#include "peak.h"
+#include "profile.h"
 #include "report.h"
 #include "samples.h"
 #include "timing.h"
@@ -56,6 +58,7 @@ std::vector<int64_t> RunSamples(edge_model* model, const Samples& samples, Outpu
 void RunRelease(const Options& options) {
   edge::CheckWritable(options.outputs);
   edge::CheckWritable(options.report);
+  if (!options.profile.empty()) edge::CheckWritable(options.profile);
   const std::vector<int> cpus = edge::ChooseCpus(options.threads);
   edge::StayOn(cpus);  // which may be a few fast ones
 
@@ -75,6 +78,7 @@ void RunRelease(const Options& options) {
                   options.tolerance);
   }
   report.timings = Measure(model, PlanFrom(options));
+  if (!options.profile.empty()) WriteProfile(options.profile, Watch(model, options.profile_runs));
   report.peak_rss_kib = PeakRssKib();
 
   edge::EnterStage(edge::kExitUsage, "writing the outputs", options.outputs);
@@ -89,6 +93,8 @@ void Main(int argc, char** argv) {
     fputs(kUsage, stdout);
   } else if (options.version) {
     puts(VersionLine().c_str());
+  } else if (options.peak) {
+    puts(PeakLine(MeasurePeak(options.threads)).c_str());
   } else if (!options.verify.empty()) {
     puts(Verify(options).c_str());
   } else {

@@ -17,7 +17,9 @@ const char kUsage[] =
     "              [--warmup-runs 1] [--min-runs 3] [--max-runs 10000] [--budget-ms 10000]\n"
     "              [--samples N] [--threads N] [--no-pin] [--progress]\n"
     "              [--expected OUT.safetensors [--tolerance X]] [--trust DIR]\n"
+    "              [--profile OUT.json [--profile-runs 50]]\n"
     "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
+    "       runner --peak [--threads N]\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
@@ -33,6 +35,9 @@ const char kUsage[] =
     "release of this model with a sequence below N is taken any more, nor one below the minimum that "
     "its signers\n"
     "gave; 0 leaves it at that minimum.\n"
+    "--profile has so many runs more, half of them watched, and tells what each call in them takes; "
+    "--peak tells\n"
+    "what multiply-adds and a triad reach on these CPUs, as JSON.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
     "4 the library does not fit this device, 5 the model failed while it ran, 6 the outputs are not "
@@ -59,18 +64,21 @@ struct NumberOption {
 };
 
 constexpr int64_t kMaxRuns = 10'000'000;
+constexpr int64_t kMaxWatched = 10'000;
 constexpr int64_t kMaxSequence = (int64_t{1} << 53) - 1;
 constexpr int64_t kOneDayMs = 24 * 60 * 60 * 1000;
 
 constexpr FlagOption kFlags[] = {{"--help", &Options::help},
                                  {"--version", &Options::version},
                                  {"--progress", &Options::progress},
-                                 {"--no-pin", &Options::no_pin}};
+                                 {"--no-pin", &Options::no_pin},
+                                 {"--peak", &Options::peak}};
 constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--inputs", &Options::inputs},
                                  {"--outputs", &Options::outputs},
                                  {"--report", &Options::report}};
 constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
+                                         {"--profile", &Options::profile},
                                          {"--signed", &Options::with},
                                          {"--trust", &Options::trust},
                                          {"--expected", &Options::expected},
@@ -79,6 +87,7 @@ constexpr NumberOption kNumbers[] = {{"--warmup-runs", &Options::warmup_runs, 0,
                                      {"--min-runs", &Options::min_runs, 1, kMaxRuns},
                                      {"--max-runs", &Options::max_runs, 0, kMaxRuns},
                                      {"--budget-ms", &Options::budget_ms, 0, kOneDayMs},
+                                     {"--profile-runs", &Options::profile_runs, 1, kMaxWatched},
                                      {"--samples", &Options::samples, 1, kMaxRuns},
                                      {"--threads", &Options::threads, 1, 1024},
                                      {"--floor", &Options::floor, 0, kMaxSequence}};
@@ -104,7 +113,7 @@ int64_t ParseNumber(const NumberOption& option, const std::string& text) {
 }
 
 void CheckComplete(const Options& options) {
-  if (options.help || options.version) return;
+  if (options.help || options.version || options.peak) return;
   if (options.floor >= 0 && options.verify.empty()) {
     throw Fault(kExitUsage, "--floor is given without --verify");
   }
@@ -123,6 +132,9 @@ void CheckComplete(const Options& options) {
   }
   if (options.outputs == options.report) {
     throw Fault(kExitUsage, "--outputs and --report name the same file", options.report);
+  }
+  if (options.profile == options.report || options.profile == options.outputs) {
+    throw Fault(kExitUsage, "--profile names a file of another option", options.profile);
   }
 }
 

@@ -14,10 +14,12 @@ struct Options {
   bool version = false;
   bool progress = false;
   bool no_pin = false;
+  bool peak = false;  // only measure what the device's CPUs can do
   std::string release;
   std::string inputs;
   std::string outputs;
   std::string report;
+  std::string profile;    // where what each call takes goes; empty: nobody watches
   std::string verify;     // a release that is only verified; empty: none
   std::string with;       // what was signed of it, where that is not in it yet
   std::string trust;      // folder that says whom the device trusts; empty: the usual one
@@ -27,6 +29,7 @@ struct Options {
   int64_t min_runs = 3;
   int64_t max_runs = 10000;
   int64_t budget_ms = 10000;
+  int64_t profile_runs = 50;
   int64_t samples = 0;  // 0: one, without a dimension for them
   int64_t threads = 0;  // 0: as many as there are usable CPUs
   int64_t floor = -1;   // raise the model's floor to this, and to what the signers ask for; -1: no

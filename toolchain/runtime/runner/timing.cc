@@ -11,14 +11,6 @@ namespace {
 
 constexpr double kProgressEveryMs = 1000.0;
 
-int64_t TimeOneRun(edge_model* model) {
-  const Clock::time_point start = Clock::now();
-  const int status = edge_run(model);
-  const int64_t taken = NanosecondsSince(start);
-  Check(status);
-  return taken;
-}
-
 // At most one line per second, written between two samples.
 class Progress {
  public:
@@ -50,6 +42,14 @@ int64_t NanosecondsSince(Clock::time_point start) {
 
 double MillisecondsSince(Clock::time_point start) {
   return static_cast<double>(NanosecondsSince(start)) / 1e6;
+}
+
+int64_t TimeOneRun(edge_model* model) {
+  const Clock::time_point start = Clock::now();
+  const int status = edge_run(model);
+  const int64_t taken = NanosecondsSince(start);
+  Check(status);
+  return taken;
 }
 
 Timings Measure(edge_model* model, const TimingPlan& plan) {

@@ -15,6 +15,9 @@ using Clock = std::chrono::steady_clock;
 int64_t NanosecondsSince(Clock::time_point start);
 double MillisecondsSince(Clock::time_point start);
 
+// One run, in nanoseconds. Throws what it reports.
+int64_t TimeOneRun(edge_model* model);
+
 struct TimingPlan {
   int64_t warmup_runs;
   int64_t min_runs;

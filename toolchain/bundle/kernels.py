@@ -1,0 +1,85 @@
+"""The kernels of a bundle, as its graph in words tells of them: what each computes, on which shapes; knows no TVM."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_HEAD = re.compile(r"^    def ([A-Za-z_]\w{0,199})\((.*)\):$")
+_BUFFER = re.compile(r'\w+: T\.Buffer\(\(((?:T\.int64\(\d{1,18}\)|[\d, ])*)\), "(\w{1,20})"')
+_SIZE = re.compile(r"\d{1,18}")
+_MOST_KERNELS = 20_000
+_MOST_BUFFERS = 64
+_MOST_OPERATIONS = 10**18
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a graph.
+
+    Attributes:
+        name: Its function's name, which a library and a device know it by.
+        buffers: Type and shape of each argument in order, the result last.
+        layer: What a template computes with it, as JSON; empty where there is none.
+        exact: The same with the buffers of its network; empty where a backend tells no difference.
+        choice: How a template wrote it, as JSON; empty where none is told.
+        operations: Arithmetic operations of one call, as the compiler counted them; 0 where it did not.
+    """
+
+    name: str
+    buffers: tuple[tuple[str, tuple[int, ...]], ...]
+    layer: str = ""
+    exact: str = ""
+    choice: str = ""
+    operations: int = 0
+
+    @property
+    def shape(self) -> str:
+        """The arguments' shapes, such as `1x3x224x224, 32x3x3x3 -> 1x32x112x112`."""
+        *given, result = ["x".join(map(str, shape)) or "scalar" for _, shape in self.buffers] or [""]
+        return f"{', '.join(given)} -> {result}" if given else result
+
+    @property
+    def is_float32(self) -> bool:
+        """Whether all of its numbers are float32, which a measured peak is of."""
+        return bool(self.buffers) and all(dtype == "float32" for dtype, _ in self.buffers)
+
+
+def read(text: str) -> Mapping[str, Kernel]:
+    """Return the kernels of a graph in words by name; what is none is passed over.
+
+    Args:
+        text: `graph.txt` of a bundle. It comes from a package or a device, so nothing in it is believed beyond its form.
+    """
+    found: dict[str, Kernel] = {}
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        head = _HEAD.match(line)
+        if head and len(found) < _MOST_KERNELS and "T.Buffer" in line:
+            attributes = lines[number + 1] if number + 1 < len(lines) else ""
+            found[head[1]] = _kernel(head[1], head[2], attributes)
+    return found
+
+
+def _kernel(name: str, arguments: str, attributes: str) -> Kernel:
+    buffers = [
+        (dtype, tuple(int(size) for size in _SIZE.findall(shape.replace("T.int64", ""))))
+        for shape, dtype in _BUFFER.findall(arguments)[:_MOST_BUFFERS]
+    ]
+    words = {key: _attribute(attributes, f"toolchain.{key}") for key in ("layer", "exact", "choice", "operations")}
+    counted = words.pop("operations")
+    operations = int(counted) if re.fullmatch(r"\d{1,18}", counted) else 0
+    return Kernel(name, tuple(buffers), **words, operations=min(operations, _MOST_OPERATIONS))
+
+
+def _attribute(line: str, key: str) -> str:
+    """Return the text of an attribute, which is written as Python writes it; empty without one."""
+    found = re.search(rf'"{re.escape(key)}": ("(?:[^"\\]|\\.)*")', line)
+    if found is None:
+        return ""
+    try:
+        return str(ast.literal_eval(found[1]))
+    except (SyntaxError, ValueError):
+        return ""
