@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from toolchain import tensors
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
+from toolchain.process import Result
 from toolchain.shell import Shell
 from toolchain.tensors import TensorSpec
 
@@ -133,22 +134,36 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
     script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
     said = _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
     result = shell.run(script, timeout=limit, check=False, most=said)
+    check_ended(shell.name, result)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        outputs = Path(folder) / "outputs.safetensors"
+        shell.pull(f"{scratch}/outputs", outputs, most=most)
+        return _read(result.stdout, tensors.load(outputs), shell.name, plan)
+
+
+def check_ended(name: str, result: Result) -> None:
+    """See that the runner did what it was asked for.
+
+    Args:
+        name: The device's.
+        result: How it ended.
+
+    Raises:
+        DeviceError: The model does not run there; the runner's own words are in the details.
+        VerificationError: The device takes signed releases only, and not this one.
+    """
     if result.returncode == UNTRUSTED:
         raise VerificationError(
-            f"{shell.name} does not take this release",
+            f"{name} does not take this release",
             details=result.stderr.strip(),
             hint="`toolchain sign` signs a package; docs/security.md tells which keys a device takes",
         )
     if result.returncode != 0:
         raise DeviceError(
-            f"the model does not run on {shell.name}",
+            f"the model does not run on {name}",
             details=result.stderr.strip() or f"the runner ended with code {result.returncode}",
             hint="the device keeps the release that it had",
         )
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
-        outputs = Path(folder) / "outputs.safetensors"
-        shell.pull(f"{scratch}/outputs", outputs, most=most)
-        return _read(result.stdout, tensors.load(outputs), shell.name, plan)
 
 
 def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) -> Run:

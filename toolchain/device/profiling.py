@@ -1,0 +1,239 @@
+"""What each call in a run of a release takes on its device, and what the device's CPUs reach at most."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolchain import files
+from toolchain.device import runner
+from toolchain.device.runner import SMOKE
+from toolchain.device.store import DeviceFacts
+from toolchain.errors import DeviceError
+from toolchain.native.programs import RUNNER, Program
+from toolchain.shell import Shell
+
+MOST_RUNS = 10_000
+"""Most watched runs of one call: kMaxWatched of runtime/runner/options.cc."""
+_MOST_CALLS, _MOST_TIMES = 20_000, 2_000_000  # kMostCalls and kMostTimes of runtime/runner/profile.cc
+_MOST_SAID = (1 << 20) + 24 * _MOST_TIMES + 400 * _MOST_CALLS
+_LONGEST_NAME = 256
+_LARGEST = 1 << 62
+_FREE_S, _A_RUN_S = 120.0, 5.0
+_PEAK_S = 300.0  # of a slow board, or an emulated one
+_LARGEST_PEAK = 1e7
+_CLOCK = "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq 2>/dev/null | sort -n | tail -n 1"
+_DAMAGED = "deploy again; if that does not help, look whether the device is what it was"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call in a run of the model: of a kernel, or of the virtual machine's own.
+
+    Attributes:
+        name: Its function's.
+        bytes: Size of the tensors among its arguments, results included.
+        own_ns: Nanoseconds of it in each watched run, without those of calls within it.
+    """
+
+    name: str
+    bytes: int
+    own_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Runs that were watched call by call, in turns with runs that were not, in one process.
+
+    Attributes:
+        calls: The calls in the order in which a run begins them.
+        plain_ns: Nanoseconds of each run that nobody watched.
+        watched_ns: Nanoseconds of each run that was watched.
+        other_runs: Watched runs that made other calls, and are not counted.
+        waits: Whether each call was waited for, as on a GPU, which forbids what otherwise overlaps.
+    """
+
+    calls: tuple[Call, ...]
+    plain_ns: tuple[int, ...]
+    watched_ns: tuple[int, ...]
+    other_runs: int
+    waits: bool
+
+
+def watch(  # noqa: PLR0913 - one call has these independent parts
+    shell: Shell,
+    root: str,
+    places: Mapping[str, str],
+    *,
+    release: str,
+    threads: int,
+    runs: int,
+    pinned: bool = True,
+) -> Watched:
+    """Run a release on a device, and watch its calls.
+
+    Args:
+        shell: The device.
+        root: The store's root on the device.
+        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        release: Folder of the release on the device.
+        threads: Threads; 0 leaves it to the runner, which takes every CPU.
+        runs: How often, watched and unwatched each.
+        pinned: Whether each thread has a CPU of its own.
+
+    Raises:
+        DeviceError: The runner failed, or its answer is none.
+        VerificationError: The device takes signed releases only, and not this one.
+    """
+    scratch = f"{root}/run/{secrets.token_hex(8)}"
+    place = shlex.quote(scratch)
+    argv = runner.command(places, release, scratch, SMOKE) + ([] if pinned else ["--no-pin"])
+    argv += ["--threads", str(threads)] if threads else []
+    argv += ["--profile", f"{scratch}/profile", "--profile-runs", str(runs)]
+    script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/profile"
+    try:
+        result = shell.run(script, timeout=_FREE_S + _A_RUN_S * runs, check=False, most=_MOST_SAID)
+    finally:
+        shell.run(f"rm -rf {place}", check=False)
+    runner.check_ended(shell.name, result)
+    return _read(result.stdout, shell.name, runs)
+
+
+def _read(text: str, name: str, runs: int) -> Watched:
+    try:
+        report = json.loads(text)
+        watched = _times(report["watched_ns"])
+        if not watched and report["other_runs"] == runs:
+            raise DeviceError(
+                f"no two runs on {name} make the same calls, so there are none to tell the times of",
+                hint="`toolchain bench` times whole runs",
+            )
+        found = Watched(
+            calls=tuple(_call(one, len(watched)) for one in report["calls"][:_MOST_CALLS]),
+            plain_ns=_times(report["plain_ns"]),
+            watched_ns=watched,
+            other_runs=_number(report["other_runs"]),
+            waits=bool(report["waits"]),
+        )
+        if len(watched) + found.other_runs != runs or len(found.plain_ns) != runs:
+            raise ValueError(f"it has {len(watched)} runs, and {runs} were asked for")
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError(
+            f"the runner on {name} reports what is no profile",
+            details=f"{type(fault).__name__}: {fault!s:.200}",
+            hint=_DAMAGED,
+        ) from fault
+    return found
+
+
+def _call(document: Any, runs: int) -> Call:
+    name = str(document["name"])[:_LONGEST_NAME]
+    own = _times(document["own_ns"])
+    if len(own) != runs:
+        raise ValueError(f"{name!r:.50} has {len(own)} times of {runs} runs")
+    return Call(name, _number(document["bytes"]), own)
+
+
+def _times(values: list[object]) -> tuple[int, ...]:
+    return tuple(map(_number, values))
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{value!r:.50} is no time and no size")
+    return value
+
+
+# --- the peak ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a device's CPUs reach at most, measured there by loops of the runner's own.
+
+    Attributes:
+        instructions: What the multiply-adds were made of, such as `AVX2 and FMA`.
+        threads: On so many threads.
+        gflops: Billions of float32 operations a second; a multiply-add counts as two.
+        gbytes_s: Billions of bytes a second of a triad, a[i] = b[i] + s * c[i], on arrays too large for most caches.
+        array_kib: Size of each of the triad's three arrays.
+        max_khz: Highest clock that the governor allowed then; 0 where the device does not tell.
+    """
+
+    instructions: str
+    threads: int
+    gflops: float
+    gbytes_s: float
+    array_kib: int
+    max_khz: int
+
+    @property
+    def method(self) -> str:
+        """How it was measured, in a line."""
+        return (
+            f"independent chains of {self.instructions} multiply-adds in float32, and a triad on three arrays of"
+            f" {self.array_kib / 1024:g} MiB, the best of seven tries on {self.threads} thread(s)"
+        )
+
+
+def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, threads: int) -> Peak:
+    """Return what a device reaches: what was measured before, on this device at this clock, or measured now.
+
+    Args:
+        shell: The device.
+        runners: Folder of the runner on it.
+        program: The runner.
+        facts: What the device is.
+        threads: Threads; 0 means every CPU.
+
+    Raises:
+        DeviceError: It cannot be measured.
+    """
+    said = shell.run(_CLOCK, check=False).stdout.strip()
+    max_khz = int(said) if said.isdecimal() and len(said) < 12 else 0  # noqa: PLR2004 - digits of what is a clock
+    about = [shell.name, facts.machine, facts.cpu, facts.cpus, facts.kernel, threads, max_khz, program.sha256]
+    path = files.cache_root() / "peaks" / f"{files.sha256_bytes(files.canonical_json(about))[:32]}.json"
+    if (found := _kept(path)) is None:
+        argv = [f"{runners}/{RUNNER}", "--peak", *(["--threads", str(threads)] if threads else [])]
+        result = shell.run(shlex.join(argv), timeout=_PEAK_S, check=False)
+        if result.returncode != 0:
+            raise DeviceError(f"the peak of {shell.name} cannot be measured", details=result.stderr.strip()[:200])
+        found = _read_peak(result.stdout, shell.name, max_khz)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(path, files.canonical_json(asdict(found)))
+    return found
+
+
+def _kept(path: Any) -> Peak | None:
+    try:
+        return _peak_of(json.loads(path.read_bytes()))
+    except (OSError, LookupError, OverflowError, RecursionError, TypeError, ValueError):  # damaged, or none
+        return None
+
+
+def _read_peak(text: str, name: str, max_khz: int) -> Peak:
+    try:
+        return _peak_of({**json.loads(text), "max_khz": max_khz})
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError(
+            f"the runner on {name} reports what is no peak", details=f"{fault!s:.200}", hint=_DAMAGED
+        ) from fault
+
+
+def _peak_of(document: Mapping[str, Any]) -> Peak:
+    rates = [float(document[key]) for key in ("gflops", "gbytes_s")]
+    if not all(math.isfinite(rate) and 0 < rate < _LARGEST_PEAK for rate in rates):
+        raise ValueError(f"{rates} are no rates")
+    return Peak(
+        str(document["instructions"])[:40],
+        _number(document["threads"]),
+        rates[0],
+        rates[1],
+        _number(document["array_kib"]),
+        _number(document["max_khz"]),
+    )
