@@ -51,7 +51,7 @@ def read(text: str) -> Mapping[str, Kernel]:
     """Return the kernels of a graph in words by name; what is none is passed over.
 
     Args:
-        text: `graph.txt` of a bundle. It comes from a package or a device, so nothing in it is believed beyond its form.
+        text: `graph.txt` of a bundle. It comes from a package or a device, so only its form is believed.
     """
     found: dict[str, Kernel] = {}
     lines = text.split("\n")

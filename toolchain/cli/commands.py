@@ -31,6 +31,9 @@ COMMANDS = {
         "inventory": "Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."
     },
     "models": {"model": "List the predefined networks; look into a model."},
+    "profile": {
+        "profile": "Show what each kernel of PACKAGE, or of the release that a device runs, takes there, in order."
+    },
     "quantize": {
         "quantize": "Quantize the convolutions of MODEL (a zoo name or an .onnx file) to int8, with powers of two as "
         "scales."

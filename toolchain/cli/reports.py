@@ -70,6 +70,25 @@ JUNIT = Kind(
 )
 
 
+def _foreign_page(path: Path) -> str:
+    from toolchain import page
+
+    with path.open("rb") as stream:
+        head = stream.read(page.HEAD)
+    return "" if page.is_ours(head) else "it is no page of this toolchain"
+
+
+def _failed_page(failure: Failure, command: str, about: str) -> bytes:
+    from toolchain.page import Notes, Page, Section, Verdict
+
+    why = [text for text in (*failure.details.splitlines(), failure.hint) if text]
+    sections = [Section("What is known", [Notes(why)])]
+    return Page(f"toolchain {command}: {about}", command, Verdict(failure.message, "bad"), sections).html().encode()
+
+
+PAGE = Kind("a page", _foreign_page, _failed_page)
+
+
 @dataclass(frozen=True)
 class Reports:
     """The reports that one run has to write.

@@ -120,8 +120,7 @@ def _read(text: str, name: str, runs: int) -> Watched:
             other_runs=_number(report["other_runs"]),
             waits=bool(report["waits"]),
         )
-        if len(watched) + found.other_runs != runs or len(found.plain_ns) != runs:
-            raise ValueError(f"it has {len(watched)} runs, and {runs} were asked for")
+        _check_whole(found, runs)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} reports what is no profile",
@@ -129,6 +128,11 @@ def _read(text: str, name: str, runs: int) -> Watched:
             hint=_DAMAGED,
         ) from fault
     return found
+
+
+def _check_whole(found: Watched, runs: int) -> None:
+    if len(found.watched_ns) + found.other_runs != runs or len(found.plain_ns) != runs:
+        raise ValueError(f"it has {len(found.watched_ns)} runs, and {runs} were asked for")
 
 
 def _call(document: Any, runs: int) -> Call:
@@ -177,11 +181,13 @@ class Peak:
         """How it was measured, in a line."""
         return (
             f"independent chains of {self.instructions} multiply-adds in float32, and a triad on three arrays of"
-            f" {self.array_kib / 1024:g} MiB, the best of seven tries on {self.threads} thread(s)"
+            f" {self.array_kib / 1024:g} MiB, the best of up to 25 tries on {self.threads} thread(s)"
         )
 
 
-def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, threads: int) -> Peak:
+def peak(  # noqa: PLR0913 - it depends on these
+    shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, threads: int, kept: bool
+) -> Peak:
     """Return what a device reaches: what was measured before, on this device at this clock, or measured now.
 
     Args:
@@ -190,6 +196,7 @@ def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, threa
         program: The runner.
         facts: What the device is.
         threads: Threads; 0 means every CPU.
+        kept: Whether what is measured now is kept for later: not what a busy device reached.
 
     Raises:
         DeviceError: It cannot be measured.
@@ -204,8 +211,9 @@ def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, threa
         if result.returncode != 0:
             raise DeviceError(f"the peak of {shell.name} cannot be measured", details=result.stderr.strip()[:200])
         found = _read_peak(result.stdout, shell.name, max_khz)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(path, files.canonical_json(asdict(found)))
+        if kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomic(path, files.canonical_json(asdict(found)))
     return found
 
 

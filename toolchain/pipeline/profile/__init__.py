@@ -6,6 +6,7 @@ The model runs in turns watched and unwatched, in one process. `against` holds t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import tempfile
 from collections.abc import Callable
@@ -21,12 +22,12 @@ from toolchain.device.bench import Conditions
 from toolchain.device.lock import Owner
 from toolchain.device.profiling import Peak, Watched
 from toolchain.device.shipment import Shipment, install, send
-from toolchain.device.store import DeviceFacts
+from toolchain.device.waiting import Waited
 from toolchain.errors import DeviceError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline.device import Lab
-from toolchain.pipeline.profile.rows import MACHINE, Row, rows
+from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
 from toolchain.pipeline.profile.sides import Side, of_bundle, of_release
 from toolchain.progress import stage
 from toolchain.tensors import Tensors
@@ -75,6 +76,7 @@ class Profile:
         no_peak: The reason.
         before: The device's conditions before the runs.
         after: Those after.
+        waited: Who was at work on the device before, and how long they were waited for.
         warnings: What makes the numbers doubtful.
         typical: Nanoseconds of each call of the run that is nearest to the median, by name, in order.
     """
@@ -96,6 +98,7 @@ class Profile:
     no_peak: str
     before: Conditions
     after: Conditions
+    waited: tuple[Waited, ...]
     warnings: tuple[str, ...]
     typical: tuple[tuple[str, int], ...]
 
@@ -143,7 +146,7 @@ class Profile:
         return (json.dumps(document) + "\n").encode()
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917 - a profile takes these
     side: Side, given: inputs.Source, program: Program, lab: Lab, wanted: Wanted, tell: Callable[[str], None]
 ) -> Profile:
     """Profile a release on a device, which keeps the release that it has; what was brought for this goes.
@@ -166,11 +169,12 @@ def run(
     threads = wanted.threads or lab.board.threads
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("profile")):
         try:
-            places = placed(side, program, fed, lab, Path(work), facts)
-            tell(stage("measuring what the device reaches at most"))
-            peak, no_peak = _peak(side, places, program, lab, facts, threads)
-            tell(stage(f"watching {wanted.runs} runs"))
+            places = placed(side, program, fed, lab, Path(work))
             before = bench.conditions(lab.shell)
+            tell(stage("measuring what the device reaches at most"))
+            measure = functools.partial(profiling.peak, lab.shell, places["runners"], program, facts)
+            peak, no_peak = _peak(side, functools.partial(measure, threads=threads, kept=before.busy <= _BUSY))
+            tell(stage(f"watching {wanted.runs} runs"))
             watched = profiling.watch(
                 lab.shell,
                 store.root,
@@ -184,13 +188,11 @@ def run(
         finally:
             if side.bundle:
                 store.prune(lab.board.keep)
-    made = rows(watched, side.kernels, backend_of(lab.board), peak)
+    made = rows_of(watched, side.kernels, backend_of(lab.board), peak)
     return _profile(side, lab, threads, watched, made, peak, no_peak, (before, after))
 
 
-def placed(
-    side: Side, program: Program, fed: Tensors, lab: Lab, work: Path, facts: DeviceFacts
-) -> dict[str, str]:
+def placed(side: Side, program: Program, fed: Tensors, lab: Lab, work: Path) -> dict[str, str]:
     """Bring what a side's runs need to the device, whose lock the caller holds; return the folders there.
 
     The folder `releases` among them is that of the side, be it brought now or kept there.
@@ -198,19 +200,17 @@ def placed(
     shipment = Shipment.of_run(program, fed, work)
     if side.bundle:
         shipment = shipment.with_release(side.bundle, work)
-    send(shipment, lab.store, facts)
+    send(shipment, lab.store, lab.store.facts())
     return {"releases": f"{lab.store.root}/releases/{side.digest}", **install(shipment, lab.store)}
 
 
-def _peak(  # noqa: PLR0913, PLR0917 - it depends on these
-    side: Side, places: dict[str, str], program: Program, lab: Lab, facts: DeviceFacts, threads: int
-) -> tuple[Peak | None, str]:
+def _peak(side: Side, measure: Callable[[], Peak]) -> tuple[Peak | None, str]:
     """Return what the device reaches, or why that is not known."""
     kind = str(side.manifest.target.get("kind", ""))
     if kind != "llvm":
         return None, f"a peak is measured on CPUs, and this release computes on {kind}"
     try:
-        return profiling.peak(lab.shell, places["runners"], program, facts, threads), ""
+        return measure(), ""
     except DeviceError as fault:
         return None, fault.message
 
@@ -244,6 +244,7 @@ def _profile(  # noqa: PLR0913, PLR0917 - a profile has these sources
         no_peak=no_peak,
         before=conditions[0],
         after=conditions[1],
+        waited=lab.store.waited,
         warnings=(),
         typical=_typical(watched),
     )
@@ -262,7 +263,10 @@ def _with_warnings(found: Profile) -> Profile:
         (any(row.modelled_ms is not None for row in found.rows), "modelled: what the accelerator takes was computed"),
         (found.waits, "each call was waited for, which forbids what otherwise overlaps: the sum is more than a run"),
         (found.runs < _FEW_RUNS, f"only {found.runs} runs: more --runs give firmer medians"),
-        (found.other_runs > 0, f"{found.other_runs} runs made other calls, as this model's data decide, and are left out"),
+        (
+            found.other_runs > 0,
+            f"{found.other_runs} runs made other calls, as this model's data decide, and are left out",
+        ),
         (found.hook_share > _HOOK, f"watching makes a run {found.hook_share:.1%} longer"),
         (
             not _LEAST_SUM <= found.sum_share <= _MOST_SUM and not found.waits,

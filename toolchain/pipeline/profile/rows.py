@@ -76,7 +76,7 @@ def is_kernel(call: Call) -> bool:
     return not call.name.startswith(_MACHINES_OWN)
 
 
-def rows(watched: Watched, kernels: Mapping[str, Kernel], backend: Backend, peak: Peak | None) -> tuple[Row, ...]:
+def rows_of(watched: Watched, kernels: Mapping[str, Kernel], backend: Backend, peak: Peak | None) -> tuple[Row, ...]:
     """Make the rows of a profile, in the order of the calls; the last is that of all that is no kernel.
 
     Args:

@@ -93,9 +93,11 @@ Kernel Fastest() { return {"plain code", Plain}; }
 
 // --- both, on all threads -------------------------------------------------------------------------
 
-constexpr int kTries = 7;
-constexpr double kTryMs = 15;
-constexpr int64_t kLargestArray = int64_t{64} << 20;  // of bytes: beyond the caches of what is sold as a CPU for boards
+constexpr int kTries = 25;     // short ones: on a busy device few of them have a CPU to themselves
+constexpr double kTryMs = 3;
+constexpr int kFewTries = 3;   // and so many in any case, be they as slow as they are
+constexpr double kMostMs = 500;
+constexpr int64_t kLargestArray = int64_t{64} << 20;  // of bytes: beyond most caches
 constexpr int64_t kAtOnce = 6;  // the three arrays are to take half of the free memory at most
 
 struct Work {
@@ -137,9 +139,14 @@ double Seconds(FTVMParallelLambda lambda, Work* work) {
   return std::max(1e-9, static_cast<double>(NanosecondsSince(start)) / 1e9);
 }
 
+bool GoesOn(int attempt, Clock::time_point start) {
+  return attempt < kFewTries || (attempt < kTries && MillisecondsSince(start) < kMostMs);
+}
+
 double BestGflops(Work* work) {
   double best = 0;
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  const Clock::time_point start = Clock::now();
+  for (int attempt = 0; GoesOn(attempt, start); ++attempt) {
     std::fill(work->operations.begin(), work->operations.end(), 0);
     const double seconds = Seconds(Compute, work);
     double operations = 0;
@@ -156,7 +163,8 @@ double BestGflops(Work* work) {
 double BestGbytes(Work* work) {
   double best = 0;
   const double bytes = 3.0 * sizeof(float) * static_cast<double>(work->a.size());
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  const Clock::time_point start = Clock::now();
+  for (int attempt = 0; GoesOn(attempt, start); ++attempt) {
     best = std::max(best, bytes / Seconds(Triad, work) / 1e9);
   }
   return best;

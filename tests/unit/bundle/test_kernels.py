@@ -1,0 +1,37 @@
+"""Kernels as a bundle's graph in words has them."""
+
+from toolchain.bundle import GRAPH_TEXT, kernels
+
+_TEXT = """class Module:
+    @T.prim_func(private=True, s_tir=True)
+    def c(x: T.Buffer((1, 2, 8, 8, 16), "float32"), w: T.Buffer((T.int64(4), 3), "int8"), o: T.Buffer((), "float32")):
+        T.func_attr({"op_pattern": 8, "toolchain.choice": "{\\"a\\":1}", "toolchain.layer": "{\\"kind\\":\\"conv\\"}"})
+        T.evaluate(0)
+
+    def softmax(x: T.Buffer((T.int64(1), T.int64(9)), "float32"), y: T.Buffer((T.int64(1), T.int64(9)), "float32")):
+        T.func_attr({"toolchain.operations": "123", "op_pattern": 4})
+"""
+
+
+def test_a_graph_is_read():
+    found = kernels.read(_TEXT)
+    assert list(found) == ["c", "softmax"]
+    conv, softmax = found.values()
+    assert conv.buffers == (("float32", (1, 2, 8, 8, 16)), ("int8", (4, 3)), ("float32", ()))
+    assert (conv.layer, conv.choice, conv.exact, conv.operations) == ('{"kind":"conv"}', '{"a":1}', "", 0)
+    assert conv.shape == "1x2x8x8x16, 4x3 -> scalar"
+    assert (softmax.operations, softmax.is_float32, conv.is_float32) == (123, True, False)
+
+
+def test_what_is_no_graph_has_no_kernels():
+    assert kernels.read("") == {}
+    assert kernels.read("\x00" * 100 + "\n    def f(x: T.Buffer((((") == {}
+    odd = _TEXT.replace('"123"', '"1e99"').replace('"{\\"kind\\":\\"conv\\"}"', '"\\x"')
+    found = kernels.read(odd)
+    assert (found["softmax"].operations, found["c"].layer) == (0, "")
+
+
+def test_a_real_bundle_tells_of_each_kernel_with_a_template_or_counts_it(tiny):
+    found = kernels.read((tiny.folder / GRAPH_TEXT).read_text(encoding="utf-8"))
+    assert found
+    assert all(one.buffers and (one.layer or one.operations) for one in found.values())

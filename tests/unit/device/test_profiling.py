@@ -1,0 +1,154 @@
+"""Watching the calls of a run, and what a device reaches; also of devices that tell nonsense."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from toolchain.device import deploy, profiling, runner
+from toolchain.device.store import DeviceFacts
+from toolchain.errors import DeviceError, VerificationError
+from toolchain.shell import LocalShell
+
+_WHOLE = {
+    "schema": 1,
+    "waits": False,
+    "calls": [{"name": "dense", "bytes": 64, "own_ns": [5, 6, 7]}],
+    "plain_ns": [9, 9, 9],
+    "watched_ns": [10, 10, 10],
+    "other_runs": 0,
+}
+_PEAK = {"instructions": "NEON", "threads": 2, "gflops": 12.5, "gbytes_s": 3.25, "array_kib": 1024}
+_FACTS = DeviceFacts("aarch64", "Linux", "2.36", "a CPU", (), 2, 1, 1, ())
+
+
+@pytest.fixture
+def places(tiny, program, tmp_path):
+    (tmp_path / "inputs").mkdir()
+    runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, deploy.samples_of(tiny).inputs)
+    return {"runners": str(program.path.parent), "inputs": str(tmp_path / "inputs")}
+
+
+@pytest.fixture
+def lying(tmp_path):
+    """Return places with a runner that says what it is told to."""
+
+    def make(text, code=0):
+        folder = tmp_path / "lying"
+        folder.mkdir(exist_ok=True)
+        (folder / "said").write_text(text)
+        script = f"""#!/bin/sh
+[ "$1" = --peak ] && {{ cat {folder}/said; exit {code}; }}
+for word do [ "$last" = --profile ] && cp {folder}/said "$word"; last=$word; done
+[ {code} = 0 ] || echo "its own words" >&2
+exit {code}
+"""
+        (folder / "runner").write_text(script)
+        (folder / "runner").chmod(0o755)
+        return {"runners": str(folder), "inputs": "any"}
+
+    return make
+
+
+def watch(places, root, release="any", runs=3):
+    return profiling.watch(LocalShell(), str(root), places, release=str(release), threads=1, runs=runs)
+
+
+def test_a_real_release_is_watched(tiny, places, tmp_path):
+    found = watch(places, tmp_path, tiny.folder, runs=20)
+    kernels = [call for call in found.calls if not call.name.startswith("vm.")]
+    assert kernels
+    assert (len(found.plain_ns), len(found.watched_ns), found.other_runs, found.waits) == (20, 20, 0, False)
+    assert all(len(call.own_ns) == 20 for call in found.calls)
+    # What calls take lies within the run that makes them, each of them.
+    for run, whole in enumerate(found.watched_ns):
+        assert 0 < sum(call.own_ns[run] for call in found.calls) <= whole
+    weights = 8 * 4 * 4
+    assert max(call.bytes for call in kernels) >= weights
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_whole_report_is_read(lying, tmp_path):
+    found = watch(lying(json.dumps(_WHOLE)), tmp_path)
+    assert found.calls == (profiling.Call("dense", 64, (5, 6, 7)),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calls": [{"name": "dense", "bytes": 64, "own_ns": [5]}]},
+        {"calls": [{"name": "dense", "bytes": -1, "own_ns": [5, 6, 7]}]},
+        {"calls": [{"name": "dense", "bytes": 1, "own_ns": [5, True, 7]}]},
+        {"calls": {"name": 1}},
+        {"plain_ns": [1]},
+        {"plain_ns": [1, 2, 1e30]},
+        {"watched_ns": None},
+        {"other_runs": 1 << 80},
+    ],
+)
+def test_what_is_no_profile_is_told(lying, tmp_path, change):
+    with pytest.raises(DeviceError, match="no profile"):
+        watch(lying(json.dumps(_WHOLE | change)), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"watched_ns": [', "NaN"])
+def test_what_is_no_document_is_told(lying, tmp_path, text):
+    with pytest.raises(DeviceError, match="no profile"):
+        watch(lying(text), tmp_path)
+
+
+def test_runs_that_are_never_alike_have_no_profile(lying, tmp_path):
+    never = _WHOLE | {"watched_ns": [], "calls": [], "other_runs": 3}
+    with pytest.raises(DeviceError, match="same calls"):
+        watch(lying(json.dumps(never)), tmp_path)
+
+
+def test_a_failing_runner_is_told_as_elsewhere(lying, tmp_path):
+    with pytest.raises(DeviceError, match="does not run") as caught:
+        watch(lying("", code=5), tmp_path)
+    assert caught.value.details == "its own words"
+    with pytest.raises(VerificationError, match="does not take"):
+        watch(lying("", code=runner.UNTRUSTED), tmp_path)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+@pytest.fixture
+def peak(program, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
+
+    def measure(places, *, kept=True):
+        return profiling.peak(LocalShell(), places["runners"], program, _FACTS, threads=1, kept=kept)
+
+    return measure
+
+
+def test_a_peak_is_measured_once(peak, lying, tmp_path):
+    first = peak(lying(json.dumps(_PEAK)))
+    assert (first.gflops, first.gbytes_s, first.threads) == (12.5, 3.25, 1 + 1)
+    assert "NEON" in first.method
+    assert peak(lying("", code=1)) == first
+    (kept,) = (tmp_path / "cache" / "peaks").iterdir()
+    kept.write_text("{")
+    with pytest.raises(DeviceError, match="cannot be measured"):
+        peak(lying("", code=1))
+
+
+def test_a_peak_of_a_busy_device_is_not_kept(peak, lying, tmp_path):
+    peak(lying(json.dumps(_PEAK)), kept=False)
+    assert not (tmp_path / "cache" / "peaks").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"gflops": 0}, {"gflops": 1e300}, {"gbytes_s": "x"}, {"threads": -1}, {"array_kib": None}]
+)
+def test_what_is_no_peak_is_told(peak, lying, change):
+    with pytest.raises(DeviceError, match="no peak"):
+        peak(lying(json.dumps(_PEAK | change)))
+
+
+def test_this_machine_reaches_something(peak, program):
+    found = peak({"runners": str(program.path.parent)})
+    assert found.gflops > 0.01
+    assert found.gbytes_s > 0.01
+    assert found.threads == 1

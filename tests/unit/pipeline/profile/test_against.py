@@ -1,0 +1,89 @@
+"""Two releases layer by layer: which layers are the same, and which carry a slow-down."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from toolchain import stats
+from toolchain.bundle.kernels import Kernel
+from toolchain.device.profiling import Call, Watched
+from toolchain.errors import InputError
+from toolchain.pipeline.profile import Side, against
+
+
+class _Templates:
+    def operator(self, layer):
+        return layer
+
+
+_BACKEND = SimpleNamespace(templates=_Templates())
+
+
+def side(names, digest="0", size=4):
+    kernels = {name: Kernel(name, (("float32", (1, size)),) * 2, layer=what) for name, what in names.items()}
+    return Side(SimpleNamespace(name="net", inputs=()), digest, kernels)
+
+
+def rounds(times, seed=0, noise=0.02):
+    """Sixteen processes of five runs each, with times in ns by kernel's name."""
+    stream = np.random.default_rng(seed)
+    found = []
+    for _ in range(against.ROUNDS):
+        calls = tuple(
+            Call(name, 8, tuple(int(value * stream.lognormal(0, noise)) for _ in range(5))) for name, value in times
+        )
+        whole = tuple(sum(column) for column in zip(*(call.own_ns for call in calls), strict=True))
+        found.append(Watched(calls, whole, whole, 0, waits=False))
+    return found
+
+
+def layers(new, base, times_new, times_base):
+    return against._layers(new, base, (rounds(times_new, 1), rounds(times_base, 2)), _BACKEND)
+
+
+def held(found):
+    none = stats.Estimate(0.0, 0.0, 0.0, 0.99, against.ROUNDS)
+    words = {"model": "net", "board": "b", "host": "h", "emulated": False, "new_digest": "0", "base_digest": "1"}
+    return against.Against(**words, rounds=against.ROUNDS, new_ms=1.0, base_ms=1.0, change=none, layers=found)
+
+
+def test_the_layer_that_is_slower_is_named_and_no_other():
+    names = {f"conv{number}": f"conv2d_{number}" for number in range(20)}
+    usual = [(name, 200_000) for name in names]
+    slow = [(name, 300_000 if name == "conv7" else value) for name, value in usual]
+    found = layers(side(names), side(names, "1"), slow, usual)
+    (worst,) = against.carriers(held(found))
+    assert (worst.new, worst.base) == ("conv7", "conv7")
+    assert worst.more_ms == pytest.approx(0.1, rel=0.1)
+    assert worst.change.low > 0.3
+    assert "conv2d_7" in against.carried_text(held(found))
+
+
+def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may_differ():
+    new = side({"a": "conv2d", "b": "relu", "c": "dense"})
+    base = side({"x": "conv2d", "z": "dense", "gone": "sigmoid"}, "1")
+    found = layers(new, base, [("a", 100), ("b", 50), ("c", 70)], [("x", 100), ("z", 70), ("gone", 9)])
+    assert [(one.new, one.base) for one in found] == [("a", "x"), ("b", ""), ("c", "z"), ("", "gone")]
+    alone = [one for one in found if one.change is None]
+    assert [one.is_slower for one in alone] == [True, False]
+    assert against.carriers(held(found))[0].new == "b"
+
+
+def test_no_layer_is_named_where_none_is_slower():
+    names = {f"conv{number}": f"conv2d_{number}" for number in range(50)}
+    usual = [(name, 200_000) for name in names]
+    found = layers(side(names), side(names, "1"), usual, usual)
+    assert against.carriers(held(found)) == ()
+    assert against.carried_text(held(found)) == "no layer is surely slower"
+    document = held(found).document()
+    assert document["carriers"] == []
+    assert len(document["layers"]) == 50
+
+
+def test_a_release_is_not_held_against_itself_or_another_model():
+    with pytest.raises(InputError, match="same release"):
+        against.check(side({}), side({}))
+    other = Side(SimpleNamespace(name="other", inputs=(SimpleNamespace(name="x", dtype="int8", shape=(1,)),)), "1", {})
+    with pytest.raises(InputError, match="other inputs"):
+        against.check(side({}), other)

@@ -1,0 +1,126 @@
+"""A release is looked at kernel by kernel, on its device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolchain.cli import completion, options
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.reports import PAGE, STDOUT, ReportingCommand, json_kind
+from toolchain.errors import InputError
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.bundle import Bundle
+    from toolchain.pipeline import Lab
+    from toolchain.pipeline.profile import Side, Wanted
+    from toolchain.tables import Shown
+
+_JSON = json_kind("a profile", "schema_version", "board", "host")
+_TRACE = json_kind("a trace", "traceEvents")
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """The options of `profile`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    seed: int = same(options.ModelOptions, "seed")
+    inputs: options.InputOptions = record(options.InputOptions)
+    runs: int = option(
+        "--runs",
+        default=50,
+        show_default=True,
+        type=click.IntRange(3, 10_000),
+        help="Runs, watched and unwatched each.",
+    )
+    threads: int | None = same(options.MeasureOptions, "threads")
+    no_pin: bool = same(options.MeasureOptions, "no_pin")
+    against: str | None = option(
+        "--against",
+        metavar="RELEASE-OR-PACKAGE",
+        help="Run it in turns with this one, layer by layer: a package, a bundle's folder, or a release on the device.",
+    )
+    json_path: Path | None = same(options.ReportOptions, "json_path")
+    html: Path | None = option("--html", type=options.PATH, help="Write a page with bars.")
+    trace: Path | None = option("--trace", type=options.PATH, help="Write a typical run for Perfetto or Chrome.")
+
+    def wanted(self) -> Wanted:
+        """Return how to profile."""
+        from toolchain.pipeline.profile import Wanted
+
+        return Wanted(self.runs, self.threads or 0, not self.no_pin)
+
+    def written(self, text: Shown, document: Mapping[str, Any], files: Mapping[Path | None, bytes]) -> Result:
+        """Write the files that are asked for; return what is printed."""
+        from toolchain.files import canonical_json, write_atomic
+
+        printed = self.json_path == Path(STDOUT)
+        if self.json_path and not printed:
+            write_atomic(self.json_path, canonical_json(document))
+        for path, content in files.items():
+            if path:
+                write_atomic(path, content)
+        return Result(text, document, printed)
+
+
+@click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
+@click.argument("source", metavar="[PACKAGE]", required=False, shell_complete=completion.models)
+@gathered("asked", ProfileOptions)
+@click.pass_obj
+def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> Result:
+    """Show what each kernel of PACKAGE, or of the release that a device runs, takes there, in order.
+
+    PACKAGE is a package or a bundle's folder, or a release that the device keeps: its number, or the beginning of its
+    digest. The device goes on with the release that it runs.
+    """
+    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.pipeline import profile as profiling
+    from toolchain.pipeline.profile import against, pages, shown
+
+    kind = asked.device.board()
+    if asked.against and asked.trace:
+        raise InputError("--trace is of one release, and --against has two", hint="leave one of them out")
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
+        lab = stack.enter_context(open_device(kind, asked.device, console.say))
+        preflight.before_bench(kind, lab)
+        sides = [_side(word, bundle, kind, lab) for word, bundle in made if word]
+        program = DeviceStages(kind, console.say).runner()
+        given = asked.inputs.source(asked.seed)
+        if len(sides) > 1:
+            held = against.run(sides[0], sides[1], given, program, lab, asked.wanted(), console.say)
+            return asked.written(against.shown(held), held.document(), {asked.html: pages.against(held)})
+        found = profiling.run(sides[0], given, program, lab, asked.wanted(), console.say)
+        return asked.written(
+            shown.shown(found), found.document(), {asked.html: pages.profile(found), asked.trace: found.trace()}
+        )
+
+
+@contextlib.contextmanager
+def _at_hand(word: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
+    """Open what a word names on this machine, if it names anything here; else it is a release of the device."""
+    from toolchain import bundle, pipeline
+
+    if word and (pipeline.is_built(word) or "/" in word or Path(word).exists()):
+        with bundle.at_hand(Path(word)) as made:
+            yield word, made
+    else:
+        yield word, None
+
+
+def _side(word: str, made: Bundle | None, kind: Board, lab: Lab) -> Side:
+    from toolchain.bundle import check_board
+    from toolchain.pipeline import profile as profiling
+
+    side = profiling.of_bundle(made) if made else profiling.of_release(lab, word)
+    check_board(side.manifest, kind)
+    return side

@@ -1,0 +1,133 @@
+"""Profiles as pages of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolchain import page
+from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
+from toolchain.pipeline.profile import Profile, Row
+from toolchain.pipeline.profile.against import Against, Layer, carried_text, change_text
+from toolchain.pipeline.profile.shown import is_modelled, rate
+from toolchain.pipeline.report import waited_rows
+
+_MOST_BARS = 60
+
+
+def profile(found: Profile) -> bytes:
+    """Return a profile as a page."""
+    slowest = max(found.rows, key=lambda row: row.ms)
+    verdict = f"{found.plain_ms:.3f} ms a run; the most of it, {slowest.share:.1%}, is {slowest.brief}"
+    modelled = is_modelled(found)
+    marks = [*([page.EMULATED] if found.emulated else []), *([page.MODELLED] if modelled else [])]
+    peak = found.peak
+    facts = [
+        ("model", found.model),
+        ("release", f"sha256:{found.bundle_digest}"),
+        ("board", f"{found.board} at {found.host}"),
+        ("a run that nobody watches", f"{found.plain_ms:.4f} ms, the median of {found.runs}"),
+        ("a run that is watched", f"{found.watched_ms:.4f} ms, {found.hook_share:+.2%}"),
+        ("sum of the rows", f"{found.sum_ms:.4f} ms, {found.sum_share:.2%} of a run that nobody watches"),
+        ("threads", str(found.threads or "one for each CPU")),
+        ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {found.no_peak}"),
+        ("the peak was measured with", peak.method if peak else ""),
+        *waited_rows(found.waited),
+    ]
+    return (
+        Page(
+            title=f"Profile of {found.model} on {found.board}",
+            command="profile",
+            verdict=Verdict(verdict),
+            sections=[
+                Section("Numbers", [Facts(facts), Notes(found.warnings)]),
+                Section("Kernels in order", [Bars("What each call takes", "milliseconds", _bars(found.rows))]),
+                Section("Each call", [_table(found.rows, modelled=modelled)]),
+            ],
+            marks=marks,
+        )
+        .html()
+        .encode()
+    )
+
+
+def _bars(rows: Sequence[Row]) -> list[Bar]:
+    """Return a bar for each row, or for the longest where they are too many to be seen."""
+    kept = set(sorted((row.ms for row in rows), reverse=True)[:_MOST_BARS])
+    return [
+        Bar(
+            f"{row.place or ''} {row.brief}".strip(),
+            row.ms,
+            f"{row.ms:.4f} ms, {row.share:.1%}",
+            f"{row.kernel} {row.shape}".strip(),
+        )
+        for row in rows
+        if row.ms in kept
+    ]
+
+
+def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
+    head = ["#", "kernel", "operator", "shapes", "calls", "ms", "10 to 90 %", "share", "GFLOP", "GFLOP/s"]
+    head += ["of the peak", "MB", "GB/s", "bound by", *(["modelled ms"] if modelled else [])]
+    body = []
+    for row in rows:
+        modelled_ms = "" if row.modelled_ms is None else f"{row.modelled_ms:.4f}"
+        cells: tuple[str | Cell, ...] = (
+            str(row.place or ""),
+            row.kernel,
+            row.operator,
+            row.shape,
+            str(row.calls),
+            f"{row.ms:.4f}",
+            f"{row.low_ms:.4f} to {row.high_ms:.4f}",
+            Cell(f"{row.share:.1%}", row.share),
+            "" if row.gflop is None else f"{row.gflop:.5f}",
+            rate(row.gflops),
+            "" if row.of_peak is None else Cell(f"{row.of_peak:.0%}", min(row.of_peak, 1.0)),
+            f"{row.gbytes * 1e3:.3f}",
+            rate(row.gbytes_s),
+            row.bound,
+            *([modelled_ms] if modelled else []),
+        )
+        body.append(cells)
+    return page.Table(head, body, (0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14), "calls of kernels")
+
+
+def against(found: Against) -> bytes:
+    """Return two releases held against each other as a page."""
+    facts = [
+        ("model", found.model),
+        ("release", f"sha256:{found.new_digest}"),
+        ("base", f"sha256:{found.base_digest}"),
+        ("board", f"{found.board} at {found.host}"),
+        ("a run", f"{found.new_ms:.4f} ms, of the base {found.base_ms:.4f} ms: {change_text(found.change)}"),
+        ("turns of each", str(found.rounds)),
+    ]
+    bars = [
+        Bar(one.name, one.more_ms, f"{one.more_ms:+.4f} ms", f"{one.new or 'nothing'} for {one.base or 'nothing'}")
+        for one in sorted(found.layers, key=lambda one: -abs(one.more_ms))[:_MOST_BARS]
+    ]
+    return (
+        Page(
+            title=f"Layers of {found.model} on {found.board}",
+            command="profile",
+            verdict=Verdict(carried_text(found), "bad" if any(one.is_slower for one in found.layers) else "plain"),
+            sections=[
+                Section("Numbers", [Facts(facts)]),
+                Section("What each layer takes more", [Bars("The longest first", "milliseconds", bars)]),
+                Section("Each layer", [_layers(found.layers)]),
+            ],
+            marks=[page.EMULATED] if found.emulated else [],
+        )
+        .html()
+        .encode()
+    )
+
+
+def _layers(layers: Sequence[Layer]) -> page.Table:
+    head = ("layer", "kernel", "kernel of the base", "ms", "ms of the base", "more ms", "change")
+    body = [
+        (one.name, one.new, one.base, f"{one.new_ms:.4f}", f"{one.base_ms:.4f}", f"{one.more_ms:+.4f}",
+         change_text(one.change))
+        for one in layers
+    ]  # fmt: skip
+    return page.Table(head, body, (3, 4, 5), "layers of both")
