@@ -1,0 +1,28 @@
+"""Profiles as pages."""
+
+from tests.unit.pipeline.profile.test_against import held, layers, side
+from toolchain import page
+from toolchain.pipeline.profile import pages
+
+
+def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
+    text = pages.profile(profile).decode()
+    assert page.is_ours(text[: page.HEAD].encode())
+    assert "odd&lt;b&gt;" in text
+    assert "<b>" not in text
+    assert all(f"{row.ms:.4f}" in text for row in profile.rows)
+    assert "emulated" not in text
+
+
+def test_marks_stand_on_the_page(doubtful):
+    text = pages.profile(doubtful).decode()
+    assert '<span class="mark doubt">emulated</span>' in text
+    assert '<span class="mark doubt">modelled</span>' in text
+
+
+def test_a_page_of_two_releases_names_the_layer_that_is_slower():
+    names = {"a": "conv2d", "b": "dense"}
+    found = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
+    text = pages.against(held(found)).decode()
+    assert "slower: 1 conv2d" in text
+    assert all(f"{one.more_ms:+.4f} ms" in text for one in found)
