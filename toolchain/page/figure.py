@@ -16,7 +16,7 @@ COLOURS = ("one", "two", "three")
 """Classes of the colours that sets of values have in turn."""
 TOP, BOTTOM, RIGHT = 18, 48, 18
 
-_LETTER = 7.2  # width of a letter in the picture, about
+_LETTER = 8.0  # width of a letter in the picture, about; some fonts are wide
 _LINE = 16  # height of a line of text
 _NOTHING = "Nothing to draw: there are no values."
 

@@ -34,7 +34,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--rule); padding: 0.2rem 1rem 0.2rem 0; text-align: left; vertical-align: top; }
 thead th, .facts th { color: var(--soft); font-weight: 600; }
 tbody th { font-weight: 500; min-width: 12ch; }
-.facts th { min-width: 0; overflow-wrap: normal; white-space: nowrap; }
+.facts th { min-width: 9rem; width: 9rem; }
 thead th { overflow-wrap: normal; vertical-align: bottom; }
 th.number, td.number { text-align: right; }
 td.number { white-space: nowrap; }
@@ -89,7 +89,7 @@ _NARROW = """
   thead { display: none; }
   tr { border-bottom: 1px solid var(--rule); padding: 0.5rem 0; }
   tbody th, td { border: 0; min-width: 0; padding: 0; }
-  .facts th { white-space: normal; }
+  .facts th { width: auto; }
   th.number, td.number { text-align: left; white-space: normal; }
   td[data-name]::before { color: var(--soft); content: attr(data-name) ": "; }
   figcaption span { display: block; margin-left: 0; }
