@@ -64,12 +64,12 @@ class Dots:
         up = scale.spanning(self._spanned(dots), _HEIGHT - BOTTOM, TOP)
         left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
         across = scale.spanning([one.x for one in dots], left + _ROOM, right - _ROOM, exact=True)
-        under, names = figure.levels(self.levels, up, left, right)
+        lines, names = figure.levels(self.levels, up, left, right)
         drawn = [
             *figure.vertical_axis(up, left, right, self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
-            *under,
             *(_drawn(one, across, up, _SMALL if len(dots) > _MANY else _LARGE) for one in dots),
+            *lines,
             *names,
         ]
         said = f"{len(dots)} values of {self.up} by {self.across}, from {min(one.y for one in dots):.4g} to "

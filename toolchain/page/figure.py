@@ -122,7 +122,7 @@ def levels(found: Sequence[Level], scale: Scale, left: float, right: float) -> t
     """Draw levels across a plot.
 
     Returns:
-        The lines, which lie under the values, and their names, which lie over them and not on each other.
+        The lines, and their names, which lie over everything and not on each other.
     """
     lines, names, free = [], [], math.inf
     for level in sorted(found, key=lambda one: one.value):

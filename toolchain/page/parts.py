@@ -30,7 +30,7 @@ class Text:
     """A paragraph.
 
     Attributes:
-        text: What it says.
+        text: What it says; line ends are kept.
         tone: What that is to its reader.
     """
 

@@ -12,7 +12,7 @@ _MANTISSAS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
 _FEWEST_TICKS = 3
 _MARGIN = 0.06
 _SAME = 1e-9  # values closer together than this, by their size, are one value to the eye
-_DECADE = 10.0
+_WIDE = 4.0
 _DRAWABLE = 1e100
 _FENCE = 6.0  # quartile ranges beyond the quartiles: what is further out would squeeze all the others
 _FEWEST_FENCED = 8
@@ -78,9 +78,9 @@ def spanning(values: Sequence[float], start: float, end: float, *, exact: bool =
 
 
 def fitting(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return a scale as `spanning` does, but a logarithmic one where one value is ten times another."""
+    """Return a scale as `spanning` does, but a logarithmic one where one value is four times another."""
     low, high = min(values), max(values)
-    if low > 0 and high / low > _DECADE:
+    if low > 0 and high / low > _WIDE:
         return logarithmic(values, start, end)
     return spanning(values, start, end)
 

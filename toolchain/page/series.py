@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Series:
-    """Sets of values, every one in its order; the scale is logarithmic where one value is ten times another.
+    """Sets of values, every one in its order; the scale is logarithmic where one value is four times another.
 
     Attributes:
         caption: Its title.
@@ -67,12 +67,12 @@ class Series:
         up = scale.fitting([*values, *(level.value for level in self.levels)], _HEIGHT - BOTTOM, TOP)
         left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
         across = scale.spanning([place for place, _ in everything], left + _ROOM, right - _ROOM, exact=True)
-        under, names = figure.levels(self.levels, up, left, right)
+        lines, names = figure.levels(self.levels, up, left, right)
         drawn = [
             *figure.vertical_axis(up, left, right, f"{self.up}, logarithmic" if up.logarithmic else self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
-            *under,
             *(_drawn(one, across, up, figure.colour(place)) for place, one in enumerate(points) if one),
+            *lines,
             *names,
         ]
         said = f"{len(values)} values of {self.up} in order, from {min(values):.4g} to {max(values):.4g}."

@@ -27,19 +27,23 @@ h2 { break-after: avoid; font-size: 1.1rem; margin: 2.2rem 0 0.6rem; }
 .verdict.doubt { border-color: var(--doubt); }
 .verdict { color: var(--ink); }
 .notes { margin: 0.5rem 0; padding-left: 1.2rem; }
+section p, .facts td, .notes li { white-space: pre-line; }
 """
 
 _TABLES = """
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--rule); padding: 0.2rem 1rem 0.2rem 0; text-align: left; vertical-align: top; }
 thead th, .facts th { color: var(--soft); font-weight: 600; }
-tbody th { font-weight: 500; min-width: 12ch; }
+tbody th { font-weight: 500; min-width: 12ch; overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
+.facts td { overflow-wrap: anywhere; }
 .facts th { min-width: 9rem; width: 9rem; }
 thead th { overflow-wrap: normal; vertical-align: bottom; }
 th.number, td.number { text-align: right; }
 td.number { white-space: nowrap; }
 tr { break-inside: avoid; }
 .share { display: inline-block; height: 0.7em; margin-right: 0.5em; width: 60px; }
+.number .share { float: left; margin-top: 0.4em; }
 .track { fill: var(--rule); } .part { fill: var(--one); }
 """
 
@@ -71,7 +75,7 @@ svg .said { fill: var(--ink); }
 .grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .area { fill: transparent; }
 .level { stroke: var(--doubt); stroke-dasharray: 6 4; stroke-width: 1.5; }
 .line { fill: none; stroke-linejoin: round; stroke-width: 2; }
-.points { fill: none; stroke-linecap: round; }
+.points { fill: none; opacity: 0.8; stroke-linecap: round; }
 .line.one, .points.one, .whisker.one { stroke: var(--one); }
 .line.two, .points.two, .whisker.two { stroke: var(--two); }
 .line.three, .points.three, .whisker.three { stroke: var(--three); }
@@ -88,10 +92,11 @@ _NARROW = """
   table, thead, tbody, tr, th, td { display: block; }
   thead { display: none; }
   tr { border-bottom: 1px solid var(--rule); padding: 0.5rem 0; }
-  tbody th, td { border: 0; min-width: 0; padding: 0; }
+  tbody th, td { border: 0; min-width: 0; overflow-wrap: anywhere; padding: 0; }
   .facts th { width: auto; }
   th.number, td.number { text-align: left; white-space: normal; }
   td[data-name]::before { color: var(--soft); content: attr(data-name) ": "; }
+  .number .share { float: none; }
   figcaption span { display: block; margin-left: 0; }
 }
 """
