@@ -77,7 +77,7 @@ class Tuned:
 def here(tmp_path_factory):
     folder = tmp_path_factory.mktemp("here")
     with contextlib.chdir(folder):
-        report = tuned("--trials", TRIALS, "--records", "R.jsonl", "--report", "page.html", "--root", folder / "root")
+        report = tuned("--trials", TRIALS, "--records", "R.jsonl", "--html", "page.html", "--root", folder / "root")
         assert sorted(path.name for path in folder.iterdir()) == ["R.jsonl", "page.html", "root"], "and nothing else"
     return Tuned(folder, report)
 

@@ -12,7 +12,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolchain import page
+import numpy as np
+
+from toolchain import page, stats
+from toolchain.bundle.manifest import Modelled
+from toolchain.cli import reports
+from toolchain.device import bench
+from toolchain.device.application import Started
+from toolchain.device.bench import Conditions, Measurement
+from toolchain.device.fidelity import Fidelity
+from toolchain.device.runner import Run
+from toolchain.device.shipment import Transfer
+from toolchain.device.store import DeviceFacts
+from toolchain.device.trust import Verified
+from toolchain.device.waiting import Waited
+from toolchain.errors import DeviceError
+from toolchain.failure import Failure
+from toolchain.models.inputs import Guess
+from toolchain.pipeline.compare import Comparison
+from toolchain.pipeline.pages import compared, measured, surveyed
+from toolchain.pipeline.report import Report
+from toolchain.pipeline.survey import Outcome, Survey
+from toolchain.tensors import Difference
 from toolchain.tuning import report as tuning
 from toolchain.tuning.report import BoardRow, Point, TaskRow, TuneReport
 
@@ -40,7 +61,9 @@ class Made:
 
 def _kit(values: Sequence[float]) -> Made:
     """Every kind of part, with the same values."""
-    dots = [page.Dot(place, value, 0.9 * value, 1.2 * value, FOREIGN, place % 2) for place, value in enumerate(values[:300])]
+    dots = [
+        page.Dot(place, value, 0.9 * value, 1.2 * value, FOREIGN, place % 2) for place, value in enumerate(values[:300])
+    ]
     bars = [page.Bar(f"{LONG}{place}", value, f"{value:.3g} ms") for place, value in enumerate(values[:30])]
     levels = [page.Level("least, 1.01", 1.01), page.Level("worst, 1.05", 1.05), page.Level("", 1.0)]
     sides = values[: len(values) // 2], values[len(values) // 2 :]
@@ -109,6 +132,93 @@ def _many_tasks() -> Made:
     return _tune(tasks=tuple(rows), emulated=False, model=FOREIGN)
 
 
+# --- measurements ------------------------------------------------------------------------------------------------
+
+FACTS = DeviceFacts(
+    machine="aarch64", kernel="Linux 6.1.0", glibc="2.36", cpu="Cortex-A53", cpu_features=("fp",), cpus=4,
+    memory_kib=948_304, free_kib=1 << 20, lacks=(),
+)  # fmt: skip
+BEFORE = Conditions(load=0.37, busy=0.041, governors=("ondemand", "performance"), mhz=1200.4, celsius=48.3)
+AFTER = Conditions(load=1.42, busy=0.233, governors=(), mhz=1187.5, celsius=None)
+WAITED = (Waited(12.75, "ann@build-7, pid 4711: tune, since 13:05"),)
+
+
+def report(samples: Sequence[float], warnings: tuple[str, ...] = (), **values: Any) -> Report:
+    """Return a report of a deploy with these samples."""
+    run = Run(
+        outputs={"y": np.zeros(1)}, samples_ns=tuple(round(value * 1e6) for value in samples),
+        warmup_ns=(23_400_000, 11_300_000), load_ms=31.54, threads=3, peak_rss_kib=41_234,
+    )  # fmt: skip
+    sent = Transfer(2_048_117, 10_367, 3, 4, 0.2514)
+    wanted = {
+        "board": "rpi3", "host": "pi@10.0.0.5:22", "model": "mobilenet", "bundle_digest": "ab12" * 16,
+        "emulated": False, "facts": FACTS, "stages": {"import": 0.1235, "compile": 17.31, "deploy": 1.526},
+        "measurement": Measurement(bench.statistics(samples), run, BEFORE, AFTER, warnings, sent),
+        "reference": "onnxruntime 1.22", "difference": Difference(1.7e-6, 2.9e-6, 1e-4, ok=True),
+        "transfer": sent, "waited": WAITED,
+    }  # fmt: skip
+    return Report(**{**wanted, **values})
+
+
+def _full_report() -> Report:
+    fidelity = Fidelity(256, 11, 17, Difference(0.51, 2.3e-3, 1.5e-2, ok=True), beyond=0, flips=13, rows=251)
+    return report(
+        [12.3 * value for value in spread(3400)],
+        warnings=("emulated: these times say nothing about the real board", LONG, FOREIGN),
+        emulated=True,
+        host=f"{LONG}@{LONG}:22",
+        model=LONG,
+        fidelity=fidelity,
+        modelled=Modelled("vta-tlpp", 142.8, 21, 18_123_456, 812_345_678, 256),
+        application=Started("detector.service", restarted=True, seconds=2.253),
+        verified=Verified("ab" * 32, "mobilenet", "rpi3", 48, 37, 29, ("ann", FOREIGN)),
+        top=(Guess(281, "tabby, tabby cat", 0.7312), Guess(7, FOREIGN, 0.1293)),
+    )
+
+
+def _measured(found: Report, *unseen: str) -> Made:
+    return Made(measured.html(found), found.document(), ("schema_version", "latency_ms.samples", *unseen))
+
+
+def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 8, **values: Any) -> Comparison:
+    """Return a comparison of these samples, in milliseconds."""
+    sides = [[list(part) for part in np.array_split(np.array(one), rounds)] for one in (first, second)]
+    wanted = {
+        "model": "mobilenet", "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False,
+        "first": bench.statistics(first), "second": bench.statistics(second), "ratio": stats.ratio(*sides),
+        "difference": Difference(1.7e-6, 2.9e-6, 1e-4, ok=True), "reference": Difference(1.3e-5, 3.1e-6, 2e-4, ok=True),
+        "before": BEFORE, "after": AFTER, "threads": 3, "tasks": 27, "tuned": 19, "shipped": 14, "waited": WAITED,
+        "digests": ("sha256:" + "ab12" * 16, "sha256:" + "cd34" * 16),
+    }  # fmt: skip
+    return Comparison(**{**wanted, **values})
+
+
+def _compared(found: Comparison) -> Made:
+    return Made(compared.html(found), found.document(), ("schema_version", "*.samples", "ratio.rounds"))
+
+
+def _survey(**values: Any) -> Survey:
+    fault = DeviceError("the board went away\nin the middle of a run", details=f"{FOREIGN}\n{LONG}")
+    deployed = {
+        "median_ms": 12.345, "p90_ms": 13.37, "min_ms": 11.91, "runs": 814, "first_run_ms": 47.11, "load_ms": 31.54,
+        "peak_rss_mib": 40.27, "max_rel_diff": 2.9e-6, "tolerance": 1e-4, "threads": 3, "build_s": 17.43,
+        "warnings": f"busy: other work used 23%; {FOREIGN}",
+    }  # fmt: skip
+    outcomes = [
+        Outcome("device", "", 1.37, {"machine": "aarch64", "cpus": 4, "cpu": None, "memory_kib": 948_304}),
+        Outcome("hardware", "", 2.21, {"float16": True, "notes": None}),
+        *(Outcome("deploy", name, 31.4, deployed) for name in ("mlp", "squeezenet_v1.1", "mobilenet", LONG)),
+        Outcome("deploy", "resnet-18", 3.61, {}, fault),
+        Outcome("tune", "mlp", 61.72, {"gain": 1.734, "trials": 32}),
+    ]
+    wanted = {"board": "rk3399", "emulated": False, "versions": {"toolchain": "1.2.3", "tvm": "0.27.0"}}
+    return Survey(**{**wanted, "outcomes": tuple(outcomes), **values})
+
+
+def _surveyed(found: Survey) -> Made:
+    return Made(surveyed.html(found), found.document(), ("schema_version",))
+
+
 PAGES: dict[str, Callable[[], Made]] = {
     "kit": lambda: _kit(spread(300)),
     "kit-none": lambda: _kit([]),
@@ -116,6 +226,14 @@ PAGES: dict[str, Callable[[], Made]] = {
     "kit-same": lambda: _kit([1.0] * 20),
     "kit-many": lambda: _kit(spread(12_000)),
     "kit-wild": lambda: _kit([1e-9, 1e9, 0.0, 5.0, -3.0, math.inf, math.nan, 1e300] * 3),
+    "deploy": lambda: _measured(report([12.3 * value for value in spread(814)])),
+    "deploy-full": lambda: _measured(_full_report()),
+    "deploy-one": lambda: _measured(report([0.00123], difference=None, unchecked=True, stages={}, waited=())),
+    "compare": lambda: _compared(comparison([2.1 * value for value in spread(400, 2)], spread(800, 3))),
+    "compare-few": lambda: _compared(comparison([1.0, 1.2], [1.1, 1.3], rounds=2, emulated=True, reference=None)),
+    "survey": lambda: _surveyed(_survey()),
+    "survey-begun": lambda: _surveyed(_survey(outcomes=(), emulated=True)),
+    "failed": lambda: Made(reports.HTML.failed(Failure(FOREIGN, f"{LONG}\nmore", FOREIGN, 4), "deploy", LONG).decode()),
     "tune": _tune,
     "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
     "tune-many": _many_tasks,

@@ -325,7 +325,7 @@ _CASES = [
     ("a key without a tracker", "tune mlp --board x86_64 --key pi", 2, r"--key goes with --tracker"),
     ("no such tuner", "tune mlp --tuner best", 2, r"'best' is not one of"),
     ("a task that is none", "tune mlp --op conv9d", 2, r"conv9d"),
-    ("a page that cannot be written", "tune mlp --report /proc/none.html", 2, r"cannot write"),
+    ("a page that cannot be written", "tune mlp --html /proc/none.html", 2, r"cannot write"),
     ("no samples", "quantize mobilenet", 2, r"Missing option '--calibration'"),
     ("samples in no folder", "quantize mobilenet --calibration {w}/none", 2, r"none"),
     ("samples in an empty folder", "quantize mobilenet --calibration {w}/nothing", 2, r"nothing"),

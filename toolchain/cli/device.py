@@ -137,7 +137,7 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
         settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
-        return asked.report.written(job.on_device.deploy(made, given, program, lab, settings))
+        return asked.report.written(job.on_device.deploy(made, given, program, lab, settings), "deploy")
 
 
 @contextlib.contextmanager
@@ -157,6 +157,7 @@ class CompareOptions:
     compiling: options.CompileOptions = record(options.CompileOptions)
     measuring: options.TurnOptions = record(options.TurnOptions)
     tolerance: float | None = _tolerance()
+    html_path: Path | None = options.html()
 
     def pipelines(self, source: str, kind: Board, console: Console) -> tuple[Pipeline, Pipeline]:
         """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
@@ -183,15 +184,17 @@ class CompareOptions:
         return shlex.join(words)
 
 
-@click.command("compare")
+@click.command("compare", cls=ReportingCommand, reports=options.PAGES)
 @options.model_argument
 @gathered("asked", CompareOptions)
 @options.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
     """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
+    from toolchain import files
     from toolchain.pipeline import compare as comparing
     from toolchain.pipeline import preflight
+    from toolchain.pipeline.pages import compared
 
     kind = asked.device.board(float16=asked.compiling.kernels.float16)
     jobs = asked.pipelines(source, kind, console)
@@ -207,6 +210,8 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
         with open_device(kind, asked.device, tell=console.say) as lab:
             console.say(stage(f"measuring for {asked.measuring.budget:g} s"))
             found = comparing.run((untuned, tuned), program, lab, asked.measuring.settings(None, asked.tolerance))
+    if asked.html_path:
+        files.write_atomic(asked.html_path, compared.html(found).encode())
     return Result(comparing.table(found), found.document(), as_json)
 
 
@@ -242,7 +247,7 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
         preflight.before_bench(kind, lab)
         settings = asked.measuring.settings(asked.inputs.labels)
         stages = DeviceStages(kind, console.say)
-        return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings))
+        return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings), "bench")
 
 
 @click.command("status")

@@ -12,7 +12,7 @@ import click
 from toolchain.cli import completion
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
-from toolchain.cli.reports import JSON, JUNIT, STDOUT
+from toolchain.cli.reports import JSON, JUNIT, PAGE, STDOUT
 from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -306,6 +306,11 @@ class TurnOptions(MeasureOptions):
     budget: float = budget(20.0)
 
 
+def html() -> Any:
+    """Return the field for where a page goes."""
+    return option("--html", type=PATH, help="Write the report as a page of HTML.")
+
+
 @dataclass(frozen=True)
 class ReportOptions:
     """Where the report of a measurement goes."""
@@ -314,21 +319,32 @@ class ReportOptions:
         "--json", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
     )
     junit_path: Path | None = option("--junit", type=PATH, help="Write JUnit XML for CI.")
+    html_path: Path | None = html()
 
-    def written(self, made: Report) -> Result:
-        """Write the files that are asked for; return what is printed."""
+    def written(self, made: Report, command: str) -> Result:
+        """Write the files that are asked for; return what is printed.
+
+        Args:
+            made: The report.
+            command: The command that made it.
+        """
         from toolchain import files
         from toolchain.pipeline import report
+        from toolchain.pipeline.pages import measured
 
         printed = self.json_path == Path(STDOUT)
         if self.json_path and not printed:
             files.write_atomic(self.json_path, files.canonical_json(made.document()))
         if self.junit_path:
             files.write_atomic(self.junit_path, report.junit(made))
+        if self.html_path:
+            files.write_atomic(self.html_path, measured.html(made, command).encode())
         return Result(report.shown(made), made.document(), printed)
 
 
-REPORTS = {"--json": JSON, "--junit": JUNIT}
+PAGES = {"--html": PAGE}
+"""The kind of the page that `html` names."""
+REPORTS = {"--json": JSON, "--junit": JUNIT, **PAGES}
 """The kinds of the reports that `ReportOptions` name."""
 
 

@@ -79,11 +79,15 @@ def _foreign_page(path: Path) -> str:
 
 
 def _failed_page(failure: Failure, command: str, about: str) -> bytes:
-    from toolchain.page import Notes, Page, Section, Verdict
+    from toolchain import page
 
-    why = [text for text in (*failure.details.splitlines(), failure.hint) if text]
-    sections = [Section("What is known", [Notes(why)])]
-    return Page(f"toolchain {command}: {about}", command, Verdict(failure.message, "bad"), sections).html().encode()
+    code = "" if failure.exit_code is None else f"exit code {failure.exit_code}"
+    parts: list[page.Part] = [
+        page.Text(failure.details),
+        page.Facts([("what to do", failure.hint), ("it ended with", code)]),
+    ]
+    verdict = page.Verdict(failure.message, "doubt" if failure.exit_code is None else "bad")
+    return page.Page(f"toolchain {command}: {about}", command, verdict, [page.Section("What is known", parts)]).html().encode()
 
 
 PAGE = Kind("a page", _foreign_page, _failed_page)

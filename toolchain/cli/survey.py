@@ -13,6 +13,7 @@ from toolchain.cli import completion, options, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.reports import ReportingCommand
 
 if TYPE_CHECKING:
     from toolchain.pipeline.survey import Request
@@ -32,9 +33,10 @@ class SurveyOptions:
     trials: int = option(
         "--trials", default=32, show_default=True, type=click.IntRange(min=1), help="Trials of each short tuning."
     )
+    html_path: Path | None = options.html()
 
 
-@click.command("survey")
+@click.command("survey", cls=ReportingCommand, reports=options.PAGES)
 @click.argument("networks", nargs=-1, shell_complete=completion.models)
 @gathered("asked", SurveyOptions)
 @options.json_flag
@@ -44,7 +46,9 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
 
     A step that fails is recorded, and the next one follows; the exit code is that of the first failure.
     """
+    from toolchain import files
     from toolchain.pipeline import survey as surveys
+    from toolchain.pipeline.pages import surveyed
 
     kind = asked.device.board()
     search = options.SearchOptions(trials=asked.trials)
@@ -63,6 +67,8 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     _check(wanted, asked.device, console)
     folder = asked.output or Path(f"survey-{kind.name}")
     found = surveys.run(wanted, folder, console.say)
+    if asked.html_path:
+        files.write_atomic(asked.html_path, surveyed.html(found).encode())
     text = f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}: no names, no addresses"
     return Result(text, found.document(), as_json, found.fault)
 

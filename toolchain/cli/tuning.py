@@ -13,6 +13,7 @@ from toolchain.cli import connection, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.reports import ReportingCommand
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class TuneOptions:
     )
     tracker: str | None = option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
     key: str | None = option("--key", help="Key of the boards at that tracker; the board type by default.")
-    report_path: Path | None = option("--report", type=options.PATH, help="Write the report as an HTML page.")
+    html_path: Path | None = options.html()
 
     def request(self, source: str, *, passing: bool) -> Request:
         """Return what a session is asked for; `passing` says that the file of records is gone after it."""
@@ -97,30 +98,20 @@ def _row(task: Task) -> dict[str, Any]:
     return {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
 
 
-@click.command("tune")
+@click.command("tune", cls=ReportingCommand, reports=options.PAGES)
 @options.model_argument
 @gathered("asked", TuneOptions)
 @options.json_flag
 @click.pass_obj
 def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool) -> Result:
     """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
-    from toolchain import files, outputs
+    from toolchain import files
     from toolchain.tuning import report
 
-    if asked.report_path:  # hours later is no time to learn that it cannot be written
-        outputs.check_file(asked.report_path, "a report of `tune`", _foreign_page)
     found = tuned(console, source, asked)
-    if asked.report_path:
-        files.write_atomic(asked.report_path, report.html(found).encode())
+    if asked.html_path:
+        files.write_atomic(asked.html_path, report.html(found).encode())
     return Result(report.shown(found), found.document(), as_json)
-
-
-def _foreign_page(path: Path) -> str:
-    from toolchain import page
-
-    with path.open("rb") as stream:
-        head = stream.read(page.HEAD)
-    return "" if page.is_ours(head) else "it is no page of an earlier run"
 
 
 def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = False) -> TuneReport:

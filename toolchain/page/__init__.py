@@ -10,7 +10,7 @@ from toolchain.page.document import EMULATED, HEAD, INCONCLUSIVE, MODELLED, Mark
 from toolchain.page.dots import Dot, Dots
 from toolchain.page.figure import Level
 from toolchain.page.histogram import Group, Histogram
-from toolchain.page.parts import Cell, Facts, Notes, Part, Table, Text, Tone
+from toolchain.page.parts import Cell, Facts, Notes, Part, Table, Text, Tone, number
 from toolchain.page.series import Run, Series
 from toolchain.page.steps import Step, Steps
 
@@ -42,4 +42,5 @@ __all__ = [
     "Tone",
     "Verdict",
     "is_ours",
+    "number",
 ]

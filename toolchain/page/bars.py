@@ -59,15 +59,13 @@ class Bars:
             return figure.nothing(self.caption)
         ends = [end for one in bars for end in (one.value, one.low, one.high) if end is not None]
         ends = [0.0, *scale.drawable(ends)]
-        across = (
-            scale.spanning(ends, _NAMES, WIDTH - _SAID, exact=True)
-            if any(ends)
-            else Scale(0.0, 1.0, _NAMES, WIDTH - _SAID)
-        )
+        left, right = min(_NAMES, 16 + max(figure.wide_as(one.name) for one in bars)), WIDTH - _SAID
+        across = scale.spanning(ends, left, right, exact=True) if any(ends) else Scale(0.0, 1.0, left, right)
         bottom = _FIRST + _ROW * len(bars)
         zero = across.at(0.0)
         drawn = [f'<line class="axis" x1="{zero:g}" y1="{_FIRST:g}" x2="{zero:g}" y2="{bottom:g}"/>']
         for place, one in enumerate(bars):
+            drawn += _name(one, left, _FIRST + _ROW * place + _ROW / 2)
             drawn += _drawn(one, across, _FIRST + _ROW * place + _ROW / 2)
         drawn += figure.horizontal_axis(across, bottom, self.across)
         largest = max(bars, key=lambda one: abs(one.value))
@@ -79,21 +77,25 @@ def _said(bar: Bar) -> str:
     return bar.said or f"{bar.value:.4g}"
 
 
+def _name(bar: Bar, room: float, middle: float) -> list[str]:
+    """Draw a bar's name, and an area as wide as the plot that tells all of it; the bar's own end closes it."""
+    title = figure.titled(": ".join(filter(None, [bar.name, bar.label or _said(bar)])))
+    return [
+        f"<g>{title}",
+        f'<rect class="area" x="0" y="{middle - _ROW / 2:g}" width="{WIDTH}" height="{_ROW}"/>',
+        figure.text(room - 8, middle + 4, figure.shortened(bar.name, room - 12), "end", "said"),
+    ]
+
+
 def _drawn(bar: Bar, across: Scale, middle: float) -> list[str]:
     colour = figure.colour(bar.kind)
     zero, end = across.at(0.0), across.at(bar.value)
-    left, width = min(zero, end), round(abs(end - zero), 1)
-    said = _said(bar)
-    title = figure.titled(": ".join(filter(None, [bar.name, bar.label or said])))
-    whole = [
-        f"<g>{title}",
-        f'<rect class="area" x="0" y="{middle - _ROW / 2:g}" width="{WIDTH}" height="{_ROW}"/>',
-        figure.text(_NAMES - 8, middle + 4, figure.shortened(bar.name, _NAMES - 12), "end", "said"),
-        f'<rect class="fill {colour}" x="{left:g}" y="{middle - _THICK / 2:g}" width="{width:g}" height="{_THICK}"/>',
-    ]
-    furthest = max(end, zero)
+    left, width, furthest = min(zero, end), round(abs(end - zero), 1), max(end, zero)
+    top = middle - _THICK / 2
+    drawn = [f'<rect class="fill {colour}" x="{left:g}" y="{top:g}" width="{width:g}" height="{_THICK}"/>']
     if bar.low is not None and bar.high is not None:
         low, high = across.at(bar.low), across.at(bar.high)
-        whole.append(f'<line class="error" x1="{low:g}" y1="{middle:g}" x2="{high:g}" y2="{middle:g}"/>')
+        drawn.append(f'<line class="error" x1="{low:g}" y1="{middle:g}" x2="{high:g}" y2="{middle:g}"/>')
         furthest = max(furthest, low, high)
-    return [*whole, figure.text(furthest + 6, middle + 4, figure.shortened(said, _SAID - 4), "start", "said"), "</g>"]
+    said = figure.shortened(_said(bar), _SAID - 4)
+    return [*drawn, figure.text(furthest + 6, middle + 4, said, "start", "said"), "</g>"]

@@ -68,8 +68,9 @@ class Dots:
         drawn = [
             *figure.vertical_axis(up, left, right, self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
-            *(_drawn(one, across, up, _SMALL if len(dots) > _MANY else _LARGE) for one in dots),
+            *(_whisker(one, across, up) for one in dots),
             *lines,
+            *(_drawn(one, across, up, _SMALL if len(dots) > _MANY else _LARGE) for one in dots),
             *names,
         ]
         said = f"{len(dots)} values of {self.up} by {self.across}, from {min(one.y for one in dots):.4g} to "
@@ -83,15 +84,17 @@ class Dots:
         return [*values, *scale.fenced(scale.drawable(ends)), *(level.value for level in self.levels)]
 
 
-def _drawn(dot: Dot, across: Scale, up: Scale, radius: float) -> str:
-    colour, x, y = figure.colour(dot.kind), across.at(dot.x), up.at(dot.y)
-    kind = "dot fill" if up.holds(dot.y) else "hollow"
-    circle = f'<circle class="{kind} {colour}" cx="{x:g}" cy="{y:g}" r="{radius:g}"/>'
+def _whisker(dot: Dot, across: Scale, up: Scale) -> str:
     if dot.low is None or dot.high is None:
-        return f"<g>{figure.titled(dot.label)}{circle}</g>"
-    low, high = up.at(dot.low), up.at(dot.high)
-    whisker = f'<line class="whisker {colour}" x1="{x:g}" y1="{low:g}" x2="{x:g}" y2="{high:g}"/>'
-    return f"<g>{figure.titled(dot.label)}{whisker}{circle}</g>"
+        return ""
+    x, low, high = across.at(dot.x), up.at(dot.low), up.at(dot.high)
+    return f'<line class="whisker {figure.colour(dot.kind)}" x1="{x:g}" y1="{low:g}" x2="{x:g}" y2="{high:g}"/>'
+
+
+def _drawn(dot: Dot, across: Scale, up: Scale, radius: float) -> str:
+    kind = "dot fill" if up.holds(dot.y) else "hollow"
+    place = f'cx="{across.at(dot.x):g}" cy="{up.at(dot.y):g}" r="{radius:g}"'
+    return f'<circle class="{kind} {figure.colour(dot.kind)}" {place}>{figure.titled(dot.label)}</circle>'
 
 
 def _beyond(values: Sequence[float], up: Scale) -> str:

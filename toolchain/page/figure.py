@@ -133,12 +133,21 @@ def levels(found: Sequence[Level], scale: Scale, left: float, right: float) -> t
     return lines, names
 
 
+def wide_as(name: str) -> float:
+    """Return how wide a text is in a picture, about."""
+    return _LETTER * sum(map(_widths, printable(name)))
+
+
 def shortened(name: str, room: float) -> str:
     """Cut a name that is wider than some room in a picture."""
     shown, width = "", 0.0
     for letter in printable(name):
-        width += _LETTER * (2 if unicodedata.east_asian_width(letter) in "WF" else 1)
+        width += _LETTER * _widths(letter)
         if width > room:
             return f"{shown[:-1]}\u2026"
         shown += letter
     return shown
+
+
+def _widths(letter: str) -> int:
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1

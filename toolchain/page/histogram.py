@@ -12,7 +12,7 @@ from toolchain.page.scale import Scale
 
 _LEFT = 56
 _ROW, _GAP, _FIRST = 130, 34, 26
-_FEWEST_BINS, _MOST_BINS = 8, 60
+_FEWEST_BINS, _MOST_BINS = 8, 100
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,24 @@ class Histogram:
         everything = [value for one in groups for value in one.values]
         if not everything:
             return figure.nothing(self.caption)
-        kept = scale.fenced(everything)
-        across = scale.spanning(kept, _LEFT, WIDTH - RIGHT)
+        kept = [scale.fenced(one.values) for one in groups if one.values]
+        across = scale.spanning([value for one in kept for value in one], _LEFT, WIDTH - RIGHT)
+        number = max(bins(one, across.high - across.low) for one in kept)
         drawn = []
         for place, one in enumerate(groups):
-            drawn += _row(one, across, bins(kept), _FIRST + _ROW * (place + 1) + _GAP * place, figure.colour(place))
+            drawn += _row(one, across, number, _FIRST + _ROW * (place + 1) + _GAP * place, figure.colour(place))
         bottom = _FIRST + _ROW * len(groups) + _GAP * (len(groups) - 1)
         drawn += figure.horizontal_axis(across, bottom, self.across)
         said = f"How often {self.across} are how large: " + "; ".join(map(_described, groups)) + "."
         return figure.figure(self.caption, said, bottom + BOTTOM, drawn, [_beyond(everything, across, self.across)])
 
 
-def bins(values: Sequence[float]) -> int:
-    """Return into how many equal parts the range of values is cut, by their quartiles (Freedman, Diaconis)."""
+def bins(values: Sequence[float], span: float) -> int:
+    """Return into how many equal parts a range is cut, by the quartiles of values in it (Freedman, Diaconis)."""
     ordered = sorted(values)
     quartiles = ordered[(3 * len(ordered)) // 4] - ordered[len(ordered) // 4]
     width = 2 * quartiles / len(ordered) ** (1 / 3)
-    wanted = math.ceil((ordered[-1] - ordered[0]) / width) if width > 0 else _FEWEST_BINS
-    return min(max(wanted, _FEWEST_BINS), _MOST_BINS)
+    return min(max(math.ceil(min(span / width, _MOST_BINS)) if width > 0 else 0, _FEWEST_BINS), _MOST_BINS)
 
 
 def counts(values: Sequence[float], low: float, high: float, number: int) -> list[int]:

@@ -12,12 +12,24 @@ from toolchain.tables import printable
 Tone = Literal["plain", "good", "bad", "doubt"]
 """What a text is to its reader: nothing special, well, wrong, or not to be relied on."""
 
+NOTHING = "-"
+_WHOLE, _TINY = 1000.0, 1e-4
+
 
 class Part(Protocol):
     """Something that stands in a section."""
 
     def html(self) -> str:
         """Write it as HTML."""
+
+
+def number(value: float | None) -> str:
+    """Write a number with four digits, and no fewer before the point; a dash where there is none."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, int) or abs(value) >= _WHOLE:
+        return f"{value:.0f}"
+    return f"{value:.3e}" if 0 < abs(value) < _TINY else f"{value:#.4g}".rstrip(".")
 
 
 def escaped(text: str) -> str:
@@ -38,8 +50,8 @@ class Text:
     tone: Tone = "plain"
 
     def html(self) -> str:
-        """Write it as HTML."""
-        return f"<p{_classes(self.tone)}>{escaped(self.text)}</p>"
+        """Write it as HTML; an empty one is nothing."""
+        return f"<p{_classes(self.tone)}>{escaped(self.text)}</p>" if self.text else ""
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ _TABLES = """
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--rule); padding: 0.2rem 1rem 0.2rem 0; text-align: left; vertical-align: top; }
 thead th, .facts th { color: var(--soft); font-weight: 600; }
-tbody th { font-weight: 500; min-width: 12ch; overflow-wrap: anywhere; }
+tbody th { font-weight: 500; min-width: 16ch; overflow-wrap: anywhere; }
 td { overflow-wrap: break-word; }
 .facts td { overflow-wrap: anywhere; }
-.facts th { min-width: 9rem; width: 9rem; }
+.facts th { min-width: 11rem; width: 11rem; }
 thead th { overflow-wrap: normal; vertical-align: bottom; }
 th.number, td.number { text-align: right; }
 td.number { white-space: nowrap; }

@@ -29,6 +29,7 @@ ROUNDS = 8
 """Turns of each bundle: an even number, since each goes first in every other one, and with fewer than 6 there is no
 95 % interval."""
 
+SCHEMA_VERSION = 2
 _COMPUTING = (bundle.LIBRARY, bundle.GRAPH, bundle.PARAMS)
 _LEAST_RUNS = 3
 
@@ -54,6 +55,7 @@ class Comparison:
         tuned: Kernels with a tuning record in the second.
         shipped: Kernels there with a record that comes with the toolchain.
         waited: Who was at work on the device before, and how long they were waited for.
+        digests: The digests of both bundles.
     """
 
     model: str
@@ -72,10 +74,11 @@ class Comparison:
     tuned: int
     shipped: int
     waited: tuple[Waited, ...] = ()
+    digests: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types."""
-        return {"schema_version": 2, **asdict(self)}
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
@@ -203,6 +206,7 @@ def _summed(
         tuned=manifest.records.tuned if manifest.records else 0,
         shipped=manifest.records.shipped if manifest.records else 0,
         waited=lab.store.waited,
+        digests=tuple(f"sha256:{one.digest}" for one in bundles),
     )
 
 

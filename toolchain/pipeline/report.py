@@ -148,15 +148,15 @@ def shown(report: Report) -> list[str | Table]:
         ("release", report.bundle_digest[:16]),
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-        ("outputs", _outputs_text(report)),
-        ("samples", _fidelity_text(report.fidelity)),
+        ("outputs", outputs_text(report)),
+        ("samples", fidelity_text(report.fidelity)),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),
         ("", f"{_spread(latency)}{mark}"),
         ("runs", f"{_runs_text(report)}{mark}"),
-        ("modelled", _modelled_text(report.modelled)),
+        ("modelled", modelled_text(report.modelled)),
         ("transfer", _transfer_text(report.transfer)),
-        ("signed", _signed_text(report.verified)),
-        ("application", _application_text(report.application)),
+        ("signed", signed_text(report.verified)),
+        ("application", application_text(report.application)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
         *waited_rows(report.waited),
         *(("warning", text) for text in (*report.warnings, *report.measurement.warnings)),
@@ -182,7 +182,8 @@ def _interval(report: Report) -> str:
     return f"{_ms(low)} to {_ms(high)}"
 
 
-def _outputs_text(report: Report) -> str:
+def outputs_text(report: Report) -> str:
+    """Say how the outputs compare with their reference."""
     if report.unchecked:
         return "UNCHECKED: the release was deployed without its reference"
     if report.difference is None:
@@ -194,7 +195,8 @@ def _outputs_text(report: Report) -> str:
     )
 
 
-def _fidelity_text(found: Fidelity | None) -> str:
+def fidelity_text(found: Fidelity | None) -> str:
+    """Say what a comparison of many inputs found; empty where there was none."""
     if found is None:
         return ""
     flips = "" if found.flips is None else f", another class in {found.flips} of {found.rows}"
@@ -204,7 +206,8 @@ def _fidelity_text(found: Fidelity | None) -> str:
     )
 
 
-def _modelled_text(found: Modelled | None) -> str:
+def modelled_text(found: Modelled | None) -> str:
+    """Say what a model of an accelerator says of its part of a run; empty where there is none."""
     if found is None:
         return ""
     return (
@@ -225,11 +228,13 @@ def _transfer_text(transfer: Transfer) -> str:
     return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
 
 
-def _signed_text(found: Verified | None) -> str:
+def signed_text(found: Verified | None) -> str:
+    """Say who signed the release; empty where nobody asks."""
     return f"by {', '.join(found.signers)}, sequence {found.sequence}" if found else ""
 
 
-def _application_text(started: Started | None) -> str:
+def application_text(started: Started | None) -> str:
+    """Say how the device's application started; empty where there is none."""
     if started is None:
         return ""
     how = f"well {started.seconds:.1f} s after the switch" if started.restarted else "well on this release already"

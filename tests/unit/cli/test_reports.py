@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from html import escape
 
 import pytest
 
 from tests.support.commands import toolchain
-from toolchain import files
+from toolchain import files, page
 from toolchain.cli import reports
 from toolchain.errors import BuildError, DeviceError, InputError, VerificationError
 
 GREEN = '<testsuite name="toolchain deploy" tests="2" failures="0" errors="0"/>'
+PAGE = page.Page("mlp", "deploy", page.Verdict("all is well", "good"), []).html()
 REPORT = '{"schema_version": 1, "bundle_digest": "sha256:0", "outputs": {"ok": true}}'
 
 
@@ -25,16 +27,20 @@ def green(tmp_path):
     """The files of an earlier run that went well, and the options that name them."""
     (tmp_path / "r.xml").write_text(GREEN)
     (tmp_path / "r.json").write_text(REPORT)
-    return ["--junit", tmp_path / "r.xml", "--json", tmp_path / "r.json"]
+    (tmp_path / "r.html").write_text(PAGE)
+    return ["--junit", tmp_path / "r.xml", "--json", tmp_path / "r.json", "--html", tmp_path / "r.html"]
 
 
 def told(tmp_path):
-    """Return what both files say, which must be the same: message and exit code."""
+    """Return what all the files say, which must be the same: message and exit code."""
     suite = ET.parse(tmp_path / "r.xml").getroot()  # noqa: S314 - our own file
     wrong = [*suite.iter("failure"), *suite.iter("error")]
     error = json.loads((tmp_path / "r.json").read_text())["error"]
     assert [case.get("message") for case in wrong] == [error["message"]]
     assert int(suite.get("failures")) + int(suite.get("errors")) == 1
+    html = (tmp_path / "r.html").read_text()
+    assert escape(error["message"]) in html
+    assert "all is well" not in html
     return error
 
 
@@ -104,18 +110,18 @@ def test_a_signal_leaves_nothing_green(number, green, tmp_path):
     assert (out, before) == ("", "importing mobilenet\n")
 
 
-@pytest.mark.parametrize("option", ["--json", "--junit"])
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
 @pytest.mark.parametrize("place", ["none/report", "folder", "/proc/none"])
 def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr("toolchain.board.load", lambda _name: pytest.fail("a board was looked at"))
-    other = green[green.index("--junit" if option == "--json" else "--json") :][:2]
+    other = green[green.index("--html" if option == "--json" else "--json") :][:2]
     seen = toolchain("deploy", "mlp", option, tmp_path / place, *other)
     assert (seen.code, "cannot write" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
     assert "cannot write" in other[1].read_text()
 
 
-@pytest.mark.parametrize("option", ["--json", "--junit"])
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
 @pytest.mark.parametrize("content", ['{"name": "webapp"}', "[]", '<testsuite name="pytest"/>', "\x08\x0a"])
 def test_files_of_others_are_left_alone(option, content, tmp_path):
     (tmp_path / "mine").write_text(content)
@@ -128,6 +134,17 @@ def test_reports_of_a_run_that_failed_give_way(green, tmp_path):
     for _ in range(2):
         assert toolchain("deploy", "no-such-model", *green).code == 2
         assert "no-such-model" in told(tmp_path)["message"]
+
+
+@pytest.mark.parametrize("words", [["compare", "none"], ["tune", "none", "--trials", "0"], ["survey", "--trials", "0"]])
+def test_commands_with_a_page_alone(words, tmp_path):
+    (tmp_path / "r.html").write_text(PAGE)
+    seen = toolchain(*words, "--html", tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert (seen.code, "all is well" in text, "it ended with" in text) == (2, False, True)
+    (tmp_path / "r.html").write_text("<!DOCTYPE html><title>mine</title>")
+    assert toolchain(*words, "--html", tmp_path / "r.html").code == 2
+    assert (tmp_path / "r.html").read_text() == "<!DOCTYPE html><title>mine</title>"
 
 
 def test_help_is_no_run(green, tmp_path):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import toolchain
-from toolchain import page
 from toolchain.cli import tuning
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.device import DeployOptions
@@ -109,21 +108,16 @@ def test_records_where_nothing_can_be_written(folder):
 @pytest.mark.parametrize("place", ["none/page.html", "folder"])
 def test_a_report_that_cannot_be_written_is_told_before_the_first_trial(folder, place):
     (folder / "folder").mkdir()
-    seen = toolchain(*QUICK, "--report", folder / place)
+    seen = toolchain(*QUICK, "--html", folder / place)
     assert (seen.code, f"cannot write {folder / place}" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
     assert "importing" not in seen.err
 
 
 def test_a_page_of_others_is_left_alone(folder):
     (folder / "index.html").write_text("<!DOCTYPE html><title>mine</title>")
-    seen = toolchain(*QUICK, "--report", folder / "index.html")
-    assert (seen.code, "something else than a report" in seen.err, "importing" in seen.err) == (2, True, False)
+    seen = toolchain(*QUICK, "--html", folder / "index.html")
+    assert (seen.code, "something else than a page" in seen.err, "importing" in seen.err) == (2, True, False)
     assert (folder / "index.html").read_text() == "<!DOCTYPE html><title>mine</title>"
-
-
-def test_an_earlier_page_gives_way(tmp_path):
-    (tmp_path / "page.html").write_text(page.Page("an earlier run", "tune", None, []).html())
-    assert tuning._foreign_page(tmp_path / "page.html") == ""
 
 
 def test_what_deploy_tunes_with():
