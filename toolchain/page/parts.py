@@ -139,8 +139,9 @@ class Table:
     def _cell(self, word: str, place: int, given: str | Cell, attribute: str) -> str:
         cell = Cell(given) if isinstance(given, str) else given
         classes = _classes("number" if place in self.numbers else "plain", cell.tone)
-        bar = "" if cell.share is None else _bar(cell.share)
-        return f"<{word}{classes}{' ' if attribute else ''}{attribute}>{bar}{escaped(cell.text)}</{word}>"
+        text = escaped(cell.text)
+        inner = text if cell.share is None else f'<span class="beside">{_bar(cell.share)}{text}</span>'
+        return f"<{word}{classes}{' ' if attribute else ''}{attribute}>{inner}</{word}>"
 
 
 def _bar(share: float) -> str:

@@ -42,8 +42,8 @@ thead th { overflow-wrap: normal; vertical-align: bottom; }
 th.number, td.number { text-align: right; }
 td.number { white-space: nowrap; }
 tr { break-inside: avoid; }
-.share { display: inline-block; height: 0.7em; margin-right: 0.5em; width: 60px; }
-.number .share { float: left; margin-top: 0.4em; }
+.share { display: inline-block; height: 0.7em; flex: none; margin-right: 0.5em; width: 60px; }
+.beside { align-items: baseline; display: flex; justify-content: space-between; }
 .track { fill: var(--rule); } .part { fill: var(--one); }
 """
 
@@ -96,7 +96,7 @@ _NARROW = """
   .facts th { width: auto; }
   th.number, td.number { text-align: left; white-space: normal; }
   td[data-name]::before { color: var(--soft); content: attr(data-name) ": "; }
-  .number .share { float: none; }
+  .beside { display: inline; }
   figcaption span { display: block; margin-left: 0; }
 }
 """

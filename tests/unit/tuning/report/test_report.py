@@ -153,7 +153,7 @@ def test_the_mark_of_an_emulator():
 
 def test_what_takes_most_of_the_time_comes_first():
     found = tune_report.html(made(tasks=(WHOLE[2], WHOLE[1], WHOLE[0])))
-    assert re.findall(r'data-name="Share"><svg.*?</svg>([^<]*)', found) == ["79.2%", "20.6%", "0.14%"]
+    assert re.findall(r'data-name="Share"><span.*?</svg>([^<]*)', found) == ["79.2%", "20.6%", "0.14%"]
 
 
 def test_the_gain_over_what_is_not_tuned():
