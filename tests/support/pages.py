@@ -233,7 +233,7 @@ PAGES: dict[str, Callable[[], Made]] = {
     "compare-few": lambda: _compared(comparison([1.0, 1.2], [1.1, 1.3], rounds=2, emulated=True, reference=None)),
     "survey": lambda: _surveyed(_survey()),
     "survey-begun": lambda: _surveyed(_survey(outcomes=(), emulated=True)),
-    "failed": lambda: Made(reports.HTML.failed(Failure(FOREIGN, f"{LONG}\nmore", FOREIGN, 4), "deploy", LONG).decode()),
+    "failed": lambda: Made(reports.PAGE.failed(Failure(FOREIGN, f"{LONG}\nmore", FOREIGN, 4), "deploy", LONG).decode()),
     "tune": _tune,
     "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
     "tune-many": _many_tasks,

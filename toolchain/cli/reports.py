@@ -87,7 +87,11 @@ def _failed_page(failure: Failure, command: str, about: str) -> bytes:
         page.Facts([("what to do", failure.hint), ("it ended with", code)]),
     ]
     verdict = page.Verdict(failure.message, "doubt" if failure.exit_code is None else "bad")
-    return page.Page(f"toolchain {command}: {about}", command, verdict, [page.Section("What is known", parts)]).html().encode()
+    return (
+        page.Page(f"toolchain {command}: {about}", command, verdict, [page.Section("What is known", parts)])
+        .html()
+        .encode()
+    )
 
 
 PAGE = Kind("a page", _foreign_page, _failed_page)

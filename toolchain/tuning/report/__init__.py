@@ -342,7 +342,8 @@ def html(report: TuneReport) -> str:
     marks = [page.EMULATED] if report.emulated else []
     title = f"{report.model} tuned for {report.board}"
     tone: page.Tone = "plain" if report.estimated_s is not None else "doubt"
-    return page.Page(title, "tune", page.Verdict(_latency_text(report), tone), sections, marks).html()
+    verdict = page.Verdict(f"{_latency_text(report)}{' (emulated)' if report.emulated else ''}", tone)
+    return page.Page(title, "tune", verdict, sections, marks).html()
 
 
 _TASK_HEAD = (
