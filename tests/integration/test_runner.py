@@ -8,6 +8,7 @@ import random
 import shutil
 import struct
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +188,7 @@ def test_outputs_and_report(release):
     np.testing.assert_allclose(load_file(release.outputs)["y"], np.maximum(X @ W + B, 0), rtol=1e-5)
 
     report = json.loads(release.report.read_text())
-    keys = "schema load_ms each_ns warmup_ns samples_ns threads peak_rss_kib runner"
+    keys = "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib runner"
     assert sorted(report) == sorted(keys.split())
     assert report["schema"] == 1
     assert report["threads"] == 1
@@ -214,6 +215,18 @@ def test_budget_ends_the_measurement(release):
     samples = json.loads(release.report.read_text())["samples_ns"]
     assert 3 < len(samples) < 1_000_000
     assert sum(samples) < 300_000_000
+
+
+def test_who_takes_the_cpu_away_is_counted(release):
+    cpu = min(os.sched_getaffinity(0))
+    other = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"])
+    try:
+        words = ("--threads", "1", "--budget-ms", "500", "--max-runs", "10000000")
+        subprocess.run(["taskset", "-c", str(cpu), *release.command(), *words], check=True, timeout=60)
+    finally:
+        other.kill()
+        other.wait()
+    assert json.loads(release.report.read_text())["involuntary_switches"] > 0
 
 
 def test_no_timed_runs(release):

@@ -42,6 +42,7 @@ class Run:
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of the process.
         each_ns: Durations of the runs whose outputs these are, in nanoseconds, one for each sample.
+        involuntary_switches: How often others took a CPU from one of its threads during the timed runs.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -51,6 +52,7 @@ class Run:
     threads: int
     peak_rss_kib: int
     each_ns: tuple[int, ...] = ()
+    involuntary_switches: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         outputs = Path(folder) / "outputs.safetensors"
         shell.pull(f"{scratch}/outputs", outputs, most=most)
-        return _read(result.stdout, tensors.load(outputs), shell.name, plan)
+        return read(result.stdout, tensors.load(outputs), shell.name, plan)
 
 
 def check_ended(name: str, result: Result) -> None:
@@ -166,8 +168,18 @@ def check_ended(name: str, result: Result) -> None:
         )
 
 
-def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) -> Run:
-    """Read the report of a runner, or of what a device has in its place."""
+def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) -> Run:
+    """Read the report of a runner, or of what a device has in its place.
+
+    Args:
+        text: The report.
+        outputs: Output tensors by name; none where nobody asked for them.
+        name: The device.
+        plan: What the runner was asked for.
+
+    Raises:
+        DeviceError: It is no report.
+    """
     try:
         report = json.loads(text)
         times = {key: tuple(map(_time, report[key])) for key in ("samples_ns", "warmup_ns", "each_ns")}
@@ -175,10 +187,11 @@ def _read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan)
             outputs=outputs,
             samples_ns=_enough(times["samples_ns"], min(plan.min_runs, plan.max_runs)),
             warmup_ns=(times["each_ns"][0], *times["warmup_ns"]),
-            load_ms=float(report["load_ms"]),
+            load_ms=_duration(report["load_ms"]),
             threads=_time(report["threads"]),
             peak_rss_kib=_time(report["peak_rss_kib"]),
             each_ns=times["each_ns"],
+            involuntary_switches=_time(report["involuntary_switches"]),
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
@@ -192,6 +205,12 @@ def _enough(samples: tuple[int, ...], least: int) -> tuple[int, ...]:
     if len(samples) < least:
         raise ValueError(f"it has {len(samples)} samples, and {least} were asked for")
     return samples
+
+
+def _duration(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{value!r:.50} is no time")
+    return float(value)
 
 
 def _time(value: object) -> int:

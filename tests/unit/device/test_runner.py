@@ -34,6 +34,7 @@ def test_smoke_call(tiny, places):
     assert (run.samples_ns, len(run.warmup_ns), run.threads) == ((), 1, 1)
     assert run.load_ms > 0
     assert run.peak_rss_kib > 1000
+    assert run.involuntary_switches == 0, "nothing was timed"
     assert list((root / "run").iterdir()) == []
 
 
@@ -83,7 +84,8 @@ def test_crash_is_told(places, tmp_path):
     assert "Segmentation fault" in caught.value.details
 
 
-WELL = '{"samples_ns": [], "warmup_ns": [], "each_ns": [5], "load_ms": 1, "threads": 1, "peak_rss_kib": 9}'
+WELL = '{"samples_ns": [], "warmup_ns": [], "each_ns": [5], "load_ms": 1, "threads": 1, "peak_rss_kib": 9, '
+WELL += '"involuntary_switches": 0}'
 
 
 def lying(tmp_path, *lines):

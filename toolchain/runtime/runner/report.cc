@@ -55,6 +55,7 @@ void WriteReport(const std::string& path, const Report& report) {
                             {String("each_ns"), ToArray(report.each_ns)},
                             {String("warmup_ns"), ToArray(report.timings.warmup_ns)},
                             {String("samples_ns"), ToArray(report.timings.samples_ns)},
+                            {String("involuntary_switches"), report.timings.involuntary_switches},
                             {String("threads"), report.threads},
                             {String("peak_rss_kib"), report.peak_rss_kib},
                             {String("runner"), VersionObject()}};

@@ -1,6 +1,8 @@
 // See timing.h.
 #include "timing.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -27,6 +29,12 @@ class Progress {
   const TimingPlan& plan_;
   Clock::time_point last_;
 };
+
+int64_t InvoluntarySwitches() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
 
 bool WantsMore(const TimingPlan& plan, size_t runs, double elapsed_ms) {
   const int64_t done = static_cast<int64_t>(runs);
@@ -64,12 +72,14 @@ Timings Measure(edge_model* model, const TimingPlan& plan) {
 
   // Room beforehand, so that no sample pays for a growing vector.
   timings.samples_ns.reserve(static_cast<size_t>(std::min<int64_t>(plan.max_runs, 1'000'000)));
+  const int64_t switches = InvoluntarySwitches();
   const Clock::time_point start = Clock::now();
   for (double elapsed = 0; WantsMore(plan, timings.samples_ns.size(), elapsed);
        elapsed = MillisecondsSince(start)) {
     timings.samples_ns.push_back(TimeOneRun(model));
     progress.Update(timings.samples_ns.size(), elapsed);
   }
+  timings.involuntary_switches = InvoluntarySwitches() - switches;
   return timings;
 }
 

@@ -29,6 +29,7 @@ struct TimingPlan {
 struct Timings {
   std::vector<int64_t> warmup_ns;
   std::vector<int64_t> samples_ns;
+  int64_t involuntary_switches = 0;  // of all threads during the samples: others wanted their CPUs
 };
 
 // Times the model on what its inputs hold. Warms up, then repeats until the budget is used up, within the two limits on the number of runs.
