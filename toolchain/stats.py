@@ -225,10 +225,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         """Refuse a rule that could not be met."""
-        if not 0 <= self.least < self.worst < math.inf:
+        if not (0 <= self.least <= self.worst < math.inf and self.worst > 0):
             raise InputError(
-                f"a regression beyond {self.least:+.2%}, a pass below {self.worst:+.2%}: that leaves nothing between",
-                hint="--least is at least 0, and --worst is above it",
+                f"a regression beyond {self.least:+.2%}, a pass below {self.worst:+.2%}: these contradict each other",
+                hint="--least is at least 0, --worst is above 0, and --least is not above --worst",
             )
         if wrong := [one for one in (self.confidence, self.confirming_confidence) if not 0 < one < 1]:
             raise InputError(f"a confidence of {wrong[0]:.6g} is none", hint="--confidence 99 is the usual one")
@@ -279,6 +279,22 @@ class Rule:
             return Judgement(Verdict.CONFIRM, self.confirming, found)
         again = estimate(fresh[: self.confirming], self.confirming_confidence)
         return Judgement(Verdict.REGRESSION if again.low > 0 else Verdict.INCONCLUSIVE, 0, found, again)
+
+    def follow(self, rounds: Sequence[float], fresh: Sequence[float] = ()) -> Judgement:
+        """Judge rounds as `decide` does: look after look, until one of them is enough. Those after it do not count.
+
+        Args:
+            rounds: As for `judge`.
+            fresh: As for `judge`.
+
+        Raises:
+            ValueError: As `judge`.
+        """
+        for look in (look for look in self.looks if look <= len(rounds)):
+            found = self.judge(rounds[:look], fresh)
+            if found.verdict is not Verdict.GO_ON:
+                return found
+        return self.judge(rounds)
 
     def decide(self, draw: Callable[[], float]) -> Judgement:
         """Draw rounds until they are enough; return the final judgement.

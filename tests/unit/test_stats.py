@@ -139,6 +139,15 @@ def test_deciding_draws_no_more_than_it_needs(change, verdict):
     assert 100 - left == found.estimate.rounds + (16 if found.confirmation else 0)
 
 
+def test_rounds_that_go_on_are_followed_to_the_look_that_was_enough():
+    slow, later = noisy(0.06, 8), noisy(-0.5, 16)
+    assert RULE.judge([*slow, *later]).verdict is not Verdict.CONFIRM
+    assert RULE.follow([*slow, *later]).verdict is Verdict.CONFIRM
+    assert RULE.follow([*slow, *later], noisy(0.06, 16)).verdict is Verdict.REGRESSION
+    for count in (0, 7, 12):
+        assert RULE.follow(noisy(0.03, count, sd=0.2)) == RULE.judge(noisy(0.03, count, sd=0.2))
+
+
 def test_what_a_draw_raises_ends_the_deciding():
     def draw() -> float:
         raise RuntimeError("lost")
@@ -156,10 +165,11 @@ def test_a_rule_within_a_number_of_rounds_looks_after_the_last_of_them():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"least": 0.05}, "leaves nothing between"),
-        ({"least": -0.01}, "leaves nothing between"),
-        ({"worst": math.inf}, "leaves nothing between"),
-        ({"worst": math.nan}, "leaves nothing between"),
+        ({"least": 0.06}, "contradict each other"),
+        ({"least": -0.01}, "contradict each other"),
+        ({"least": 0.0, "worst": 0.0}, "contradict each other"),
+        ({"worst": math.inf}, "contradict each other"),
+        ({"worst": math.nan}, "contradict each other"),
         ({"confidence": 1.0}, "a confidence of 1 is none"),
         ({"confirming_confidence": 0.0}, "a confidence of 0 is none"),
         ({"looks": ()}, "do not follow"),

@@ -130,12 +130,10 @@ def command(places: Mapping[str, str], release: str, scratch: str, plan: Plan) -
 
 
 def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) -> Run:
-    # A slow network may need minutes for its first run; what is endless is ended by this limit all the same.
-    limit = _FREE_RUNS * max(plan.samples, 10) + plan.budget_s * 10
+    limit = longest_s(plan)
     place = shlex.quote(scratch)
     script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
-    said = _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
-    result = shell.run(script, timeout=limit, check=False, most=said)
+    result = shell.run(script, timeout=limit, check=False, most=most_said(plan))
     check_ended(shell.name, result)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         outputs = Path(folder) / "outputs.safetensors"
@@ -143,15 +141,25 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
         return read(result.stdout, tensors.load(outputs), shell.name, plan)
 
 
+def longest_s(plan: Plan) -> float:
+    """Return the seconds after which a call is ended: a slow network may need minutes for its first run."""
+    return _FREE_RUNS * max(plan.samples, 10) + plan.budget_s * 10
+
+
+def most_said(plan: Plan) -> int:
+    """Return the most bytes that a report may have."""
+    return _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
+
+
 def check_ended(name: str, result: Result) -> None:
-    """See that the runner did what it was asked for.
+    """See that a runner ended well.
 
     Args:
-        name: The device's.
-        result: How it ended.
+        name: The device.
+        result: How its script ended: with the runner's own code and words, if it did not end well.
 
     Raises:
-        DeviceError: The model does not run there; the runner's own words are in the details.
+        DeviceError: It did not.
         VerificationError: The device takes signed releases only, and not this one.
     """
     if result.returncode == UNTRUSTED:

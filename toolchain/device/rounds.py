@@ -1,0 +1,208 @@
+"""Rounds on a device: releases run one after the other in one trip, with what disturbed each of them.
+
+What a device says of its clock, its heat and of those who took its CPUs is read by the same script right before and
+right after each run: there it is free, and it is of that run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from toolchain.device import runner
+from toolchain.device.runner import Plan, Run
+from toolchain.errors import DeviceError
+from toolchain.shell import Shell
+
+SYSFS = "/sys"
+_MARK = re.compile(r"@(?P<token>[0-9a-f]{16}) (?P<name>before|report|after)")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_TICKS = re.compile(r"cpu +([0-9]{1,18} ?){4,20}")
+_FLAGS = re.compile(r"throttled=0x([0-9a-fA-F]{1,8})")
+_STEAL = 7  # place in the first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice
+_COUNTED = 8  # guest time is in user time already
+_STATE_BYTES = 1 << 16
+
+# Each is a way to make a CPU or an accelerator slower; a fan turns, and costs nothing.
+_COOLING = re.compile(r"Processor|intel_powerclamp|(thermal-)?(cpufreq|cpuidle|devfreq)\b.*|.*gpu.*", re.IGNORECASE)
+_FLAG_NAMES = ("under-voltage", "clock capped", "throttled", "soft temperature limit")  # `vcgencmd get_throttled`
+_FLAGS_NOW, _FLAGS_SINCE = 0xF, 16
+
+# Without a process of its own but for the one that a Raspberry Pi asks its firmware with.
+_LOOK = """
+look() {
+  { read -r line </proc/stat && echo "ticks=$line"; } 2>/dev/null
+  for file in "$sysfs"/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq; do
+    { read -r value <"$file"; } 2>/dev/null && echo "khz=$value"
+  done
+  for file in "$sysfs"/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_count; do
+    { read -r value <"$file"; } 2>/dev/null && echo "count=$value"
+  done
+  for folder in "$sysfs"/class/thermal/cooling_device[0-9]*; do
+    { read -r value <"$folder/cur_state" && read -r kind <"$folder/type"; } 2>/dev/null && echo "cooling=$value $kind"
+  done
+  ! command -v vcgencmd >/dev/null 2>&1 || vcgencmd get_throttled 2>/dev/null
+  true
+}
+"""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a device's CPUs were doing at one moment.
+
+    Attributes:
+        mhz: Mean clock of its CPUs; None where the device does not tell.
+        steal: Ticks since its start in which a hypervisor ran others.
+        ticks: All ticks since its start, over all CPUs.
+        throttles: How often its CPUs throttled for heat since its start; None where it does not count.
+        cooling: Kinds of what is slowed down for heat right now.
+        flags: What a Raspberry Pi's firmware says of voltage and heat; None where there is none.
+    """
+
+    mhz: float | None = None
+    steal: int = 0
+    ticks: int = 0
+    throttles: int | None = None
+    cooling: tuple[str, ...] = ()
+    flags: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of one release, and the device right before and right after it."""
+
+    run: Run
+    before: State
+    after: State
+
+    @property
+    def steal(self) -> float:
+        """Share of the CPUs' time that a hypervisor gave to others, from 0 to 1."""
+        ticks = self.after.ticks - self.before.ticks
+        return min(max(self.after.steal - self.before.steal, 0) / ticks, 1.0) if ticks > 0 else 0.0
+
+    @property
+    def throttled(self) -> tuple[str, ...]:
+        """Signs that the device was slowed down for heat or voltage meanwhile; none where it was not."""
+        more = (self.after.throttles or 0) - (self.before.throttles or 0)
+        counted = [f"{more} time(s) by the CPUs' own count"] if more > 0 else []
+        cooling = sorted({*self.before.cooling, *self.after.cooling})
+        before, after = (state.flags or 0 for state in (self.before, self.after))
+        flags = (before | after | ((after & ~before) >> _FLAGS_SINCE)) & _FLAGS_NOW
+        return (*counted, *cooling, *(name for bit, name in enumerate(_FLAG_NAMES) if flags >> bit & 1))
+
+
+@contextlib.contextmanager
+def scratch(shell: Shell, root: str) -> Iterator[str]:
+    """Give a folder on the device for what the runs of rounds write, for the time of a block.
+
+    Args:
+        shell: The device.
+        root: The store's root there; the next who changes it removes what a killed command left.
+    """
+    folder = f"{root}/run/{secrets.token_hex(8)}"
+    try:
+        yield folder
+    finally:
+        shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
+
+
+def run(  # noqa: PLR0913 - one round has these independent parts
+    shell: Shell,
+    folder: str,
+    places: Mapping[str, str],
+    releases: Sequence[str],
+    *,
+    threads: int,
+    plan: Plan,
+    sysfs: str = SYSFS,
+) -> list[Turn]:
+    """Run releases once each, in this order, in one trip.
+
+    Args:
+        shell: The device.
+        folder: What `scratch` gave.
+        places: Folders on the device that hold the runner and the inputs, as for `runner.call`.
+        releases: Folders of the releases there.
+        threads: Threads; 0 leaves it to the runner.
+        plan: How often each is run; its outputs stay on the device.
+        sysfs: Where the device tells of its clock and its heat.
+
+    Raises:
+        DeviceError: A release does not run, the device is lost, or says what is no report.
+        VerificationError: The device does not take a release.
+    """
+    token = secrets.token_hex(8)
+    command = [shlex.join([*_command(places, release, folder, plan, threads)]) for release in releases]
+    parts = [_part(token, one, folder) for one in command]
+    script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n" + "".join(parts)
+    limit = runner.longest_s(plan) * len(releases)
+    most = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
+    result = shell.run(script, timeout=limit, check=False, most=most)
+    runner.check_ended(shell.name, result)
+    sections = _sections(result.stdout, token)
+    if [name for name, _text in sections] != ["before", "report", "after"] * len(releases):
+        raise DeviceError(
+            f"{shell.name} was asked for {len(releases)} run(s), and its answer is none",
+            details=result.stdout[:200],
+            hint="log in and look: its shell or its tools are not what they were",
+        )
+    texts = [text for _name, text in sections]
+    return [
+        Turn(runner.read(report, {}, shell.name, plan), _state(before), _state(after))
+        for before, report, after in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+    ]
+
+
+def _command(places: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int) -> list[str]:
+    return [*runner.command(places, release, folder, plan), *(["--threads", str(threads)] if threads else [])]
+
+
+def _part(token: str, command: str, folder: str) -> str:
+    """Return the script of one run; its states are taken before anything else is said."""
+    report = shlex.quote(f"{folder}/report")
+    return (
+        f"echo '@{token} before'; look\n{command} >/dev/null || exit $?\nafter=$(look)\n"
+        f"echo '@{token} report'; cat {report} || exit\necho '@{token} after'; printf '%s\\n' \"$after\"\n"
+    )
+
+
+def _sections(text: str, token: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, list[str]]] = []
+    for line in text.split("\n"):
+        mark = _MARK.fullmatch(line)
+        if mark and mark["token"] == token:
+            found.append((mark["name"], []))
+        elif found:
+            found[-1][1].append(line)
+    return [(name, "\n".join(lines)) for name, lines in found]
+
+
+def _state(text: str) -> State:
+    """Read what `look` said; what is no number of the kernel's is none at all."""
+    lines = text[:_STATE_BYTES].split("\n")
+    pairs = [line.split("=", 1) for line in lines if "=" in line]
+    clocks = [int(value) / 1000 for key, value in pairs if key == "khz" and _NUMBER.fullmatch(value)]
+    counts = [int(value) for key, value in pairs if key == "count" and _NUMBER.fullmatch(value)]
+    cooling = [value.split(" ", 1) for key, value in pairs if key == "cooling" and " " in value]
+    flags = next((found for line in lines if (found := _FLAGS.fullmatch(line))), None)
+    ticks = next((value for key, value in pairs if key == "ticks" and _TICKS.fullmatch(value)), "")
+    spent = [int(word) for word in ticks.split()[1:]]
+    active = {kind[:64] for state, kind in cooling if _NUMBER.fullmatch(state) and int(state) and _slows(kind)}
+    return State(
+        mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
+        steal=spent[_STEAL] if len(spent) > _STEAL else 0,
+        ticks=sum(spent[:_COUNTED]),
+        throttles=sum(counts) if counts else None,
+        cooling=tuple(sorted(active)),
+        flags=int(flags[1], 16) if flags else None,
+    )
+
+
+def _slows(kind: str) -> bool:
+    return kind.isprintable() and _COOLING.fullmatch(kind) is not None
