@@ -27,6 +27,7 @@ COMMANDS = {
     },
     "export": {"export": "Write PACKAGE (or a bundle's folder) as an update that a device applies without a network."},
     "farm": {"farm": "Serve the lab's devices for tuning over RPC; make virtual boards to test on."},
+    "gate": {"gate": "Run NEW and its base in turns on a device: is NEW slower, wrong, or neither?"},
     "inventory": {
         "inventory": "Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."
     },

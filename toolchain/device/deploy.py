@@ -267,7 +267,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_library(library)
-            sent, places, verified = _bring(shipment.with_release(bundle, Path(work)), store, facts, tell)
+            sent, places, verified = bring(shipment.with_release(bundle, Path(work)), store, facts, tell)
         with stages.timed("smoke"):
             place = Place(shell, store, program, facts, bundle.manifest, bundle.digest, threads)
             run, difference = _smoke(place, places, samples, tolerance)
@@ -283,11 +283,20 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     return Deployment(bundle.digest, changed, facts, sums, difference, samples.runtime, run, started, found, verified)
 
 
-def _bring(
-    shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
+def bring(
+    shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None = None
 ) -> tuple[Sent, dict[str, str], Verified | None]:
+    """Send what a device lacks of a shipment and install it, without activating anything; the caller holds the lock.
+
+    Returns:
+        What was sent, the folders on the device by kind, and what the device found of the release's signatures.
+
+    Raises:
+        DeviceError: As `send`.
+        VerificationError: As `send`; or the device does not take the release.
+    """
     sent, places = send(shipment, store, facts, tell), install(shipment, store)
-    digest, _files = shipment.folders["releases"]
+    digest, _files = shipment.folders.get("releases", ("", {}))
     return sent, places, trust.take(store, digest, places["runners"], shipment.signed)
 
 

@@ -1,0 +1,210 @@
+"""A new package is held against the one before it, on the device: slower, wrong, or neither."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.registry import RegistryOptions
+from toolchain.cli.reports import HTML, JUNIT, STDOUT, ReportingCommand, json_kind
+from toolchain.errors import InputError
+
+if TYPE_CHECKING:
+    from toolchain.pipeline.gate import Finding, Gate, GateSettings
+    from toolchain.stats import Rule
+
+_PERCENT = options.Limit(min=0.0, max=1000.0)
+_ABOVE = options.Limit(min=0.0, max=1000.0, min_open=True)
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """When rounds are enough, and for what."""
+
+    least: float = option(
+        "--least",
+        metavar="PERCENT",
+        type=_PERCENT,
+        default=1.0,
+        show_default=True,
+        help="It is a regression if it is surely slower by more than this.",
+    )
+    worst: float = option(
+        "--worst",
+        metavar="PERCENT",
+        type=_ABOVE,
+        default=5.0,
+        show_default=True,
+        help="It passes if it is surely not slower by this.",
+    )
+    rounds: int = option(
+        "--rounds", default=64, show_default=True, type=click.IntRange(2, 1000), help="Rounds, at most."
+    )
+    confidence: float = option(
+        "--confidence",
+        metavar="PERCENT",
+        type=options.Limit(min=50.0, max=99.9999),
+        default=99.0,
+        show_default=True,
+        help="How sure `surely` is.",
+    )
+
+    def rule(self) -> Rule:
+        """Return the rule.
+
+        Raises:
+            InputError: The options contradict each other.
+        """
+        from toolchain.stats import Rule, least_rounds
+
+        sure = self.confidence / 100
+        if self.rounds < least_rounds(sure):
+            raise InputError(
+                f"{self.rounds} rounds are too few to be {self.confidence:g} % sure of anything",
+                hint=f"--rounds {least_rounds(sure)}, or less --confidence",
+            )
+        looks = (*(look for look in Rule().looks if look < self.rounds), self.rounds)
+        return Rule(self.least / 100, self.worst / 100, sure, looks)
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """The options of `gate`."""
+
+    base: str = option(
+        "--base",
+        metavar="OLD",
+        required=True,
+        help="What NEW is held against: as NEW, or a file whose one line is a package's digest.",
+    )
+    device: DeviceOptions = record(DeviceOptions)
+    rule: RuleOptions = record(RuleOptions)
+    round_ms: int = option(
+        "--round-ms",
+        default=120,
+        show_default=True,
+        type=click.IntRange(1, 60_000),
+        help="Milliseconds of timed runs of each side in a round.",
+    )
+    threads: int | None = same(options.MeasureOptions, "threads")
+    no_pin: bool = same(options.MeasureOptions, "no_pin")
+    tolerance: float | None = option(
+        "--tolerance", type=options.Limit(min=0.0), help="Limit for the outputs' relative difference."
+    )
+    retrained: bool = option(
+        "--retrained", is_flag=True, help="NEW has other weights: its outputs are held against its own reference only."
+    )
+    peak_memory: float | None = option(
+        "--peak-memory",
+        metavar="PERCENT",
+        type=_ABOVE,
+        help="Gate the peak memory, too: surely more than this, or not.",
+    )
+    load_time: float | None = option(
+        "--load-time", metavar="PERCENT", type=_ABOVE, help="Gate the time to load, too: surely more than this, or not."
+    )
+    package_size: float | None = option(
+        "--package-size",
+        metavar="PERCENT",
+        type=_PERCENT,
+        help="Gate the size of all files, too: at most so much more.",
+    )
+    allow_emulated: bool = option(
+        "--allow-emulated", is_flag=True, help="Rehearse on an emulated device; all that is said is stamped."
+    )
+    json_path: Path | None = same(options.ReportOptions, "json_path")
+    junit_path: Path | None = same(options.ReportOptions, "junit_path")
+    html_path: Path | None = option("--html", type=options.PATH, help="Write the report as a page.")
+    registry: RegistryOptions = record(RegistryOptions)
+
+    def settings(self) -> GateSettings:
+        """Return how to gate.
+
+        Raises:
+            InputError: The options contradict each other.
+        """
+        from toolchain.pipeline.gate import GateSettings
+
+        shares = [None if one is None else one / 100 for one in (self.peak_memory, self.load_time, self.package_size)]
+        return GateSettings(
+            rule=self.rule.rule(),
+            round_s=self.round_ms / 1000,
+            threads=self.threads or 0,
+            pinned=not self.no_pin,
+            tolerance=self.tolerance,
+            peak_memory=shares[0],
+            load_time=shares[1],
+            package_size=shares[2],
+            retrained=self.retrained,
+            allow_emulated=self.allow_emulated,
+        )
+
+    def written(self, found: Gate) -> Result:
+        """Write the files that are asked for; return what is printed, and what the command ends with."""
+        from toolchain import files
+        from toolchain.pipeline.gate import page, texts
+
+        document, printed = found.document(), self.json_path == Path(STDOUT)
+        if self.json_path and not printed:
+            files.write_atomic(self.json_path, files.canonical_json(document))
+        if self.junit_path:
+            files.write_atomic(self.junit_path, texts.junit(found))
+        if self.html_path:
+            files.write_atomic(self.html_path, page.page(found).encode())
+        return Result(texts.shown(found), document, printed, found.fault())
+
+
+@contextlib.contextmanager
+def _finding(asked: GateOptions, words: tuple[str, str], console: Console) -> Iterator[Finding]:
+    """Give what finds both sides, with room for packages for the time of a block."""
+    from toolchain import registry
+    from toolchain.pipeline.gate import Finding
+
+    named = [word for word in words if registry.is_address(word)]
+    for word in named or [word for word in words if not Path(word).is_file()][:1]:
+        asked.registry.check(word)
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+        yield Finding(Path(folder), asked.registry.access(), console.say)
+
+
+REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": HTML}
+
+
+@click.command("gate", cls=ReportingCommand, reports=REPORTS)
+@click.argument("source", metavar="NEW")
+@gathered("asked", GateOptions)
+@click.pass_obj
+def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
+    """Run NEW and its base in turns on a device: is NEW slower, wrong, or neither?
+
+    NEW and OLD are packages, folders of bundles, places in a registry (oci://HOST/REPOSITORY@sha256:DIGEST), or
+    releases that the device keeps: `current`, a number, a digest. Exit code 0: it passes. 6: it is slower. 7: nobody
+    can tell. 5: its outputs differ.
+    """
+    from toolchain.device.lock import Owner
+    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.pipeline import gate as gating
+
+    kind, settings = asked.device.board(), asked.settings()
+    gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
+    stages = DeviceStages(kind, console.say)
+    words = (source, asked.base)
+    with _finding(asked, words, console) as finding:
+        here = [finding.here(word, other) for word, other in (words, words[::-1])]
+        with open_device(kind, asked.device, console.say) as lab:
+            preflight.before_bench(kind, lab)
+            program = stages.runner()
+            with lab.store.lock(Owner.here("gate")):
+                new, base = (side or gating.on_device(word, lab.store) for side, word in zip(here, words, strict=True))
+                found = gating.run(new, base, program, lab, settings, console.say)
+    return asked.written(found)

@@ -1,0 +1,153 @@
+"""A gate's report as a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from toolchain.page import (
+    EMULATED,
+    INCONCLUSIVE,
+    Cell,
+    Dot,
+    Dots,
+    Facts,
+    Group,
+    Histogram,
+    Level,
+    Notes,
+    Page,
+    Run,
+    Section,
+    Series,
+    Table,
+    Text,
+    Tone,
+)
+from toolchain.page import Verdict as Headline
+from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, Quantity, Round, of_turn
+from toolchain.stats import Verdict, estimate
+
+_TONES: dict[Verdict, Tone] = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "doubt"}
+_SIDES = ("new", "base")
+
+
+def page(found: Gate) -> str:
+    """Write a gate as a page: the verdict, the quantities, every round against the limits, every run, statistics."""
+    marks = [*([EMULATED] if found.emulated else []), *([INCONCLUSIVE] if _open(found) else [])]
+    sections = [
+        Section("What was gated", [_quantities(found), *([Text(found.carrier, "bad")] if found.carrier else [])]),
+        Section("Each round", [_ratios(found)]),
+        Section("Every run", [_runs(found), _histogram(found)]),
+        Section("Rounds", [_rounds(found)]),
+        Section("What makes it doubtful", [Notes(found.warnings())]),
+        Section("What was measured, and where", [_facts(found)]),
+    ]
+    title = f"{found.new.manifest.name} on {found.board}: {found.new.named} against {found.base.named}"
+    return Page(title, "gate", Headline(found.sentence, _TONES[found.verdict]), sections, marks).html()
+
+
+def _open(found: Gate) -> bool:
+    return found.verdict is Verdict.INCONCLUSIVE
+
+
+def _quantities(found: Gate) -> Table:
+    head = ("quantity", "verdict", "new", "base", "unit", "change", "low end", "high end", "rounds", "limits")
+    rows = [_quantity(one) for one in found.quantities]
+    return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="what was gated")
+
+
+def _quantity(one: Quantity) -> tuple[str | Cell, ...]:
+    change, sure = one.change, one.judgement.estimate is not None and one.change.high < math.inf
+    ends = (f"{change.low:+.2%}", f"{change.high:+.2%}") if sure else ("", "")
+    limits = f"{one.rule.least:+.1%} to {one.rule.worst:+.1%}" if one.rule else f"{one.worst:+.1%}"
+    values = (f"{one.new:.5g}", f"{one.base:.5g}") if one.rule else (f"{one.new:.0f}", f"{one.base:.0f}")
+    verdict = Cell(str(one.verdict), tone=_TONES.get(one.verdict, "plain"))
+    return (one.name, verdict, *values, UNITS[one.name], f"{change.value:+.2%}", *ends, str(change.rounds), limits)
+
+
+def _ratios(found: Gate) -> Dots:
+    """Draw the change of each round; its whiskers are the interval of all rounds up to it."""
+    dots, logs = [], {False: [], True: []}  # type: tuple[list[Dot], dict[bool, list[float]]]
+    latency = next(one for one in found.quantities if one.name == LATENCY)
+    confidence = latency.rule.confidence if latency.rule else 0.99
+    for one in found.counted:
+        so_far = logs[one.fresh]
+        so_far.append(one.ratio(LATENCY))
+        known = estimate(so_far, confidence).change()
+        value = estimate(so_far[-1:], confidence).change().value * 100
+        low, high = (known.low * 100, known.high * 100) if known.high < math.inf else (None, None)
+        label = f"round {one.number}: {value:+.2f} %, all {known.rounds} rounds so far {known.value:+.2%}"
+        dots.append(Dot(one.number, value, low, high, label, int(one.fresh)))
+    limits = [(f"regression {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
+    limits += [(f"pass {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
+    return Dots(
+        f"Change of each round; lines are the {confidence * 100:g} % interval of all rounds up to it",
+        "round",
+        "change in %",
+        dots,
+        [Level(name, value * 100) for name, value in limits],
+        ("in turns", "to confirm") if any(one.fresh for one in found.counted) else (),
+    )
+
+
+def _runs(found: Gate) -> Series:
+    values: dict[str, list[float]] = {name: [] for name in _SIDES}
+    places: dict[str, list[float]] = {name: [] for name in _SIDES}
+    place = 0
+    for one in found.rounds:
+        for name in _SIDES if one.new_first else _SIDES[::-1]:
+            for sample in getattr(one, name).run.samples_ns:
+                place += 1
+                values[name].append(sample / 1e6)
+                places[name].append(place)
+    return Series("Every run in order", "run", "ms", [Run(name, values[name], places[name]) for name in _SIDES])
+
+
+def _histogram(found: Gate) -> Histogram:
+    samples = {name: [ns / 1e6 for one in found.counted for ns in getattr(one, name).run.samples_ns] for name in _SIDES}
+    return Histogram("How long runs took", "ms", [Group(name, samples[name]) for name in _SIDES])
+
+
+def _rounds(found: Gate) -> Table:
+    head = (
+        *("round", "first", "new ms", "base ms", "change", "switches new", "base", "steal new", "base"),
+        *("MHz new", "base", "MiB new", "base", "load ms new", "base", "remarks"),
+    )
+    return Table(head, [_round(one) for one in found.rounds], numbers=tuple(range(2, 15)), name="every round")
+
+
+def _round(one: Round) -> Sequence[str]:
+    sides = (one.new, one.base)
+    remarks = [
+        *(["to confirm"] if one.fresh else []),
+        *([f"throttled: {', '.join(one.throttled)}"] if one.throttled else []),
+    ]
+    return (
+        str(one.number),
+        "new" if one.new_first else "base",
+        *(f"{of_turn(turn, LATENCY):.4g}" for turn in sides),
+        f"{of_turn(one.new, LATENCY) / of_turn(one.base, LATENCY) - 1:+.2%}",
+        *(str(turn.run.involuntary_switches) for turn in sides),
+        *(f"{turn.steal:.1%}" for turn in sides),
+        *(f"{turn.after.mhz:.0f}" if turn.after.mhz else "" for turn in sides),
+        *(f"{of_turn(turn, PEAK_MEMORY) / 1024:.1f}" for turn in sides),
+        *(f"{of_turn(turn, LOAD_TIME):.3g}" for turn in sides),
+        "; ".join(remarks),
+    )
+
+
+def _facts(found: Gate) -> Facts:
+    facts = found.facts
+    return Facts(
+        [
+            ("new", f"{found.new.named}, sha256:{found.new.digest}"),
+            ("base", f"{found.base.named}, sha256:{found.base.digest}"),
+            ("board", f"{found.board} at {found.host}{', emulated' if found.emulated else ''}"),
+            ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+            ("threads", str(found.threads)),
+            ("rounds", f"{len(found.counted)} counted of {len(found.rounds)}"),
+            ("time", f"{found.seconds:.1f} s"),
+            *(("waited", f"{one.seconds:.1f} s: {one.owner}") for one in found.waited),
+        ]
+    )

@@ -1,0 +1,205 @@
+"""What is gated, and against what: packages, bundles, and releases that the device keeps, as a user names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import bundle, files, registry
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.bundle.manifest import Manifest
+from toolchain.device.store import Generation, Store
+from toolchain.errors import InputError, VerificationError
+from toolchain.registry import Access
+from toolchain.tensors import TensorSpec
+
+_DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
+_SHORT = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{8,64})")
+_NUMBER = re.compile(r"[0-9]{1,7}")
+_LONGEST_FILE = 4096
+CURRENT = "current"
+_FORMS = (
+    "a package, a bundle's folder, oci://HOST/REPOSITORY:TAG, a file whose one line is a package's digest,"
+    " or a release that the device keeps: `current`, its number, or its digest"
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are held against each other.
+
+    Attributes:
+        named: What the user called it.
+        manifest: The bundle's.
+        digest: The bundle's digest.
+        bundle: Its files here; None of a release that the device keeps.
+    """
+
+    named: str
+    manifest: Manifest
+    digest: str
+    bundle: Bundle | None = None
+
+    @classmethod
+    def of(cls, made: Bundle, named: str = "") -> Side:
+        """Take a bundle."""
+        return cls(named or made.manifest.name, made.manifest, made.digest, made)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that travel to a device."""
+        return sum(record.size for record in self.manifest.files.values())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How sides are found.
+
+    Attributes:
+        folder: Where packages are unpacked or pulled to.
+        access: How a registry is reached.
+        tell: Who is told about each stage.
+    """
+
+    folder: Path
+    access: Access
+    tell: Callable[[str], None] = lambda _line: None
+
+    def here(self, word: str, beside: str = "") -> Side | None:
+        """Open what needs no device to be opened; None if the word names a release on it.
+
+        Args:
+            word: What the user named.
+            beside: What the user named as the other side; a digest may be one of the same repository.
+
+        Raises:
+            InputError: There is no such file, or it is none of what a side can be.
+            VerificationError: It is damaged.
+            RegistryError: The registry does not give it.
+        """
+        if registry.is_address(word):
+            return self._pulled(word, word)
+        path = Path(word)
+        if path.is_dir() or (path.is_file() and bundle.is_archive(path)):
+            return Side.of(bundle.opened(path, self._new()), word)
+        if path.is_file():
+            line = pinned(path)
+            if registry.is_address(line):
+                return self._pulled(line, word)
+            return self._beside(line, word, beside)
+        if word == CURRENT or _NUMBER.fullmatch(word) or _SHORT.fullmatch(word):
+            return None
+        raise InputError(f"there is no {word}", details=f"expected {_FORMS}")
+
+    def _beside(self, line: str, named: str, beside: str) -> Side | None:
+        if not registry.is_address(beside):
+            return None
+        digest = line.removeprefix("sha256:")
+        address = registry.parse(beside).pinned(f"sha256:{digest}")
+        return self._pulled(str(address), named)
+
+    def _pulled(self, address: str, named: str) -> Side:
+        return Side.of(registry.pull(registry.parse(address), self._new(), self.access, self.tell), named)
+
+    def _new(self) -> Path:
+        return self.folder / str(sum(1 for _ in self.folder.iterdir()))
+
+
+def pinned(path: Path) -> str:
+    """Read a file whose one line is a package's digest, or its address with one in a registry.
+
+    Raises:
+        InputError: That is not what the file is.
+    """
+    with path.open("rb") as stream:
+        data = stream.read(_LONGEST_FILE + 1)
+    lines = [line for line in data.decode(errors="replace").split() if line]
+    if len(data) > _LONGEST_FILE or len(lines) != 1:
+        raise InputError(f"{path} is no package, and no file with a package's digest", details=f"expected {_FORMS}")
+    if registry.is_address(lines[0]):
+        if not registry.parse(lines[0]).digest:
+            raise InputError(
+                f"{path} names a tag, which may be another package tomorrow",
+                details=lines[0],
+                hint="write the digest: oci://HOST/REPOSITORY@sha256:DIGEST",
+            )
+        return lines[0]
+    if not _DIGEST.fullmatch(lines[0]):
+        raise InputError(
+            f"{path} is no package, and holds no package's digest",
+            details=f"{lines[0][:80]!r} instead of sha256: and 64 hexadecimal digits",
+            hint="`toolchain package` and `toolchain push` say a package's digest",
+        )
+    return lines[0]
+
+
+def on_device(word: str, store: Store) -> Side:
+    """Find a release that a device keeps.
+
+    Args:
+        word: `current`, its number, its digest or eight digits of it or more, or a file with its digest.
+        store: The device's store.
+
+    Raises:
+        InputError: The device has no such release, or several.
+    """
+    line = pinned(Path(word)) if Path(word).is_file() else word
+    kept = store.generations()
+    found = {one.digest: one for one in kept if _is_named(one, line)}
+    if len(found) != 1:
+        known = [f"{one.number}  {one.digest[:16]}  {one.name}" for one in kept]
+        what = f"{len(found)} releases whose digest begins so" if found else "no such release"
+        raise InputError(
+            f"{store.name} has {what}: {word}",
+            details="\n".join(["it has", *known]) if known else "nothing was deployed there",
+            hint="name the package itself, or its place in a registry, as oci://HOST/REPOSITORY@sha256:DIGEST",
+        )
+    (digest,) = found
+    data = store.read(f"releases/{digest}/{bundle.MANIFEST}")
+    manifest = bundle.read_manifest(data, f"release {digest[:16]} on {store.name}")
+    if files.sha256_bytes(bundle.oci_manifest(manifest)) != digest:
+        raise VerificationError(
+            f"release {digest[:16]} on {store.name} is not what its digest says",
+            hint="deploy it again, or name the package itself",
+        )
+    return Side(word, manifest, digest)
+
+
+def _is_named(one: Generation, line: str) -> bool:
+    if line == CURRENT:
+        return one.current
+    if _NUMBER.fullmatch(line):
+        return one.number == int(line)
+    return one.digest.startswith(line.removeprefix("sha256:"))
+
+
+def check_pair(new: Side, base: Side, board: Board) -> None:
+    """Refuse a pair that cannot be held against each other, before any work.
+
+    Raises:
+        InputError: They are the same, or have other inputs or outputs than each other.
+        VerificationError: One was built for another board.
+    """
+    if new.digest == base.digest:
+        raise InputError(
+            f"{new.named} is {base.named}: there is nothing to compare",
+            details=f"both are sha256:{new.digest}",
+            hint="a gate compares a new package with the one before it",
+        )
+    for side in (new, base):
+        bundle.check_board(side.manifest, board)
+    for what in ("inputs", "outputs"):
+        one, other = (_signature(getattr(side.manifest, what)) for side in (new, base))
+        if one != other:
+            raise InputError(
+                f"{new.named} and {base.named} are different models: their {what} differ",
+                details=f"{one}\ninstead of {other}",
+                hint="name a base of the same model",
+            )
+
+
+def _signature(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
