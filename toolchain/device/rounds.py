@@ -168,7 +168,7 @@ def _part(token: str, command: str, folder: str) -> str:
     report = shlex.quote(f"{folder}/report")
     return (
         f"echo '@{token} before'; look\n{command} >/dev/null || exit $?\nafter=$(look)\n"
-        f"echo '@{token} report'; cat {report} || exit\necho '@{token} after'; printf '%s\\n' \"$after\"\n"
+        f"echo '@{token} report'; cat {report} || exit\necho; echo '@{token} after'; printf '%s\\n' \"$after\"\n"
     )
 
 

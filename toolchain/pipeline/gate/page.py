@@ -59,6 +59,8 @@ def _quantities(found: Gate) -> Table:
 
 def _quantity(one: Quantity) -> tuple[str | Cell, ...]:
     change, sure = one.change, one.judgement.estimate is not None and one.change.high < math.inf
+    if not one.known:
+        return (one.name, Cell(str(one.verdict), tone="doubt"), "", "", UNITS[one.name], "", "", "", "0", "")
     ends = (f"{change.low:+.2%}", f"{change.high:+.2%}") if sure else ("", "")
     limits = f"{one.rule.least:+.1%} to {one.rule.worst:+.1%}" if one.rule else f"{one.worst:+.1%}"
     values = (f"{one.new:.5g}", f"{one.base:.5g}") if one.rule else (f"{one.new:.0f}", f"{one.base:.0f}")

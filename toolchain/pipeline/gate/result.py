@@ -124,6 +124,11 @@ class Quantity:
         found = Estimate(value, -1.0, math.inf, 0.0, 0)
         return found if self.rule else Estimate(value, value, value, 1.0, 0)
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a change at all: nothing counts of rounds that all were throttled."""
+        return self.rule is None or self.change.rounds > 0
+
     def sentence(self) -> str:
         """Say what was found, in one sentence."""
         words = {
@@ -139,6 +144,8 @@ class Quantity:
         text = f"{found.value:+.1%}"
         if self.rule is None:
             return f"{text}, from {self.base:.0f} to {self.new:.0f} {UNITS[self.name]}, limit {self.worst:+.1%}"
+        if not self.known:
+            return "no round was judged"
         if not math.isfinite(found.high):
             return f"{text}, and {found.rounds} round(s) are too few to be sure of anything"
         sure = f"{found.confidence * 100:g} % within {found.low:+.1%} to {found.high:+.1%}"
@@ -168,7 +175,13 @@ def _finite(value: float) -> float | None:
 
 def _estimate(found: Estimate) -> dict[str, Any]:
     low, high = (found.low, found.high) if math.isfinite(found.high) else (None, None)
-    return {"value": found.value, "low": low, "high": high, "confidence": found.confidence, "rounds": found.rounds}
+    return {
+        "value": _finite(found.value),
+        "low": low,
+        "high": high,
+        "confidence": found.confidence,
+        "rounds": found.rounds,
+    }
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def shown(found: Gate) -> list[str | Table]:
         ("board", f"{found.board} at {found.host}{mark}, {found.threads} thread(s)"),
         ("outputs", ", ".join(_outputs(found)) or "not compared: there is no reference"),
         *((one.name, f"{one.verdict!s}: {one.changed()}{mark}") for one in found.quantities),
-        *(("", _values(one)) for one in found.quantities if one.name == LATENCY),
+        *(("", _values(one)) for one in found.quantities if one.name == LATENCY and one.known),
         ("carried by", found.carrier),
         ("rounds", f"{taken}, {found.seconds:.1f} s in all{mark}"),
         *(("waited", f"{one.seconds:.1f} s: {one.owner}") for one in found.waited),
@@ -88,5 +88,5 @@ def _properties(found: Gate) -> dict[str, str]:
         "emulated": str(found.emulated).lower(),
         "new": f"sha256:{found.new.digest}",
         "base": f"sha256:{found.base.digest}",
-        **{f"{one.name.replace(' ', '-')}-change": f"{one.change.value:+.4f}" for one in found.quantities},
+        **{f"{one.name.replace(' ', '-')}-change": f"{one.change.value:+.4f}" for one in found.quantities if one.known},
     }

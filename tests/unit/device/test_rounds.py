@@ -1,0 +1,115 @@
+"""Rounds: several runs in one trip, and what disturbed each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolchain.device import deploy, rounds, runner
+from toolchain.device.rounds import State, Turn
+from toolchain.device.runner import Plan, Run
+from toolchain.errors import DeviceError
+from toolchain.shell import LocalShell
+
+PLAN = Plan(0.0, 1, 3, 10)
+RUN = Run({}, (1, 1, 1), (1,), 1.0, 1, 9)
+
+
+@pytest.fixture
+def places(tiny, program, tmp_path):
+    (tmp_path / "inputs").mkdir()
+    runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, deploy.samples_of(tiny).inputs)
+    return {"runners": str(program.path.parent), "inputs": str(tmp_path / "inputs")}
+
+
+def sysfs(folder: Path, **files: str) -> str:
+    """Write a sysfs; `__` stands for /."""
+    for name, content in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
+    return str(folder)
+
+
+def test_releases_run_in_their_order_in_one_trip(tiny, places, tmp_path):
+    with rounds.scratch(LocalShell(), f"{tmp_path}/a root") as folder:
+        found = rounds.run(LocalShell(), folder, places, [str(tiny.folder)] * 3, threads=1, plan=PLAN)
+    assert len(found) == 3
+    for turn in found:
+        assert 3 <= len(turn.run.samples_ns) <= 10
+        assert turn.run.threads == 1
+        assert turn.before.ticks <= turn.after.ticks
+        assert 0 <= turn.steal <= 1
+    assert list((tmp_path / "a root" / "run").iterdir()) == []
+
+
+def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
+    cpu, thermal = "devices__system__cpu__cpu", "class__thermal__cooling_device"
+    said = {
+        f"{cpu}0__cpufreq__scaling_cur_freq": "1500000",
+        f"{cpu}1__cpufreq__scaling_cur_freq": "600000",
+        f"{cpu}0__thermal_throttle__core_throttle_count": "3",
+        f"{cpu}0__thermal_throttle__package_throttle_count": "4",
+        f"{thermal}0__type": "thermal-cpufreq-0",
+        f"{thermal}0__cur_state": "2",
+        f"{thermal}1__type": "pwm-fan",
+        f"{thermal}1__cur_state": "4",
+        f"{thermal}2__type": "Processor",
+        f"{thermal}2__cur_state": "0",
+        f"{thermal}3__type": "intel_powerclamp",
+        f"{thermal}3__cur_state": "-1",
+    }
+    place = sysfs(tmp_path / "sys fs", **said)
+    with rounds.scratch(LocalShell(), str(tmp_path)) as folder:
+        (turn,) = rounds.run(LocalShell(), folder, places, [str(tiny.folder)], threads=1, plan=PLAN, sysfs=place)
+    assert (turn.before.mhz, turn.before.throttles, turn.before.cooling) == (1050.0, 7, ("thermal-cpufreq-0",))
+    assert turn.throttled == ("thermal-cpufreq-0",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "signs"),
+    [
+        (State(), State(), ()),
+        (State(throttles=7), State(throttles=7), ()),
+        (State(throttles=7), State(throttles=9), ("2 time(s) by the CPUs' own count",)),
+        (State(throttles=9), State(throttles=7), ()),
+        (State(cooling=("Processor",)), State(), ("Processor",)),
+        (State(flags=0x50000), State(flags=0x50000), ()),
+        (State(flags=0x0), State(flags=0x1), ("under-voltage",)),
+        (State(flags=0x4), State(flags=0x0), ("throttled",)),
+        (State(flags=0x0), State(flags=0x80000), ("soft temperature limit",)),
+    ],
+)
+def test_signs_of_throttling(before, after, signs):
+    assert Turn(RUN, before, after).throttled == signs
+
+
+def test_steal_is_a_share():
+    assert Turn(RUN, State(steal=10, ticks=1000), State(steal=20, ticks=1100)).steal == pytest.approx(0.1)
+    assert Turn(RUN, State(steal=10, ticks=1000), State(steal=5, ticks=1100)).steal == 0
+    assert Turn(RUN, State(), State()).steal == 0
+
+
+def lying(tmp_path, *lines):
+    options = "for word; do case $last in --report) report=$word ;; esac; last=$word; done"
+    (tmp_path / "runner").write_text("\n".join(["#!/bin/sh", options, *lines, ""]))
+    (tmp_path / "runner").chmod(0o755)
+    return {"runners": str(tmp_path), "inputs": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ['echo "@0000000000000000 after" >"$report"', ': >"$report"', 'echo "{}" >"$report"', 'echo null >"$report"'],
+)
+def test_what_a_device_says_in_place_of_a_report(tmp_path, lines):
+    with rounds.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError, match="no report"):
+        rounds.run(LocalShell(), folder, lying(tmp_path, lines), ["x"], threads=1, plan=PLAN)
+
+
+def test_a_runner_that_fails_or_leaves_nothing(tmp_path):
+    for line, words in (("echo why >&2; exit 3", "why"), ("true", "report")):
+        with rounds.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError) as caught:
+            rounds.run(LocalShell(), folder, lying(tmp_path, line), ["x"], threads=1, plan=PLAN)
+        assert words in caught.value.details
+        assert list((tmp_path / "run").iterdir()) == []

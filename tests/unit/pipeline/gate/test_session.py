@@ -1,0 +1,243 @@
+"""A gate on a device whose runner says what a test wants to be measured: every verdict, without a clock."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.support import bundles, gates
+from toolchain.device.lock import Owner
+from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
+from toolchain.pipeline import gate
+from toolchain.pipeline.gate import GateSettings, Side, session
+from toolchain.stats import Rule, Verdict
+
+EVEN = [{"ms": 1.0 + 0.002 * (number % 3)} for number in range(5)]
+SLOWER = [{"ms": 1.1 + 0.002 * (number % 3)} for number in range(5)]
+
+
+@pytest.fixture(scope="module")
+def other(tiny, tmp_path_factory):
+    """The same model in other bytes."""
+    return gates.alike(tiny, tmp_path_factory.mktemp("other") / "bundle")
+
+
+@pytest.fixture
+def bench(program, tmp_path):
+    return gates.bench(tmp_path / "device", program)
+
+
+def gated(bench, new, base, **settings):
+    return gate.run(Side.of(new, "new"), Side.of(base, "old"), bench.program, bench.lab, GateSettings(**settings))
+
+
+def left(bench):
+    """Name the releases and scratch folders on the device."""
+    root = bench.folder / "store"
+    return [path.name for kind in ("releases", "run") for path in (root / kind).iterdir()]
+
+
+def test_the_same_speed_passes_after_eight_rounds(bench, tiny, other):
+    bench.says(tiny, *EVEN)
+    bench.says(other, *EVEN)
+    found = gated(bench, other, tiny, package_size=0.01, peak_memory=0.05, load_time=0.1)
+    assert [one.verdict for one in found.quantities] == [Verdict.PASS] * 4
+    assert [one.new_first for one in found.rounds] == [True, False] * 4
+    assert found.threads == 2
+    assert found.outputs.each_other.ok
+    assert left(bench) == []
+    assert bench.lab.store.current() is None
+
+
+def test_slower_is_a_regression_once_it_is_confirmed(bench, tiny, other):
+    bench.says(tiny, *EVEN)
+    bench.says(other, *SLOWER)
+    asked = []
+    side = [Side.of(one) for one in (other, tiny)]
+    found = gate.run(
+        *side, bench.program, bench.lab, GateSettings(), explain=lambda: asked.append(bench.lab.store.root) or "layer 3"
+    )
+    assert found.verdict is Verdict.REGRESSION
+    assert [one.fresh for one in found.rounds] == [False] * 8 + [True] * 16
+    assert found.quantities[0].judgement.confirmation.low > 0
+    assert (found.carrier, len(asked)) == ("layer 3", 1)
+
+
+def test_what_fresh_rounds_do_not_confirm_is_inconclusive(bench, tiny, other):
+    bench.says(tiny, *EVEN)
+    bench.says(other, *[{"ms": 1.1}] * 8, {"ms": 0.99})
+    found = gated(bench, other, tiny)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert len(found.rounds) == 24
+
+
+def test_noise_is_inconclusive_after_the_last_look(bench, tiny, other):
+    bench.says(tiny, *[{"ms": 1.0 + number % 2} for number in range(16)])
+    bench.says(other, *[{"ms": 1.0 + number // 2 % 2} for number in range(16)])
+    found = gated(bench, other, tiny, rule=Rule().within(12))
+    assert (found.verdict, len(found.rounds)) == (Verdict.INCONCLUSIVE, 12)
+
+
+@pytest.mark.parametrize(
+    ("setting", "report"), [("peak_memory", {"peak_rss_kib": 6000}), ("load_time", {"load_ms": 9})]
+)
+def test_other_quantities_regress_by_the_same_rule(bench, tiny, other, setting, report):
+    bench.says(tiny, {})
+    bench.says(other, report)
+    found = gated(bench, other, tiny, **{setting: 0.1})
+    assert [one.verdict for one in found.quantities] == [Verdict.PASS, Verdict.REGRESSION]
+    assert gated_latency_only(bench, other, tiny) is Verdict.PASS
+
+
+def gated_latency_only(bench, new, base):
+    return gated(bench, new, base).verdict
+
+
+def test_a_larger_package_regresses_exactly(bench, tiny, other):
+    bench.says(tiny)
+    bench.says(other)
+    assert gated(bench, other, tiny, package_size=0.0).verdict is Verdict.REGRESSION
+    assert gated(bench, tiny, other, package_size=0.0).verdict is Verdict.PASS
+
+
+def test_outputs_come_first(bench, tiny, other):
+    bench.says(tiny)
+    bench.says(other, {"ms": 9}, scale=1.5)
+    with pytest.raises(VerificationError, match="the new release, new: the device computes something else") as caught:
+        gated(bench, other, tiny)
+    assert caught.value.exit_code == 5
+    with pytest.raises(VerificationError, match="the base, old: the device computes something else"):
+        gated(bench, tiny, other)
+    assert left(bench) == []
+
+
+def test_other_weights_are_told_and_may_be_meant(bench, tiny, tmp_path):
+    trained = bundles.reweighted(tiny, tmp_path / "trained", seed=4)
+    bench.says(tiny)
+    bench.says(trained)
+    with pytest.raises(VerificationError, match="new and old compute different outputs") as caught:
+        gated(bench, trained, tiny)
+    assert "--retrained" in caught.value.hint
+    found = gated(bench, trained, tiny, retrained=True)
+    assert found.verdict is Verdict.PASS
+    assert found.outputs.each_other is None
+
+
+def throttling(folder, rounds):
+    """Return what makes a runner's device throttle in its first runs that are timed."""
+    return f"""
+if [ "$runs" != 0 ]; then
+  read -r n <{folder}/n
+  [ "$n" -ge {rounds} ] || echo $((n + 1)) >{folder}/n
+  echo $n >{folder}/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count
+fi
+"""
+
+
+@pytest.fixture
+def hot(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_COOLING_S", 0.0)
+    folder = tmp_path / "sys"
+    (folder / "devices/system/cpu/cpu0/thermal_throttle").mkdir(parents=True)
+    (folder / "devices/system/cpu/cpu0/thermal_throttle/core_throttle_count").write_text("0\n")
+    (folder / "n").write_text("0\n")
+
+    def made(rounds):
+        return gates.bench(tmp_path / "device", program, more=throttling(folder, rounds)), str(folder)
+
+    return made
+
+
+def test_a_throttled_round_is_repeated_and_reported(hot, tiny, other):
+    bench, sysfs = hot(5)
+    bench.says(tiny)
+    bench.says(other)
+    found = gated(bench, other, tiny, sysfs=sysfs)
+    assert found.verdict is Verdict.PASS
+    assert [bool(one.throttled) for one in found.rounds] == [True] * 3 + [False] * 8
+    assert "by the CPUs' own count" in found.rounds[0].throttled[0]
+
+
+def test_a_device_that_stays_hot_is_inconclusive_however_it_looks(hot, tiny, other):
+    bench, sysfs = hot(1000)
+    bench.says(tiny, {"ms": 1.0})
+    bench.says(other, {"ms": 5.0})
+    found = gated(bench, other, tiny, sysfs=sysfs)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.fault().exit_code == 7
+    assert "throttled in 9 rounds" in found.fault().message
+    assert len(found.rounds) == 9
+
+
+def test_an_emulated_device_is_for_rehearsals(program, tmp_path, tiny, other):
+    bench = gates.bench(tmp_path / "device", program, emulated=True)
+    bench.says(tiny)
+    bench.says(other)
+    with pytest.raises(InputError, match="its times say nothing about a board") as caught:
+        gated(bench, other, tiny)
+    assert "--allow-emulated" in caught.value.hint
+    assert not (bench.folder / "store").exists(), "nothing was touched"
+    assert gated(bench, other, tiny, allow_emulated=True).emulated
+
+
+def test_the_device_keeps_the_release_that_it_has(bench, tiny, other, tmp_path):
+    root = bench.folder / "store"
+    bench.says(tiny)
+    bench.says(other)
+    with bench.lab.store.lock(Owner.here("test")):
+        gate.run(Side.of(other), Side.of(tiny), bench.program, bench.lab, GateSettings())
+    from toolchain.device import deploy
+
+    deploy.deploy(tiny, bench.program, bench.lab.shell, bench.lab.store, keep=3, threads=1)
+    assert bundles.whole_release(root) == tiny.digest
+    kept = gate.on_device("current", bench.lab.store)
+    assert (kept.digest, kept.bundle) == (tiny.digest, None)
+    found = gate.run(Side.of(other), kept, bench.program, bench.lab, GateSettings())
+    assert found.verdict is Verdict.PASS
+    assert found.outputs.base is None
+    assert bundles.whole_release(root) == tiny.digest
+    assert left(bench) == [tiny.digest]
+    assert gate.run(kept, Side.of(other), bench.program, bench.lab, GateSettings()).verdict is Verdict.PASS
+
+
+def test_a_release_that_does_not_run_leaves_nothing(bench, tiny, other):
+    bench.says(tiny)
+    with pytest.raises(DeviceError):
+        gated(bench, other, tiny)
+    assert left(bench) == []
+
+
+def test_a_gate_is_refused_while_somebody_else_is_at_work(bench, tiny, other, program):
+    from toolchain.device.store import Store
+    from toolchain.shell import LocalShell
+
+    store = Store(LocalShell(), str(bench.folder / "store"))
+    with store.lock(Owner("bob@lab", "tune")), pytest.raises(BusyError, match="bob@lab holds it: tune"):
+        gated(bench, other, tiny)
+
+
+def test_a_device_that_others_hold_longer_than_a_round_keeps_its_lock(bench, tiny, other):
+    """Both sides and all rounds lie within one lock."""
+    from toolchain.device.store import Store
+    from toolchain.shell import LocalShell
+
+    bench.says(tiny)
+    bench.says(other)
+    seen = []
+
+    def tell(line):
+        try:
+            Store(LocalShell(), str(bench.folder / "store")).check_free()
+        except BusyError:
+            seen.append(str(line))
+
+    gate.run(Side.of(other), Side.of(tiny), bench.program, bench.lab, GateSettings(), tell)
+    assert sum("rounds in turns" in line for line in seen) == 8
+
+
+def test_settings_have_a_rule_for_each_quantity():
+    rules = GateSettings(peak_memory=0.1).rules()
+    assert list(rules) == ["latency", "peak memory"]
+    assert (rules["peak memory"].least, rules["peak memory"].worst) == (0.1, 0.1)
+    assert dataclasses.replace(rules["latency"]) == Rule()

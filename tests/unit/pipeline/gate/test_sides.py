@@ -1,0 +1,131 @@
+"""What a gate is told to hold against each other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.support import gates
+from toolchain import bundle
+from toolchain.device.lock import Owner
+from toolchain.errors import InputError, ToolchainError, VerificationError
+from toolchain.pipeline.gate import Finding, Side, check_pair, on_device, sides
+from toolchain.registry import Access
+
+ADDRESS = "oci://registry.lab/nets/dense"
+
+
+@pytest.fixture
+def finding(tmp_path):
+    (tmp_path / "packages").mkdir()
+    return Finding(tmp_path / "packages", Access())
+
+
+@pytest.fixture
+def pulled(monkeypatch, tiny):
+    """A registry that has everything."""
+    asked = []
+    monkeypatch.setattr(sides.registry, "pull", lambda address, *_: asked.append(str(address)) or tiny)
+    return asked
+
+
+def test_folders_and_packages_are_opened(finding, tiny, tmp_path):
+    bundle.pack(tiny, tmp_path / "dense.tar")
+    for place in (tiny.folder, tmp_path / "dense.tar", tmp_path / "dense.tar"):
+        side = finding.here(str(place))
+        assert (side.named, side.digest, side.bundle.digest) == (str(place), tiny.digest, tiny.digest)
+    assert side.size == sum(record.size for record in tiny.manifest.files.values())
+
+
+def test_addresses_are_pulled(finding, pulled, tiny, tmp_path):
+    assert finding.here(f"{ADDRESS}:v3").digest == tiny.digest
+    (tmp_path / "base.txt").write_text(f"{ADDRESS}@sha256:{'a' * 64}\n")
+    assert finding.here(str(tmp_path / "base.txt")).digest == tiny.digest
+    assert pulled == [f"{ADDRESS}:v3", f"{ADDRESS}@sha256:{'a' * 64}"]
+
+
+def test_a_digest_in_a_file_is_a_release_on_the_device_or_one_of_the_same_repository(finding, pulled, tmp_path):
+    path = tmp_path / "base.txt"
+    path.write_text(f"sha256:{'a' * 64}\n")
+    assert finding.here(str(path)) is None
+    assert finding.here(str(path), "dense.tar") is None
+    assert finding.here(str(path), f"{ADDRESS}:v3").named == str(path)
+    assert pulled == [f"{ADDRESS}@sha256:{'a' * 64}"]
+
+
+@pytest.mark.parametrize("word", ["current", "7", "12345678", "sha256:0123abcd", "a" * 64])
+def test_words_for_releases_on_the_device(finding, word):
+    assert finding.here(word) is None
+
+
+@pytest.mark.parametrize("word", ["nothing.tar", "a" * 65, "ABCDEF01", "0123abc", "sha256:", "-1", ""])
+def test_what_names_nothing(finding, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ToolchainError) as caught:
+        finding.here(word)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "no file with a package's digest"),
+        ("a b", "no file with a package's digest"),
+        (f"sha256:{'a' * 64}\nsha256:{'b' * 64}\n", "no file with a package's digest"),
+        ("x" * 5000, "no file with a package's digest"),
+        ("sha256:12", "holds no package's digest"),
+        (f"sha256:{'A' * 64}", "holds no package's digest"),
+        (f"{ADDRESS}:v3", "names a tag"),
+        ("oci://", "names no package in a registry"),
+        ("\x00\xff", "holds no package's digest"),
+    ],
+)
+def test_a_file_that_pins_nothing(finding, tmp_path, content, words):
+    path = tmp_path / "base.txt"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=words):
+        finding.here(str(path))
+
+
+def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
+    from toolchain.device import deploy
+
+    bench = gates.bench(tmp_path / "device", program)
+    bench.says(tiny)
+    store = bench.lab.store
+    with pytest.raises(InputError, match="no such release") as caught:
+        on_device("current", store)
+    assert caught.value.details == "nothing was deployed there"
+    deploy.deploy(tiny, bench.program, bench.lab.shell, store, keep=3, threads=1)
+    (tmp_path / "base.txt").write_text(f"sha256:{tiny.digest}")
+    for word in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
+        assert on_device(word, store) == Side(word, tiny.manifest, tiny.digest)
+    for word in ("2", "f" * 64):
+        with pytest.raises(InputError, match="no such release") as caught:
+            on_device(word, store)
+        assert tiny.digest[:16] in caught.value.details
+    manifest = bench.folder / "store" / "releases" / tiny.digest / "manifest.json"
+    with store.lock(Owner.here("test")):
+        text = manifest.read_text().replace('"name": "dense"', '"name": "other"')
+        manifest.unlink()
+        manifest.write_text(text)
+    with pytest.raises(VerificationError, match="is not what its digest says"):
+        on_device("current", store)
+
+
+def test_pairs_that_are_none(tiny, native):
+    side = Side.of(tiny)
+    other = dataclasses.replace(side, digest="0" * 64, named="other")
+    check_pair(side, other, native)
+    with pytest.raises(InputError, match="there is nothing to compare"):
+        check_pair(side, side, native)
+    moved = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, board="rpi4"))
+    for pair in ((side, moved), (moved, side)):
+        with pytest.raises(VerificationError, match="was built for board rpi4"):
+            check_pair(*pair, native)
+    for what in ("inputs", "outputs"):
+        specs = tuple(dataclasses.replace(one, shape=(7, 7)) for one in getattr(tiny.manifest, what))
+        model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{what: specs}))
+        with pytest.raises(InputError, match=f"are different models: their {what} differ"):
+            check_pair(side, model, native)

@@ -1,0 +1,61 @@
+"""A gate's report for a terminal and for CI."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.support import gates
+from tests.unit.pipeline.gate.test_result import EVEN, SLOWER, WILD
+from toolchain.device.waiting import Waited
+from toolchain.pipeline.gate import texts
+from toolchain.tables import plain
+
+
+def test_what_a_terminal_shows(tiny):
+    taken = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
+    found = gates.gate(tiny, taken, gates.size(100, 100, 0.0))
+    found = dataclasses.replace(found, waited=(Waited(3.5, "bob@lab: tune"),), carrier="layer 3")
+    text = plain(texts.shown(found))
+    for words in (
+        *("REGRESSION", "new.tar, 1111", "old.tar, 2222", "rpi4 at lab <1>, 2 thread(s)", "8 in turns, 16 to confirm"),
+        *(
+            "regression: +8.0%",
+            "package size  pass: +0.0%",
+            "new matches onnxruntime 1.2",
+            "3.5 s: bob@lab: tune",
+            "layer 3",
+        ),
+    ):
+        assert words in text, words
+
+
+def test_every_line_with_a_time_is_stamped_where_it_is_emulated(tiny):
+    text = plain(texts.shown(gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)))
+    for name in ("verdict", "board", "latency", "rounds"):
+        line = next(line for line in text.splitlines() if line.startswith(name))
+        assert "(emulated)" in line, name
+
+
+@pytest.mark.parametrize(
+    ("taken", "kind", "counts"),
+    [
+        (gates.rounds_of(EVEN), None, ("0", "0")),
+        (gates.rounds_of(SLOWER, fresh=SLOWER * 2), ("failure", "regression"), ("1", "0")),
+        (gates.rounds_of(WILD), ("error", "inconclusive"), ("0", "1")),
+    ],
+)
+def test_ci_tells_a_regression_from_what_nobody_knows(tiny, taken, kind, counts):
+    suite = ET.fromstring(texts.junit(gates.gate(tiny, taken, gates.size(90, 100, 0.0))))  # noqa: S314 - our own
+    assert suite.get("name") == "toolchain gate"
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", *counts)
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert list(cases) == ["outputs", "latency", "package-size"]
+    found = [(child.tag, child.get("type")) for child in cases["latency"] if child.tag != "system-out"]
+    assert found == ([kind] if kind else [])
+    properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    assert properties["new"] == f"sha256:{'1' * 64}"
+    assert properties["emulated"] == "false"
+    assert properties["package-size-change"] == "-0.1000"
