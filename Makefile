@@ -7,6 +7,7 @@ BOARD   ?= local
 HOST    ?=
 MODEL   ?= mobilenet
 TRIALS  ?=
+BASE    ?=
 INPUT   ?=
 OUTPUT  ?= outputs.npz
 VIRTUAL ?= rpi4=1,pynq=1
@@ -20,7 +21,7 @@ DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 # make takes any NAME=value in silence: `board=rpi4` or `HOSTS=...` would deploy to another device than was meant.
-OURS    := BOARD HOST MODEL TRIALS INPUT OUTPUT VIRTUAL SECONDS ONLY ARGS PYTHON VENV
+OURS    := BOARD HOST MODEL BASE TRIALS INPUT OUTPUT VIRTUAL SECONDS ONLY ARGS PYTHON VENV
 USUAL   := MAKE% SHELL PATH HOME TMPDIR NO_COLOR %_proxy %_PROXY PIP_% SSL_% XDG_% DOCKER_% TOOLCHAIN_% TVM_%
 GIVEN   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 STRANGE := $(filter-out $(OURS) $(USUAL),$(GIVEN))
@@ -52,11 +53,11 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) HOST=$(HOST) TRIALS=$(TRIALS) INPUT=$(INPUT) OUTPUT=$(OUTPUT) VIRTUAL=$(VIRTUAL) SECONDS=$(SECONDS) ONLY=$(ONLY) ARGS='more options'"
+	@echo "  Variables: BOARD=$(BOARD) MODEL=$(MODEL) BASE=$(BASE) HOST=$(HOST) TRIALS=$(TRIALS) INPUT=$(INPUT) OUTPUT=$(OUTPUT) VIRTUAL=$(VIRTUAL) SECONDS=$(SECONDS) ONLY=$(ONLY) ARGS='more options'"
 
 setup: $(READY) ## Install everything that is pinned in requirements.lock into .venv
 
@@ -76,6 +77,9 @@ tune: $(READY) ## Tune the kernels of MODEL on boards of the type BOARD, with TR
 
 compare: $(READY) ## Run MODEL untuned and tuned in turns, and tell how much faster the tuned one is
 	@$(TOOLCHAIN) compare "$(MODEL)" $(DEVICE) $(ARGS)
+
+gate: $(READY) ## Run the package MODEL and the one before it, BASE, in turns: is it slower, or wrong?
+	@$(TOOLCHAIN) gate "$(MODEL)" --base "$(BASE)" $(DEVICE) $(ARGS)
 
 bench: $(READY) ## Measure the release that the device runs
 	@$(TOOLCHAIN) bench $(DEVICE) $(ARGS)

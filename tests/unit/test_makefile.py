@@ -25,7 +25,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         ("board=rpi4", "there is no variable board (did you mean BOARD=?)"),
         ("HOSTS=pi@10.0.0.7", "there is no variable HOSTS (did you mean HOST=?)"),
         ("MODLE=mlp", "there is no variable MODLE (did you mean MODEL=?)"),
-        ("colour=red", "there is no variable colour; the variables are BOARD HOST MODEL"),
+        ("colour=red", "there is no variable colour; the variables are BOARD HOST MODEL BASE"),
         ("bo'ard=rpi4", "there is no variable bo'ard (did you mean BOARD=?)"),
     ],
 )
@@ -56,6 +56,11 @@ def test_a_run_takes_an_input_and_an_output_or_other_words():
     assert 'run --board "local" ' in pictures
     assert '--output "outputs.npz" --image in/' in pictures
     assert "--input" not in pictures
+
+
+def test_a_gate_takes_both_packages():
+    done = make("gate", "MODEL=new.tar", "BASE=old.tar", "HOST=pi@10.0.0.7")
+    assert 'gate "new.tar" --base "old.tar" --board "local" --host "pi@10.0.0.7"' in done.stdout, done.stderr
 
 
 def test_the_environment_may_hold_anything(monkeypatch):
