@@ -16,7 +16,7 @@ from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import HTML, JUNIT, STDOUT, ReportingCommand, json_kind
+from toolchain.cli.reports import JUNIT, PAGE, STDOUT, ReportingCommand, json_kind
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _finding(asked: GateOptions, words: tuple[str, str], console: Console) -> It
         yield Finding(Path(folder), asked.registry.access(), console.say)
 
 
-REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": HTML}
+REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
 @click.command("gate", cls=ReportingCommand, reports=REPORTS)
