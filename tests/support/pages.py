@@ -21,6 +21,7 @@ from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.fidelity import Fidelity
+from toolchain.device.profiling import Peak
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
@@ -31,6 +32,9 @@ from toolchain.failure import Failure
 from toolchain.models.inputs import Guess
 from toolchain.pipeline.compare import Comparison
 from toolchain.pipeline.pages import compared, measured, surveyed
+from toolchain.pipeline.profile import MACHINE, Profile, Row
+from toolchain.pipeline.profile import pages as profiles
+from toolchain.pipeline.profile.against import Against, Layer
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.survey import Outcome, Survey
 from toolchain.tensors import Difference
@@ -219,6 +223,74 @@ def _surveyed(found: Survey) -> Made:
     return Made(surveyed.html(found), found.document(), ("schema_version",))
 
 
+# --- profiles ----------------------------------------------------------------------------------------------------
+
+SHAPE = "1x512x14x14, 512x512x3x3, 512x1x1 -> 1x512x14x14"
+
+
+def _rows(number: int) -> tuple[Row, ...]:
+    rows = [
+        Row(
+            place, f"fused_conv2d_add_relu{place}", "conv2d", SHAPE, 2, 1.2345 / place, 0.187 / place, 1.2 / place,
+            1.31 / place, 0.23117, 23.71 * place, 0.473, 0.00213, 1.731, "compute",
+        )
+        for place in range(1, number + 1)
+    ]  # fmt: skip
+    return (*rows, Row(number + 1, LONG, FOREIGN, "", 1, 0.3127, 0.0471, 0.2913, 0.4711), MACHINE_ROW)
+
+
+MACHINE_ROW = Row(0, "", MACHINE, "", 91, 0.0531, 0.0083, 0.0417, 0.0611)
+
+
+def profile(number: int = 27, **values: Any) -> Profile:
+    """Return a profile of so many kernels, and one more."""
+    wanted = {
+        "model": "mobilenet", "board": "rpi3", "host": "pi@10.0.0.5:22", "bundle_digest": "ab12" * 16,
+        "emulated": False, "threads": 3, "runs": 53, "other_runs": 0, "plain_ms": 6.6317, "watched_ms": 6.6713,
+        "sum_ms": 6.5101, "waits": False, "rows": _rows(number), "peak": Peak("NEON", 3, 50.13, 5.37, 65536, 1_400_000),
+        "no_peak": "", "before": BEFORE, "after": AFTER, "waited": WAITED, "warnings": (), "typical": (),
+    }  # fmt: skip
+    return Profile(**{**wanted, **values})
+
+
+def _profiled(found: Profile) -> Made:
+    unseen = ("schema_version", "other_runs", "peak.max_khz")
+    return Made(profiles.profile(found).decode(), found.document(), unseen)
+
+
+def _doubtful_profile() -> Profile:
+    rows = tuple(
+        dataclasses.replace(one, modelled_ms=2.1253, of_peak=None, gflop=None, gflops=None, bound="")
+        for one in _rows(2)
+    )
+    warnings = ("emulated: these times say nothing about the real board", FOREIGN)
+    return profile(emulated=True, rows=rows, peak=None, no_peak="it is an emulator", warnings=warnings, model=LONG)
+
+
+def against(number: int = 20, **values: Any) -> Against:
+    """Return two profiles held against each other, of so many layers; the third is slower."""
+    layers = [
+        Layer(f"{place} conv2d {SHAPE}", f"new_{place}", f"base_{place}", 1.31 if place == 3 else 1.01, 1.02, SAME)
+        for place in range(1, number + 1)
+    ]
+    layers[2] = dataclasses.replace(layers[2], change=SLOWER)
+    alone = Layer(LONG, "", FOREIGN, 0.0, 0.2317, None)
+    wanted = {
+        "model": "mobilenet", "board": "rpi3", "host": "pi@10.0.0.5:22", "emulated": False, "new_digest": "ab12" * 16,
+        "base_digest": "cd34" * 16, "rounds": 16, "new_ms": 21.317, "base_ms": 20.911, "change": SLOWER,
+        "layers": (*layers, alone),
+    }  # fmt: skip
+    return Against(**{**wanted, **values})
+
+
+SAME = stats.Estimate(-0.0132, -0.0217, 0.0191, 0.99, 16)
+SLOWER = stats.Estimate(0.2843, 0.2417, 0.3119, 0.99, 16)
+
+
+def _held(found: Against) -> Made:
+    return Made(profiles.against(found).decode(), found.document(), ("schema_version", "*confidence", "*rounds"))
+
+
 PAGES: dict[str, Callable[[], Made]] = {
     "kit": lambda: _kit(spread(300)),
     "kit-none": lambda: _kit([]),
@@ -234,6 +306,10 @@ PAGES: dict[str, Callable[[], Made]] = {
     "survey": lambda: _surveyed(_survey()),
     "survey-begun": lambda: _surveyed(_survey(outcomes=(), emulated=True)),
     "failed": lambda: Made(reports.PAGE.failed(Failure(FOREIGN, f"{LONG}\nmore", FOREIGN, 4), "deploy", LONG).decode()),
+    "profile": lambda: _profiled(profile()),
+    "profile-many": lambda: _profiled(profile(140)),
+    "profile-doubtful": lambda: _profiled(_doubtful_profile()),
+    "profile-against": lambda: _held(against()),
     "tune": _tune,
     "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
     "tune-many": _many_tasks,

@@ -10,7 +10,7 @@ from toolchain.page.document import EMULATED, HEAD, INCONCLUSIVE, MODELLED, Mark
 from toolchain.page.dots import Dot, Dots
 from toolchain.page.figure import Level
 from toolchain.page.histogram import Group, Histogram
-from toolchain.page.parts import Cell, Facts, Notes, Part, Table, Text, Tone, number
+from toolchain.page.parts import Cell, Facts, Notes, Part, Table, Text, Tone, number, percent
 from toolchain.page.series import Run, Series
 from toolchain.page.steps import Step, Steps
 
@@ -43,4 +43,5 @@ __all__ = [
     "Verdict",
     "is_ours",
     "number",
+    "percent",
 ]

@@ -10,7 +10,7 @@ from toolchain.page.figure import BOTTOM, WIDTH
 from toolchain.page.scale import Scale
 
 _ROW, _THICK, _FIRST = 24, 14, 10
-_NAMES, _SAID = 264, 110  # room for names on the left, and for what is said of each bar on the right
+_NAMES, _SAID = 264, 200  # most room for names on the left, and for what is said of each bar on the right
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Bars:
             return figure.nothing(self.caption)
         ends = [end for one in bars for end in (one.value, one.low, one.high) if end is not None]
         ends = [0.0, *scale.drawable(ends)]
-        left, right = min(_NAMES, 16 + max(figure.wide_as(one.name) for one in bars)), WIDTH - _SAID
+        left = min(_NAMES, 16 + max(figure.wide_as(one.name) for one in bars))
+        right = WIDTH - min(_SAID, 12 + max(figure.wide_as(_said(one)) for one in bars))
         across = scale.spanning(ends, left, right, exact=True) if any(ends) else Scale(0.0, 1.0, left, right)
         bottom = _FIRST + _ROW * len(bars)
         zero = across.at(0.0)
@@ -97,5 +98,5 @@ def _drawn(bar: Bar, across: Scale, middle: float) -> list[str]:
         low, high = across.at(bar.low), across.at(bar.high)
         drawn.append(f'<line class="error" x1="{low:g}" y1="{middle:g}" x2="{high:g}" y2="{middle:g}"/>')
         furthest = max(furthest, low, high)
-    said = figure.shortened(_said(bar), _SAID - 4)
+    said = figure.shortened(_said(bar), _SAID - 12)
     return [*drawn, figure.text(furthest + 6, middle + 4, said, "start", "said"), "</g>"]

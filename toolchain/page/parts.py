@@ -13,7 +13,8 @@ Tone = Literal["plain", "good", "bad", "doubt"]
 """What a text is to its reader: nothing special, well, wrong, or not to be relied on."""
 
 NOTHING = "-"
-_WHOLE, _TINY = 1000.0, 1e-4
+_ROOM = 20  # letters of the longest texts in a column that stand in a line at least
+_WHOLE, _TINY, _SMALL_SHARE = 1000.0, 1e-4, 0.01
 
 
 class Part(Protocol):
@@ -30,6 +31,13 @@ def number(value: float | None) -> str:
     if isinstance(value, int) or abs(value) >= _WHOLE:
         return f"{value:.0f}"
     return f"{value:.3e}" if 0 < abs(value) < _TINY else f"{value:#.4g}".rstrip(".")
+
+
+def percent(share: float | None) -> str:
+    """Write a share with a digit after the point, and a second one below 1 %; a dash where there is none."""
+    if share is None:
+        return NOTHING
+    return f"{share:.2%}" if abs(share) < _SMALL_SHARE else f"{share:.1%}"
 
 
 def escaped(text: str) -> str:
@@ -125,9 +133,17 @@ class Table:
 
     def html(self) -> str:
         """Write it as HTML."""
-        heads = [self._cell("th", place, name, 'scope="col"') for place, name in enumerate(self.head)]
+        heads = [self._cell("th", *one, f'scope="col"{self._room(one[0])}') for one in enumerate(self.head)]
         lines = [f"<thead><tr>{''.join(heads)}</tr></thead>", "<tbody>", *map(self._row, self.rows), "</tbody>"]
         return wide("\n".join(["<table>", *lines, "</table>"]), self.name)
+
+    def _room(self, place: int) -> str:
+        """Return how wide a column of texts is at least: a table scrolls before words are cut to pieces."""
+        if place in self.numbers:
+            return ""
+        texts = [cell.text if isinstance(cell, Cell) else cell for cell in (row[place] for row in self.rows)]
+        letters = min(max(map(len, texts), default=0), _ROOM)
+        return f' style="min-width: {letters + 2}ch"' if letters else ""
 
     def _row(self, row: Sequence[str | Cell]) -> str:
         first, *others = zip(self.head, row, strict=True)

@@ -15,7 +15,7 @@ _COLOURS = """
 _TEXT = """
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--ink); font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto;
-  max-width: 78rem; overflow-wrap: anywhere; padding: 0 1rem; }
+  max-width: 80rem; overflow-wrap: anywhere; padding: 0 1rem; }
 h1 { font-size: 1.4rem; line-height: 1.3; margin: 0 0 0.6rem; }
 h2 { break-after: avoid; font-size: 1.1rem; margin: 2.2rem 0 0.6rem; }
 .good { color: var(--good); } .bad { color: var(--bad); } .doubt { color: var(--doubt); }
@@ -34,9 +34,10 @@ _TABLES = """
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--rule); padding: 0.2rem 1rem 0.2rem 0; text-align: left; vertical-align: top; }
 thead th, .facts th { color: var(--soft); font-weight: 600; }
-tbody th { font-weight: 500; min-width: 16ch; overflow-wrap: anywhere; }
-td { overflow-wrap: break-word; }
-.facts td { overflow-wrap: anywhere; }
+tbody th { font-weight: 500; overflow-wrap: anywhere; }
+td { overflow-wrap: anywhere; }
+th.number { overflow-wrap: normal; white-space: nowrap; }
+thead th.number { white-space: normal; }
 .facts th { min-width: 11rem; width: 11rem; }
 thead th { overflow-wrap: normal; vertical-align: bottom; }
 th.number, td.number { text-align: right; }
@@ -95,6 +96,7 @@ _NARROW = """
   tbody th, td { border: 0; min-width: 0; overflow-wrap: anywhere; padding: 0; }
   .facts th { width: auto; }
   th.number, td.number { text-align: left; white-space: normal; }
+  td:empty { display: none; }
   td[data-name]::before { color: var(--soft); content: attr(data-name) ": "; }
   .beside { display: inline; }
   figcaption span { display: block; margin-left: 0; }
@@ -107,7 +109,7 @@ _PAPER = """
   .wide { background: none; overflow: visible; }
   figure { break-inside: avoid; container-type: normal; }
   figure svg { max-width: 100%; min-width: 0; }
-  th, td { padding-right: 0.5rem; }
+  th, td { min-width: 0 !important; overflow-wrap: anywhere; padding-right: 0.5rem; }
 }
 """
 

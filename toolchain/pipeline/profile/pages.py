@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from toolchain import page
 from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
+from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.profile.against import Against, Layer, carried_text, change_text
 from toolchain.pipeline.profile.shown import is_modelled, rate
-from toolchain.pipeline.report import waited_rows
 
 _MOST_BARS = 60
 
@@ -17,31 +17,36 @@ _MOST_BARS = 60
 def profile(found: Profile) -> bytes:
     """Return a profile as a page."""
     slowest = max(found.rows, key=lambda row: row.ms)
-    verdict = f"{found.plain_ms:.3f} ms a run; the most of it, {slowest.share:.1%}, is {slowest.brief}"
+    verdict = f"{found.plain_ms:.3f} ms a run; the most of it, {page.percent(slowest.share)}, is {slowest.brief}"
     modelled = is_modelled(found)
     marks = [*([page.EMULATED] if found.emulated else []), *([page.MODELLED] if modelled else [])]
     peak = found.peak
     facts = [
-        ("model", found.model),
-        ("release", f"sha256:{found.bundle_digest}"),
-        ("board", f"{found.board} at {found.host}"),
         ("a run that nobody watches", f"{found.plain_ms:.4f} ms, the median of {found.runs}"),
         ("a run that is watched", f"{found.watched_ms:.4f} ms, {found.hook_share:+.2%}"),
         ("sum of the rows", f"{found.sum_ms:.4f} ms, {found.sum_share:.2%} of a run that nobody watches"),
         ("threads", str(found.threads or "one for each CPU")),
         ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {found.no_peak}"),
         ("the peak was measured with", peak.method if peak else ""),
-        *waited_rows(found.waited),
     ]
+    provenance = [
+        ("model", found.model),
+        ("release", f"sha256:{found.bundle_digest}"),
+        ("board", f"{found.board} at {found.host}"),
+    ]
+    mark = " (emulated)" if found.emulated else ""
     return (
         Page(
             title=f"Profile of {found.model} on {found.board}",
             command="profile",
-            verdict=Verdict(verdict),
+            verdict=Verdict(f"{verdict}{mark}", "doubt" if found.emulated else "plain"),
             sections=[
-                Section("Numbers", [Facts(facts), Notes(found.warnings)]),
+                Section("Numbers", [Facts(facts)]),
                 Section("Kernels in order", [Bars("What each call takes", "milliseconds", _bars(found.rows))]),
                 Section("Each call", [_table(found.rows, modelled=modelled)]),
+                Section("Warnings", [Notes(found.warnings)]),
+                Section("Conditions", [common.conditions(found.before, found.after), common.waiting(found.waited)]),
+                common.provenance(provenance),
             ],
             marks=marks,
         )
@@ -57,7 +62,7 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
         Bar(
             f"{row.place or ''} {row.brief}".strip(),
             row.ms,
-            f"{row.ms:.4f} ms, {row.share:.1%}",
+            f"{row.ms:.4f} ms, {page.percent(row.share)}",
             f"{row.kernel} {row.shape}".strip(),
         )
         for row in rows
@@ -79,7 +84,7 @@ def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
             str(row.calls),
             f"{row.ms:.4f}",
             f"{row.low_ms:.4f} to {row.high_ms:.4f}",
-            Cell(f"{row.share:.1%}", row.share),
+            Cell(page.percent(row.share), row.share),
             "" if row.gflop is None else f"{row.gflop:.5f}",
             rate(row.gflops),
             "" if row.of_peak is None else Cell(f"{row.of_peak:.0%}", min(row.of_peak, 1.0)),
@@ -95,12 +100,14 @@ def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
 def against(found: Against) -> bytes:
     """Return two releases held against each other as a page."""
     facts = [
+        ("a run", f"{found.new_ms:.4f} ms, of the base {found.base_ms:.4f} ms: {change_text(found.change)}"),
+        ("turns of each", str(found.rounds)),
+    ]
+    provenance = [
         ("model", found.model),
         ("release", f"sha256:{found.new_digest}"),
         ("base", f"sha256:{found.base_digest}"),
         ("board", f"{found.board} at {found.host}"),
-        ("a run", f"{found.new_ms:.4f} ms, of the base {found.base_ms:.4f} ms: {change_text(found.change)}"),
-        ("turns of each", str(found.rounds)),
     ]
     bars = [
         Bar(one.name, one.more_ms, f"{one.more_ms:+.4f} ms", f"{one.new or 'nothing'} for {one.base or 'nothing'}")
@@ -115,6 +122,7 @@ def against(found: Against) -> bytes:
                 Section("Numbers", [Facts(facts)]),
                 Section("What each layer takes more", [Bars("The longest first", "milliseconds", bars)]),
                 Section("Each layer", [_layers(found.layers)]),
+                common.provenance(provenance),
             ],
             marks=[page.EMULATED] if found.emulated else [],
         )

@@ -16,7 +16,6 @@ _OK = "ok"
 _NOTHING = "-"
 _NAME_WIDTH = 36
 _WHOLE_MS = 1000.0
-_SMALL_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -359,15 +358,9 @@ def _html_rows(rows: Sequence[TaskRow]) -> list[tuple[str | page.Cell, ...]]:
 
 def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell, ...]:
     _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
-    gain = _NOTHING if row.gain is None else f"{_gain(row.gain)}x"
-    said = (f"{row.name} ({row.id})", row.operator, row.shape, _share_cell(_share(row, rows)))
+    gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
+    said = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(page.percent(share), share))
     return (*said, weight, _cell_ms(row.untuned_s), latency, gain, total, gflops, trials, failed)
-
-
-def _share_cell(share: float | None) -> page.Cell:
-    if share is None:
-        return page.Cell(_NOTHING)
-    return page.Cell(f"{share:.2%}" if share < _SMALL_SHARE else f"{share:.1%}", share)
 
 
 def _boards(rows: Sequence[BoardRow]) -> page.Part:

@@ -1,0 +1,192 @@
+"""Pages: the same records give the same bytes, and nothing that anybody says is more than text."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from toolchain import page
+from toolchain.page import histogram, scale, series, style
+
+EVIL = "</p><script>alert(1)</script>\" onload='x' \x1b[31m\u202e&amp;"
+
+
+def html(*parts: page.Part, **values) -> str:
+    wanted = {"title": "a title", "command": "tune", "verdict": None, "sections": [page.Section("parts", parts)]}
+    return page.Page(**{**wanted, **values}).html()
+
+
+def picture(part: page.Part) -> ET.Element:
+    return ET.fromstring(re.search("<svg.*?</svg>", part.html(), re.DOTALL)[0])  # noqa: S314 - our own page
+
+
+ALL = [
+    page.Text(EVIL),
+    page.Notes([EVIL]),
+    page.Facts([(EVIL, EVIL)]),
+    page.Table((EVIL, "b"), [(EVIL, page.Cell(EVIL, 0.5, "bad"))], [1], EVIL),
+    page.Steps(EVIL, EVIL, EVIL, [page.Step(1.0, 2.0, EVIL)], 3.0, [page.Level(EVIL, 1.0)]),
+    page.Dots(EVIL, EVIL, EVIL, [page.Dot(1, 2.0, 1.0, 3.0, EVIL)], [page.Level(EVIL, 1.0)], [EVIL, EVIL]),
+    page.Series(EVIL, EVIL, EVIL, [page.Run(EVIL, [1.0]), page.Run(EVIL, [2.0])], [page.Level(EVIL, 1.0)]),
+    page.Histogram(EVIL, EVIL, [page.Group(EVIL, [1.0, 2.0])]),
+    page.Bars(EVIL, EVIL, [page.Bar(EVIL, 1.0, EVIL, EVIL)], [EVIL, EVIL]),
+]
+
+
+@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+def test_what_others_say_is_text(part):
+    found = html(part, title=EVIL, command=EVIL, verdict=page.Verdict(EVIL), marks=[page.Mark(EVIL)])
+    assert "<script" not in found
+    assert not {"\x1b", "\u202e"} & set(found)
+    assert not re.search(r"https?:|src=|href=|url\(|@import", found)
+    tree = ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", found))  # noqa: S314 - our own page
+    assert not [one for one in tree.iter() if {name for name in one.attrib if name.startswith("on")}]
+    assert found == html(part, title=EVIL, command=EVIL, verdict=page.Verdict(EVIL), marks=[page.Mark(EVIL)])
+
+
+def test_a_page_forbids_itself_everything():
+    found = html()
+    assert "content=\"default-src 'none'; style-src 'unsafe-inline';" in found
+    assert found.index("Content-Security-Policy") < found.index("<style>")
+
+
+def test_whose_page_it_is():
+    assert page.is_ours(html().encode()[: page.HEAD])
+    assert not page.is_ours(b'<!DOCTYPE html><meta name="generator" content="other">')
+
+
+def test_what_says_nothing_takes_no_room():
+    assert "<section>" not in html(page.Notes([]), page.Facts([("a", "")]), page.Text(""))
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        page.Steps("none", "x", "y", [page.Step(0.0, 0.0), page.Step(1.0, math.nan)], 1.0),
+        page.Dots("none", "x", "y", [page.Dot(1, math.inf)]),
+        page.Series("none", "x", "y", [page.Run("a", [math.nan]), page.Run("b", [])]),
+        page.Histogram("none", "x", [page.Group("a", [])]),
+        page.Bars("none", "x", [page.Bar("a", math.inf)]),
+    ],
+    ids=lambda plot: type(plot).__name__,
+)
+def test_nothing_to_draw_is_said(plot):
+    assert "Nothing to draw" in plot.html()
+    assert "<svg" not in plot.html()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (0, "0"), (948304, "948304"), (0.0, "0.000"), (12.3, "12.30"), (1234.56, "1235"),
+        (0.01234, "0.01234"), (1.23e-7, "1.230e-07"), (-2.5, "-2.500"),
+    ],
+)  # fmt: skip
+def test_numbers(value, text):
+    assert page.number(value) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.792, "79.2%"), (0.00135, "0.14%"), (None, "-"), (-0.02, "-2.0%")])
+def test_shares(share, text):
+    assert page.percent(share) == text
+
+
+# --- plots ---
+
+
+def test_bars_are_as_long_as_their_values():
+    found = picture(page.Bars("b", "ms", [page.Bar("a", 1.0), page.Bar("b", 4.0)]))
+    short, long = (float(one.get("width")) for one in found.findall(".//rect[@class='fill one']"))
+    assert 4 * short == pytest.approx(long, abs=0.4)
+
+
+def test_bars_below_zero_go_to_the_left():
+    found = picture(page.Bars("b", "ms", [page.Bar("a", -1.0, low=-1.5, high=-0.5), page.Bar("b", 1.0)]))
+    left, right = found.findall(".//rect[@class='fill one']")
+    assert float(left.get("x")) + float(left.get("width")) == pytest.approx(float(right.get("x")), abs=0.2)
+    error = found.find(".//line[@class='error']")
+    assert float(error.get("x1")) < float(left.get("x")) < float(error.get("x2"))
+
+
+def test_a_bar_tells_its_whole_name():
+    found = picture(page.Bars("b", "ms", [page.Bar("long" * 40, 1.0, "1 ms", "what it is")]))
+    assert "long" * 40 not in [one.text for one in found.iter("text")]
+    assert [one.text for one in found.iter("title")] == ["long" * 40 + ": what it is"]
+
+
+def test_dots_beyond_the_picture_are_told():
+    dots = [page.Dot(place, 1.0 + 0.001 * (place % 7)) for place in range(40)]
+    found = page.Dots("d", "round", "ratio", [*dots, page.Dot(40, 50.0)], [page.Level("limit", 1.05)])
+    assert len(picture(found).findall(".//circle[@class='hollow one']")) == 1
+    assert "1 beyond the picture" in found.html()
+    assert "limit" in [one.text for one in picture(found).iter("text")]
+
+
+def test_limits_that_lie_close_have_names_apart():
+    levels = [page.Level("a", 1), page.Level("b", 1.1)]
+    found = picture(page.Dots("d", "round", "%", [page.Dot(1, 0.0), page.Dot(2, 90.0)], levels))
+    first, second = (float(one.get("y")) for one in found.iter("text") if one.text in {"a", "b"})
+    assert abs(first - second) >= 16
+
+
+def test_a_long_series_keeps_what_is_smallest_and_greatest_in_a_column():
+    values = [1.0 + 0.001 * (place % 10) for place in range(20_000)]
+    values[777], values[15_000] = 3.0, 0.4
+    found = page.Series("s", "run", "ms", [page.Run("a", values)])
+    path = picture(found).find(".//path").get("d")
+    assert path.count("M") <= 720
+    assert len(found.html()) < 40_000
+    tops = [float(one) for one in re.findall(r"V([\d.]+)", path)]
+    assert min(tops) < sorted(tops)[1] - 50, "the outlier is seen"
+
+
+def test_a_series_that_is_not_long_keeps_every_value():
+    found = picture(page.Series("s", "run", "ms", [page.Run("a", [1.0] * series.MOST_POINTS)]))
+    assert found.find(".//path").get("d").count("M") == series.MOST_POINTS
+
+
+def test_series_in_turns_lie_where_they_were():
+    runs = [page.Run("a", [1.0, 1.0], [1, 3]), page.Run("b", [1.0, 1.0], [2, 4])]
+    paths = picture(page.Series("s", "run", "ms", runs)).findall(".//path")
+    xs = [[float(x) for x in re.findall(r"M([\d.]+)", path.get("d"))] for path in paths]
+    assert xs[0][0] < xs[1][0] < xs[0][1] < xs[1][1]
+
+
+def test_extremes():
+    assert series.extremes([(2, 5.0), (1, 1.0), (2, 3.0), (2, 4.0)]) == [(1, 1.0, 1.0), (2, 3.0, 5.0)]
+
+
+def test_a_histogram_counts_all_but_what_is_beyond():
+    values = [10.0 + 0.01 * (place % 50) for place in range(500)]
+    found = page.Histogram("h", "ms", [page.Group("a", [*values, 900.0])])
+    assert "1 of 501 beyond the picture: 900 to 900 (ms)." in found.html()
+    assert "a, 501 values, median 10.2" in found.html()
+
+
+def test_counts():
+    assert histogram.counts([0.0, 1.0, 1.0, 2.0, 5.0], 0.0, 2.0, 2) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("values", "span", "number"), [([1.0] * 9, 1.0, 8), ([1.0, 2.0], 1e9, 100), (list(range(1000)), 999.0, 10)]
+)
+def test_bins(values, span, number):
+    assert histogram.bins(values, span) == number
+
+
+# --- how it looks ---
+
+
+def test_letters_stay_large_enough_where_a_picture_is_narrowest():
+    least = float(re.search(r"figure svg \{[^}]*min-width: (\d+)px", style.STYLE)[1])
+    letters = float(re.search(r"svg text \{[^}]*font: (\d+)px", style.STYLE)[1])
+    assert letters * least / 720 >= 10
+
+
+def test_far_values_are_fenced_off_only_where_there_are_enough():
+    near = [1.0, 1.01, 1.02, 0.99, 1.0, 1.0, 1.01, 0.98]
+    assert 50.0 not in scale.fenced([*near, 50.0])
+    assert scale.fenced([1.0, 50.0]) == [1.0, 50.0]
