@@ -291,3 +291,19 @@ def test_schema_accepts(path):
 @pytest.mark.parametrize("name", SCHEMA_FAULTS)
 def test_schema_rejects(name):
     assert not schema_accepts(invalid(name))
+
+
+def test_a_users_own_boards_are_found_by_their_names(monkeypatch, tmp_path):
+    """Beside the toolchain's, which go first; a named folder stands for both."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "edge-toolchain" / "boards"
+    folder.mkdir(parents=True)
+    text = (board.boards_folder() / "rpi4.toml").read_text()
+    (folder / "mine.toml").write_text(text.replace("Raspberry Pi 4", "My own"))
+    (folder / "rpi4.toml").write_text("not a board")
+    assert board.load("mine").description.startswith("My own")
+    assert board.load("rpi4").description.startswith("Raspberry Pi 4")
+    assert board.names().count("rpi4") == board.names().count("mine") == 1
+    monkeypatch.setenv("TOOLCHAIN_BOARDS", str(DATA / "valid"))
+    assert board.users_folder() == DATA / "valid"
+    assert "mine" not in board.names()

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,30 @@ def test_what_may_be_a_fault_of_our_own_is_not_explained_away(fault):
 def test_a_full_disk_is_no_foreign_folder(tmp_path):
     full = files.unwritable(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
     assert full.hint.startswith("free some space there")
+
+
+def test_two_who_edit_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "list"
+
+    def work(name: int) -> None:
+        for count in range(20):
+            line = f"{name}-{count}\n".encode()
+            files.edit(path, lambda before, line=line: before + line)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(path.read_text().split())) == 80
+
+
+def test_an_edit_that_changes_nothing_writes_nothing(tmp_path):
+    path = tmp_path / "list"
+    path.write_text("x")
+    before = path.stat()
+    assert not files.edit(path, lambda text: text)
+    assert path.stat().st_ino == before.st_ino
+    with pytest.raises(ZeroDivisionError):
+        files.edit(path, lambda _text: b"%d" % (1 // 0))
+    assert [one.name for one in tmp_path.iterdir()] == ["list"]

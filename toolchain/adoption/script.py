@@ -37,11 +37,13 @@ case $(head -c 5 "$sh" | tail -c 1) in
   *) s bits "$(getconf LONG_BIT)" ;;
 esac
 s sh "$sh"
-s libc "$(getconf GNU_LIBC_VERSION)"
-s libc "$(ldd --version 2>&1 | head -n 1)"
-for i in /lib/libc.so.6 /lib/*/libc.so.6 /lib64/libc.so.6 /usr/lib/libc.so.6; do
-  [ ! -x $i ] || { s libc "$($i | head -n 1)"; break; }
-done
+v=$(getconf GNU_LIBC_VERSION); s libc "$v"
+[ -n "$v" ] || {
+  s libc "$(ldd --version 2>&1 | head -n 1)"
+  for i in /lib/libc.so.6 /lib/*/libc.so.6 /lib64/libc.so.6 /usr/lib/libc.so.6; do
+    [ ! -x $i ] || { s libc "$($i | head -n 1)"; break; }
+  done
+}
 for i in /lib/ld-linux*; do [ ! -e $i ] || s loader $i; done
 for i in /lib/ld-musl-*; do [ ! -e $i ] || s libc "musl libc, $i"; done
 s android "$(getprop ro.build.version.sdk)"

@@ -462,3 +462,18 @@ def test_scripts_are_quoted(held, root, tmp_path):
     assert (Path(held.install("inputs", "i", {name: digest})) / name).is_file()
     assert shlex.quote(name) != name
     assert not (root / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "machine"), [(b"\x7fELF\x01", "armv7l"), (b"\x7fELF\x02", "aarch64"), (b"#!/bi", "aarch64")]
+)
+def test_a_machine_is_what_its_programs_are_made_for(store, tmp_path, monkeypatch, first, machine):
+    """A kernel of 64 bits, and a shell of 32."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sh").write_bytes(first)
+    (tools / "uname").write_text("#!/bin/sh\necho aarch64\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert store.facts().machine == machine
