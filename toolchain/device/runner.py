@@ -209,6 +209,18 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
         ) from fault
 
 
+def timed(text: str) -> tuple[int, ...]:
+    """Return the nanoseconds of each timed run that a report has, at least one.
+
+    Raises:
+        DeviceError: It is no report.
+    """
+    try:
+        return _enough(tuple(map(_time, json.loads(text)["samples_ns"])), 1)
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError("the runner reports what is no report", details=f"{fault!s:.200}") from fault
+
+
 def _enough(samples: tuple[int, ...], least: int) -> tuple[int, ...]:
     if len(samples) < least:
         raise ValueError(f"it has {len(samples)} samples, and {least} were asked for")
