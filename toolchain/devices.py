@@ -29,7 +29,7 @@ def _one_line(text: str) -> str:
 
 
 Command = Annotated[str, AfterValidator(_one_line)]
-"""One line of shell, run on the device."""
+"""One line of shell, run on the device, or on this machine for a meter."""
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
@@ -73,6 +73,18 @@ class Application:
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
+class Meter:
+    """What measures the power of a device from outside, from the `power` table of a device.
+
+    Attributes:
+        command: Command on this machine that says a time stamp (seconds since 1970) and watts, a line for each reading,
+            until it is ended.
+    """
+
+    command: Command
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
 class Device:
     """One device of a lab, from devices.toml: where it is, and which board type it is of.
 
@@ -83,6 +95,7 @@ class Device:
         ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
         emulated: Whether it is an emulator, whose timings mean nothing.
         run: The application that runs its releases; None if a deploy only switches.
+        power: The meter in its supply; None for the sensors that it has.
     """
 
     board: Word
@@ -91,6 +104,7 @@ class Device:
     ssh_config: Path | None = None
     emulated: bool = False
     run: Application | None = None
+    power: Meter | None = None
 
 
 def farm_devices() -> Path:
@@ -150,6 +164,7 @@ def _check_project(source: Path, found: Mapping[str, Device]) -> None:
         run = device.run
         what = ["ssh_config"] if device.ssh_config else []
         what += [f"run.{key}" for key in ("restart", "health") if run and getattr(run, key)]
+        what += ["power.command"] if device.power else []
         what += ["run.scope"] if run and run.scope == "system" else []
         if what:
             raise InputError(

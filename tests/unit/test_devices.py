@@ -27,7 +27,7 @@ board = "arm"
 host = "arm"
 """
 RUN = "[a]\nboard = 'pi'\nhost = 'h'\n[a.run]\n"
-KEYS = "board, host, root, ssh_config, emulated, run"
+KEYS = "board, host, root, ssh_config, emulated, run, power"
 DESK = Device("pi", "pi@10.0.0.5:2222")
 SHELF = Device("pi", "10.0.0.6", root="/opt/models", emulated=True)
 FARM = Device("arm", "arm")
@@ -63,7 +63,7 @@ def test_devices(folder, text):
         ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {FOLDER}"]),
         (
             "[a]\nboard = 'pi'\nhost = 'h'\nx = 1",
-            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run)"],
+            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run, power)"],
         ),
         ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
         ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),
@@ -151,6 +151,7 @@ COMMANDS = {
     "ssh_config": 'ssh_config = "config"\n',
     "run.health": "[pi.run]\nunit = 'a.service'\nhealth = 'x'\n",
     "run.restart and run.health": "[pi.run]\nrestart = 'y'\nhealth = 'x'\n",
+    "power.command": "[pi.power]\ncommand = 'read-watts'\n",
     "run.scope": "[pi.run]\nunit = 'a.service'\nscope = 'system'\n",
 }
 
@@ -169,7 +170,7 @@ def test_a_list_that_nobody_named_may_run_no_commands(folder, monkeypatch, what)
         assert "--devices" in caught.value.hint
     monkeypatch.chdir(folder)
     named = devices.load_devices(Path("devices.toml"))
-    assert named["pi"].ssh_config or named["pi"].run, "who names it has looked at it"
+    assert named["pi"].ssh_config or named["pi"].run or named["pi"].power, "who names it has looked at it"
     monkeypatch.setenv("TOOLCHAIN_DEVICES", "devices.toml")
     assert devices.load_devices() == named
 

@@ -233,6 +233,9 @@ class BenchOptions:
     inputs: options.InputOptions = record(options.InputOptions)
     measuring: options.MeasureOptions = record(options.MeasureOptions)
     report: options.ReportOptions = record(options.ReportOptions)
+    energy: bool = option(
+        "--energy", is_flag=True, help="Measure joules of an inference as well, which takes 20 s more; or say why not."
+    )
 
 
 @click.command("bench", cls=ReportingCommand, reports=options.REPORTS)
@@ -245,7 +248,7 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
     kind = asked.device.board()
     with open_device(kind, asked.device, console.say) as lab:
         preflight.before_bench(kind, lab)
-        settings = asked.measuring.settings(asked.inputs.labels)
+        settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
         stages = DeviceStages(kind, console.say)
         return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings), "bench")
 

@@ -398,7 +398,7 @@ def _series(sensor: _Sensor, seconds: NDArray[np.float64], parts: Sequence[Seque
             raise _NoFigureError(f"{sensor.name}, {Path(path).name}: {why}")
         values = values * np.array([float(text) for text in texts])
     if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
-        raise _NoFigureError(f"{sensor.name}: it says {values[0] if values.size else 'nothing':g} all the time")
+        raise _NoFigureError(f"{sensor.name}: it says {f'{values[0]:g}' if values.size else 'nothing'} all the time")
     if sensor.unit == "uJ":
         return _Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
     return _Series(sensor.name, seconds, np.abs(values) * _TO_WATTS[sensor.unit])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,13 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle, check_board
 from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import Tell
-from toolchain.device import bench, deploy
-from toolchain.device.bench import Measurement
+from toolchain.device import bench, deploy, energy
+from toolchain.device.bench import Current, Measurement
 from toolchain.device.deploy import Stages
+from toolchain.device.energy import Energy
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
+from toolchain.device.shipment import Shipment, install
 from toolchain.device.store import Store
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
@@ -85,6 +88,7 @@ class Settings:
         samples: How many inputs a deploy compares with the reference.
         library: Whether a deploy brings the library that applications are linked with.
         unchecked: Whether a deploy takes a bundle without its reference, too.
+        energy: Whether a benchmark measures energy as well.
     """
 
     budget_s: float = 10.0
@@ -95,6 +99,7 @@ class Settings:
     samples: int = 1
     library: bool = False
     unchecked: bool = False
+    energy: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,10 +209,12 @@ class DeviceStages:
             labels = _labels(settings, found.manifest)
             fed = inputs.make(given, found.manifest.inputs)
             measured = self._measure(lab, program, fed, settings)
+            spent = self._energy(lab, program, fed, found, settings) if settings.energy else None
         return Report(
             board=self.board.name,
             host=lab.shell.name,
             model=found.manifest.name,
+            energy=spent,
             bundle_digest=found.generation.digest,
             emulated=lab.emulated,
             facts=lab.store.facts(),
@@ -219,6 +226,23 @@ class DeviceStages:
             unchecked=lab.store.is_unchecked(found.generation.digest),
             waited=lab.store.waited,
         )
+
+    def _energy(self, lab: Lab, program: Program, fed: Tensors, found: Current, settings: Settings) -> Energy:
+        """Measure the energy of what was just measured for its latency, on a device whose lock is held."""
+        if lab.emulated:
+            return Energy(None, "an emulator draws no power of the board's")
+        self.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
+        with self.stages.timed("energy"), tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+            shipment = Shipment.of_run(program, fed, Path(work))  # it is there, from the latency before
+            return energy.measure(
+                lab.shell,
+                lab.store.root,
+                install(shipment, lab.store),
+                release=f"{lab.store.root}/releases/{found.generation.digest}",
+                threads=settings.threads or self.board.threads,
+                method=energy.Method(meter=lab.device.power.command if lab.device.power else ""),
+                pinned=settings.pinned,
+            )
 
     def _measure(self, lab: Lab, program: Program, fed: Tensors, settings: Settings) -> Measurement:
         self.tell(stage(f"measuring for {settings.budget_s:g} s"))

@@ -11,6 +11,7 @@ from typing import Any
 from toolchain.bundle.manifest import Modelled
 from toolchain.device.application import Started
 from toolchain.device.bench import Latency, Measurement
+from toolchain.device.energy import Energy
 from toolchain.device.fidelity import Fidelity
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
@@ -48,6 +49,7 @@ class Report:
         fidelity: What a comparison of many inputs found; None where there was one.
         unchecked: Whether the release was deployed without a reference, so that nobody knows whether it is right.
         verified: What the device found of the release's signatures; None where it asks for none.
+        energy: Joules of an inference, or why there are none; None where nobody asked.
         waited: Who was at work on the device meanwhile, and how long they were waited for.
     """
 
@@ -69,6 +71,7 @@ class Report:
     fidelity: Fidelity | None = None
     unchecked: bool = False
     verified: Verified | None = None
+    energy: Energy | None = None
     waited: tuple[Waited, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ class Report:
             "transfer": asdict(self.transfer),
             "application": asdict(self.application) if self.application else None,
             "verified": asdict(self.verified) if self.verified else None,
+            "energy": asdict(self.energy) if self.energy else None,
             "waited": [asdict(one) for one in self.waited],
             "stages_s": {name: round(value, 4) for name, value in self.stages.items()},
             "top": [{**asdict(guess), "score": _finite(guess.score)} for guess in self.top],
@@ -214,6 +218,24 @@ def modelled_text(found: Modelled | None) -> str:
         f"{_ms(found.milliseconds)} at {found.clock_mhz:g} MHz in {found.kernels} kernels of the accelerator,"
         f" {found.gops:.1f} GOPS, {found.utilisation:.0%} of its peak (model {found.model}, not measured)"
     )
+
+
+def _energy_text(found: Energy | None) -> str:
+    if found is None:
+        return ""
+    if found.joules is None:
+        return f"no figure: {found.reason}"
+    joules = found.joules
+    gross, low, high, net = map(_joules_text, (joules.gross_j, *joules.gross_ci95, joules.net_j))
+    beyond = " to ".join(map(_joules_text, joules.net_ci95))
+    return (
+        f"{gross} an inference, 95 % within {low} to {high}; beyond idleness {net}, within {beyond};"
+        f" {joules.run_w:.2f} W, idle {joules.idle_w:.2f} W ({joules.method})"
+    )
+
+
+def _joules_text(value: float) -> str:
+    return f"{value * 1e3:.3g} mJ" if abs(value) < 1 else f"{value:.3g} J"
 
 
 def _runs_text(report: Report) -> str:

@@ -18,9 +18,10 @@ from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
 from toolchain.device.shipment import Shipment
 from toolchain.device.store import DeviceFacts
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import InputError, ToolchainError, VerificationError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
+from toolchain.pipeline import profile
 from toolchain.pipeline.device import Lab
 from toolchain.pipeline.gate.result import (
     LATENCY,
@@ -34,6 +35,7 @@ from toolchain.pipeline.gate.result import (
     of_turn,
 )
 from toolchain.pipeline.gate.sides import Side, check_pair
+from toolchain.pipeline.profile import against
 from toolchain.progress import Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference
@@ -43,6 +45,7 @@ _LEAST_RUNS = 3
 _REPEATS = 8
 """Rounds of a gate that may be repeated since the device was throttled."""
 _COOLING_S = 1.0
+_PROFILED_RUNS = 160
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,6 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
     lab: Lab,
     settings: GateSettings,
     tell: Callable[[str], None] = lambda _line: None,
-    explain: Callable[[], str] = lambda: "",
 ) -> Gate:
     """Gate a release against its base on a device, which keeps the release that it has; what the gate brought goes.
 
@@ -119,7 +121,6 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
         lab: The device.
         settings: How to gate.
         tell: Who is told about each stage.
-        explain: Called within the lock after a regression was confirmed; returns what carries it.
 
     Raises:
         InputError: The pair is none, or the device is emulated.
@@ -137,7 +138,7 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
         began = time.monotonic()
         try:
             at_work = _Session(new, base, program, lab, settings, facts, Path(work), tell)
-            return at_work.gate(began, explain)
+            return at_work.gate(began)
         finally:
             lab.store.prune(lab.board.keep)
 
@@ -159,7 +160,7 @@ class _Session:
     def threads(self) -> int:
         return self.settings.threads or self.lab.board.threads
 
-    def gate(self, began: float, explain: Callable[[], str]) -> Gate:
+    def gate(self, began: float) -> Gate:
         self.tell(stage(f"bringing both releases to {self.lab.shell.name}"))
         given = _given(self.new, self.base)
         places = [self._brought(side, given[place]) for place, side in enumerate((self.new, self.base))]
@@ -171,7 +172,7 @@ class _Session:
             judged = taking.judge_all()
         after = bench.conditions(self.lab.shell)
         quantities = (*judged, *self._exact())
-        regressed = any(one.verdict is Verdict.REGRESSION and one.rule for one in quantities)
+        slower = any(one.verdict is Verdict.REGRESSION and one.name == LATENCY for one in quantities)
         return Gate(
             new=self.new,
             base=self.base,
@@ -187,9 +188,22 @@ class _Session:
             before=before,
             after=after,
             waited=self.lab.store.waited,
-            carrier=explain() if regressed else "",
+            carrier=self._carrier(places) if slower else "",
             seconds=time.monotonic() - began,
         )
+
+    def _carrier(self, places: Sequence[dict[str, str]]) -> str:
+        """Say which layers carry a regression, which is as sure without that."""
+        try:
+            new, base = (
+                profile.of_bundle(side.bundle) if side.bundle else profile.of_release(self.lab, side.digest)
+                for side in (self.new, self.base)
+            )
+            wanted = profile.Wanted(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
+            return against.carried_text(against.turns(new, base, places, self.lab, wanted, self.tell))
+        except ToolchainError as fault:
+            self.tell(f"no layer is named: {fault.message}")
+            return ""
 
     def _brought(self, side: Side, given: Samples) -> dict[str, str]:
         """Install a side without activating it; of one that the device keeps, only what it is run with."""
