@@ -45,7 +45,6 @@ _LEAST_RUNS = 3
 _REPEATS = 8
 """Rounds of a gate that may be repeated since the device was throttled."""
 _COOLING_S = 1.0
-_PROFILED_RUNS = 160
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class _Session:
             judged = taking.judge_all()
         after = bench.conditions(self.lab.shell)
         quantities = (*judged, *self._exact())
-        slower = any(one.verdict is Verdict.REGRESSION and one.name == LATENCY for one in quantities)
+        slower = quantities[0].verdict is Verdict.REGRESSION
         return Gate(
             new=self.new,
             base=self.base,
@@ -193,17 +192,18 @@ class _Session:
         )
 
     def _carrier(self, places: Sequence[dict[str, str]]) -> str:
-        """Say which layers carry a regression, which is as sure without that."""
+        """Say which layers carry a slow-down; that nobody knows does not make it less of one."""
+        self.tell(stage("looking for the layer that carries it"))
+        alike = [places[0], {**places[1], "inputs": places[0]["inputs"]}]
+        wanted = profile.Wanted(threads=self.threads, pinned=self.settings.pinned)
         try:
-            new, base = (
-                profile.of_bundle(side.bundle) if side.bundle else profile.of_release(self.lab, side.digest)
-                for side in (self.new, self.base)
-            )
-            wanted = profile.Wanted(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
-            return against.carried_text(against.turns(new, base, places, self.lab, wanted, self.tell))
+            new, base = (self._profiled(side) for side in (self.new, self.base))
+            return against.carried_text(against.turns(new, base, alike, self.lab, wanted, self.tell))
         except ToolchainError as fault:
-            self.tell(f"no layer is named: {fault.message}")
-            return ""
+            return f"not known, since they cannot be profiled: {fault.message}"
+
+    def _profiled(self, side: Side) -> profile.Side:
+        return profile.of_bundle(side.bundle) if side.bundle else profile.of_release(self.lab, side.digest)
 
     def _brought(self, side: Side, given: Samples) -> dict[str, str]:
         """Install a side without activating it; of one that the device keeps, only what it is run with."""
