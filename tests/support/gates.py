@@ -8,13 +8,14 @@ import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from toolchain import board, devices, files, tensors
 from toolchain import bundle as bundles
 from toolchain.board import Board
-from toolchain.bundle import Bundle
+from toolchain.bundle import Bundle, FileRecord, Manifest
 from toolchain.bundle.reference import Reference
 from toolchain.device.bench import Conditions
 from toolchain.device.rounds import State, Turn
@@ -26,7 +27,7 @@ from toolchain.pipeline.gate.result import LATENCY, PACKAGE_SIZE, PEAK_MEMORY, G
 from toolchain.pipeline.gate.sides import Side
 from toolchain.shell import LocalShell
 from toolchain.stats import Judgement, Rule, Verdict
-from toolchain.tensors import Difference
+from toolchain.tensors import Difference, TensorSpec
 
 FACTS = DeviceFacts("x86_64", "Linux 6.1", "2.36", "a <CPU>", (), 4, 1 << 20, 1 << 20, ())
 CALM = Conditions(0.1, 0.02, ("performance",), 2000.0, 50.0)
@@ -66,21 +67,31 @@ def judged(taken: Sequence[Round], name: str = LATENCY, rule: Rule | None = None
     return Quantity(name, *values, rule.worst, rule, found)
 
 
-def gate(tiny: Bundle, taken: Sequence[Round], *more: Quantity, emulated: bool = False, hot: str = "") -> Gate:
+def manifest() -> Manifest:
+    """Return the manifest of no bundle."""
+    names = {name: FileRecord("0" * 64, 1234) for name in (bundles.LIBRARY, bundles.GRAPH, bundles.PARAMS)}
+    specs = (TensorSpec("x", (1, 3), "float32"),), (TensorSpec("y", (1, 2), "float32"),)
+    target = {"kind": "llvm"}
+    return Manifest(
+        *(3, "mobilenet", "rpi4", "aarch64", "aarch64-linux-gnu", target, "2.28", (), "main", "model.so"),
+        *("params.safetensors", (), *specs, {}, {}, {}, "toolchain build", names),
+    )
+
+
+def gate(tiny: Bundle | None, taken: Sequence[Round], *more: Quantity, **values: Any) -> Gate:
     """Return a finished gate of these rounds."""
-    side = Side("new.tar", tiny.manifest, "1" * 64, tiny)
+    side = Side("new.tar", tiny.manifest if tiny else manifest(), "1" * 64, tiny)
     return Gate(
         new=side,
         base=dataclasses.replace(side, named="old.tar", digest="2" * 64),
         board="rpi4",
         host="lab <1>",
-        emulated=emulated,
+        **{"emulated": False, "hot": "", **values},
         facts=FACTS,
         threads=2,
         outputs=Outputs(ALIKE, ALIKE, ALIKE, "onnxruntime 1.2"),
         quantities=(judged(taken), *more),
         rounds=tuple(taken),
-        hot=hot,
         before=CALM,
         after=CALM,
         seconds=12.5,

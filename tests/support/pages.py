@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support import gates
 from toolchain import page, stats
 from toolchain.bundle.manifest import Modelled
 from toolchain.cli import reports
@@ -31,6 +32,8 @@ from toolchain.errors import DeviceError
 from toolchain.failure import Failure
 from toolchain.models.inputs import Guess
 from toolchain.pipeline.compare import Comparison
+from toolchain.pipeline.gate import page as gate
+from toolchain.pipeline.gate.result import Quantity, Round
 from toolchain.pipeline.pages import compared, measured, surveyed
 from toolchain.pipeline.profile import MACHINE, Profile, Row
 from toolchain.pipeline.profile import pages as profiles
@@ -291,6 +294,22 @@ def _held(found: Against) -> Made:
     return Made(profiles.against(found).decode(), found.document(), ("schema_version", "*confidence", "*rounds"))
 
 
+def _gated(taken: Sequence[Round], *more: Quantity, **values: Any) -> Made:
+    found = gates.gate(None, taken, *more, **values)
+    unseen = ("schema_version", "rounds.*.samples_ms", "rounds.*.before.*", "rounds.*.after.*")
+    return Made(gate.page(found), found.document(), unseen)
+
+
+def _slower() -> Made:
+    """A gate that finds a regression, with a throttled round and one outlier."""
+    changes = [math.log(value) + 0.083 for value in spread(16, 4)]
+    taken = gates.rounds_of(
+        [*changes[:8], 6.5, *changes[8:15]], fresh=[0.07 + one / 10 for one in changes], base_ms=11.7
+    )
+    hot = gates.one_round(gates.turn(21.1, throttles=4, mhz=611.0), gates.turn(11.9, switches=432), number=33)
+    return _gated([*taken, hot], gates.memory(taken), gates.size(1_834_567, 1_790_001, 0.02), carrier=f"slower: {LONG}")
+
+
 PAGES: dict[str, Callable[[], Made]] = {
     "kit": lambda: _kit(spread(300)),
     "kit-none": lambda: _kit([]),
@@ -310,6 +329,10 @@ PAGES: dict[str, Callable[[], Made]] = {
     "profile-many": lambda: _profiled(profile(140)),
     "profile-doubtful": lambda: _profiled(_doubtful_profile()),
     "profile-against": lambda: _held(against()),
+    "gate": lambda: _gated(gates.rounds_of([math.log(value) for value in spread(8, 5)])),
+    "gate-slower": _slower,
+    "gate-open": lambda: _gated(gates.rounds_of([0.9, -0.4] * 32), emulated=True),
+    "gate-nothing": lambda: _gated([], hot=f"the device throttled: {FOREIGN}"),
     "tune": _tune,
     "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
     "tune-many": _many_tasks,

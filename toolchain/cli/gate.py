@@ -201,6 +201,8 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     words = (source, asked.base)
     with _finding(asked, words, console) as finding:
         here = [finding.here(word, other) for word, other in (words, words[::-1])]
+        if here[0] and here[1]:
+            gating.check_pair(here[0], here[1], kind)
         with open_device(kind, asked.device, console.say) as lab:
             preflight.before_bench(kind, lab)
             program = stages.runner()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from toolchain.device.bench import Conditions
 from toolchain.page import (
     EMULATED,
     INCONCLUSIVE,
@@ -36,7 +37,7 @@ def page(found: Gate) -> str:
     """Write a gate as a page: the verdict, the quantities, every round against the limits, every run, statistics."""
     marks = [*([EMULATED] if found.emulated else []), *([INCONCLUSIVE] if _open(found) else [])]
     sections = [
-        Section("What was gated", [_quantities(found), *([Text(found.carrier, "bad")] if found.carrier else [])]),
+        Section("What was gated", [_quantities(found), *_more(found)]),
         Section("Each round", [_ratios(found)]),
         Section("Every run", [_runs(found), _histogram(found)]),
         Section("Rounds", [_rounds(found)]),
@@ -49,6 +50,20 @@ def page(found: Gate) -> str:
 
 def _open(found: Gate) -> bool:
     return found.verdict is Verdict.INCONCLUSIVE
+
+
+def _more(found: Gate) -> list[Text]:
+    """Say how a regression was confirmed, and what carries it."""
+    texts = [
+        Text(
+            f"{one.name}: {again.rounds} fresh rounds say {again.value:+.2%}, {again.confidence * 100:.6g} % within"
+            f" {again.low:+.2%} to {again.high:+.2%}"
+        )
+        for one in found.quantities
+        if one.judgement.confirmation
+        for again in [one.judgement.confirmation.change()]
+    ]
+    return [*texts, *([Text(f"carried by: {found.carrier}", "bad")] if found.carrier else [])]
 
 
 def _quantities(found: Gate) -> Table:
@@ -84,7 +99,7 @@ def _ratios(found: Gate) -> Dots:
     limits = [(f"regression {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
     limits += [(f"pass {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
     return Dots(
-        f"Change of each round; lines are the {confidence * 100:g} % interval of all rounds up to it",
+        f"Change of each round; lines are the {confidence * 100:.6g} % interval of all rounds up to it",
         "round",
         "change in %",
         dots,
@@ -143,13 +158,32 @@ def _facts(found: Gate) -> Facts:
     facts = found.facts
     return Facts(
         [
-            ("new", f"{found.new.named}, sha256:{found.new.digest}"),
-            ("base", f"{found.base.named}, sha256:{found.base.digest}"),
+            ("new", f"{found.new.named}, sha256:{found.new.digest}, {found.new.size} bytes"),
+            ("base", f"{found.base.named}, sha256:{found.base.digest}, {found.base.size} bytes"),
             ("board", f"{found.board} at {found.host}{', emulated' if found.emulated else ''}"),
             ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+            *_outputs(found),
             ("threads", str(found.threads)),
+            ("before", _condition(found.before)),
+            ("after", _condition(found.after)),
             ("rounds", f"{len(found.counted)} counted of {len(found.rounds)}"),
             ("time", f"{found.seconds:.1f} s"),
             *(("waited", f"{one.seconds:.1f} s: {one.owner}") for one in found.waited),
         ]
     )
+
+
+def _outputs(found: Gate) -> list[tuple[str, str]]:
+    outputs = found.outputs
+    pairs = [("new outputs", outputs.new), ("base outputs", outputs.base), ("each other's", outputs.each_other)]
+    return [
+        (name, f"largest difference {one.max_abs:.2e}, relative {one.max_rel:.2e}, limit {one.tolerance:.1e}")
+        for name, one in pairs
+        if one
+    ]
+
+
+def _condition(found: Conditions) -> str:
+    parts = [f"load {found.load:.2f}", f"{found.busy:.1%} busy", *found.governors]
+    parts += [f"{found.mhz:.1f} MHz"] if found.mhz else []
+    return ", ".join([*parts, *([f"{found.celsius:.1f} degrees C"] if found.celsius else [])])

@@ -148,7 +148,7 @@ class Quantity:
             return "no round was judged"
         if not math.isfinite(found.high):
             return f"{text}, and {found.rounds} round(s) are too few to be sure of anything"
-        sure = f"{found.confidence * 100:g} % within {found.low:+.1%} to {found.high:+.1%}"
+        sure = f"{found.confidence * 100:.6g} % within {found.low:+.1%} to {found.high:+.1%}"
         better = ", an improvement" if self.verdict is Verdict.PASS and found.high < 0 else ""
         return f"{text}{better}, {sure} in {found.rounds} rounds"
 

@@ -45,6 +45,7 @@ _LEAST_RUNS = 3
 _REPEATS = 8
 """Rounds of a gate that may be repeated since the device was throttled."""
 _COOLING_S = 1.0
+_PROFILED_RUNS = 160
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class _Session:
         """Say which layers carry a slow-down; that nobody knows does not make it less of one."""
         self.tell(stage("looking for the layer that carries it"))
         alike = [places[0], {**places[1], "inputs": places[0]["inputs"]}]
-        wanted = profile.Wanted(threads=self.threads, pinned=self.settings.pinned)
+        wanted = profile.Wanted(_PROFILED_RUNS, self.threads, self.settings.pinned)
         try:
             new, base = (self._profiled(side) for side in (self.new, self.base))
             return against.carried_text(against.turns(new, base, alike, self.lab, wanted, self.tell))
