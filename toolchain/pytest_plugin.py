@@ -17,7 +17,11 @@ import pytest
 if TYPE_CHECKING:
     from types import FrameType
 
+    from toolchain.board import Board
+    from toolchain.device.waiting import Patience
+    from toolchain.devices import Device
     from toolchain.pipeline.rig import Release, Rig
+    from toolchain.shell import SshOptions
 
 _WORDS: dict[str, dict[str, Any]] = {
     "board": {"default": "local", "help": "Board type, or its .toml; by default this machine."},
@@ -63,8 +67,8 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
     config = request.config
     kind = boards.load(_given(config, "board")).resolved()
     patience = Patience(_given(config, "wait"), _teller(config))
-    with _terminable():
-        found, ssh = _devices(config, kind)
+    with _terminable(), contextlib.ExitStack() as stack:
+        found, ssh = _devices(config, kind, stack, patience)
         with rig.held(kind, found, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as taken:
             _note(config, board=kind.name, device=taken.shell.name, emulated=str(taken.emulated).lower())
             _note(config, waited=waited_text(taken.waited))
@@ -92,18 +96,26 @@ def _given(config: pytest.Config, name: str) -> Any:
     return config.getoption(f"edge_{name}")
 
 
-def _devices(config: pytest.Config, kind: Any) -> tuple[Sequence[Any], Any]:
-    """Return the devices that will do, and how they are reached."""
+def _devices(
+    config: pytest.Config, kind: Board, stack: contextlib.ExitStack, patience: Patience
+) -> tuple[Sequence[Device], SshOptions]:
+    """Return the devices that will do, and how they are reached; a place is acquired until the stack is closed."""
     import os  # noqa: PLC0415 - see above
     from pathlib import Path  # noqa: PLC0415
 
     from toolchain.devices import load_devices  # noqa: PLC0415
     from toolchain.pipeline import rig  # noqa: PLC0415
+    from toolchain.places import labgrid  # noqa: PLC0415
     from toolchain.shell import SshOptions  # noqa: PLC0415
 
     path = _given(config, "devices")
     known = {} if kind.connection == "local" else load_devices(Path(path) if path else None)
     ssh = SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
+    if place := _given(config, "place"):
+        if _given(config, "host") or kind.connection == "local":
+            raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
+        placed = patience.get(lambda: stack.enter_context(labgrid.acquired(place)))
+        return (placed.device(kind.name, known.get(place)),), placed.ssh(ssh)
     return rig.candidates(kind, _given(config, "host"), known), ssh
 
 

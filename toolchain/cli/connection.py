@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from toolchain.cli import completion
 from toolchain.cli.gathering import gathered, option
 from toolchain.cli.options import PATH, Limit
+from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.device.waiting import Patience
     from toolchain.devices import Device
     from toolchain.farm.boards import Wanted
     from toolchain.pipeline import Lab
+    from toolchain.places.labgrid import Placed
     from toolchain.shell import SshOptions
 
 _LONGEST_WAIT_S = 7 * 86400.0
@@ -50,6 +55,9 @@ class AddressOptions(BoardOptions):
     host: str | None = option(
         "--host", shell_complete=completion.hosts, help="user@address[:port], or a name in devices.toml."
     )
+    place: str = option(
+        "--place", default="", metavar="NAME", help="A place of labgrid, instead of --host: it is acquired meanwhile."
+    )
     devices: Path | None = option(
         "--devices", type=PATH, help="The lab's devices.toml; by default the project's and yours."
     )
@@ -74,7 +82,31 @@ class AddressOptions(BoardOptions):
         """
         from toolchain.devices import find_device
 
+        if self.place and (self.host or kind.connection == "local"):
+            other = "--host" if self.host else f"board {kind.name}, which is this machine,"
+            raise InputError(f"{other} and --place exclude each other", hint="leave one of them out")
+        if placed := self._placed():
+            return placed.device(kind.name, self.lab(kind).get(self.place))
         return find_device(kind, self.host, self.lab(kind))
+
+    def _placed(self) -> Placed | None:
+        """Acquire the place, if one is named, for as long as the command runs; return where it is."""
+        from toolchain.places import labgrid
+
+        if not self.place:
+            return None
+        context = click.get_current_context().find_root()
+        key = f"{__name__} {self.place}"
+        if key not in context.meta:
+            taken = self._patience().get(lambda: context.with_resource(labgrid.acquired(self.place)))
+            context.meta[key] = taken
+        found: Placed = context.meta[key]
+        return found
+
+    def _patience(self) -> Patience:
+        from toolchain.device.waiting import Patience
+
+        return Patience(getattr(self, "wait_s", 0.0), click.get_current_context().find_root().obj.say)
 
     def folder(self) -> str:
         """Return the folder on the device; empty for the board's own.
@@ -90,12 +122,14 @@ class AddressOptions(BoardOptions):
         """Return how the user, and the environment, want devices to be reached."""
         from toolchain.shell import SshOptions
 
-        return SshOptions(
+        found = SshOptions(
             config_file=self.ssh_config,
             known_hosts=self.known_hosts,
             identity=self.identity,
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
         )
+        placed = self._placed()
+        return placed.ssh(found) if placed else found
 
 
 @dataclass(frozen=True)
@@ -124,10 +158,11 @@ class DeviceOptions(AddressOptions):
         """
         from toolchain.farm.boards import Wanted, parse_tracker
 
+        at_place = {self.place: self.device(kind)} if self.place else {}
         return Wanted(
             board=kind,
-            host=self.host or "",
-            devices=self.lab(kind),
+            host=self.host or self.place,
+            devices={**self.lab(kind), **at_place},
             ssh=self.ssh(),
             root=self.folder(),
             tracker=parse_tracker(tracker) if tracker else None,

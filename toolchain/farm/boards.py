@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolchain.board import Board
-from toolchain.device.lock import Owner
+from toolchain.device import lock
+from toolchain.device.lock import WITHIN, Owner
 from toolchain.device.store import Store
 from toolchain.device.waiting import Patience, Waited
 from toolchain.devices import Device, find_device, whence
@@ -19,7 +21,7 @@ from toolchain.farm import client as serving
 from toolchain.farm import leases
 from toolchain.farm.leases import Lease
 from toolchain.rpc import registered
-from toolchain.shell import LocalShell, SshOptions
+from toolchain.shell import LocalShell, SshOptions, open_shell
 from toolchain.tuning.measure import Event, Place, ServerPlace, TrackerPlace, local_server
 
 Tell = Callable[[str], None]
@@ -129,20 +131,38 @@ def _taken(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.Exi
     wanted = _by_name(wanted)
     folder = stack.enter_context(_folder(wanted, tell, patience))
     held = stack.enter_context(patience.get(lambda: _leased(wanted, folder)))
-    return Boards(_of_lease(wanted, held), held)
+    return Boards(tuple(_inside(wanted, place, held, patience, stack) for place in _of_lease(wanted, held)), held)
 
 
-def _here(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.ExitStack) -> Place:
-    """Return a server on this machine, which nobody deploys to meanwhile, and which nobody else measures on."""
-    store = Store(stack.enter_context(LocalShell()), wanted.root or wanted.board.root, tell, patience)
-    held = stack.enter_context(store.lock(Owner.here(wanted.purpose)))
-    place = stack.enter_context(local_server(wanted.board, tell))
+def _inside(wanted: Wanted, place: ServerPlace, held: Lease, patience: Patience, stack: contextlib.ExitStack) -> Place:
+    """Take the inner lock of a board whose lease is an ancestor's, as under `farm lock NAME -- CMD`.
+
+    Others may be at work inside of that one, too. A lease of one's own has the board's lock itself, and needs no other.
+    """
+    outer = os.environ.get(WITHIN)
+    if not outer or outer not in {one.within for one in held.boards if one.name == place.name}:
+        return place
+    device = wanted.devices.get(place.name) or find_device(wanted.board, wanted.host or None, wanted.devices)
+    shell = stack.enter_context(open_shell(device.host, config=wanted.ssh.before(device.ssh_config)))
+    store = Store(shell, wanted.root or device.root or wanted.board.root, patience=patience)
+    return _checked(place, stack.enter_context(store.lock(Owner.here(wanted.purpose))))
+
+
+def _checked(place: ServerPlace, held: lock.Lease) -> ServerPlace:
+    """Return a place where nothing more is measured once a lock is lost."""
 
     def dial(timeout_s: float) -> socket.socket:
         held.check()
         return place.dial(timeout_s)
 
     return replace(place, dial=dial)
+
+
+def _here(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.ExitStack) -> Place:
+    """Return a server on this machine, which nobody deploys to meanwhile, and which nobody else measures on."""
+    store = Store(stack.enter_context(LocalShell()), wanted.root or wanted.board.root, tell, patience)
+    held = stack.enter_context(store.lock(Owner.here(wanted.purpose)))
+    return _checked(stack.enter_context(local_server(wanted.board, tell)), held)
 
 
 def is_served(wanted: Wanted) -> bool:
@@ -187,7 +207,7 @@ def _leased(wanted: Wanted, folder: Path | None) -> Lease:
     return leases.lease(wanted.board.name, names, who=wanted.purpose, folder=folder)
 
 
-def _of_lease(wanted: Wanted, held: Lease) -> tuple[Place, ...]:
+def _of_lease(wanted: Wanted, held: Lease) -> tuple[ServerPlace, ...]:
     machine = wanted.board.machine
     return tuple(
         ServerPlace(one.name, functools.partial(held.dial, one.name), one.key, machine, emulated=one.emulated)
