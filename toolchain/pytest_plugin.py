@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
+    from toolchain.pipeline.gate import Gate
     from toolchain.pipeline.rig import Release, Rig
     from toolchain.shell import SshOptions
 
@@ -86,6 +87,27 @@ def release(request: pytest.FixtureRequest, board: Rig) -> Iterator[Release]:
     with rig.released(board, source, settings, lambda _line: None) as found:
         _note(config, release=found.digest, median_ms=f"{found.latency.median:.6g}")
         yield found
+
+
+@pytest.fixture(scope="session")
+def gate(release: Release) -> Callable[..., Gate]:
+    """Hold the release against a base: `gate(base)` fails the test of a regression, and skips one that nobody can tell.
+
+    What else it takes are fields of `toolchain.pipeline.gate.GateSettings`, such as `allow_emulated=True`.
+    """
+    from toolchain.errors import InconclusiveError  # noqa: PLC0415 - see above
+    from toolchain.pipeline.gate import GateSettings  # noqa: PLC0415
+
+    def gated(base: object, **settings: Any) -> Gate:
+        found = release.gated(str(base), GateSettings(**settings))
+        fault = found.fault()
+        if isinstance(fault, InconclusiveError):
+            pytest.skip(f"{fault.message}: {fault.details}")
+        if fault:
+            raise fault
+        return found
+
+    return gated
 
 
 def _missing(option: str) -> str:

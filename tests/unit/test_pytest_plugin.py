@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,15 @@ from tests.support.paths import ROOT
 from tests.support.two_boards import PLUGIN
 from tests.unit.test_architecture import HEAVY
 from toolchain import pytest_plugin
-from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
+from toolchain.errors import (
+    BusyError,
+    DeviceError,
+    InconclusiveError,
+    InputError,
+    RegressionError,
+    ToolchainError,
+    VerificationError,
+)
 
 
 def test_it_loads_nothing_before_a_fixture_is_used():
@@ -77,6 +86,35 @@ def report_of(when: str, fault: BaseException) -> SimpleNamespace:
 def test_what_is_an_error_and_what_a_failure(when, fault, expected):
     """Of a test whose board is lost nothing is known; a wrong release has failed, though a fixture found that."""
     assert report_of(when, fault).when == expected
+
+
+def gated(fault: ToolchainError | None) -> object:
+    """Return what the fixture `gate` makes of what a gate ends with."""
+    found = SimpleNamespace(fault=lambda: fault)
+    asked = []
+
+    def gate(base: str, settings: object) -> object:
+        asked.append((base, settings.allow_emulated))
+        return found
+
+    gate = pytest_plugin.gate._get_wrapped_function()(SimpleNamespace(gated=gate))
+    assert gate(Path("old.tar"), allow_emulated=True) is found
+    assert asked == [("old.tar", True)]
+    return found
+
+
+def test_a_gate_that_passes():
+    assert gated(None)
+
+
+def test_a_gates_regression_fails_the_test():
+    with pytest.raises(RegressionError, match="slower"):
+        gated(RegressionError("6 % slower", details="layer 3"))
+
+
+def test_a_gate_that_cannot_tell_skips_the_test():
+    with pytest.raises(pytest.skip.Exception, match="nobody can tell: noise"):
+        gated(InconclusiveError("nobody can tell", details="noise"))
 
 
 def test_what_the_toolchain_says_of_it_is_shown():

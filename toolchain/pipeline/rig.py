@@ -27,8 +27,11 @@ from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.models.series import Series
 from toolchain.pipeline import BuildRequest, Pipeline, preflight
+from toolchain.pipeline import gate as gating
 from toolchain.pipeline.device import Lab, Settings, opened
+from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.report import Report
+from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
 _ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
@@ -129,11 +132,15 @@ class Release:
         rig: The device, which is held.
         report: What a deploy reports.
         place: Where it lies there, and what runs it.
+        folder: Its bundle, on this machine.
+        tell: Called with lines about progress.
     """
 
     rig: Rig
     report: Report
     place: Place
+    folder: Path
+    tell: Tell
 
     def __repr__(self) -> str:
         return f"<{self.report.model} {self.report.bundle_digest[:16]} on {self.rig!r}>"
@@ -175,6 +182,27 @@ class Release:
         found = sampling.run_all(self.place, series).outputs
         return tensors.cut({name: value[0] for name, value in found.items()}, manifest.outputs)
 
+    def gated(self, base: str, settings: GateSettings) -> Gate:
+        """Hold it against another release, in turns.
+
+        Args:
+            base: A package, a bundle's folder, a file with a digest, or a release that the device keeps.
+            settings: How to gate.
+
+        Raises:
+            ToolchainError: As `toolchain gate`, but for what the gate finds, which is returned.
+        """
+        self.rig.check()
+        gating.check_emulated(self.rig.emulated, self.rig.board.name, settings)
+        words = (str(self.folder), base)
+        with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+            finding = gating.Finding(Path(work), Access(), self.tell)
+            new, old = (
+                finding.here(word, other) or gating.on_device(word, self.rig.store)
+                for word, other in (words, words[::-1])
+            )
+            return gating.run(new, old, self.place.program, self.rig, settings, self.tell)
+
 
 @contextlib.contextmanager
 def released(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[Release]:
@@ -208,4 +236,4 @@ def released(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[
             made.digest,
             settings.threads or rig.board.threads,
         )
-        yield Release(rig, replace(report, waited=rig.waited), place)
+        yield Release(rig, replace(report, waited=rig.waited), place, made.folder, tell)

@@ -1,0 +1,157 @@
+"""What others copy into their CI: its keys are those that there are, and its steps run, on this machine as a board."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import junit
+from tests.support.paths import ROOT
+from tests.support.two_boards import PLUGIN
+from toolchain import bundle
+
+GITHUB, GITLAB = ROOT / "ci/github/action.yml", ROOT / "ci/gitlab/toolchain.yml"
+_ACTION = {"name", "description", "inputs", "outputs", "runs"}
+_STEP = {"name", "id", "if", "shell", "env", "run", "uses", "with"}
+_JOB = {
+    *("image", "variables", "resource_group", "interruptible", "allow_failure", "before_script", "script", "artifacts"),
+}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder of a job, with `toolchain` and `python3 -m pip` in its path."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    run = "import sys; from toolchain.cli import main; sys.argv[0] = 'toolchain'; main()"
+    (tools / "toolchain").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{run}" "$@"\n')
+    (tools / "python3").write_text('#!/bin/sh\necho "$@" >>installed\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    return tmp_path
+
+
+def run(place: Path, script: str, shell: list[str], **given: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_OUTPUT": str(place / "output"),
+        **given,
+    }
+    return subprocess.run(
+        [*shell, script], cwd=place, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def check_reports(place: Path, *names: str) -> None:
+    for name in names:
+        suite = ET.parse(place / "toolchain-report" / name).getroot()  # noqa: S314 - of a test of ours
+        assert junit.faults(suite) == []
+
+
+BASH, SH = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"], ["sh", "-ec"]
+"""As a runner of GitHub, and one of GitLab, start the steps."""
+
+
+def github() -> dict:
+    return yaml.safe_load(GITHUB.read_text(encoding="utf-8"))
+
+
+def given_to(step: dict, inputs: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a step for inputs of the action."""
+    expression = re.compile(r"\$\{\{ inputs\.([a-z-]+) \}\}")
+    return {name: inputs[expression.fullmatch(value)[1]] for name, value in step.get("env", {}).items()}
+
+
+def test_the_action_has_the_keys_that_github_knows():
+    action = github()
+    assert action.keys() == _ACTION
+    assert action["runs"]["using"] == "composite"
+    for step in action["runs"]["steps"]:
+        assert step.keys() <= _STEP
+        assert ("run" in step) == ("shell" in step) != ("uses" in step)
+        assert "${{" not in step.get("run", "")  # nobody's input becomes a part of a script
+    named = set(re.findall(r"inputs\.([a-z-]+)", GITHUB.read_text(encoding="utf-8")))
+    assert named == action["inputs"].keys()
+    assert all(one.keys() <= {"description", "required", "default"} for one in action["inputs"].values())
+
+
+def test_the_action_runs(place, tiny):
+    action = github()
+    inputs = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
+    inputs |= {"package": str(tiny.folder), "board": "local", "wait": "100"}
+    install, deploy = action["runs"]["steps"][:2]
+    assert run(place, install["run"], BASH, **given_to(install, inputs)).returncode == 0
+    assert (place / "installed").read_text() == "-m pip install --quiet edge-toolchain\n"
+    done = run(place, deploy["run"], BASH, **given_to(deploy, inputs))
+    assert done.returncode == 0, done.stderr
+    check_reports(place, "deploy.xml")
+
+
+@pytest.mark.parametrize(
+    ("code", "ends", "verdict"),
+    [(0, 0, "pass"), (7, 0, "inconclusive"), (6, 6, "regression"), (5, 5, "wrong"), (75, 75, "")],
+)
+def test_the_action_says_what_the_gate_found(place, code, ends, verdict):
+    (place / "bin" / "toolchain").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >words\nexit {code}\n')
+    gate = github()["runs"]["steps"][2]
+    inputs = {"package": "new.tar", "base": "old $(touch x).tar", "board": "rpi4", "host": "me@x", "wait": "9"}
+    inputs |= {"ssh-key": "secret", "known-hosts": "x ssh-ed25519 A"}
+    done = run(place, gate["run"], BASH, **given_to(gate, inputs))
+    assert done.returncode == ends, done.stderr
+    assert (place / "output").read_text() == f"verdict={verdict}\n"
+    assert ("::warning::" in done.stdout) == (code == 7)
+    words = (place / "words").read_text().splitlines()
+    assert words[:8] == ["gate", "new.tar", "--base", "old $(touch x).tar", "--board", "rpi4", "--wait", "9"]
+    assert words[8:10] == ["--host", "me@x"]
+    assert not Path(words[words.index("--identity") + 1]).exists()
+
+
+def test_the_template_has_the_keys_that_gitlab_knows():
+    template = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))
+    assert template.keys() == {".toolchain"}
+    job = template[".toolchain"]
+    assert job.keys() == _JOB
+    assert job["allow_failure"] == {"exit_codes": [7]}
+    assert job["resource_group"] == "$BOARD"
+    assert job["artifacts"] == {
+        "when": "always",
+        "paths": ["toolchain-report"],
+        "reports": {"junit": "toolchain-report/*.xml"},
+    }
+
+
+@pytest.mark.parametrize(("base", "code"), [("", 0), ("same", 2)])
+def test_the_template_runs(place, tiny, base, code):
+    """A gate of a package against itself is refused, which shows that it is asked for."""
+    job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
+    given = {**job["variables"], "PACKAGE": str(tiny.folder), "BOARD": "local", "WAIT": "100"}
+    given["BASE"] = str(tiny.folder) if base else ""
+    done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
+    assert done.returncode == code, done.stderr
+    check_reports(place, "deploy.xml", *(["gate.xml"] if base else []))
+
+
+def test_the_projects_of_the_documentation_run(tmp_path, tiny):
+    """The example of docs/ci.md, as it stands there, on this machine."""
+    page = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```python\n# test_model\.py\n(.*?)```", page, re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 20
+    (tmp_path / "test_model.py").write_text(example)
+    bundle.pack(tiny, tmp_path / "new.tar")
+    argv = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "--junitxml", "report.xml"]
+    done = subprocess.run(
+        [*argv, "--package", "new.tar", "--wait", "100", "--budget", "0.1"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+    assert junit.faults(ET.parse(tmp_path / "report.xml").getroot()) == []  # noqa: S314
