@@ -42,6 +42,7 @@ MIRRORED_ELSEWHERE = {
     "models.simplify.*": "unit/models/simplify/test_simplify.py: whole models, before and after",
     "page.*": "integration/test_pages.py looks at all of them in a browser",
     "pipeline.pages.*": "integration/test_pages.py, too: every number of a report is read on its page",
+    "places.labgrid": "integration/test_labgrid.py, with a real coordinator and exporter",
     "records.*": "unit/records/test_records.py",
     "rpc.*": "unit/rpc/test_session.py, with real servers and evil ones",
     "runtime.sdk.edge_model": "integration/test_sdk.py, with a library to call",
