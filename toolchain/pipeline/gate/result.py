@@ -258,7 +258,9 @@ class Gate:
         """Return the error that the gate ends with; None if it passes."""
         if self.verdict is Verdict.PASS:
             return None
-        details = "\n".join([one.sentence() for one in self.quantities] + ([self.carrier] if self.carrier else []))
+        details = "\n".join(
+            [one.sentence() for one in self.quantities] + ([f"carried by: {self.carrier}"] if self.carrier else [])
+        )
         if self.verdict is Verdict.REGRESSION:
             layer = "" if self.carrier else "`toolchain profile` shows where the time goes"
             return RegressionError(

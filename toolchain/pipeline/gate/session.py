@@ -46,6 +46,7 @@ _REPEATS = 8
 """Rounds of a gate that may be repeated since the device was throttled."""
 _COOLING_S = 1.0
 _PROFILED_RUNS = 160
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class _Session:
         wanted = profile.Wanted(_PROFILED_RUNS, self.threads, self.settings.pinned)
         try:
             new, base = (self._profiled(side) for side in (self.new, self.base))
-            return against.carried_text(against.turns(new, base, alike, self.lab, wanted, self.tell))
+            return carried(against.turns(new, base, alike, self.lab, wanted, self.tell))
         except ToolchainError as fault:
             return f"not known, since they cannot be profiled: {fault.message}"
 
@@ -272,6 +273,14 @@ class _Session:
         more = self.new.size > self.base.size * (1 + limit)
         verdict = Verdict.REGRESSION if more else Verdict.PASS
         return [Quantity(PACKAGE_SIZE, self.new.size, self.base.size, limit, None, Judgement(verdict))]
+
+
+def carried(found: against.Against) -> str:
+    """Name the layers that carry a slow-down, the worst first, and of many the first five."""
+    worst = against.carriers(found)
+    named = [f"{one.name} ({one.more_ms:+.3f} ms)" for one in worst[:_NAMED]]
+    more = [f"and {len(worst) - _NAMED} more"] if len(worst) > _NAMED else []
+    return "; ".join([*named, *more]) or "no layer alone is surely slower"
 
 
 def _given(new: Side, base: Side) -> tuple[Samples, Samples]:

@@ -11,7 +11,8 @@ from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
 from toolchain.pipeline import gate
 from toolchain.pipeline.gate import GateSettings, Side, session
-from toolchain.stats import Rule, Verdict
+from toolchain.pipeline.profile.against import Against, Layer
+from toolchain.stats import Estimate, Rule, Verdict
 
 EVEN = [{"ms": 1.0 + 0.002 * (number % 3)} for number in range(5)]
 SLOWER = [{"ms": 1.1 + 0.002 * (number % 3)} for number in range(5)]
@@ -231,6 +232,17 @@ def test_a_device_that_others_hold_longer_than_a_round_keeps_its_lock(bench, tin
 
     gate.run(Side.of(other), Side.of(tiny), bench.program, bench.lab, GateSettings(), tell)
     assert sum("rounds in turns" in line for line in seen) == 8
+
+
+def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
+    def layers(*more_ms):
+        found = [Layer(f"layer {place}", "k", "", more, 0.0, None) for place, more in enumerate(more_ms)]
+        sure = Estimate(0.1, 0.05, 0.2, 0.99, 16)
+        return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(found))  # noqa: FBT003 - a record
+
+    assert session.carried(layers(0.4, 0.6)) == "layer 1 (+0.600 ms); layer 0 (+0.400 ms)"
+    assert session.carried(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
+    assert session.carried(layers()) == "no layer alone is surely slower"
 
 
 def test_settings_have_a_rule_for_each_quantity():
