@@ -51,6 +51,11 @@ class Recording:
         """Median of each round, in microseconds."""
         return np.array([one.median_us for one in self.rounds])
 
+    @property
+    def sd(self) -> float:
+        """Standard deviation of the logarithms of the medians."""
+        return float(np.log(self.medians).std(ddof=1))
+
     def save(self, path: Path) -> None:
         """Write it; what was there is replaced at once."""
         text = io.StringIO()
@@ -65,7 +70,7 @@ class Recording:
         """Say how far its rounds scatter: standard deviation and a robust one of the logarithms, and how they last."""
         logs, switches = np.log(self.medians), np.median([one.switches for one in self.rounds])
         lasting = ", ".join(f"{autocorrelation(logs, lag):.2f} at lag {lag}" for lag in (1, 10))
-        scatter = f"log-sd {logs.std(ddof=1):.2%} (robust {robust_sd(logs):.2%})"
+        scatter = f"log-sd {self.sd:.2%} (robust {robust_sd(logs):.2%})"
         return f"{scatter}, autocorrelation {lasting}, {switches:.0f} switches at the median"
 
 

@@ -1,15 +1,15 @@
 """Record rounds of one release on this machine in one kind of noise, for `gate_rates.py` to try the gate's rule on.
 
-    python benchmarks/rounds.py calm|neighbours|hostile [--rounds 8000] [--model squeezenet_v1.1] [--budget-ms 40]
-                                [--minutes 30] [--output FILE]
+    python benchmarks/rounds.py calm|neighbours|hostile [--rounds 8000] [--model squeezenet_v1.1] [--budget-ms 24]
+                                [--bundle FOLDER] [--minutes 30] [--output FILE]
 
 A round is one process of the C++ runner. What is written is one line for each: when it began, the median of its timed
 runs, how many these were, how often the kernel took the CPU from it, and how many busy processes this script had set
 beside it. Lines are in the order of the rounds.
 
 calm: one thread under real-time priority, so that only caches, memory and what shares the core disturb.
-neighbours: one thread at ordinary priority, beside one busy process and then beside two.
-hostile: two threads among 14 busy processes.
+neighbours: one thread with an ordinary priority, a little above that of one busy process and then of two beside it.
+hostile: two threads among 14 busy processes. At their own priority a round of two threads takes six seconds there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import _recorded
 from benchmarks._recorded import Recording, Round
-from toolchain import board, tensors
+from toolchain import board, bundle, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.device import deploy, runner
@@ -64,18 +64,20 @@ class Noise:
     Attributes:
         threads: Of the runner.
         busy: How many busy processes run beside it; the recording is cut into as many parts as there are numbers.
+        nicer: How far these give way to others, as `nice` counts.
         before: Words in front of the runner's command line.
     """
 
     threads: int
     busy: tuple[int, ...]
+    nicer: int = 0
     before: tuple[str, ...] = ()
 
 
 KINDS = {
-    "calm": Noise(1, (0,), ("chrt", "--fifo", "10")),
-    "neighbours": Noise(1, (1, 2)),
-    "hostile": Noise(2, (14,)),
+    "calm": Noise(1, (0,), before=("chrt", "--fifo", "10")),
+    "neighbours": Noise(1, (1, 2), before=("nice", "-n", "-5")),
+    "hostile": Noise(2, (14,), nicer=19),
 }
 
 
@@ -116,9 +118,9 @@ def turn(setup: Setup, began: float, busy: int) -> Round:
 
 
 @contextlib.contextmanager
-def company(count: int, seconds: float) -> Iterator[None]:
+def company(count: int, nicer: int, seconds: float) -> Iterator[None]:
     """Keep this many busy processes."""
-    words = [sys.executable, "-c", _BUSY, str(round(seconds) + 60)]
+    words = ["nice", "-n", str(nicer), sys.executable, "-c", _BUSY, str(round(seconds) + 60)]
     started = [subprocess.Popen(words) for _ in range(count)]
     try:
         yield
@@ -131,12 +133,13 @@ def company(count: int, seconds: float) -> Iterator[None]:
 def record(given: argparse.Namespace, folder: Path) -> None:
     """Record rounds until there are enough or the time is up, and keep what there is every now and then."""
     noise = KINDS[given.kind]
-    setup = prepared(built(given.model, folder), noise, given.budget_ms, folder)
+    made = bundle.load(given.bundle) if given.bundle else built(given.model, folder)
+    setup = prepared(made, noise, given.budget_ms, folder)
     rounds: list[Round] = []
     began = time.monotonic()
     for part, busy in enumerate(noise.busy, 1):
         share = part / len(noise.busy)
-        with company(busy, given.minutes * 60):
+        with company(busy, noise.nicer, given.minutes * 60):
             while len(rounds) < given.rounds * share and time.monotonic() - began < given.minutes * 60 * share:
                 rounds.append(turn(setup, began, busy))
                 if len(rounds) % _SAVE_EVERY == 0:
@@ -175,7 +178,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8000)
     parser.add_argument("--minutes", type=float, default=30.0, help="stop then, with what there is")
     parser.add_argument("--model", default="squeezenet_v1.1")
-    parser.add_argument("--budget-ms", type=float, default=40.0, help="of timed runs in a round")
+    parser.add_argument("--bundle", type=Path, help="what was built of the model")
+    parser.add_argument("--budget-ms", type=float, default=24.0, help="of timed runs in a round")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
