@@ -1,0 +1,192 @@
+"""Gates run here and now: two packages that differ in bytes alone, and one whose schedule is 5 to 7 % slower.
+
+    python benchmarks/gate_live.py [--model squeezenet_v1.1] [--same 50] [--slower 20] [--records FILE] [--work FOLDER]
+                                   [--json FILE]
+
+The slower one has worse schedules for a layer or two: trials of a tuning run (FILE; else one is made) that lost by
+about as much. How much slower it is then is measured in many rounds under real-time priority. Ends with 1 where an
+equal package is called a regression, or a slower one is not found in 19 of 20 gates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import _ab, rounds
+from tests.support import bundles
+from toolchain import board, bundle, stats
+from toolchain.bundle import Bundle
+from toolchain.compile.request import BuildRequest
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.pipeline import Pipeline
+from toolchain.records import Record, RecordFile, encode
+
+_LEAST, _MOST = 0.05, 0.07
+_AIM = math.sqrt(_LEAST * _MOST)
+_TRUTH_ROUNDS, _TRUTH_MS = 64, 40
+_BUILDS = 12
+_TRIALS = 200
+_FOUND = 0.95
+_VERDICTS = {0: "pass", 6: "regression", 7: "inconclusive"}
+
+
+def program(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the toolchain."""
+    call = "import sys; from toolchain.cli import main; sys.argv[0] = 'toolchain'; main()"
+    return subprocess.run([sys.executable, "-c", call, *map(str, words)], check=False, capture_output=True, text=True)
+
+
+def padded(base: Bundle, folder: Path) -> Bundle:
+    """Copy a bundle with some bytes behind its library, which no loader reads."""
+    library = (base.folder / bundle.LIBRARY).read_bytes()
+    return bundles.variant(base, folder, {bundle.LIBRARY: library + b"\0" * 64})
+
+
+def slowed(model: str, base: Bundle, records: Path, folder: Path) -> tuple[Bundle, stats.Estimate]:
+    """Build the model with worse schedules until it is as much slower as it should be; return how much."""
+    usual = truth(base, base, folder / "same")
+    print(f"measured against itself, the base is {told(usual)} slower", flush=True)
+    median_s = calm_median_s(base, folder / "median")
+    for number, chosen in enumerate(list(worse(records, median_s))[:_BUILDS]):
+        file, place = folder / f"{number}.jsonl", folder / f"slower-{number}"
+        file.write_bytes(encode(chosen))
+        request = BuildRequest(
+            Model(model, {}, inputs.Source()), board.load("local").resolved(), toolchain="host", records=file
+        )
+        made = Pipeline(request).build(place)
+        found = truth(base, made, folder / f"truth-{number}")
+        layers = ", ".join(json.loads(one.trace).get("template", "") for one in chosen)
+        print(f"schedules of {len(chosen)} layers ({layers}) changed: {told(found)} slower", flush=True)
+        if _LEAST <= found.value <= _MOST:
+            return made, found
+    raise SystemExit("no schedule is 5 to 7 % slower; give the records of a longer tuning run")
+
+
+def worse(records: Path, median_s: float) -> Iterator[tuple[Record, ...]]:
+    """Give trials of one layer or two that lost by about as much as is wanted, the nearest first."""
+    found = RecordFile(records).read()
+    by_layer: dict[str, list[Record]] = collections.defaultdict(list)
+    for key in found.keys:
+        for one in found.of(key):
+            if one.samples_s and one.trace.startswith("{"):
+                by_layer[one.workload].append(one)
+    lost = [
+        (one.latency_s - min(other.latency_s for other in trials), one)
+        for trials in by_layer.values()
+        for one in trials
+    ]
+    some = [(seconds / median_s, one) for seconds, one in lost if 0.01 < seconds / median_s < 2 * _AIM]
+    pairs = [(a + b, (one, other)) for (a, one), (b, other) in combinations(some, 2) if one.workload != other.workload]
+    singles = [(share, (one,)) for share, one in some]
+    used: collections.Counter[str] = collections.Counter()
+    for _, chosen in sorted([*singles, *pairs], key=lambda item: (abs(item[0] - _AIM) // 0.005, len(item[1]))):
+        if all(used[one.workload] < 3 for one in chosen):  # the noise of one trial misleads for all pairs that have it
+            used.update(one.workload for one in chosen)
+            yield chosen
+
+
+def truth(base: Bundle, other: Bundle, folder: Path) -> stats.Estimate:
+    """Measure how much slower a bundle is in many rounds that nothing preempts."""
+    calls = {}
+    for name, made in (("base", base), ("other", other)):
+        (folder / name).mkdir(parents=True)
+        setup = rounds.prepared(made, rounds.KINDS["calm"], _TRUTH_MS, folder / name)
+        calls[name] = partial(rounds.turn, setup, time.monotonic(), 0)
+    found = _ab.in_turns(calls, _TRUTH_ROUNDS)
+    medians = ([[one.median_us * 1000] for one in found[name]] for name in ("other", "base"))
+    return stats.estimate(stats.log_ratios(*medians), 0.95).change()
+
+
+def calm_median_s(made: Bundle, folder: Path) -> float:
+    """Return what a run takes."""
+    folder.mkdir()
+    return rounds.turn(rounds.prepared(made, rounds.KINDS["calm"], _TRUTH_MS, folder), 0, 0).median_us / 1e6
+
+
+def told(found: stats.Estimate) -> str:
+    """Render a change."""
+    return f"{found.value:.2%} ({found.low:.2%} to {found.high:.2%})"
+
+
+def gates(base: Path, new: Path, count: int, folder: Path) -> list[dict[str, Any]]:
+    """Run so many gates, one after the other, and return what each said."""
+    found = []
+    for number in range(count):
+        began = time.monotonic()
+        report = folder / f"{new.stem}-{number}.json"
+        done = program("gate", new, "--base", base, "--threads", 1, "--root", folder / "root", "--json", report)
+        seconds = time.monotonic() - began
+        if done.returncode not in _VERDICTS:
+            raise SystemExit(f"the gate ended with {done.returncode}\n{done.stderr}")
+        found.append({"verdict": _VERDICTS[done.returncode], "seconds": round(seconds, 1)})
+        print(f"{new.stem} {number + 1}/{count}: {found[-1]['verdict']} after {seconds:.1f} s", flush=True)
+    return found
+
+
+def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Count verdicts, and say how long a gate took."""
+    counts = collections.Counter(one["verdict"] for one in found)
+    seconds = sorted(one["seconds"] for one in found)
+    return {**{name: counts[name] for name in _VERDICTS.values()}, "median_s": seconds[len(seconds) // 2]}
+
+
+def packed(made: Bundle, path: Path) -> Path:
+    """Make a package of a bundle."""
+    path.unlink(missing_ok=True)
+    bundle.pack(made, path)
+    return path
+
+
+def measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Build the packages and run the gates."""
+    base = rounds.built(given.model, folder)
+    records = given.records or folder / "tuned.jsonl"
+    if not given.records:
+        program("tune", given.model, "--trials", _TRIALS, "--records", records)
+    slower, change = slowed(given.model, base, records, folder)
+    old = packed(base, folder / "base.tar")
+    same = gates(old, packed(padded(base, folder / "padded"), folder / "same.tar"), given.same, folder)
+    slow = gates(old, packed(slower, folder / "slower.tar"), given.slower, folder)
+    truly = {"value": change.value, "ci95": (change.low, change.high)}
+    return {"model": given.model, "slower_by": truly, "same": same, "slower": slow}
+
+
+def main() -> None:
+    """Run and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="squeezenet_v1.1")
+    parser.add_argument("--same", type=int, default=50)
+    parser.add_argument("--slower", type=int, default=20)
+    parser.add_argument("--records", type=Path)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = given.work or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        found = measured(given, folder)
+    same, slower = (summed(found[name]) for name in ("same", "slower"))
+    print(f"equal packages: {same}\n{found['slower_by']['value']:.1%} slower: {slower}")
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if same["regression"] or slower["regression"] < _FOUND * given.slower:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
