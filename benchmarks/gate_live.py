@@ -67,7 +67,7 @@ def slowed(model: str, base: Bundle, records: Path, folder: Path) -> tuple[Bundl
         made = built(model, [*taken, one], folder / f"slower-{number}")
         found = truth(base, made, folder / f"truth-{number}")
         print(f"with worse schedules of {len(taken) + 1} layers it is {told(found)} slower", flush=True)
-        if _LEAST <= found.low and found.high <= _MOST:
+        if found.low >= _LEAST and found.high <= _MOST:
             return made, found
         if reached < found.value and found.low < _LEAST:
             taken, reached = [*taken, one], found.value
