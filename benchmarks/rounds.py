@@ -1,7 +1,7 @@
 """Record rounds of one release on this machine in one kind of noise, for `gate_rates.py` to try the gate's rule on.
 
     python benchmarks/rounds.py calm|neighbours|hostile [--rounds 8000] [--model squeezenet_v1.1] [--budget-ms 24]
-                                [--bundle FOLDER] [--minutes 30] [--output FILE]
+                                [--bundle FOLDER] [--minutes 30] [--more] [--output FILE]
 
 A round is one process of the C++ runner. What is written is one line for each: when it began, the median of its timed
 runs, how many these were, how often the kernel took the CPU from it, and how many busy processes this script had set
@@ -135,13 +135,14 @@ def record(given: argparse.Namespace, folder: Path) -> None:
     noise = KINDS[given.kind]
     made = bundle.load(given.bundle) if given.bundle else built(given.model, folder)
     setup = prepared(made, noise, given.budget_ms, folder)
-    rounds: list[Round] = []
+    rounds = list(_recorded.load(given.kind).rounds) if given.more else []
     began = time.monotonic()
+    earlier_s = rounds[-1].at_s + 1 if rounds else 0.0
     for part, busy in enumerate(noise.busy, 1):
         share = part / len(noise.busy)
         with company(busy, noise.nicer, given.minutes * 60):
             while len(rounds) < given.rounds * share and time.monotonic() - began < given.minutes * 60 * share:
-                rounds.append(turn(setup, began, busy))
+                rounds.append(turn(setup, began - earlier_s, busy))
                 if len(rounds) % _SAVE_EVERY == 0:
                     save(given, noise, rounds)
     save(given, noise, rounds)
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--rounds", type=int, default=8000)
     parser.add_argument("--minutes", type=float, default=30.0, help="stop then, with what there is")
+    parser.add_argument("--more", action="store_true", help="go on with the recording that there is")
     parser.add_argument("--model", default="squeezenet_v1.1")
     parser.add_argument("--bundle", type=Path, help="what was built of the model")
     parser.add_argument("--budget-ms", type=float, default=24.0, help="of timed runs in a round")
