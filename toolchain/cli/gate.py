@@ -205,8 +205,9 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
             gating.check_pair(here[0], here[1], kind)
         with open_device(kind, asked.device, console.say) as lab:
             preflight.before_bench(kind, lab)
+            gating.check_pair(*gating.both(here, words, lab.store), kind)  # to build a runner may take minutes
             program = stages.runner()
             with lab.store.lock(Owner.here("gate")):
-                new, base = (side or gating.on_device(word, lab.store) for side, word in zip(here, words, strict=True))
+                new, base = gating.both(here, words, lab.store)  # what is current may be another one by now
                 found = gating.run(new, base, program, lab, settings, console.say)
     return asked.written(found)

@@ -97,6 +97,11 @@ def _failed_page(failure: Failure, command: str, about: str) -> bytes:
 PAGE = Kind("a page", _foreign_page, _failed_page)
 
 
+def _check_alone(path: Path, others: Sequence[Path]) -> None:
+    if path.resolve() in {other.resolve() for other in others}:
+        raise InputError(f"two reports would be written to {path}", hint="name a file for each of them")
+
+
 @dataclass(frozen=True)
 class Reports:
     """The reports that one run has to write.
@@ -116,8 +121,9 @@ class Reports:
         from toolchain import outputs
 
         fault, usable = None, []
-        for path, kind in self.places:
+        for place, (path, kind) in enumerate(self.places):
             try:
+                _check_alone(path, [other for other, _kind in self.places[:place]])
                 outputs.check_file(path, kind.what, kind.foreign)
                 usable.append((path, kind))
             except InputError as caught:

@@ -224,7 +224,7 @@ def _busy(readings: Sequence[str]) -> float:
         return 0.0
     first, second = ([int(ticks) for ticks in line.split()[1:]] for line in readings)
     spent = [later - earlier for earlier, later in zip(first, second, strict=False)]
-    return round(1 - sum(spent[3:5]) / sum(spent), 3) if sum(spent) > 0 else 0.0
+    return round(min(max(1 - sum(spent[3:5]) / sum(spent), 0.0), 1.0), 3) if sum(spent) > 0 else 0.0
 
 
 def statistics(samples: Sequence[float]) -> Latency:

@@ -10,6 +10,7 @@ import contextlib
 import re
 import secrets
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ _FLAGS = re.compile(r"throttled=0x([0-9a-fA-F]{1,8})")
 _STEAL = 7  # place in the first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice
 _COUNTED = 8  # guest time is in user time already
 _STATE_BYTES = 1 << 16
+_MOST_KINDS = 16  # of cooling devices that are named; a device may say as many as it likes
 
 # Each is a way to make a CPU or an accelerator slower; a fan turns, and costs nothing.
 _COOLING = re.compile(r"Processor|intel_powerclamp|(thermal-)?(cpufreq|cpuidle|devfreq)\b.*|.*gpu.*", re.IGNORECASE)
@@ -143,7 +145,9 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n" + "".join(parts)
     limit = runner.longest_s(plan) * len(releases)
     most = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
+    began = time.monotonic()
     result = shell.run(script, timeout=limit, check=False, most=most)
+    took_s = time.monotonic() - began
     runner.check_ended(shell.name, result)
     sections = _sections(result.stdout, token)
     if [name for name, _text in sections] != ["before", "report", "after"] * len(releases):
@@ -153,10 +157,12 @@ def run(  # noqa: PLR0913 - one round has these independent parts
             hint="log in and look: its shell or its tools are not what they were",
         )
     texts = [text for _name, text in sections]
-    return [
+    turns = [
         Turn(runner.read(report, {}, shell.name, plan), _state(before), _state(after))
         for before, report, after in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
     ]
+    runner.check_times([turn.run for turn in turns], took_s, shell.name)
+    return turns
 
 
 def _command(places: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int) -> list[str]:
@@ -199,7 +205,7 @@ def _state(text: str) -> State:
         steal=spent[_STEAL] if len(spent) > _STEAL else 0,
         ticks=sum(spent[:_COUNTED]),
         throttles=sum(counts) if counts else None,
-        cooling=tuple(sorted(active)),
+        cooling=tuple(sorted(active)[:_MOST_KINDS]),
         flags=int(flags[1], 16) if flags else None,
     )
 

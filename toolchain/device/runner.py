@@ -6,6 +6,7 @@ import json
 import secrets
 import shlex
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ _SPARE = 1 << 20  # bytes beside the elements of outputs, and beside the times o
 _PER_RUN = 24
 _SHOWN = 200
 _LARGEST = 1 << 62
+_CLOCKS_APART, _SLACK_S = 10.0, 10.0  # what is told and what is seen may differ so much, for no good reason
 _FREE_RUNS = 60.0  # seconds beyond the time budget that loading, warming up and one slow run may take
 
 
@@ -133,12 +135,16 @@ def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) 
     limit = longest_s(plan)
     place = shlex.quote(scratch)
     script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
+    began = time.monotonic()
     result = shell.run(script, timeout=limit, check=False, most=most_said(plan))
+    took_s = time.monotonic() - began
     check_ended(shell.name, result)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         outputs = Path(folder) / "outputs.safetensors"
         shell.pull(f"{scratch}/outputs", outputs, most=most)
-        return read(result.stdout, tensors.load(outputs), shell.name, plan)
+        run = read(result.stdout, tensors.load(outputs), shell.name, plan)
+    check_times([run], took_s, shell.name)
+    return run
 
 
 def longest_s(plan: Plan) -> float:
@@ -149,6 +155,26 @@ def longest_s(plan: Plan) -> float:
 def most_said(plan: Plan) -> int:
     """Return the most bytes that a report may have."""
     return _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
+
+
+def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
+    """See that runs did not take longer than the trip in which they were: of a device's clock that is all we know.
+
+    Args:
+        runs: What was reported.
+        took_s: Seconds of the trip, by this machine's clock.
+        name: The device.
+
+    Raises:
+        DeviceError: They did, by far.
+    """
+    told_s = sum(sum(run.samples_ns) + sum(run.warmup_ns) for run in runs) / 1e9
+    if told_s > _CLOCKS_APART * took_s + _SLACK_S:
+        raise DeviceError(
+            f"{name} reports runs of {told_s:.3g} s, and all of them together took {took_s:.3g} s here",
+            details="no run takes longer than the command that it is a part of",
+            hint="look at the device's clock; its times cannot be believed",
+        )
 
 
 def check_ended(name: str, result: Result) -> None:
@@ -188,12 +214,13 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
     Raises:
         DeviceError: It is no report.
     """
+    least, most = sorted((plan.min_runs, plan.max_runs))
     try:
         report = json.loads(text)
         times = {key: tuple(map(_time, report[key])) for key in ("samples_ns", "warmup_ns", "each_ns")}
         return Run(
             outputs=outputs,
-            samples_ns=_enough(times["samples_ns"], min(plan.min_runs, plan.max_runs)),
+            samples_ns=_enough(times["samples_ns"], least, most if plan.max_runs else 0),
             warmup_ns=(times["each_ns"][0], *times["warmup_ns"]),
             load_ms=_duration(report["load_ms"]),
             threads=_time(report["threads"]),
@@ -221,7 +248,10 @@ def timed(text: str) -> tuple[int, ...]:
         raise DeviceError("the runner reports what is no report", details=f"{fault!s:.200}") from fault
 
 
-def _enough(samples: tuple[int, ...], least: int) -> tuple[int, ...]:
+def _enough(samples: tuple[int, ...], least: int, most: int = 0) -> tuple[int, ...]:
+    """Return samples that are as many as were asked for; `most` of 0 is any number."""
+    if most and len(samples) > most:
+        raise ValueError(f"it has {len(samples)} samples, and at most {most} were asked for")
     if len(samples) < least:
         raise ValueError(f"it has {len(samples)} samples, and {least} were asked for")
     return samples
@@ -235,6 +265,6 @@ def _duration(value: object) -> float:
 
 def _time(value: object) -> int:
     """Return a number of a report, which JSON may have made anything."""
-    if not isinstance(value, int) or not 0 <= value < _LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
         raise ValueError(f"{value!r:.50} is no time and no size")
     return value

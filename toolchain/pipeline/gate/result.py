@@ -68,11 +68,18 @@ class Round:
 
 def of_turn(turn: Turn, quantity: str) -> float:
     """Return what a run says of a quantity, in its unit; a clock or a kernel that says 0 says a thousandth."""
+    return max(_told(turn, quantity), 1e-6 if quantity == LATENCY else 1e-3)
+
+
+def _told(turn: Turn, quantity: str) -> float:
     if quantity == LATENCY:
-        value = float(np.median(turn.run.samples_ns)) / 1e6
-    else:
-        value = turn.run.load_ms if quantity == LOAD_TIME else float(turn.run.peak_rss_kib)
-    return max(value, 1e-6 if quantity == LATENCY else 1e-3)
+        return float(np.median(turn.run.samples_ns)) / 1e6
+    return turn.run.load_ms if quantity == LOAD_TIME else float(turn.run.peak_rss_kib)
+
+
+def is_told(turn: Turn, quantity: str) -> bool:
+    """Whether a run says anything of a quantity: nothing takes no time and no memory, and 0 is as good as no answer."""
+    return _told(turn, quantity) > 0
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
@@ -287,6 +294,7 @@ class Gate:
             (bool(throttled), f"{len(throttled)} round(s) were throttled and do not count: {signs}"),
             (switched, f"others took a CPU from the runs in {switched} of {len(self.counted)} rounds"),
             (stolen > 0.01, f"a hypervisor gave up to {stolen:.0%} of the CPUs to others"),  # noqa: PLR2004
+            *((True, f"the device says 0 of {name}, which is no answer") for name in self._untold()),
             (self.outputs.new is None, "no reference: the outputs were compared with each other alone"),
             (self.outputs.each_other is None, "retrained: the outputs were not compared with each other"),
             *(
@@ -296,6 +304,11 @@ class Gate:
             (_clocks_differ(*sides.values()), "the clock differed between the two sides by more than 5 %"),
         ]
         return [text for doubtful, text in checks if doubtful]
+
+    def _untold(self) -> list[str]:
+        """Name the quantities of which some round says nothing."""
+        turns = [turn for one in self.counted for turn in (one.new, one.base)]
+        return [one.name for one in self.quantities if one.rule and not all(is_told(turn, one.name) for turn in turns)]
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON has it; docs/gate.md describes every field."""

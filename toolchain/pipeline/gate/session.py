@@ -32,6 +32,7 @@ from toolchain.pipeline.gate.result import (
     Outputs,
     Quantity,
     Round,
+    is_told,
     of_turn,
 )
 from toolchain.pipeline.gate.sides import Side, check_pair
@@ -361,4 +362,5 @@ class _Taking:
             for side in ("new", "base")
         )
         given_up = Judgement(Verdict.INCONCLUSIVE, 0, judged.estimate, judged.confirmation)
-        return Quantity(name, new, base, rule.worst, rule, judged if judged.final else given_up)
+        told = all(is_told(turn, name) for one in counted for turn in (one.new, one.base))
+        return Quantity(name, new, base, rule.worst, rule, judged if judged.final and told else given_up)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from toolchain import bundle, files, registry
 from toolchain.board import Board
@@ -20,6 +22,7 @@ _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
 _SHORT = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{8,64})")
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _LONGEST_FILE = 4096
+_SHOWN = 200
 CURRENT = "current"
 _FORMS = (
     "a package, a bundle's folder, oci://HOST/REPOSITORY:TAG, a file whose one line is a package's digest,"
@@ -82,17 +85,17 @@ class Finding:
         """
         if registry.is_address(word):
             return self._pulled(word, word)
-        path = Path(word)
-        if path.is_dir() or (path.is_file() and bundle.is_archive(path)):
+        path, there = Path(word), _there(word)
+        if there == "folder" or (there == "file" and bundle.is_archive(path)):
             return Side.of(bundle.opened(path, self._new()), word)
-        if path.is_file():
+        if there == "file":
             line = pinned(path)
             if registry.is_address(line):
                 return self._pulled(line, word)
             return self._beside(line, word, beside)
         if word == CURRENT or _NUMBER.fullmatch(word) or _SHORT.fullmatch(word):
             return None
-        raise InputError(f"there is no {word}", details=f"expected {_FORMS}")
+        raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}")
 
     def _beside(self, line: str, named: str, beside: str) -> Side | None:
         if not registry.is_address(beside):
@@ -106,6 +109,15 @@ class Finding:
 
     def _new(self) -> Path:
         return self.folder / str(sum(1 for _ in self.folder.iterdir()))
+
+
+def _there(word: str) -> Literal["folder", "file", ""]:
+    """Tell what there is by a name; nothing by one that no file can have, or that is empty."""
+    try:
+        mode = Path(word).stat().st_mode if word else 0
+    except (OSError, ValueError):
+        return ""
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
 
 
 def pinned(path: Path) -> str:
@@ -146,7 +158,7 @@ def on_device(word: str, store: Store) -> Side:
     Raises:
         InputError: The device has no such release, or several.
     """
-    line = pinned(Path(word)) if Path(word).is_file() else word
+    line = pinned(Path(word)) if _there(word) == "file" else word
     kept = store.generations()
     found = {one.digest: one for one in kept if _is_named(one, line)}
     if len(found) != 1:
@@ -166,6 +178,21 @@ def on_device(word: str, store: Store) -> Side:
             hint="deploy it again, or name the package itself",
         )
     return Side(word, manifest, digest)
+
+
+def both(here: Sequence[Side | None], words: Sequence[str], store: Store) -> tuple[Side, Side]:
+    """Return both sides: those that were opened here, and from the device what it keeps.
+
+    Args:
+        here: What `Finding.here` gave for each.
+        words: What the user named.
+        store: The device's store.
+
+    Raises:
+        InputError: The device has no such release, or several.
+    """
+    new, base = (side or on_device(word, store) for side, word in zip(here, words, strict=True))
+    return new, base
 
 
 def _is_named(one: Generation, line: str) -> bool:

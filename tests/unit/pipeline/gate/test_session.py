@@ -250,3 +250,47 @@ def test_settings_have_a_rule_for_each_quantity():
     assert list(rules) == ["latency", "peak memory"]
     assert (rules["peak memory"].least, rules["peak memory"].worst) == (0.1, 0.1)
     assert dataclasses.replace(rules["latency"]) == Rule()
+
+
+@pytest.mark.parametrize(
+    ("quantity", "told", "settings"),
+    [
+        ("latency", {"samples_ns": [0] * 5}, {}),
+        ("peak memory", {"peak_rss_kib": 0}, {"peak_memory": 0.1}),
+        ("load time", {"load_ms": 0}, {"load_time": 0.1}),
+    ],
+)
+def test_what_a_device_does_not_tell_never_passes(bench, tiny, other, quantity, told, settings):
+    """Two zeros are as good as each other, and no measurement."""
+    bench.says(tiny, told)
+    bench.says(other, told)
+    found = gated(bench, other, tiny, **settings)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert [one.verdict for one in found.quantities if one.name == quantity] == [Verdict.INCONCLUSIVE]
+    assert f"the device says 0 of {quantity}, which is no answer" in found.warnings()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"samples_ns": [1 << 61] * 5},
+        {"warmup_ns": [10**15]},
+        {"samples_ns": [-1] * 5},
+        {"samples_ns": [float("nan")] * 5},
+        {"samples_ns": [True] * 5},
+        {"samples_ns": [1000] * 50_000},
+        {"load_ms": float("inf")},
+        {"load_ms": float("nan")},
+        {"peak_rss_kib": -5},
+        {"peak_rss_kib": 1.5},
+        {"involuntary_switches": "many"},
+        {"involuntary_switches": 1 << 70},
+    ],
+)
+def test_what_cannot_be_ends_the_gate(bench, tiny, other, told):
+    """Of a device that lies, one error, and nothing of the gate is left on it."""
+    bench.says(tiny)
+    bench.says(other, told)
+    with pytest.raises(DeviceError, match=r"no report|reports runs of|wrote more than"):
+        gated(bench, other, tiny)
+    assert left(bench) == []

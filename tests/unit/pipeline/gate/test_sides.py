@@ -129,3 +129,10 @@ def test_pairs_that_are_none(tiny, native):
         model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{what: specs}))
         with pytest.raises(InputError, match=f"are different models: their {what} differ"):
             check_pair(side, model, native)
+
+
+@pytest.mark.parametrize("word", ["", "x" * 5000, "x" * 300, "a\x00b", "current\n", "/dev/null", "-1", "1" * 9 + "z"])
+def test_words_that_name_nothing(tmp_path, word):
+    with pytest.raises(InputError, match="there is no") as caught:
+        Finding(tmp_path, Access()).here(word)
+    assert len(caught.value.message) < 300
