@@ -21,6 +21,7 @@ from toolchain.cli import reports
 from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
+from toolchain.device.energy import Energy, Joules, Rail
 from toolchain.device.fidelity import Fidelity
 from toolchain.device.profiling import Peak
 from toolchain.device.runner import Run
@@ -167,6 +168,13 @@ def report(samples: Sequence[float], warnings: tuple[str, ...] = (), **values: A
     return Report(**{**wanted, **values})
 
 
+JOULES = Joules(
+    rails=(Rail("ina219 VDD_IN", 2.137, 6.213, counted=True), Rail(LONG, 0.513, 1.871, counted=False)),
+    idle_w=2.137, run_w=6.213, gross_j=0.07641, gross_ci95=(0.07523, 0.07713), net_j=0.05013,
+    net_ci95=(0.04987, 0.05117), hz=47.3, samples=513, idle_samples=471, inferences=817, method="a sensor of the board",
+)  # fmt: skip
+
+
 def _full_report() -> Report:
     fidelity = Fidelity(256, 11, 17, Difference(0.51, 2.3e-3, 1.5e-2, ok=True), beyond=0, flips=13, rows=251)
     return report(
@@ -179,6 +187,7 @@ def _full_report() -> Report:
         modelled=Modelled("vta-tlpp", 142.8, 21, 18_123_456, 812_345_678, 256),
         application=Started("detector.service", restarted=True, seconds=2.253),
         verified=Verified("ab" * 32, "mobilenet", "rpi3", 48, 37, 29, ("ann", FOREIGN)),
+        energy=Energy(JOULES),
         top=(Guess(281, "tabby, tabby cat", 0.7312), Guess(7, FOREIGN, 0.1293)),
     )
 

@@ -220,7 +220,8 @@ def modelled_text(found: Modelled | None) -> str:
     )
 
 
-def _energy_text(found: Energy | None) -> str:
+def energy_text(found: Energy | None) -> str:
+    """Say what an inference takes, or why that is not known; empty where nobody asked."""
     if found is None:
         return ""
     if found.joules is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolchain import page
+from toolchain.device.energy import Energy, Rail
 from toolchain.device.shipment import Transfer
 from toolchain.models.inputs import Guess
 from toolchain.page import number
@@ -12,6 +13,7 @@ from toolchain.pipeline.report import Report
 from toolchain.tensors import Difference
 
 _FIRST_RUNS = 10
+_RAILS_HEAD = ("Rail", "Idle (W)", "Running (W)", "Counted")
 
 
 def html(report: Report, command: str = "deploy") -> str:
@@ -26,6 +28,7 @@ def html(report: Report, command: str = "deploy") -> str:
         page.Section("Latency (ms)", [common.latencies([("this release", report.measurement.latency)])]),
         page.Section("Outputs", [page.Facts(_outputs(report)), *_top(report)]),
         page.Section("Runs", [*common.runs(named), page.Facts(_runs(report))]),
+        page.Section("Energy", _energy(report.energy)),
         page.Section("Modelled, not measured", [page.Facts(_modelled(report))]),
         page.Section("Warnings", [page.Notes(_warnings(report))]),
         page.Section("Conditions", [common.conditions(report.measurement.before, report.measurement.after)]),
@@ -117,6 +120,29 @@ def _modelled(report: Report) -> list[tuple[str, str]]:
         ("speed", f"{number(found.gops)} GOPS, {found.utilisation:.2%} of the peak"),
         ("work", f"{found.macs} multiply-adds, at most {found.macs_per_cycle} in a cycle"),
     ]
+
+
+def _energy(found: Energy | None) -> list[page.Part]:
+    if found is None or found.joules is None:
+        return [page.Text(reports.energy_text(found))]
+    joules = found.joules
+    rows = [
+        ("an inference", reports.energy_text(found)),
+        ("power", f"{number(joules.run_w)} W, idle {number(joules.idle_w)} W"),
+        ("all that flowed", _interval(joules.gross_j, joules.gross_ci95)),
+        ("beyond idleness", _interval(joules.net_j, joules.net_ci95)),
+        ("readings", f"{joules.samples} at {number(joules.hz)} Hz, {joules.idle_samples} while it was idle"),
+        ("inferences", str(joules.inferences)),
+    ]
+    return [page.Facts(rows), page.Table(_RAILS_HEAD, [_rail(one) for one in joules.rails], (1, 2), "rails")]
+
+
+def _rail(one: Rail) -> tuple[str, ...]:
+    return one.name, number(one.idle_w), number(one.run_w), "yes" if one.counted else "no, a part of another"
+
+
+def _interval(value: float, ends: tuple[float, float]) -> str:
+    return f"{value:.4g} J, 95 % within {ends[0]:.4g} to {ends[1]:.4g}"
 
 
 def _stages(report: Report) -> page.Part:
