@@ -128,8 +128,9 @@ def _histogram(found: Gate) -> Histogram:
 
 def _rounds(found: Gate) -> Table:
     head = (
-        *("round", "first", "new ms", "base ms", "change", "switches new", "base", "steal new", "base"),
-        *("MHz new", "base", "MiB new", "base", "load ms new", "base", "remarks"),
+        *("round", "first", "new ms", "base ms", "change", "switches new", "switches base"),
+        *("steal new", "steal base", "MHz new", "MHz base", "MiB new", "MiB base"),
+        *("load ms new", "load ms base", "remarks"),
     )
     return Table(head, [_round(one) for one in found.rounds], numbers=tuple(range(2, 15)), name="every round")
 
