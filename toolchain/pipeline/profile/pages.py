@@ -60,7 +60,7 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
     kept = set(sorted((row.ms for row in rows), reverse=True)[:_MOST_BARS])
     return [
         Bar(
-            f"{row.place or ''} {row.brief}".strip(),
+            f"{row.place or ''} {row.operator} {row.shape.rpartition(' -> ')[2]}".strip(),
             row.ms,
             f"{row.ms:.4f} ms, {page.percent(row.share)}",
             f"{row.kernel} {row.shape}".strip(),
