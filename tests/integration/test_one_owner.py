@@ -21,13 +21,17 @@ import pytest
 from tests.integration.test_device_lock import Watch
 from tests.support import bundles, two_boards
 from tests.support.two_boards import KIND, Boards
+from toolchain.cli import cli
 from toolchain.device import lock
 from toolchain.device.lock import Owner
+from toolchain.errors import BusyError
 
 ALL_PAIRS = bool(os.environ.get("TOOLCHAIN_OWNER_PAIRS"))
-RACES = int(os.environ.get("TOOLCHAIN_OWNER_RACES", "2"))
+GATES = int(os.environ.get("TOOLCHAIN_OWNER_GATES", "2"))
+RACES = int(os.environ.get("TOOLCHAIN_OWNER_RACES", "1"))
 TOOLCHAIN = (sys.executable, "-c", "from toolchain import cli; cli.main()")
 AT = ("--board", KIND, "--host", "a")
+GATE = ("--retrained", "--allow-emulated", "--round-ms", "60000")
 BUSY, LIMIT_S = 75, 300.0
 TUNE = (
     *("tune", "mlp", "--without", "all", "--op", "matmul", "--tuner", "random", "--number", "1", "--repeat", "1"),
@@ -41,6 +45,7 @@ class Bench:
 
     boards: Boards
     package: Path
+    base: Path
     folder: Path
 
     def start(self, *words: object) -> subprocess.Popen[str]:
@@ -67,13 +72,14 @@ class Bench:
             "hardware": ("hardware", *AT),
             "survey": ("survey", "mlp", *AT, "--trials", "1"),
             "compare": ("compare", "mlp", *AT),
+            "gate": (*("gate", self.package, "--base", self.base, *AT), *GATE),
         }
 
 
 OWNERS = {"tune": "tune mlp", "farm lock": "sleep 100"}
 """How a command is called in the lock, where that is not its name."""
-HOLDERS = ("deploy", "bench", "run", "tune", "farm lock")
-SEEKERS = ("deploy", "bench", "run", "tune", "rollback", "hardware", "survey", "compare")
+HOLDERS = ("deploy", "bench", "run", "tune", "gate", "farm lock")
+SEEKERS = ("deploy", "bench", "run", "tune", "gate", "rollback", "hardware", "survey", "compare")
 """What can be made to last, and what is tried meanwhile: all that takes the lock, however short."""
 
 
@@ -85,7 +91,8 @@ def bench(tmp_path_factory, native):
     [spec] = package.manifest.inputs
     np.savez_compressed(folder / "many.npz", **{spec.name: np.zeros((8000, *spec.shape), spec.dtype)})
     with two_boards.running(tmp_path_factory.mktemp("boards"), native) as boards:
-        found = Bench(boards, package.folder, folder)
+        base = bundles.reweighted(package, folder / "base", 2)
+        found = Bench(boards, package.folder, base.folder, folder)
         code, _, err = found.run("deploy", package.folder, *AT, "--budget", "0.05")
         assert code == 0, err
         code, _, err = found.run(*TUNE, *AT, "--trials", "2")  # for `compare`, which wants records
@@ -238,6 +245,23 @@ def test_a_race(bench, number):
     assert set(codes) <= ({0} if patience else {0, BUSY}), said
     assert 0 in codes, said
     assert bench.boards.is_free("a")
+
+
+@pytest.mark.parametrize("first", ["tune", "gate"])
+def test_tune_and_gate_on_one_board(bench, monkeypatch, first):
+    """The second is refused, at once or after it has waited: each of many times."""
+    for name in ("TOOLCHAIN_BOARDS", "TOOLCHAIN_DEVICES"):
+        monkeypatch.setenv(name, bench.boards.environment[name])
+    monkeypatch.setenv("TOOLCHAIN_RECORDS", str(bench.folder / "records"))
+    second = "gate" if first == "tune" else "tune"
+    with holding(bench, first) as holder:
+        for number in range(GATES):
+            words = list(map(str, bench.commands[second]))
+            patience = ["--wait", "0.2"] if number % 2 else []
+            with pytest.raises(BusyError, match=OWNERS.get(first, first)) as caught:
+                cli.main([*words, *patience], standalone_mode=False)
+            assert ("this command waited" in caught.value.details) == bool(patience)
+            assert holder.poll() is None, holder.stderr.read()
 
 
 def test_the_variable_of_an_inner_lock_is_no_secret_of_others(bench, monkeypatch):
