@@ -37,7 +37,7 @@ from toolchain.records import Record, RecordFile, encode
 
 _LEAST, _MOST = 0.05, 0.07
 _LOSS = 0.1  # of the run, that a layer is to lose by its times alone; beside the others it loses about a third of it
-_TRUTH_ROUNDS, _TRUTH_MS = 64, 40
+_TRUTH_ROUNDS, _TRUTH_MS = 64, 120  # a round as long as a gate's
 _BUILDS = 20
 _TRIALS = 200
 _TRUTH = "slower.json"
