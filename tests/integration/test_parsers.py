@@ -254,7 +254,7 @@ def _one_line(data):
 @example(b"[" * 10 * DEEP)
 def test_reports_of_the_runner(content):
     text = content.decode(errors="replace")
-    fed(text, Parser(lambda said: runner._read(said, {}, "a board", runner.SMOKE), None, (DeviceError,)))
+    fed(text, Parser(lambda said: runner.read(said, {}, "a board", runner.SMOKE), None, (DeviceError,)))
 
 
 @QUICK
