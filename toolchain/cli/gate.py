@@ -73,8 +73,7 @@ class RuleOptions:
                 f"{self.rounds} rounds are too few to be {self.confidence:g} % sure of anything",
                 hint=f"--rounds {least_rounds(sure)}, or less --confidence",
             )
-        looks = (*(look for look in Rule().looks if look < self.rounds), self.rounds)
-        return Rule(self.least / 100, self.worst / 100, sure, looks)
+        return Rule(self.least / 100, self.worst / 100, sure).within(self.rounds)
 
 
 @dataclass(frozen=True)

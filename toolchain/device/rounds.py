@@ -22,7 +22,7 @@ from toolchain.shell import Shell
 SYSFS = "/sys"
 _MARK = re.compile(r"@(?P<token>[0-9a-f]{16}) (?P<name>before|report|after)")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_TICKS = re.compile(r"cpu +([0-9]{1,18} ?){4,20}")
+_TICKS = re.compile(r"cpu +[0-9]{1,18}( [0-9]{1,18}){3,19} ?")  # each digit in one way only: a device says them
 _FLAGS = re.compile(r"throttled=0x([0-9a-fA-F]{1,8})")
 _STEAL = 7  # place in the first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice
 _COUNTED = 8  # guest time is in user time already
@@ -91,7 +91,8 @@ class Turn:
     @property
     def throttled(self) -> tuple[str, ...]:
         """Signs that the device was slowed down for heat or voltage meanwhile; none where it was not."""
-        more = (self.after.throttles or 0) - (self.before.throttles or 0)
+        counts = self.before.throttles, self.after.throttles
+        more = 0 if None in counts else (counts[1] or 0) - (counts[0] or 0)
         counted = [f"{more} time(s) by the CPUs' own count"] if more > 0 else []
         cooling = sorted({*self.before.cooling, *self.after.cooling})
         before, after = (state.flags or 0 for state in (self.before, self.after))

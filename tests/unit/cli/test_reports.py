@@ -223,3 +223,11 @@ def test_a_result_that_is_a_fault_stays_one_document(tmp_path):
 )
 def test_an_option_is_found_in_any_command_line(words, found):
     assert reports.value_of(words, "--json") == found
+
+
+def test_two_reports_for_one_file_are_refused_and_it_tells_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = toolchain("deploy", "mlp", "--json", "both", "--html", tmp_path / "both")
+    assert result.code == 2
+    assert "two reports would be written to" in result.err
+    assert "two reports would be written to" in json.loads((tmp_path / "both").read_text())["error"]["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,8 @@ def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
         (State(throttles=7), State(throttles=7), ()),
         (State(throttles=7), State(throttles=9), ("2 time(s) by the CPUs' own count",)),
         (State(throttles=9), State(throttles=7), ()),
+        (State(), State(throttles=7), ()),
+        (State(throttles=7), State(), ()),
         (State(cooling=("Processor",)), State(), ("Processor",)),
         (State(flags=0x50000), State(flags=0x50000), ()),
         (State(flags=0x0), State(flags=0x1), ("under-voltage",)),
@@ -83,6 +86,13 @@ def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
 )
 def test_signs_of_throttling(before, after, signs):
     assert Turn(RUN, before, after).throttled == signs
+
+
+def test_a_line_of_nothing_but_digits_is_read_at_once():
+    before = time.process_time()
+    assert rounds._state(f"ticks=cpu {'1' * 4000}x") == State()
+    assert rounds._state("ticks=cpu  1 2 3 4 5 6 7 8 9 10").ticks == 36
+    assert time.process_time() - before < 10, "an expression that tries every cut of 40 digits takes hours"
 
 
 def test_steal_is_a_share():

@@ -269,9 +269,8 @@ class Gate:
             [one.sentence() for one in self.quantities] + ([f"carried by: {self.carrier}"] if self.carrier else [])
         )
         if self.verdict is Verdict.REGRESSION:
-            layer = "" if self.carrier else "`toolchain profile` shows where the time goes"
             return RegressionError(
-                f"{self.new.named} against {self.base.named}: {self.sentence}", details=details, hint=layer
+                f"{self.new.named} against {self.base.named}: {self.sentence}", details=details, hint=self._where()
             )
         hint = (
             "let the device cool down"
@@ -281,6 +280,15 @@ class Gate:
         return InconclusiveError(
             f"{self.new.named} against {self.base.named}: {self.sentence}", details=details, hint=hint
         )
+
+    def _where(self) -> str:
+        """Name the command that shows more of a regression."""
+        slower = {one.name for one in self.quantities if one.verdict is Verdict.REGRESSION}
+        if LATENCY in slower:
+            return "" if self.carrier else "`toolchain profile` shows where the time goes"
+        if PACKAGE_SIZE in slower:
+            return "manifest.json of both packages has the size of each file"
+        return "the report's rounds have the values of each: --json FILE or --html FILE"
 
     def warnings(self) -> list[str]:
         """Say in plain words what makes the numbers doubtful."""
@@ -295,7 +303,10 @@ class Gate:
             (switched, f"others took a CPU from the runs in {switched} of {len(self.counted)} rounds"),
             (stolen > 0.01, f"a hypervisor gave up to {stolen:.0%} of the CPUs to others"),  # noqa: PLR2004
             *((True, f"the device says 0 of {name}, which is no answer") for name in self._untold()),
-            (self.outputs.new is None, "no reference: the outputs were compared with each other alone"),
+            (
+                self.outputs.new is None and self.outputs.each_other is not None,
+                "no reference: the outputs were compared with each other alone",
+            ),
             (self.outputs.each_other is None, "retrained: the outputs were not compared with each other"),
             *(
                 (_bimodal(turns), f"two modes: the rounds of {name} fall into two groups")

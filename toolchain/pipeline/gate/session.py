@@ -131,6 +131,8 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
     """
     check_emulated(lab.emulated, lab.shell.name, settings)
     check_pair(new, base, lab.board)
+    given = _given(new, base)
+    _check_comparable(given, settings)
     facts = lab.store.facts()
     for side in (new, base):
         deploy.check_fits(side.manifest, program, facts)
@@ -140,7 +142,7 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
         began = time.monotonic()
         try:
             at_work = _Session(new, base, program, lab, settings, facts, Path(work), tell)
-            return at_work.gate(began)
+            return at_work.gate(given, began)
         finally:
             lab.store.prune(lab.board.keep)
 
@@ -162,9 +164,8 @@ class _Session:
     def threads(self) -> int:
         return self.settings.threads or self.lab.board.threads
 
-    def gate(self, began: float) -> Gate:
+    def gate(self, given: Sequence[Samples], began: float) -> Gate:
         self.tell(stage(f"bringing both releases to {self.lab.shell.name}"))
-        given = _given(self.new, self.base)
         places = [self._brought(side, given[place]) for place, side in enumerate((self.new, self.base))]
         self.tell(stage("comparing their outputs"))
         outputs = self._outputs(given, places)
@@ -293,6 +294,20 @@ def _given(new: Side, base: Side) -> tuple[Samples, Samples]:
     return known[0] or other, known[1] or other
 
 
+def _check_comparable(given: tuple[Samples, Samples], settings: GateSettings) -> None:
+    """Refuse a new release whose outputs nothing would be held against.
+
+    Raises:
+        InputError: Its weights are others, and it has no reference of its own.
+    """
+    if settings.retrained and given[0].expected is None:
+        raise InputError(
+            "nothing tells whether the new release is right: it has other weights, and no reference here",
+            details="--retrained holds its outputs against its own reference alone",
+            hint="name its package, with its reference; without --retrained they are held against the base's",
+        )
+
+
 @dataclass
 class _Taking:
     """The rounds as they are taken."""
@@ -339,7 +354,9 @@ class _Taking:
 
     def _round(self, *, fresh: bool) -> Round:
         number = len(self.taken) + 1
-        first = (0, 1) if number % 2 else (1, 0)
+        # A repeat goes in the order of the round that it is in place of: heat may come with one order alone.
+        counted = sum(not one.throttled and one.fresh is fresh for one in self.taken)
+        first = (1, 0) if counted % 2 else (0, 1)
         settings, lab = self.session.settings, self.session.lab
         turns = rounds.run(
             lab.shell,

@@ -64,7 +64,8 @@ def junit(found: Gate) -> bytes:
     name = f"{found.board}.{found.new.manifest.name}"
     counts = [sum(one.verdict is verdict for one in found.quantities) for verdict in _KINDS]
     numbers = {"tests": str(1 + len(found.quantities)), "failures": str(counts[0]), "errors": str(counts[1])}
-    suite = ET.Element("testsuite", {"name": "toolchain gate", **numbers})
+    mark = "emulated: " if found.emulated else ""
+    suite = ET.Element("testsuite", {"name": "toolchain gate" + (" (emulated)" if mark else ""), **numbers})
     properties = ET.SubElement(suite, "properties")
     for key, value in _properties(found).items():
         ET.SubElement(properties, "property", name=key, value=value)
@@ -72,7 +73,7 @@ def junit(found: Gate) -> bytes:
     for one in found.quantities:
         case = ET.SubElement(suite, "testcase", classname=name, name=one.name.replace(" ", "-"))
         if one.verdict in _KINDS:
-            why = ET.SubElement(case, _KINDS[one.verdict], type=str(one.verdict), message=one.sentence())
+            why = ET.SubElement(case, _KINDS[one.verdict], type=str(one.verdict), message=mark + one.sentence())
             why.text = "\n".join(text for text in (found.carrier, found.hot) if text) or None
         if one.name == LATENCY:
             case.set("time", f"{found.seconds:.3f}")

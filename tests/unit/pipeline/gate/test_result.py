@@ -62,6 +62,13 @@ def test_one_quantity_that_regresses_is_enough_and_all_must_pass(tiny):
     assert "from 100 to 103 bytes, limit +2.0%" in gates.gate(tiny, taken, gates.size(103, 100, 0.02)).sentence
 
 
+def test_a_regression_names_what_shows_more_of_it(tiny):
+    taken = gates.rounds_of(EVEN)
+    assert "manifest.json" in gates.gate(tiny, taken, gates.size(103, 100, 0.02)).fault().hint
+    slower = dataclasses.replace(gates.judged(gates.rounds_of(SLOWER, fresh=SLOWER * 2)), name=LOAD_TIME)
+    assert "--json FILE" in gates.gate(tiny, taken, slower).fault().hint
+
+
 def test_throttled_rounds_are_told_and_do_not_count(tiny):
     hot = gates.one_round(gates.turn(20.0, throttles=4), gates.turn(10.0), number=9)
     found = gates.gate(tiny, [*gates.rounds_of(EVEN), hot])
@@ -84,7 +91,9 @@ def test_warnings_say_what_is_doubtful(tiny):
     stolen = [dataclasses.replace(one, new=gates.turn(10.0, steal=5, ticks=100)) for one in gates.rounds_of(EVEN)]
     assert any("hypervisor gave up to 5%" in text for text in gates.gate(tiny, stolen).warnings())
     nothing = dataclasses.replace(calm, outputs=Outputs(None, None, None))
-    assert [text.split(":")[0] for text in nothing.warnings()] == ["no reference", "retrained"]
+    assert [text.split(":")[0] for text in nothing.warnings()] == ["retrained"]
+    alone = dataclasses.replace(calm, outputs=Outputs(None, None, calm.outputs.each_other))
+    assert [text.split(":")[0] for text in alone.warnings()] == ["no reference"]
 
 
 def test_what_is_emulated_is_stamped(tiny):

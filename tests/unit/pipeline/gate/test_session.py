@@ -122,6 +122,13 @@ def test_other_weights_are_told_and_may_be_meant(bench, tiny, tmp_path):
     assert found.outputs.each_other is None
 
 
+def test_other_weights_without_a_reference_are_refused_before_any_work(bench, tiny, other):
+    new = dataclasses.replace(Side.of(other, "new"), bundle=None)
+    with pytest.raises(InputError, match="nothing tells whether the new release is right"):
+        gate.run(new, Side.of(tiny, "old"), bench.program, bench.lab, GateSettings(retrained=True))
+    assert not (bench.folder / "store").exists()
+
+
 def throttling(folder, rounds):
     """Return what makes a runner's device throttle in its first runs that are timed."""
     return f"""
@@ -155,6 +162,7 @@ def test_a_throttled_round_is_repeated_and_reported(hot, tiny, other):
     assert found.verdict is Verdict.PASS
     assert [bool(one.throttled) for one in found.rounds] == [True] * 3 + [False] * 8
     assert "by the CPUs' own count" in found.rounds[0].throttled[0]
+    assert [one.new_first for one in found.rounds] == [True] * 4 + [False, True, False, True, False, True, False]
 
 
 def test_a_device_that_stays_hot_is_inconclusive_however_it_looks(hot, tiny, other):

@@ -59,3 +59,10 @@ def test_ci_tells_a_regression_from_what_nobody_knows(tiny, taken, kind, counts)
     assert properties["new"] == f"sha256:{'1' * 64}"
     assert properties["emulated"] == "false"
     assert properties["package-size-change"] == "-0.1000"
+
+
+def test_what_ci_shows_of_a_rehearsal_is_stamped(tiny):
+    found = gates.gate(tiny, gates.rounds_of(WILD), emulated=True)
+    suite = ET.fromstring(texts.junit(found))  # noqa: S314 - our own
+    assert suite.get("name") == "toolchain gate (emulated)"
+    assert [one.get("message").startswith("emulated: latency") for one in suite.iter("error")] == [True]
