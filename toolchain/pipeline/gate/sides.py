@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolchain import bundle, files, registry
+from toolchain import bundle, registry
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
-from toolchain.device.store import Generation, Store
-from toolchain.errors import InputError, VerificationError
+from toolchain.device import released
+from toolchain.device.store import Store
+from toolchain.errors import InputError
 from toolchain.registry import Access
 from toolchain.tensors import TensorSpec
 
 _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
-_SHORT = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{8,64})")
-_NUMBER = re.compile(r"[0-9]{1,7}")
 _LONGEST_FILE = 4096
 _SHOWN = 200
-CURRENT = "current"
 _FORMS = (
     "a package, a bundle's folder, oci://HOST/REPOSITORY:TAG, a file whose one line is a package's digest,"
     " or a release that the device keeps: `current`, its number, or its digest"
@@ -93,7 +91,7 @@ class Finding:
             if registry.is_address(line):
                 return self._pulled(line, word)
             return self._beside(line, word, beside)
-        if word == CURRENT or _NUMBER.fullmatch(word) or _SHORT.fullmatch(word):
+        if released.is_word(word):
             return None
         raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}")
 
@@ -157,27 +155,10 @@ def on_device(word: str, store: Store) -> Side:
 
     Raises:
         InputError: The device has no such release, or several.
+        VerificationError: What it has is not what its digest says.
     """
-    line = pinned(Path(word)) if _there(word) == "file" else word
-    kept = store.generations()
-    found = {one.digest: one for one in kept if _is_named(one, line)}
-    if len(found) != 1:
-        known = [f"{one.number}  {one.digest[:16]}  {one.name}" for one in kept]
-        what = f"{len(found)} releases whose digest begins so" if found else "no such release"
-        raise InputError(
-            f"{store.name} has {what}: {word}",
-            details="\n".join(["it has", *known]) if known else "nothing was deployed there",
-            hint="name the package itself, or its place in a registry, as oci://HOST/REPOSITORY@sha256:DIGEST",
-        )
-    (digest,) = found
-    data = store.read(f"releases/{digest}/{bundle.MANIFEST}")
-    manifest = bundle.read_manifest(data, f"release {digest[:16]} on {store.name}")
-    if files.sha256_bytes(bundle.oci_manifest(manifest)) != digest:
-        raise VerificationError(
-            f"release {digest[:16]} on {store.name} is not what its digest says",
-            hint="deploy it again, or name the package itself",
-        )
-    return Side(word, manifest, digest)
+    digest = released.named(store, pinned(Path(word)) if _there(word) == "file" else word).digest
+    return Side(word, released.manifest(store, digest), digest)
 
 
 def both(here: Sequence[Side | None], words: Sequence[str], store: Store) -> tuple[Side, Side]:
@@ -193,14 +174,6 @@ def both(here: Sequence[Side | None], words: Sequence[str], store: Store) -> tup
     """
     new, base = (side or on_device(word, store) for side, word in zip(here, words, strict=True))
     return new, base
-
-
-def _is_named(one: Generation, line: str) -> bool:
-    if line == CURRENT:
-        return one.current
-    if _NUMBER.fullmatch(line):
-        return one.number == int(line)
-    return one.digest.startswith(line.removeprefix("sha256:"))
 
 
 def check_pair(new: Side, base: Side, board: Board) -> None:

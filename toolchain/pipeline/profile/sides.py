@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +11,9 @@ from toolchain import bundle as bundles
 from toolchain import files
 from toolchain.bundle import Bundle, Manifest, kernels
 from toolchain.bundle.kernels import Kernel
-from toolchain.device.store import Generation
-from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.device import released
 from toolchain.pipeline.device import Lab
 
-_LEAST_DIGITS = 6
-_WORD = re.compile(rf"(?:sha256:)?([0-9a-f]{{{_LEAST_DIGITS},64}})")
 _LARGEST_GRAPH = 256 << 20
 
 
@@ -44,56 +40,26 @@ def of_bundle(made: Bundle) -> Side:
     return Side(made.manifest, made.digest, kernels.read(text), made)
 
 
-def of_release(lab: Lab, word: str = "current") -> Side:
+def of_release(lab: Lab, word: str = released.CURRENT) -> Side:
     """Take a release that a device keeps; its manifest and graph are held against their digests.
 
     Args:
         lab: The device.
-        word: `current`, the number of an activation, or the beginning of a digest.
+        word: What `released.named` knows one by.
 
     Raises:
         InputError: The device keeps no such release.
-        DeviceError: Nothing was deployed there.
+        DeviceError: It is lost.
         VerificationError: What lies there is not what its digest says.
     """
-    digest, where = named(lab.store.generations(), word, lab.shell.name).digest, f"the release on {lab.shell.name}"
-    manifest = bundles.read_manifest(lab.store.read(f"releases/{digest}/{bundles.MANIFEST}"), where)
+    digest = released.named(lab.store, word).digest
+    manifest = released.manifest(lab.store, digest)
     record = manifest.files[bundles.GRAPH_TEXT]
-    if files.sha256_bytes(bundles.oci_manifest(manifest)) != digest or record.size > _LARGEST_GRAPH:
-        raise _damaged(where)
+    if record.size > _LARGEST_GRAPH:
+        raise released.damaged(lab.store, digest)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         path = Path(folder) / bundles.GRAPH_TEXT
         lab.shell.pull(f"{lab.store.root}/releases/{digest}/{bundles.GRAPH_TEXT}", path, most=record.size)
         if files.sha256_file(path) != record.sha256:
-            raise _damaged(where)
+            raise released.damaged(lab.store, digest)
         return Side(manifest, digest, kernels.read(path.read_text(encoding="utf-8")))
-
-
-def named(kept: tuple[Generation, ...], word: str, name: str) -> Generation:
-    """Return the activation that a word means.
-
-    Raises:
-        InputError: There is none, or there are several.
-        DeviceError: Nothing was ever deployed.
-    """
-    if not kept:
-        raise DeviceError(f"nothing is deployed on {name}", hint="`toolchain deploy MODEL` deploys something")
-    digits = _WORD.fullmatch(word)
-    fitting = [
-        one
-        for one in kept
-        if (word == "current" and one.current)
-        or word == str(one.number)
-        or (digits is not None and one.digest.startswith(digits[1]))
-    ]
-    if len({one.digest for one in fitting}) != 1:
-        raise InputError(
-            f"{'several releases' if fitting else 'no release'} on {name} is called {word!r}",
-            details="`current`, the number of an activation, or the first digits of a digest",
-            hint="`toolchain releases` lists them",
-        )
-    return fitting[-1]
-
-
-def _damaged(where: str) -> VerificationError:
-    return VerificationError(f"{where} is not what its digest says", hint="deploy it again")
