@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,10 @@ class ProfileOptions:
 
         return Wanted(self.runs, self.threads or 0, not self.no_pin)
 
-    def written(self, text: Shown, document: Mapping[str, Any], files: Mapping[Path | None, bytes]) -> Result:
-        """Write the files that are asked for; return what is printed."""
+    def written(
+        self, text: Shown, document: Mapping[str, Any], files: Mapping[Path | None, Callable[[], bytes]]
+    ) -> Result:
+        """Write the files that are asked for, and make no other; return what is printed."""
         from toolchain.files import canonical_json, write_atomic
 
         printed = self.json_path == Path(STDOUT)
@@ -68,7 +71,7 @@ class ProfileOptions:
             write_atomic(self.json_path, canonical_json(document))
         for path, content in files.items():
             if path:
-                write_atomic(path, content)
+                write_atomic(path, content())
         return Result(text, document, printed)
 
 
@@ -82,6 +85,8 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     PACKAGE is a package or a bundle's folder, or a release that the device keeps: its number, or the beginning of its
     digest. The device goes on with the release that it runs.
     """
+    from toolchain.bundle import check_board
+    from toolchain.device.lock import Owner
     from toolchain.pipeline import DeviceStages, preflight
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, shown
@@ -91,18 +96,26 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
         raise InputError("--trace is of one release, and --against has two", hint="leave one of them out")
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
+        for _, bundle in made:
+            if bundle:
+                check_board(bundle.manifest, kind)
         lab = stack.enter_context(open_device(kind, asked.device, console.say))
         preflight.before_bench(kind, lab)
-        sides = [_side(word, bundle, kind, lab) for word, bundle in made if word]
         program = DeviceStages(kind, console.say).runner()
         given = asked.inputs.source(asked.seed)
+        stack.enter_context(lab.store.lock(Owner.here("profile")))
+        # Only now: a deploy that was waited for may have changed what `current` is, or removed the release.
+        sides = [_side(word, bundle, kind, lab) for word, bundle in made if word]
         if len(sides) > 1:
             held = against.run(sides[0], sides[1], given, program, lab, asked.wanted(), console.say)
-            return asked.written(against.shown(held), held.document(), {asked.html: pages.against(held)})
+            made_of = {asked.html: functools.partial(pages.against, held)}
+            return asked.written(against.shown(held), held.document(), made_of)
         found = profiling.run(sides[0], given, program, lab, asked.wanted(), console.say)
-        return asked.written(
-            shown.shown(found), found.document(), {asked.html: pages.profile(found), asked.trace: found.trace()}
-        )
+        wanted: dict[Path | None, Callable[[], bytes]] = {
+            asked.html: functools.partial(pages.profile, found),
+            asked.trace: found.trace,
+        }
+        return asked.written(shown.shown(found), found.document(), wanted)
 
 
 @contextlib.contextmanager
