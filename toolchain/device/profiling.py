@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import secrets
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolchain import files
 from toolchain.device import runner
-from toolchain.device.runner import SMOKE
+from toolchain.device.runner import SMOKE, Plan
 from toolchain.device.store import DeviceFacts
 from toolchain.errors import DeviceError
 from toolchain.native.programs import RUNNER, Program
@@ -24,7 +26,9 @@ _MOST_CALLS, _MOST_TIMES = 20_000, 2_000_000  # kMostCalls and kMostTimes of run
 _MOST_SAID = (1 << 20) + 24 * _MOST_TIMES + 400 * _MOST_CALLS
 _LONGEST_NAME = 256
 _LARGEST = 1 << 62
-_FREE_S, _A_RUN_S = 120.0, 5.0
+_WARMUPS = 2  # of each kind: kWarmupRuns of runtime/runner/profile.cc
+_PATIENCE = 10.0  # times as long as it should take: other work, heat, and a hook that waits for a GPU
+_ONE_RUN = Plan(budget_s=0.0, min_runs=1, max_runs=1)
 _PEAK_S = 300.0  # of a slow board, or an emulated one
 _LARGEST_PEAK = 1e7
 _CLOCK = "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq 2>/dev/null | sort -n | tail -n 1"
@@ -65,6 +69,43 @@ class Watched:
     waits: bool
 
 
+def pace(  # noqa: PLR0913 - one call has these independent parts
+    shell: Shell, root: str, places: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
+) -> float:
+    """Return the seconds that a run of a release takes, by a single one, so that `watch` knows what to wait for.
+
+    Args:
+        shell: The device.
+        root: The store's root on the device.
+        places: As for `watch`.
+        release: As for `watch`.
+        threads: As for `watch`.
+        pinned: As for `watch`.
+
+    Raises:
+        DeviceError: The runner failed, or its answer is none.
+        VerificationError: The device takes signed releases only, and not this one.
+    """
+    scratch = f"{root}/run/{secrets.token_hex(8)}"
+    place = shlex.quote(scratch)
+    argv = runner.command(places, release, scratch, dataclasses.replace(_ONE_RUN, pinned=pinned))
+    argv += ["--threads", str(threads)] if threads else []
+    script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
+    limit, began = runner.longest_s(_ONE_RUN), time.monotonic()
+    try:
+        result = shell.run(script, timeout=limit, check=False, most=runner.most_said(_ONE_RUN))
+    finally:
+        took = time.monotonic() - began
+        shell.run(f"rm -rf {place}", check=False)
+    runner.check_ended(shell.name, result)
+    return min(runner.timed(result.stdout)[0] / 1e9, took)  # whatever it says, it was no longer than that
+
+
+def longest_s(runs: int, run_s: float) -> float:
+    """Return the seconds after which watching is ended: of so many runs, watched and unwatched, of `run_s` each."""
+    return runner.longest_s(SMOKE) + _PATIENCE * 2 * (runs + _WARMUPS) * run_s
+
+
 def watch(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
@@ -73,6 +114,7 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
     release: str,
     threads: int,
     runs: int,
+    run_s: float,
     pinned: bool = True,
 ) -> Watched:
     """Run a release on a device, and watch its calls.
@@ -84,6 +126,7 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
         release: Folder of the release on the device.
         threads: Threads; 0 leaves it to the runner, which takes every CPU.
         runs: How often, watched and unwatched each.
+        run_s: Seconds of a run, as `pace` tells them: this waits for many times what that makes, and no longer.
         pinned: Whether each thread has a CPU of its own.
 
     Raises:
@@ -97,7 +140,7 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
     argv += ["--profile", f"{scratch}/profile", "--profile-runs", str(runs)]
     script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/profile"
     try:
-        result = shell.run(script, timeout=_FREE_S + _A_RUN_S * runs, check=False, most=_MOST_SAID)
+        result = shell.run(script, timeout=longest_s(runs, run_s), check=False, most=_MOST_SAID)
     finally:
         shell.run(f"rm -rf {place}", check=False)
     runner.check_ended(shell.name, result)
@@ -133,6 +176,8 @@ def _read(text: str, name: str, runs: int) -> Watched:
 def _check_whole(found: Watched, runs: int) -> None:
     if len(found.watched_ns) + found.other_runs != runs or len(found.plain_ns) != runs:
         raise ValueError(f"it has {len(found.watched_ns)} runs, and {runs} were asked for")
+    if not found.calls:
+        raise ValueError("it has no calls, and a run of a model makes some")
 
 
 def _call(document: Any, runs: int) -> Call:

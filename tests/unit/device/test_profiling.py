@@ -51,8 +51,12 @@ exit {code}
     return make
 
 
+def pace_of_release(made, places, root):
+    return profiling.pace(LocalShell(), str(root), places, release=str(made.folder), threads=1)
+
+
 def watch(places, root, release="any", runs=3):
-    return profiling.watch(LocalShell(), str(root), places, release=str(release), threads=1, runs=runs)
+    return profiling.watch(LocalShell(), str(root), places, release=str(release), threads=1, runs=runs, run_s=0.01)
 
 
 def test_a_real_release_is_watched(tiny, places, tmp_path):
@@ -84,6 +88,7 @@ def test_a_whole_report_is_read(lying, tmp_path):
         {"plain_ns": [1]},
         {"plain_ns": [1, 2, 1e30]},
         {"watched_ns": None},
+        {"calls": []},
         {"other_runs": 1 << 80},
     ],
 )
@@ -102,6 +107,52 @@ def test_runs_that_are_never_alike_have_no_profile(lying, tmp_path):
     never = _WHOLE | {"watched_ns": [], "calls": [], "other_runs": 3}
     with pytest.raises(DeviceError, match="same calls"):
         watch(lying(json.dumps(never)), tmp_path)
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """Return places with a runner that says that a run takes so many nanoseconds."""
+
+    def make(run_ns):
+        said = json.dumps({"samples_ns": [run_ns]})
+        words = f"""#!/bin/sh
+for word do [ "$last" = --report ] && echo '{said}' > "$word"; last=$word; done
+"""
+        (tmp_path / "runner").write_text(words)
+        (tmp_path / "runner").chmod(0o755)
+        return {"runners": str(tmp_path), "inputs": "any"}
+
+    return make
+
+
+def pace(places, root):
+    return profiling.pace(LocalShell(), str(root), places, release="any", threads=1)
+
+
+def test_watching_waits_as_long_as_a_slow_board_needs(tiny, places, slow, tmp_path):
+    assert 0 < pace_of_release(tiny, places, tmp_path) < 60
+    assert pace(slow(1000), tmp_path) == pytest.approx(1e-6)
+    # 50 runs of both kinds and those before, at a minute each.
+    assert profiling.longest_s(50, 60.0) > 2 * 52 * 60
+    assert profiling.longest_s(5, 0.001) < 1000
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_device_is_not_waited_for_longer_than_its_run_took(slow, tmp_path):
+    assert pace(slow((1 << 62) - 1), tmp_path) < 60
+
+
+def test_the_limit_is_that_of_the_pace(lying, tmp_path, monkeypatch):
+    limits, run = [], LocalShell.run
+
+    def seen(self, script, **how):
+        limits.append(how.get("timeout"))
+        return run(self, script, **how)
+
+    monkeypatch.setattr(LocalShell, "run", seen)
+    how = {"release": "any", "threads": 1, "runs": 3}
+    profiling.watch(LocalShell(), str(tmp_path), lying(json.dumps(_WHOLE)), **how, run_s=70.0)
+    assert max(limit for limit in limits if limit) == profiling.longest_s(3, 70.0) >= 2 * 5 * 70.0
 
 
 def test_a_failing_runner_is_told_as_elsewhere(lying, tmp_path):

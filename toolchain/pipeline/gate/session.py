@@ -282,7 +282,8 @@ def carried(found: against.Against) -> str:
     worst = against.carriers(found)
     named = [f"{one.name} ({one.more_ms:+.3f} ms)" for one in worst[:_NAMED]]
     more = [f"and {len(worst) - _NAMED} more"] if len(worst) > _NAMED else []
-    return "; ".join([*named, *more]) or "no layer alone is surely slower"
+    alone = [against.unmatched_text(found)] if against.unmatched(found) else []
+    return "; ".join([*(named or ["no layer alone is surely slower"]), *more, *alone])
 
 
 def _given(new: Side, base: Side) -> tuple[Samples, Samples]:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,11 @@ from toolchain.pipeline.profile.sides import Side, of_bundle, of_release
 from toolchain.progress import stage
 from toolchain.tensors import Tensors
 
-__all__ = ["MACHINE", "Profile", "Row", "Side", "Wanted", "of_bundle", "of_release", "placed", "run"]
+__all__ = ["MACHINE", "Profile", "Row", "Side", "Wanted", "of_bundle", "of_release", "paced", "placed", "run"]
 
 SCHEMA_VERSION = 1
 _FEW_RUNS = 10
+_LONG_MINUTES = 2.0
 _HOOK, _LEAST_SUM, _MOST_SUM, _BUSY = 0.02, 0.95, 1.01, 0.1
 
 
@@ -174,7 +175,8 @@ def run(  # noqa: PLR0913, PLR0917 - a profile takes these
             tell(stage("measuring what the device reaches at most"))
             measure = functools.partial(profiling.peak, lab.shell, places["runners"], program, facts)
             peak, no_peak = _peak(side, functools.partial(measure, threads=threads, kept=before.busy <= _BUSY))
-            tell(stage(f"watching {wanted.runs} runs"))
+            run_s = paced(lab, places, threads, pinned=wanted.pinned)
+            tell(stage(f"watching {wanted.runs} runs{_about(wanted.runs, run_s)}"))
             watched = profiling.watch(
                 lab.shell,
                 store.root,
@@ -182,6 +184,7 @@ def run(  # noqa: PLR0913, PLR0917 - a profile takes these
                 release=places["releases"],
                 threads=threads,
                 runs=wanted.runs,
+                run_s=run_s,
                 pinned=wanted.pinned,
             )
             after = bench.conditions(lab.shell)
@@ -202,6 +205,18 @@ def placed(side: Side, program: Program, fed: Tensors, lab: Lab, work: Path) -> 
         shipment = shipment.with_release(side.bundle, work)
     send(shipment, lab.store, lab.store.facts())
     return {"releases": f"{lab.store.root}/releases/{side.digest}", **install(shipment, lab.store)}
+
+
+def paced(lab: Lab, places: Mapping[str, str], threads: int, *, pinned: bool) -> float:
+    """Return the seconds of a run of a side, of which `placed` told the folders."""
+    release = places["releases"]
+    return profiling.pace(lab.shell, lab.store.root, places, release=release, threads=threads, pinned=pinned)
+
+
+def _about(runs: int, run_s: float) -> str:
+    """Say how long so many runs of both kinds take, where that is long."""
+    minutes = 2 * runs * run_s / 60
+    return f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
 
 
 def _peak(side: Side, measure: Callable[[], Peak]) -> tuple[Peak | None, str]:

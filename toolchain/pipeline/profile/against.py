@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline.device import Lab
-from toolchain.pipeline.profile import MACHINE, Side, Wanted, placed
+from toolchain.pipeline.profile import MACHINE, Side, Wanted, paced, placed
 from toolchain.pipeline.profile.rows import is_kernel, operator
 from toolchain.progress import Step
 from toolchain.stats import Estimate
@@ -33,19 +33,20 @@ ROUNDS = 16
 _LEAST_RUNS = 5
 _ERRORS = 0.01  # that any layer's interval misses is no likelier than this
 _MOST_OF_IT = 0.8
+_NAMED = 3  # of layers that are held against others together, and of those that are against none
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of both releases, or of one.
+    """A layer of both releases, or of one; or several between two that match, which other kernels compute in each.
 
     Attributes:
         name: Operator and shapes, as the new one has them.
-        new: Its kernel in the new release; empty where that has none like it.
-        base: Its kernel in the base.
+        new: Its kernel in the new release, or its kernels; empty where that has none for it.
+        base: That of the base.
         new_ms: Milliseconds in the new one, the median of the rounds.
         base_ms: Milliseconds in the base.
-        change: How much longer the new one takes: 0.05 is 5 % more; None where only one has it.
+        change: How much longer the new one takes: 0.05 is 5 % more; None where only one has something there.
     """
 
     name: str
@@ -62,8 +63,8 @@ class Layer:
 
     @property
     def is_slower(self) -> bool:
-        """Whether the interval says so, or the base has nothing like it."""
-        return self.change.low > 0 if self.change else not self.base
+        """Whether the interval says so; of a layer that nothing is held against nobody can say it."""
+        return self.change is not None and self.change.low > 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Against:
         new_ms: A run of the new one, unwatched, the median of the rounds.
         base_ms: One of the base.
         change: How much longer the new one's runs take.
-        layers: The layers in the new one's order, those of the base alone after them.
+        layers: The layers in order.
     """
 
     model: str
@@ -104,7 +105,8 @@ class Against:
             row |= {"more_ms": layer.more_ms, "change": _finite(layer.change) if layer.change else None}
         digests = {"new_digest": f"sha256:{self.new_digest}", "base_digest": f"sha256:{self.base_digest}"}
         carried = [layer.name for layer in carriers(self)]
-        return {"schema_version": 1, **found, **digests, "carriers": carried}
+        alone = [layer.name for layer in unmatched(self)]
+        return {"schema_version": 1, **found, **digests, "carriers": carried, "not_matched": alone}
 
 
 def _finite(found: Estimate) -> dict[str, Any]:
@@ -119,6 +121,11 @@ def carriers(found: Against) -> tuple[Layer, ...]:
         made += slower[kept].more_ms
         kept += 1
     return tuple(slower[:kept])
+
+
+def unmatched(found: Against) -> tuple[Layer, ...]:
+    """Return the layers that nothing is held against, since the other release has nothing there, the longest first."""
+    return tuple(sorted((one for one in found.layers if one.change is None), key=lambda one: -abs(one.more_ms)))
 
 
 def check(new: Side, base: Side) -> None:
@@ -198,6 +205,8 @@ def turns(  # noqa: PLR0913, PLR0917 - as above
         DeviceError: The device is lost, or a model does not run on it.
     """
     seen: tuple[list[Watched], list[Watched]] = ([], [])
+    threads = wanted.threads or lab.board.threads
+    run_s = [paced(lab, place, threads, pinned=wanted.pinned) for place in places]
     for number in range(ROUNDS):
         tell(Step("watching both in turns", number, ROUNDS, "rounds"))
         for which in (0, 1) if number % 2 == 0 else (1, 0):
@@ -206,8 +215,9 @@ def turns(  # noqa: PLR0913, PLR0917 - as above
                 lab.store.root,
                 places[which],
                 release=places[which]["releases"],
-                threads=wanted.threads or lab.board.threads,
+                threads=threads,
                 runs=max(_LEAST_RUNS, -(-wanted.runs // ROUNDS)),
+                run_s=run_s[which],
                 pinned=wanted.pinned,
             )
             seen[which].append(found)
@@ -251,23 +261,47 @@ class _Part:
 
 def _layers(new: Side, base: Side, seen: Sequence[Sequence[Watched]], backend: Backend) -> tuple[Layer, ...]:
     ours, theirs = (_parts(side, watched, backend) for side, watched in zip((new, base), seen, strict=True))
-    pairs, count = [], max(1, len(ours))
-    confidence = 1 - max(_ERRORS / count, 2.0 ** (1 - ROUNDS) * 1.001)
-    matcher = difflib.SequenceMatcher(None, [one.key for one in ours], [one.key for one in theirs], autojunk=False)
-    for block in matcher.get_matching_blocks():
-        pairs += [(block.a + step, block.b + step) for step in range(block.size)]
-    with_base = dict(pairs)
-    found = [_layer(one, theirs[with_base[place]] if place in with_base else None, confidence)
-             for place, one in enumerate(ours)]  # fmt: skip
-    alone = [one for place, one in enumerate(theirs) if place not in set(with_base.values())]
-    return (*found, *(Layer(one.name, "", one.kernel, 0.0, _middle(one.rounds), None) for one in alone))
+    stretches = list(_stretches([one.key for one in ours], [one.key for one in theirs]))
+    confidence = 1 - max(_ERRORS / max(1, len(stretches)), 2.0 ** (1 - ROUNDS) * 1.001)
+    return tuple(_layer(ours[one], theirs[other], confidence) for one, other in stretches)
 
 
-def _layer(new: _Part, base: _Part | None, confidence: float) -> Layer:
-    if base is None:
-        return Layer(new.name, new.kernel, "", _middle(new.rounds), 0.0, None)
-    change = stats.estimate(stats.log_ratios(new.rounds, base.rounds), confidence).change()
-    return Layer(new.name, new.kernel, base.kernel, _middle(new.rounds), _middle(base.rounds), change)
+def _stretches(ours: Sequence[object], theirs: Sequence[object]) -> Iterator[tuple[slice, slice]]:
+    """Yield what is held against each other: layers that are the same, and all that lies between two of them.
+
+    Two builds that fuse differently compute the same in other kernels. Only their sums say whether it takes longer.
+    """
+    done = (0, 0)
+    for block in difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
+        if (block.a, block.b) != done:
+            yield slice(done[0], block.a), slice(done[1], block.b)
+        for step in range(block.size):
+            yield slice(block.a + step, block.a + step + 1), slice(block.b + step, block.b + step + 1)
+        done = block.a + block.size, block.b + block.size
+
+
+def _layer(new: Sequence[_Part], base: Sequence[_Part], confidence: float) -> Layer:
+    name, kernels = _briefly([one.name for one in new or base]), [_kernels(new), _kernels(base)]
+    sums = [_sums(new), _sums(base)]
+    times = [_middle(rounds) if rounds else 0.0 for rounds in sums]
+    change = stats.estimate(stats.log_ratios(*sums), confidence).change() if all(sums) else None
+    return Layer(name, kernels[0], kernels[1], times[0], times[1], change)
+
+
+def _kernels(parts: Sequence[_Part]) -> str:
+    return ", ".join(one.kernel for one in parts)
+
+
+def _sums(parts: Sequence[_Part]) -> list[tuple[int, ...]]:
+    """Return what the parts take together in each run of each round."""
+    together = zip(*(one.rounds for one in parts), strict=True)
+    return [tuple(map(sum, zip(*samples, strict=True))) for samples in together]
+
+
+def _briefly(names: Sequence[str]) -> str:
+    """Join names, and of many the first."""
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return " + ".join([*names[:_NAMED], *more])
 
 
 def _parts(side: Side, rounds: Sequence[Watched], backend: Backend) -> list[_Part]:
@@ -316,7 +350,7 @@ def shown(found: Against) -> list[str | Table]:
             f"{one.new_ms:.4f}",
             f"{one.more_ms:+.4f}",
             change_text(one.change),
-            _side(one),
+            f"not matched: {_side(one)}" if one.change is None else "",
         )
         for one in found.layers
     ]
@@ -330,11 +364,22 @@ def shown(found: Against) -> list[str | Table]:
 
 
 def carried_text(found: Against) -> str:
-    """Say which layers carry a slow-down."""
+    """Say which layers carry a slow-down, and which nothing could be held against."""
     worst = carriers(found)
-    if not worst:
-        return "no layer is surely slower"
-    return "slower: " + "; ".join(f"{one.name} ({one.more_ms:+.3f} ms)" for one in worst)
+    slower = "slower: " + "; ".join(_more_text(one) for one in worst) if worst else "no layer is surely slower"
+    return "; ".join([slower, *([unmatched_text(found)] if unmatched(found) else [])])
+
+
+def unmatched_text(found: Against) -> str:
+    """Name the layers that nothing is held against, of many the longest; empty where there are none."""
+    alone = unmatched(found)
+    more = [f"and {len(alone) - _NAMED} more"] if len(alone) > _NAMED else []
+    return "not matched: " + ", ".join([*map(_more_text, alone[:_NAMED]), *more]) if alone else ""
+
+
+def _more_text(layer: Layer) -> str:
+    side = f", {_side(layer)}" if layer.change is None else ""
+    return f"{layer.name} ({layer.more_ms:+.3f} ms{side})"
 
 
 def change_text(found: Estimate | None) -> str:
@@ -347,4 +392,4 @@ def change_text(found: Estimate | None) -> str:
 
 
 def _side(layer: Layer) -> str:
-    return "" if layer.change else "new alone" if layer.new else "base alone"
+    return "" if layer.change else "new alone" if layer.new_ms else "base alone"

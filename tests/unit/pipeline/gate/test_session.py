@@ -244,13 +244,15 @@ def test_a_device_that_others_hold_longer_than_a_round_keeps_its_lock(bench, tin
 
 def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
     def layers(*more_ms):
-        found = [Layer(f"layer {place}", "k", "", more, 0.0, None) for place, more in enumerate(more_ms)]
         sure = Estimate(0.1, 0.05, 0.2, 0.99, 16)
+        found = [Layer(f"layer {place}", "k", "k", more, 0.0, sure) for place, more in enumerate(more_ms)]
         return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(found))  # noqa: FBT003 - a record
 
     assert session.carried(layers(0.4, 0.6)) == "layer 1 (+0.600 ms); layer 0 (+0.400 ms)"
     assert session.carried(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
     assert session.carried(layers()) == "no layer alone is surely slower"
+    alone = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
+    assert session.carried(alone) == ("no layer alone is surely slower; not matched: 8 relu (+0.500 ms, new alone)")
 
 
 def test_settings_have_a_rule_for_each_quantity():

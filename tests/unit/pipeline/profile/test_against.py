@@ -65,9 +65,48 @@ def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may
     base = side({"x": "conv2d", "z": "dense", "gone": "sigmoid"}, "1")
     found = layers(new, base, [("a", 100), ("b", 50), ("c", 70)], [("x", 100), ("z", 70), ("gone", 9)])
     assert [(one.new, one.base) for one in found] == [("a", "x"), ("b", ""), ("c", "z"), ("", "gone")]
-    alone = [one for one in found if one.change is None]
-    assert [one.is_slower for one in alone] == [True, False]
-    assert against.carriers(held(found))[0].new == "b"
+    assert [one.name.split()[1] for one in against.unmatched(held(found))] == ["relu", "sigmoid"]
+    assert not any(one.is_slower for one in against.unmatched(held(found)))
+    assert against.carriers(held(found)) == ()
+
+
+def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_named():
+    """The new build fuses what the base does not: that is no slow-down, whatever one layer of it takes."""
+    new = side({"a": "conv_a", "fused": "conv+relu", "c": "dense"})
+    base = side({"a": "conv_a", "conv": "conv", "relu": "relu", "c": "dense"}, "1")
+    ours = [("a", 5_000_000), ("fused", 4_000_000), ("c", 1_000_000)]
+    theirs = [("a", 4_500_000), ("conv", 3_500_000), ("relu", 500_000), ("c", 1_000_000)]
+    found = held(layers(new, base, ours, theirs))
+    assert [one.new for one in against.carriers(found)] == ["a"]
+    fused = found.layers[1]
+    assert (fused.new, fused.base, fused.is_slower) == ("fused", "conv, relu", False)
+    assert fused.more_ms == pytest.approx(0, abs=0.1)
+    assert fused.change.low < 0 < fused.change.high
+    ours[1] = ("fused", 5_000_000)
+    slower = held(layers(new, base, ours, theirs))
+    assert {one.new for one in against.carriers(slower)} == {"a", "fused"}
+
+
+def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
+    new = side({"a": "conv_a", "fused": "conv+relu", "b": "pool", "c": "dense"})
+    base = side({"a": "conv_a", "b": "pool", "conv": "conv", "c": "dense"}, "1")
+    ours = [("a", 5_000_000), ("fused", 4_000_000), ("b", 90_000), ("c", 1_000_000)]
+    theirs = [("a", 4_500_000), ("b", 90_000), ("conv", 4_000_000), ("c", 1_000_000)]
+    found = held(layers(new, base, ours, theirs))
+    said = against.carried_text(found)
+    assert said.startswith("slower: 1 conv_a")
+    assert "not matched: " in said
+    assert all(text in said for text in ("2 conv+relu", "new alone", "3 conv", "base alone"))
+    assert [one.new for one in against.carriers(found)] == ["a"]
+    assert len(found.document()["not_matched"]) == 2
+    assert "not matched: base alone" in str(against.shown(found)[0])
+
+
+def test_of_many_layers_together_the_first_are_named():
+    names = {f"k{number}": f"odd_{number}" for number in range(9)}
+    (one,) = layers(side(names), side({"x": "conv"}, "1"), [(name, 100) for name in names], [("x", 900)])
+    assert one.name.endswith("odd_2 4 -> 4 + 6 more") or one.name.endswith("+ 6 more")
+    assert one.new.count(", ") == 8
 
 
 def test_no_layer_is_named_where_none_is_slower():
