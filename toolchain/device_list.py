@@ -14,7 +14,8 @@ from toolchain import files
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError
 
-_KEYS = ("board", "host", "root", "ssh_config", "emulated")
+_KEYS = ("board", "host", "root", "ssh_config")
+_EMULATED = "emulated"
 _MARK = "\ufeff"
 
 
@@ -39,20 +40,28 @@ def add(path: Path, name: str, device: Device) -> bool:
 
 def _with(path: Path, before: str, name: str, device: Device) -> str:
     mark = _MARK if before.startswith(_MARK) else ""
-    wanted = {key: str(value) for key in _KEYS if (value := getattr(device, key)) and key != "emulated"}
-    entry: dict[str, Any] = {**wanted, **({"emulated": True} if device.emulated else {})}
-    old = tomllib.loads(before.removeprefix(mark))
-    if _devices_of(old).get(name, {}).items() >= entry.items():
+    text, end = _with_plain_ends(before.removeprefix(mark))
+    old = _devices_of(tomllib.loads(text))
+    entry: dict[str, Any] = {key: str(value) for key in _KEYS if (value := getattr(device, key))}
+    if device.emulated != old.get(name, {}).get(_EMULATED, False):
+        entry[_EMULATED] = device.emulated
+    if old.get(name, {}).items() >= entry.items():
         return before
-    expected = {**_devices_of(old), name: {**_devices_of(old).get(name, {}), **entry}}
+    expected = {**old, name: {**old.get(name, {}), **entry}}
     for change in (_put, _append):
         try:
-            after = change(before.removeprefix(mark), name, entry)
+            after = change(text, name, entry)
             if _devices_of(tomllib.loads(after)) == expected:
-                return mark + after
+                return mark + after.replace("\n", end)
         except (tomlkit.exceptions.TOMLKitError, tomllib.TOMLDecodeError):
             continue  # it is written in a way that this change has no place in
     raise _by_hand(path, name, entry)
+
+
+def _with_plain_ends(text: str) -> tuple[str, str]:
+    """Return a text with the line ends that it is edited with, and those that it has; mixed ones stay as they are."""
+    ends = text.count("\r\n")
+    return (text.replace("\r\n", "\n"), "\r\n") if ends and ends == text.count("\n") else (text, "\n")
 
 
 def _devices_of(table: dict[str, Any]) -> dict[str, Any]:

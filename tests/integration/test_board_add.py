@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -182,8 +183,8 @@ def refused(user: User, seen: Outcome, code: int, message: str, hint: str) -> No
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
-        ("size=1m", "is full", "--root /FOLDER"),
-        ("noexec", "mounted noexec", "--root /FOLDER"),
+        ("size=1m", "is full", "--root /FOLDER/edge-toolchain -i "),
+        ("noexec", "mounted noexec", "--root /FOLDER/edge-toolchain -i "),
         ("ro", "mounted read-only", "remount,rw"),
     ],
     ids=["full", "noexec", "read-only"],
@@ -234,7 +235,8 @@ def test_an_unknown_key(user, serve):
     """Nobody is there to confirm it, and no fingerprint was given: nothing is sent to it."""
     server = serve()
     seen = user.add(server, "--root", user.root)
-    command = f"toolchain board add {server.host} --fingerprint {fingerprint(server)}"
+    command = f"toolchain board add {server.host} --fingerprint {fingerprint(server)} --root {user.root} "
+    command += shlex.join(map(str, user.login(server)))
     refused(user, seen, VERIFICATION, "not known here", command)
     assert not user.known_hosts.exists()
     assert "Accepted publickey" not in server.log()

@@ -47,6 +47,37 @@ def test_a_device_is_added_once(before, tmp_path):
     assert path.read_bytes() == once
 
 
+@pytest.mark.parametrize(
+    "before", [LIST, LIST.replace("devices.", ""), "[old]\nboard = 'x'\nhost = 'y'", "\ufeff" + LIST]
+)
+def test_line_ends_are_the_files_own(before, tmp_path):
+    path = tmp_path / "devices.toml"
+    path.write_bytes(before.replace("\n", "\r\n").encode())
+    assert device_list.add(path, "bench-1", BENCH)
+    assert load_devices(path)["bench-1"] == BENCH
+    said = path.read_bytes()
+    assert said.startswith(before.rstrip("\n").replace("\n", "\r\n").encode())
+    assert said.count(b"\n") == said.count(b"\r\n") == said.count(b"\r")
+
+
+def test_mixed_line_ends_stay_as_they_are(tmp_path):
+    path = tmp_path / "devices.toml"
+    before = LIST.replace("\n", "\r\n", 2).encode()
+    path.write_bytes(before)
+    assert device_list.add(path, "bench-1", BENCH)
+    assert path.read_bytes().startswith(before.rstrip())
+
+
+def test_a_mark_of_an_emulator_is_taken_away(tmp_path):
+    path = tmp_path / "devices.toml"
+    emulated = Device(board="rpi4", host="me@10.0.0.7", emulated=True)
+    assert device_list.add(path, "bench-1", emulated)
+    assert not device_list.add(path, "bench-1", emulated)
+    assert device_list.add(path, "bench-1", BENCH)
+    assert load_devices(path)["bench-1"] == BENCH
+    assert not device_list.add(path, "bench-1", BENCH)
+
+
 def test_a_new_list_is_the_users_alone(tmp_path):
     path = tmp_path / "a" / "b" / "devices.toml"
     assert device_list.add(path, "10.0.0.7", BENCH)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolchain import board as boards
 from toolchain import device_list, files, state
@@ -21,7 +22,7 @@ from toolchain.adoption.probe import Probed
 from toolchain.device.store import Store
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError, VerificationError
-from toolchain.shell import SshOptions, parse_address
+from toolchain.shell import Address, Shell, SshOptions, parse_address
 
 if TYPE_CHECKING:
     from toolchain.shell.host_keys import UnknownHostKeyError
@@ -43,6 +44,8 @@ class Wanted:
         board: Its board type, or the name of a new one; empty if that is left to us.
         root: Folder on it; empty for the usual one.
         devices: The list that it is added to; None for the project's, or the user's own.
+        emulated: Whether its times are an emulator's, where it does not show that itself; None if that is left to us.
+        more: What else the user's command says, for a command that goes on.
     """
 
     host: str
@@ -52,6 +55,31 @@ class Wanted:
     board: str = ""
     root: str = ""
     devices: Path | None = None
+    emulated: bool | None = None
+    more: tuple[str, ...] = ()
+
+    def command(self, **changes: Any) -> str:
+        """Return the command that asks for this, but for what changes."""
+        wanted = replace(self, **changes)
+        ssh = wanted.ssh
+        given = [
+            ("--fingerprint", wanted.fingerprint),
+            ("--root", wanted.root),
+            ("--name", wanted.name),
+            ("--board", wanted.board),
+            ("--devices", wanted.devices),
+            ("-i", ssh.identity),
+            ("--ssh-config", ssh.config_file),
+            *(("--known-hosts", file) for file in ssh.known_hosts),
+        ]
+        words = [word for option, value in given if value for word in (option, str(value))]
+        if wanted.emulated is not None:
+            words.append("--emulated" if wanted.emulated else "--no-emulated")
+        return shlex.join(["toolchain", "board", "add", wanted.host, *words, *wanted.more])
+
+    def for_another_login(self) -> str:
+        """Return the command that adds the device with another login."""
+        return self.command(host=f"OTHER@{self.host.rpartition('@')[2]}")
 
 
 @dataclass(frozen=True)
@@ -100,9 +128,10 @@ def place(wanted: Wanted) -> Entry:
     """Decide where a device will stand, and by which name; nothing is asked of it.
 
     Raises:
-        InputError: A list has faults, or the name is another device's, or none.
+        InputError: A list has faults, the name is another device's or none, or there is no such board type.
     """
     address = parse_address(wanted.host)
+    choice.check_named(wanted.board)
     if wanted.name and not _NAME.fullmatch(wanted.name):
         raise InputError(
             f"{wanted.name!r} is no name for a device", hint="write letters, digits, dots, hyphens and underscores"
@@ -138,16 +167,24 @@ def _lists(wanted: Wanted) -> list[Path]:
 
 
 def _is_same(device: Device, wanted: Wanted) -> bool:
-    try:
-        same = parse_address(device.host) == parse_address(wanted.host)
-    except InputError:
+    """Whether an entry leads to the same login by the same way, however both are written.
+
+    Only the configuration that the user wants is read: another one, which an entry names, may be anybody's.
+    """
+    ours, theirs = wanted.ssh.config_file, device.ssh_config
+    if (ours is None) != (theirs is None) or (ours and theirs and ours.resolve() != theirs.resolve()):
         return False
-    config = wanted.ssh.config_file
-    return (
-        same
-        and (device.ssh_config is None) == (config is None)
-        and (config is None or device.ssh_config is None or device.ssh_config.resolve() == config.resolve())
-    )
+    try:
+        written = [parse_address(device.host), parse_address(wanted.host)]
+        return written[0] == written[1] or _way(written[0], wanted.ssh) == _way(written[1], wanted.ssh)
+    except InputError:
+        return False  # whoever connects is told
+
+
+def _way(address: Address, options: SshOptions) -> list[tuple[str, str]]:
+    from toolchain.shell.config import Config  # noqa: PLC0415 - paramiko takes 0.1 s
+
+    return [(hop.name.lower(), hop.proxy_command) for hop in Config(options).route(address)]
 
 
 def _free_name(host: str, port: int | None, taken: set[str]) -> str:
@@ -207,17 +244,16 @@ def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
     Raises:
         ToolchainError: Something is in the way there, or a file cannot be written here; then none is.
     """
-    found = probe.ask(shell, wanted.root or _root(wanted, entry))
-    obstacles.check(found, wanted.host)
+    found, chosen = _examined(wanted, entry, shell)
+    emulated = _is_emulated(wanted, entry, found)
     found = replace(probe.measured(shell, found), server=shell.server)
     running = Store(shell, found.place.root).current()
-    chosen = _choice(wanted, entry, found)
     device = Device(
         board=chosen.board.name,
         host=entry.old.host if entry.old else wanted.host,
         root=wanted.root or (entry.old.root if entry.old else None),
         ssh_config=wanted.ssh.config_file.absolute() if wanted.ssh.config_file else None,
-        emulated=bool(found.emulation) or (entry.old.emulated if entry.old else False),
+        emulated=emulated,
         run=entry.old.run if entry.old else None,
     )
     board_file = _write_board(chosen)
@@ -230,12 +266,48 @@ def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
     return Adopted(found, chosen, board_file, entry, device, written, running.name if running else "")
 
 
+def _examined(wanted: Wanted, entry: Entry, shell: Shell) -> tuple[Probed, Choice]:
+    """Ask a device what it is, choose its board type, and see that releases can be in the folder that this has."""
+    another, login = wanted.command(root=obstacles.ANOTHER_ROOT), wanted.for_another_login()
+    given = wanted.root or (entry.old.root if entry.old else None) or ""
+    found = probe.ask(shell, given or _root(wanted, entry), login)
+    obstacles.check_system(found, another)
+    chosen = _choice(wanted, entry, found)
+    if not given and not _is_at(chosen.board.root, found):
+        found = replace(found, place=probe.ask(shell, chosen.board.root, login).place)
+    obstacles.check(found, another)
+    return found, chosen
+
+
+def _is_at(root: str, found: Probed) -> bool:
+    """Whether a folder of a board file is the one that was looked at."""
+    asked = found.place.root
+    return asked.endswith(root[1:]) if root.startswith("~/") else asked == root
+
+
+def _is_emulated(wanted: Wanted, entry: Entry, found: Probed) -> bool:
+    """Decide whether a device is an emulator: by its signs, or where these may mislead, by what the user says.
+
+    Raises:
+        VerificationError: The user says that it is none, and it shows that it is one.
+    """
+    if found.emulation and not found.unsure:
+        if wanted.emulated is False:
+            raise VerificationError(
+                f"{found.name} is emulated, whatever --no-emulated says",
+                details="; ".join(found.emulation),
+                hint=wanted.command(emulated=None),
+            )
+        return True
+    if wanted.emulated is not None:
+        return wanted.emulated
+    return entry.old.emulated if entry.old else found.unsure
+
+
 def _root(wanted: Wanted, entry: Entry) -> str:
-    """Return the folder of the store: the entry's, or the board type's; empty where neither is known by now."""
-    if entry.old and entry.old.root:
-        return entry.old.root
+    """Return the folder of the board type; empty where that is not known by now."""
     named = wanted.board or (entry.old.board if entry.old else "")
-    if named and (named.endswith(".toml") or named in boards.names()):
+    if choice.is_there(named):
         return boards.load(named).root
     return ""
 

@@ -61,7 +61,7 @@ class Answer:
         """Take a line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them."""
         if key == "processor" and _NUMBER.fullmatch(value.strip()):
             if len(self.cpus) < _MOST_CPUS:
-                self.cpus.append({})
+                self.cpus.append({key: value.strip()})
         elif self.cpus:
             self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
 

@@ -19,10 +19,11 @@ from toolchain.adoption.probe import Probed
 from toolchain.board import Board
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
-_CPU = "cpu"
+_CPU, _ANY_CPU = "cpu", "generic"
 _ANDROID = re.compile(r"aarch64-linux-android([0-9]+)")
 _NEW_ANDROID = "aarch64-linux-android24"
 _LONGEST_NAME = 40
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,27 @@ class Choice:
     notes: tuple[str, ...]
 
 
+def check_named(named: str) -> None:
+    """See that a board type that the user names is one, or may be the name of a new one; nothing is asked of a device.
+
+    Raises:
+        InputError: Its file is missing or has faults, or a new one cannot have that name.
+    """
+    if is_there(named):
+        boards.load(named)
+    elif named and not _NAME.fullmatch(named):
+        raise InputError(
+            f"{named!r} is no name for a board type",
+            details="a new one is written to the folder of your board files, by its name",
+            hint="write letters, digits, dots, hyphens and underscores; or a board file that there is, PATH.toml",
+        )
+
+
+def is_there(named: str) -> bool:
+    """Whether a name is that of a board type that there is, or is a path to its file."""
+    return named.endswith(".toml") or named in boards.names()
+
+
 def choose(found: Probed, named: str, fallback: str) -> Choice:
     """Choose the board type of a device.
 
@@ -54,10 +76,11 @@ def choose(found: Probed, named: str, fallback: str) -> Choice:
         InputError: A board file has faults, or a new one cannot have that name.
         VerificationError: The named board type is not that of this device.
     """
+    check_named(named)
     known = _known()
     chosen = cores.choose(found.clusters, found.machine)
-    accelerated = _accelerated(found, known)
-    if named and (named.endswith(".toml") or named in boards.names()):
+    accelerated = _accelerated(found, chosen, known)
+    if is_there(named):
         board = boards.load(named)
         _check_runs(board, found)
         return Choice(board, "", accelerated, _notes(board, chosen, found))
@@ -65,7 +88,7 @@ def choose(found: Probed, named: str, fallback: str) -> Choice:
     if fitting and not named:
         best = min(fitting, key=lambda one: (abs(one.cores - found.usable_cpus), one.name))
         return Choice(best, "", accelerated, _notes(best, chosen, found))
-    name = named or _free(fallback or chosen.board or _called(found, chosen), boards.names())
+    name = named or _free(_plain(fallback) or chosen.board or _called(found, chosen), boards.names())
     board, text = _new(name, chosen, found, known)
     return Choice(board, text, accelerated, _notes(board, chosen, found))
 
@@ -119,9 +142,11 @@ def _check_runs(board: Board, found: Probed) -> None:
         )
 
 
-def _accelerated(found: Probed, known: Sequence[Board]) -> tuple[str, ...]:
-    backends = {one.backend for one in found.accelerators if one.devices}
-    return tuple(one.name for one in known if one.backend in backends and not one.emulated and runs(one, found))
+def _accelerated(found: Probed, chosen: Chosen, known: Sequence[Board]) -> tuple[str, ...]:
+    """Name the board types with the same CPU, or for any, that compute with what there is beside it."""
+    backends = {one.backend for one in found.accelerators if one.suits}
+    mine = [one for one in known if one.backend in backends and not one.emulated and runs(one, found)]
+    return tuple(one.name for one in mine if one.target.mcpu in {chosen.mcpu, _ANY_CPU})
 
 
 def _notes(board: Board, chosen: Chosen, found: Probed) -> tuple[str, ...]:
@@ -146,10 +171,15 @@ def _called(found: Probed, chosen: Chosen) -> str:
     bits = "-armv7" if found.machine != found.kernel_machine else ""
     model = re.sub(r"(?i)\brev(ision)? .*$|[,(].*$", "", found.model)
     for text in (model, f"{found.machine}-{chosen.mcpu}"):
-        name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:_LONGEST_NAME].strip("-.")
+        name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-")
         if name and text:
             return name + bits
     return found.machine
+
+
+def _plain(name: str) -> str:
+    """Make a board type's name of a device's: one that ends in `.toml` would be a path."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
 
 
 def _free(name: str, taken: Collection[str]) -> str:

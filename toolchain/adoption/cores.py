@@ -70,7 +70,8 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
     groups: dict[tuple[tuple[str, str], str, int, int], list[int]] = {}
     usual: dict[tuple[tuple[str, str], str], tuple[int, int]] = {}  # of a core whose clock nobody tells
     flags: dict[int, frozenset[str]] = {}
-    for cpu, one in enumerate(answer.cpus):
+    for one in answer.cpus:
+        cpu = number(one["processor"])  # no count: a CPU that is offline is left out
         said = one if _names(one) else {**last, **one}  # old kernels name the part once, below the last CPU
         kind = (_part(said), said.get("model name", ""))
         size = (clocks.get(cpu, 0), capacities.get(cpu, 0))

@@ -21,6 +21,7 @@ class Accelerator:
         backend: The backend that compiles for it.
         libraries: Patterns of the files of its library.
         devices: Patterns of its device files.
+        kinds: Patterns of files that are there only where it is of the kind that the backend's board types have.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Accelerator:
     backend: str
     libraries: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ def accelerators() -> tuple[Accelerator, ...]:
     """Return what there may be beside a CPU."""
     found = _read("accelerators.toml").items()
     return tuple(
-        Accelerator(name, one["title"], one["backend"], tuple(one.get("libraries", ())), tuple(one.get("devices", ())))
+        Accelerator(
+            name, one["title"], one["backend"], *(tuple(one.get(key, ())) for key in ("libraries", "devices", "kinds"))
+        )
         for name, one in found
     )
 

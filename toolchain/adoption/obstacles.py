@@ -12,23 +12,30 @@ LEAST_FREE_KIB = 16 << 10
 """KiB that the device programs, the smallest network and what a deploy needs beside them take."""
 
 _LEAST_ANDROID = 24
-_ANOTHER = "toolchain board add {host} --root /FOLDER/edge-toolchain"
+ANOTHER_ROOT = "/FOLDER/edge-toolchain"
+"""What stands for a folder in the command that goes on with another one."""
 _PACKAGES = {"flock": "util-linux", "find": "findutils"}
 TRIPLES = {"aarch64": "aarch64-linux-gnu", "armv7l": "arm-linux-gnueabihf", "x86_64": "x86_64-linux-gnu"}
 """Of each machine the triple of the device programs that run on it."""
 
 
-def check(found: Probed, host: str) -> None:
+def check_system(found: Probed, another: str) -> None:
+    """Refuse a device that no release would run on, wherever it were put there; see `check`."""
+    if [*_of_system(found), *_of_tools(found)]:
+        check(found, another)
+
+
+def check(found: Probed, another: str) -> None:
     """Refuse a device that no release would run on.
 
     Args:
         found: What it is.
-        host: Its address, for the next command.
+        another: The command that adds it with another folder.
 
     Raises:
         ToolchainError: What is in the way; of several things the first, with all of them in the details.
     """
-    faults = list(_all(found, host))
+    faults = list(_all(found, another))
     if len(faults) > 1:
         told = [f"{one.message}\n  {one.details}\n  hint: {one.hint}" for one in faults]
         message = f"{len(faults)} things are in the way on {found.name}; first: {faults[0].message}"
@@ -37,10 +44,10 @@ def check(found: Probed, host: str) -> None:
         raise faults[0]
 
 
-def _all(found: Probed, host: str) -> Iterator[ToolchainError]:
+def _all(found: Probed, another: str) -> Iterator[ToolchainError]:
     yield from _of_system(found)
     yield from _of_tools(found)
-    yield from _of_place(found, host)
+    yield from _of_place(found, another)
 
 
 def _of_system(found: Probed) -> Iterator[ToolchainError]:
@@ -96,9 +103,9 @@ def _of_tools(found: Probed) -> Iterator[ToolchainError]:
         )
 
 
-def _of_place(found: Probed, host: str) -> Iterator[ToolchainError]:
+def _of_place(found: Probed, another: str) -> Iterator[ToolchainError]:
     place, name = found.place, found.name
-    words, another = place.faults, _ANOTHER.format(host=host)
+    words = place.faults
     where = f"{place.at} of {name}"
     if "writes" in words:
         if "ro" in place.options or "ead-only" in words["writes"]:

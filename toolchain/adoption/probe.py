@@ -25,6 +25,7 @@ _GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,
 _RELEASE = re.compile(r"(?:^ldd .*|stable release version )([0-9]{1,3}\.[0-9]{1,3})\.?$")
 _QEMU = re.compile(r"\bqemu[a-z0-9_-]*|-binfmt\b", re.IGNORECASE)
 _VIRTUAL_MODELS = ("linux,dummy-virt", "qemu")
+_NO_MAKER = "0x00"  # of QEMU's own CPU, `max`, which only its emulator has
 _SHOWN = 300
 _UPLOADED = 1 << 20
 _SHORTEST_S = 1e-4
@@ -42,6 +43,7 @@ class Seen:
         backend: What compiles for it.
         libraries: Files of its library.
         devices: Its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group.
+        suits: Whether all that the backend's board types need is there: its library, its device, and one of their kind.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Seen:
     backend: str
     libraries: tuple[str, ...]
     devices: tuple[tuple[str, str, str], ...]
+    suits: bool
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
@@ -132,6 +135,7 @@ class Probed:
         governor_writable: Whether the login may change them.
         sensors: What it can be watched by.
         emulation: Signs that its times mean nothing.
+        unsure: Whether a virtual machine whose times are real ones would show these signs, too.
         virtual: Whether it is a virtual machine that runs on such a CPU.
         shell: What runs scripts there.
         sftp: Whether it has an SFTP server that is a program of its own.
@@ -166,6 +170,7 @@ class Probed:
     governor_writable: bool
     sensors: Sensors
     emulation: tuple[str, ...]
+    unsure: bool
     virtual: bool
     shell: str
     sftp: bool
@@ -181,12 +186,13 @@ class Probed:
         return max(1, min(self.cpus, math.ceil(self.cpu_limit) if self.cpu_limit else self.cpus))
 
 
-def ask(shell: Shell, root: str) -> Probed:
+def ask(shell: Shell, root: str, another: str = "") -> Probed:
     """Ask a device what it is, in one round trip; nothing stays changed there.
 
     Args:
         shell: The device.
         root: The folder of the store to be.
+        another: The command that adds the device with another login; by default the plainest.
 
     Raises:
         DeviceError: The login runs no scripts, or the answer breaks off, is too long or too late.
@@ -195,29 +201,26 @@ def ask(shell: Shell, root: str) -> Probed:
     start = time.monotonic()
     told = shell.run(script.text(token, root, known.accelerators()), timeout=_PROBE_S, check=False, most=MOST_SAID)
     if f"begin={token}" not in told.stdout.split("\n"):
-        raise _no_shell(shell.name, told.stdout, told.stderr, told.returncode)
+        another = another or f"toolchain board add OTHER@{shell.name.rpartition('@')[2]}"
+        raise _no_shell(shell.name, f"{told.stdout}\n{told.stderr}", told.returncode, another)
     return read(Answer(told.stdout, token, shell.name), shell.name, seconds=time.monotonic() - start)
 
 
-def _no_shell(name: str, said: str, words: str, code: int) -> DeviceError:
+def _no_shell(name: str, said: str, code: int, another: str) -> DeviceError:
     """Return the error for a login that runs no script; its own words tell which kind it is."""
-    user, _, place = name.rpartition("@")
-    text = f"{said}\n{words}".strip()[-_SHOWN:]
-    hint = f"on the device: sudo usermod -s /bin/sh {user or 'USER'}; or add it with another login, OTHER@{place}"
+    user = name.rpartition("@")[0]
+    text = said.strip()[-_SHOWN:]
+    hint = f"on the device: sudo usermod -s /bin/sh {user or 'USER'}; or add it with another login: {another}"
     if "sftp" in text.lower():
         return DeviceError(
             f"{name} lets this login transfer files (SFTP) and run no commands",
             details=text,
             hint="take ForceCommand or command= out for it (sshd_config, authorized_keys), or add the device with "
-            f"another login: toolchain board add OTHER@{place}",
+            f"another login: {another}",
         )
     if not text or "not available" in text or "nologin" in text:
         return DeviceError(f"{name} gives this login no shell", details=text or f"exit code {code}", hint=hint)
-    return DeviceError(
-        f"{name} has no POSIX shell for this login",
-        details=text,
-        hint=hint,
-    )
+    return DeviceError(f"{name} has no POSIX shell for this login", details=text, hint=hint)
 
 
 def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
@@ -237,6 +240,8 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
     libc, version = _libc(answer)
     clusters = cores.clusters(answer, machine)
     cpus = answer.number("cpus", 1 << 16) or sum(one.count for one in clusters) or 1
+    virtual = _is_virtual(answer)
+    sure, perhaps = _emulation(answer, kernel_machine), () if virtual else _perhaps(answer)
     return Probed(
         name=name,
         machine=machine,
@@ -262,8 +267,9 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         governors=_governors(answer),
         governor_writable=answer.has("governor_writable"),
         sensors=_sensors(answer),
-        emulation=_emulation(answer, kernel_machine),
-        virtual=_is_virtual(answer),
+        emulation=(*sure, *perhaps),
+        unsure=bool(perhaps) and not sure,
+        virtual=virtual,
         shell=answer.text("sh"),
         sftp=answer.has("sftp"),
         seconds=seconds,
@@ -328,7 +334,9 @@ def _accelerators(answer: Answer) -> tuple[Seen, ...]:
         libraries = answer.texts(f"library.{one.name}")
         devices = [_device_file(text) for text in answer.texts(f"device.{one.name}")]
         if libraries or devices:
-            found.append(Seen(one.name, one.title, one.backend, libraries, tuple(devices)))
+            complete = bool(devices) and bool(libraries or not one.libraries)
+            suits = complete and answer.has(f"kind.{one.name}")
+            found.append(Seen(one.name, one.title, one.backend, libraries, tuple(devices), suits))
     return tuple(found)
 
 
@@ -380,21 +388,35 @@ def _emulation(answer: Answer, machine: str) -> tuple[str, ...]:
         signs.append(f"its first process runs in {found[0]}")
     own = " ".join(text for one in answer.cpus for key, text in one.items() if key not in {"Features", "flags"})
     signs += [f"/proc/cpuinfo has {text}" for text in known.cpus().foreign.get(machine, ()) if text in own][:1]
-    model = answer.text("model").lower()
-    if any(text in model for text in _VIRTUAL_MODELS):
-        signs.append(f"it is called {answer.text('model')}")
-    if _is_qemu(answer) and not _is_virtual(answer):
+    if any(one.get("CPU implementer", "").lower() == _NO_MAKER for one in answer.cpus):
+        signs.append("its CPU is one that only QEMU has")
+    if any("TCG" in one.get("model name", "") for one in answer.cpus):
+        signs.append("its CPU is called one of QEMU's TCG, its emulator")
+    return tuple(signs)
+
+
+def _perhaps(answer: Answer) -> tuple[str, ...]:
+    """Name what shows QEMU: it emulates, or is what a hypervisor runs a virtual machine with, on a CPU of its kind."""
+    signs = []
+    model = answer.text("model")
+    if any(text in model.lower() for text in _VIRTUAL_MODELS):
+        signs.append(f"it is called {model}")
+    if any("qemu" in text.lower() for text in answer.texts("dmi")):
         signs.append("its firmware says QEMU")
     return tuple(signs)
 
 
-def _is_qemu(answer: Answer) -> bool:
-    return any("qemu" in text.lower() for text in answer.texts("dmi"))
-
-
 def _is_virtual(answer: Answer) -> bool:
-    """Whether a hypervisor runs it on a real CPU of its kind: then its times are real ones."""
-    return "kvm-clock" in answer.text("clocks").split()
+    """Whether a hypervisor runs it on a real CPU of its kind: then its times are real ones.
+
+    On x86-64 KVM gives it a clock. On aarch64 it has the CPU's own; there QEMU's firmware names KVM as the product, and
+    KVM offers its time as a PTP clock.
+    """
+    return (
+        "kvm-clock" in answer.text("clocks").split()
+        or "KVM Virtual Machine" in answer.texts("dmi")
+        or any(text.startswith("KVM ") for text in answer.texts("ptp"))
+    )
 
 
 def _family(machine: str) -> str:

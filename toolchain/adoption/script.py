@@ -51,6 +51,7 @@ f kernel_arch /proc/sys/kernel/arch
 s init "$(tr "\\000" " " </proc/1/cmdline | head -c 200)"
 s model "$(tr -d "\\000" </proc/device-tree/model | head -c 200)"
 for i in sys_vendor product_name; do f dmi /sys/class/dmi/id/$i; done
+for i in /sys/class/ptp/ptp*/clock_name; do f ptp $i; done
 f clocks /sys/devices/system/clocksource/clocksource0/available_clocksource
 """
 
@@ -95,7 +96,8 @@ for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp
 """
 
 # mksh gives no program a descriptor above 2 unless it is named again, as with 9>&9.
-# Tried in the folder that the store would lie in, or in the nearest one that there is.
+# Tried in the folder that the store would lie in, or in the nearest one that there is. A signal that ends a shell does
+# not make it do what it has for its end, unless it is told to end for it.
 _STORE = """
 {root}
 a=$ROOT
@@ -105,9 +107,10 @@ s root "$ROOT"; s at "$a"
 d=$(df -Pk "$a" | tail -n 1); s df "$d"
 m=; while read -r v p t o x; do [ "$p" != "${{d##* }}" ] || m="$t $o"; done </proc/mounts; s mount "$m"
 w=$a/{folder}-$token
+trap "cd /; rm -rf \\"\\$w\\"" EXIT
+trap "exit 1" HUP INT PIPE TERM
 e=$(mkdir "$w" 2>&1) && s writes yes || s writes_not "$e"
 if [ -d "$w" ] && cd "$w"; then
-  trap "rm -rf \\"$w\\"" EXIT
   e=$( {{ printf "#!%s\\nexit 7\\n" "$b" >run && chmod 700 run; }} 2>&1) && {{
     e=$(./run 2>&1); case $? in 7) s executes yes ;; *) s executes_not "$e" ;; esac; }} || s fills_not "$e"
   e=$( {{ head -c 65536 /dev/zero >full; }} 2>&1) && s fills yes || s fills_not "$e"
@@ -169,7 +172,9 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
 def _accelerator(one: Accelerator) -> str:
     """Look for the libraries and devices of what computes; which the login may use is told with each device."""
     name = one.name
-    libraries, devices = " ".join(one.libraries), " ".join(one.devices)
-    look = f"for i in {libraries}; do [ ! -e $i ] || s library.{name} $i; done\n" if libraries else ""
-    seen = f's device.{name} "$(r $i) $(stat -c %G $i) $i"'
-    return look + (f"for i in {devices}; do [ ! -e $i ] || {seen}; done\n" if devices else "")
+    looks = [
+        (one.libraries, f"s library.{name} $i"),
+        (one.devices, f's device.{name} "$(r $i) $(stat -c %G $i) $i"'),
+        (one.kinds, f"s kind.{name} $i"),
+    ]
+    return "".join(f"for i in {' '.join(files)}; do [ ! -e $i ] || {say}; done\n" for files, say in looks if files)

@@ -12,6 +12,7 @@ from toolchain.progress import size_text
 from toolchain.tables import Table
 
 _SHOWN = 6
+_UNSURE = ": an emulator, or a virtual machine with real times, which --no-emulated says it is"
 
 
 def rows(found: Probed) -> list[tuple[str, str]]:
@@ -30,7 +31,7 @@ def _of_system(found: Probed) -> list[tuple[str, str]]:
     return [
         ("device", f"{found.name}{f', {found.model}' if found.model else ''}"),
         ("system", f"{found.system} {found.kernel}, {found.machine}{bits}, {libc}"),
-        ("emulated", "; ".join(found.emulation)),
+        ("emulated", "; ".join(found.emulation) + (_UNSURE if found.unsure else "")),
         ("virtual", "a virtual machine on a CPU of its kind" if found.virtual and not found.emulation else ""),
     ]
 

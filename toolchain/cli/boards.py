@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +85,12 @@ class AddOptions:
         help="Its board type, or the name of a new one; by default the one that fits, or a new one.",
     )
     no_deploy: bool = option("--no-deploy", is_flag=True, help=f"Do not try a deploy of {_SMOKE} at the end.")
+    emulated: bool | None = option(
+        "--emulated/--no-emulated",
+        default=None,
+        help="Whether its times are an emulator's, where it does not show that itself.",
+    )
+    wait_s: float = same(DeviceOptions, "wait_s")
     devices: Path | None = same(AddressOptions, "devices")
     root: str | None = same(AddressOptions, "root")
     identity: Path | None = same(AddressOptions, "identity")
@@ -100,14 +107,32 @@ class AddOptions:
             identity=self.identity,
             ssh_config=self.ssh_config,
             known_hosts=self.known_hosts,
+            wait_s=self.wait_s,
         )
 
-    def wanted(self, host: str) -> Wanted:
-        """Return what is asked for."""
+    def wanted(self, host: str, more: Sequence[str] = ()) -> Wanted:
+        """Return what is asked for.
+
+        Args:
+            host: The device's address.
+            more: What else the command says.
+        """
         from toolchain.adoption import Wanted
 
         address = self.address(host)
-        return Wanted(host, address.ssh(), self.fingerprint, self.name, self.board_name, address.folder(), self.devices)
+        words = ["--no-deploy"] if self.no_deploy else []
+        words += ["--wait", f"{self.wait_s:g}"] if self.wait_s else []
+        return Wanted(
+            host,
+            address.ssh(),
+            self.fingerprint,
+            self.name,
+            self.board_name,
+            address.folder(),
+            self.devices,
+            self.emulated,
+            (*words, *more),
+        )
 
 
 @boards.command("add")
@@ -122,7 +147,7 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     """
     from toolchain import adoption
 
-    wanted = asked.wanted(host)
+    wanted = asked.wanted(host, ["--json"] if as_json else [])
     entry = adoption.place(wanted)
 
     def approve(fault: UnknownHostKeyError) -> None:
@@ -154,8 +179,8 @@ def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> No
         console.say(f"{key.host} has the {key.kind} host key {key.fingerprint}, as asked for")
         return
     if not sys.stdin.isatty():
-        again = ["toolchain", "board", "add", wanted.host, "--fingerprint", key.fingerprint]
-        hint = f"compare it with what the device itself shows ({on_device}), then: {shlex.join(again)}"
+        again = wanted.command(fingerprint=key.fingerprint)
+        hint = f"compare it with what the device itself shows ({on_device}), then: {again}"
         raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
     SCREEN.close()
     click.echo(f"{key.host} has the {key.kind} host key\n  {key.fingerprint}", err=True)

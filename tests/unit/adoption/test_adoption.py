@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.devices_said import probed
 from toolchain import adoption
-from toolchain.adoption import Wanted
-from toolchain.errors import InputError, VerificationError
-from toolchain.shell import SshOptions
+from toolchain.adoption import Entry, Wanted, choice, probe
+from toolchain.devices import Device
+from toolchain.errors import DeviceError, InputError, VerificationError
+from toolchain.shell import LocalShell, SshOptions
 
 SSH = SshOptions()
 LIST = '[devices.bench-1]\nboard = "rpi4"\nhost = "me@10.0.0.7:2222"\n'
@@ -65,6 +67,130 @@ def test_a_name_is_one_devices(home):
     with pytest.raises(InputError, match="another device"):
         adoption.place(Wanted("me@10.0.0.8", SSH, name="bench-1"))
     assert adoption.place(Wanted("me@bench-1", SSH)).name == "bench-1-2"
+
+
+@pytest.mark.parametrize(
+    ("host", "config"),
+    [
+        ("me@10.0.0.7:22", ""),
+        ("10.0.0.7", "Host *\n  User me\n"),
+        ("bench", "Host bench\n  HostName 10.0.0.7\n  User me\n"),
+        ("me@BENCH.lab", "Host BENCH.lab\n  HostName 10.0.0.7\n"),
+    ],
+)
+def test_a_device_is_found_again_however_it_is_written(home, monkeypatch, host, config):
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "config").write_text(config)
+    Path("devices.toml").write_text('[devices.bench-1]\nboard = "rpi4"\nhost = "me@10.0.0.7"\n')
+    assert adoption.place(Wanted(host, SSH)).name == "bench-1"
+    for other in ("me@10.0.0.7:2222", "you@10.0.0.7", "me@10.0.0.8"):
+        assert adoption.place(Wanted(other, SSH)).old is None
+
+
+def test_another_way_is_another_device(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "config").write_text("Host far\n  HostName 10.0.0.7\n  ProxyJump me@jump\n")
+    Path("devices.toml").write_text('[devices.bench-1]\nboard = "rpi4"\nhost = "me@10.0.0.7"\n')
+    assert adoption.place(Wanted("me@far", SSH)).old is None
+
+
+def test_no_configuration_but_the_users_is_read(home):
+    """One that an entry names runs commands."""
+    Path("evil").write_text(f"Match exec 'touch {home}/ran'\n  User me\n")
+    Path("devices.toml").write_text('[devices.x]\nboard = "rpi4"\nhost = "10.0.0.7"\nssh_config = "evil"\n')
+    assert adoption.place(Wanted("me@10.0.0.7", SSH)).old is None
+    assert not (home / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("/etc/x", "no name"), ("../x", "no name"), ("no/such.toml", "no board"), ("", "")]
+)
+def test_a_board_type_is_looked_at_before_the_device(home, name, message):
+    if not message:
+        assert adoption.place(Wanted("me@10.0.0.8", SSH, board=name))
+        return
+    with pytest.raises(InputError, match=message):
+        adoption.place(Wanted("me@10.0.0.8", SSH, board=name))
+
+
+def test_the_command_that_goes_on_says_all_that_was_said():
+    ssh = SshOptions(config_file=Path("lab"), known_hosts=(Path("a b"), Path("c")), identity=Path("key"))
+    wanted = Wanted("me@h", ssh, "", "one", "rpi4", "/x", Path("list.toml"), emulated=True, more=("--wait", "9"))
+    assert wanted.command(root="/y") == (
+        "toolchain board add me@h --root /y --name one --board rpi4 --devices list.toml -i key --ssh-config lab "
+        "--known-hosts 'a b' --known-hosts c --emulated --wait 9"
+    )
+    assert wanted.for_another_login().startswith("toolchain board add OTHER@h --root /x ")
+
+
+class Here(LocalShell):
+    """This machine, as if it were reached by SSH."""
+
+    server = "SSH-2.0-here"
+
+
+@pytest.fixture
+def one_board(home, monkeypatch):
+    """There is one board type, which fits this machine, with a folder of its own."""
+    folder = home / "boards"
+    folder.mkdir()
+    monkeypatch.setenv("TOOLCHAIN_BOARDS", str(folder))
+    monkeypatch.setenv("HOME", str(home / "work"))
+    text = choice.choose(probe.ask(LocalShell(), ""), "here", "").text
+
+    def write(root: str) -> None:
+        (folder / "here.toml").write_text(f'root = "{root}"\n{text}')
+
+    return write
+
+
+def test_the_folder_that_is_looked_at_is_the_types(home, one_board):
+    one_board(f"{home}/opt/edge")
+    wanted = Wanted("me@10.0.0.8", SSH)
+    made = adoption.adopt(wanted, adoption.place(wanted), Here())
+    assert (made.choice.board.name, made.board_file) == ("here", None)
+    assert (made.found.place.root, made.device.root) == (f"{home}/opt/edge", None)
+    assert made.found.server == "SSH-2.0-here"
+
+
+def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):
+    one_board("/proc/edge")
+    wanted = Wanted("me@10.0.0.8", SSH, name="x")
+    with pytest.raises(DeviceError, match="/proc of ") as caught:
+        adoption.adopt(wanted, adoption.place(wanted), Here())
+    assert "toolchain board add me@10.0.0.8 --root /FOLDER/edge-toolchain --name x" in caught.value.hint
+    assert not (home / "config").exists()
+    given = Wanted("me@10.0.0.8", SSH, root=f"{home}/mine")
+    assert adoption.adopt(given, adoption.place(given), Here()).device.root == f"{home}/mine"
+
+
+@pytest.mark.parametrize(
+    ("signs", "old", "said", "expected"),
+    [
+        ({"dmi": "QEMU"}, None, None, True),
+        ({"dmi": "QEMU"}, None, False, False),
+        ({"dmi": "QEMU"}, False, None, False),
+        ({"dmi": "QEMU"}, True, False, False),
+        ({"kernel_arch": "x86_64"}, False, None, True),
+        ({}, None, None, False),
+        ({}, None, True, True),
+        ({}, True, None, True),
+    ],
+)
+def test_emulators(signs, old, said, expected):
+    wanted = Wanted("me@h", SSH, emulated=said)
+    device = None if old is None else Device(board="rpi4", host="me@h", emulated=old)
+    assert adoption._is_emulated(wanted, Entry(Path("x"), "h", device), probed(signs)) is expected
+
+
+def test_an_emulator_that_shows_it_is_one():
+    with pytest.raises(VerificationError, match="is emulated") as caught:
+        adoption._is_emulated(
+            Wanted("me@h", SSH, emulated=False), Entry(Path("x"), "h", None), probed({"kernel_arch": "x86_64"})
+        )
+    assert caught.value.hint == "toolchain board add me@h"
 
 
 @pytest.mark.parametrize("name", ["a b", "../x", "-x", "a\n", "x" * 100, "a=b"])

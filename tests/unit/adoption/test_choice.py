@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.devices_said import A53, A72, A76, ARMV8, ARMV82, cores, probed
 from toolchain.adoption import choice
-from toolchain.errors import VerificationError
+from toolchain.errors import InputError, VerificationError
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +62,13 @@ def test_a_new_one_is_found_the_next_time(tmp_path, monkeypatch):
     assert (second.board.name, second.text) == (first.board.name, "")
 
 
-@pytest.mark.parametrize("model", ["../../etc/passwd", "a" * 500, "\\x1b[31m", "---", "", "x\"]\nmachine = 'y'"])
+@pytest.mark.parametrize(
+    "model", ["../../etc/passwd", "foo.toml", "a" * 500, "\\x1b[31m", "---", "", "x\"]\nmachine = 'y'"]
+)
 def test_a_hostile_model_makes_a_plain_name(model):
     found = choice.choose(probed({"model": model}, cores((A76, ARMV82))), "", "")
     assert found.text
-    assert found.board.name.replace("-", "").replace(".", "").isalnum()
+    assert found.board.name.replace("-", "").isalnum()
     assert len(found.board.name) <= 60
     assert tomllib.loads(found.text)["machine"] == "aarch64"
 
@@ -75,6 +77,23 @@ def test_the_name_is_the_users():
     found = choice.choose(probed(lines=cores((A76, ARMV82))), "", "bench-3")
     assert found.board.name == "bench-3"
     assert choice.choose(probed(lines=cores((A76, ARMV82))), "opi", "bench-3").board.name == "opi"
+
+
+def test_a_name_made_of_a_devices_is_no_path():
+    assert choice.choose(probed(lines=cores((A76, ARMV82))), "", "bench.toml").board.name == "bench-toml"
+
+
+@pytest.mark.parametrize("name", ["TMP/mine", "../x", "boards/my", ".x", "-x", "a b", "a\n", "x" * 64, "é"])
+def test_a_name_is_no_path(name, tmp_path, monkeypatch):
+    """Or a file of the user's would be written over."""
+    monkeypatch.chdir(tmp_path)
+    named = name.replace("TMP", str(tmp_path))
+    mine = tmp_path / "mine.toml"
+    mine.write_text("mine")
+    with pytest.raises(InputError, match="no name for a board type"):
+        choice.choose(probed(lines=cores((A76, ARMV82))), named, "")
+    assert mine.read_text() == "mine"
+    assert list(tmp_path.rglob("*.toml")) == [mine]
 
 
 def test_a_board_that_is_no_such_board():
@@ -98,9 +117,34 @@ def test_an_unknown_core_is_told():
 
 
 def test_boards_of_what_computes_there_are_offered():
-    lines = [*cores(*[(A72, ARMV8)] * 4), "device.opencl=rw video /dev/mali0"]
-    assert "rk3399" in choice.choose(probed(lines=lines), "", "").accelerated
+    lines = [*cores(*[(A72, ARMV8)] * 4), "library.opencl=/usr/lib/libmali.so"]
+    lines += ["device.opencl=rw video /dev/mali0", "kind.opencl=/dev/mali0"]
+    assert choice.choose(probed(lines=lines), "", "").accelerated == ("rk3399",)
     assert not choice.choose(probed(), "", "").accelerated
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["device.opencl=rw render /dev/dri/renderD128"],
+        ["device.opencl=rw render /dev/dri/renderD128", "library.opencl=/usr/lib/libOpenCL.so.1"],
+        ["device.opencl=rw video /dev/mali0", "kind.opencl=/dev/mali0"],
+        ["library.opencl=/usr/lib/libOpenCL.so.1"],
+    ],
+    ids=["any-gpu", "another-gpu", "no-library", "no-device"],
+)
+def test_a_gpu_alone_is_no_mali(lines):
+    """As a Raspberry Pi's is none."""
+    assert not choice.choose(probed(lines=[*cores(*[(A72, ARMV8)] * 4), *lines]), "", "").accelerated
+
+
+def test_an_fpga_alone_is_no_zynq():
+    lines = cores(*[(("0x41", "0xc09"), "half thumb neon vfpv3")] * 2)
+    lines += ["device.vta=rw root /sys/class/fpga_manager/fpga0/flags"]
+    values = {"machine": "armv7l", "bits": "32", "cpus": "2"}
+    assert not choice.choose(probed(values, lines), "", "").accelerated
+    lines += ["kind.vta=/sys/bus/platform/drivers/zynq_fpga_manager/f8007000.devcfg"]
+    assert choice.choose(probed(values, lines), "", "").accelerated == ("pynq-z1",)
 
 
 def test_big_cores_are_an_offer():

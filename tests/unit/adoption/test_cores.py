@@ -29,6 +29,18 @@ def test_big_cores_come_first():
     assert choose(found, "aarch64").mcpu == "cortex-a72"
 
 
+def test_a_cpu_that_is_offline_has_no_number_of_anothers():
+    """As on an RK3399 whose second small core is off: /proc/cpuinfo leaves it out, and /sys does not."""
+    rows = cores(*[(A53, ARMV8)] * 4, *[(A72, ARMV8)] * 2)
+    del rows[4:8]
+    clocks = [f"max_khz.{cpu}={1416000 if cpu < 4 else 1800000}" for cpu in range(6)]
+    found = probed(lines=[*rows, *clocks]).clusters
+    assert [(one.numbers, one.name, one.max_mhz) for one in found] == [
+        ((4, 5), "cortex-a72", 1800),
+        ((0, 2, 3), "cortex-a53", 1416),
+    ]
+
+
 def test_without_clocks_the_bigger_kind_of_core_counts():
     assert [one.name for one in probed(lines=cores((A53, ARMV8), (A72, ARMV8))).clusters] == [
         "cortex-a72",

@@ -9,18 +9,19 @@ from toolchain.adoption import obstacles
 from toolchain.errors import ToolchainError
 
 HOST = "me@10.0.0.7"
+ANOTHER = f"toolchain board add {HOST} --root /FOLDER/edge-toolchain"
 TRIED = ("writes", "executes", "fills", "links", "switches", "locks")
 
 
 def fault(values: dict[str, str | None], lines: tuple[str, ...] = ()) -> ToolchainError:
     with pytest.raises(ToolchainError) as caught:
-        obstacles.check(probed(values, lines), HOST)
+        obstacles.check(probed(values, lines), ANOTHER)
     return caught.value
 
 
 def test_a_device_that_has_all():
-    obstacles.check(probed(), HOST)
-    obstacles.check(probed({"android": "30", "libc": None}), HOST)
+    obstacles.check(probed(), ANOTHER)
+    obstacles.check(probed({"android": "30", "libc": None}), ANOTHER)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.devices_said import ARMV8, cores, probed, said
+from tests.support.devices_said import A72, ARMV8, cores, probed, said
 from toolchain.adoption import probe
 from toolchain.errors import DeviceError
 from toolchain.process import Result
@@ -93,6 +93,28 @@ def test_a_virtual_machine_is_none():
     assert not found.emulation
 
 
+@pytest.mark.parametrize(
+    "lines", [["dmi=QEMU", "dmi=KVM Virtual Machine"], ["dmi=QEMU", "ptp=KVM virtual PTP"], ["ptp=KVM virtual PTP"]]
+)
+def test_a_virtual_machine_of_kvm_on_arm(lines):
+    """It has the CPU's own clock, and no kvm-clock."""
+    cpus = cores(*[(A72, ARMV8)] * 4)
+    found = probed({"clocks": "arch_sys_counter", "model": "linux,dummy-virt"}, [*cpus, *lines])
+    assert found.virtual
+    assert not found.emulation
+    assert not found.unsure
+
+
+def test_what_qemu_shows_in_both_cases_is_no_proof():
+    found = probed({"dmi": "QEMU", "clocks": "arch_sys_counter"})
+    assert found.emulation
+    assert found.unsure
+    for sure in ({"kernel_arch": "x86_64"}, {"init": "/usr/bin/qemu-aarch64-static /sbin/init"}):
+        assert not probed({"dmi": "QEMU", **sure}).unsure
+    assert not probed({"dmi": "QEMU"}, cores((("0x00", "0x051"), ARMV8))).unsure
+    assert not probed({"dmi": "QEMU"}, ["cpu processor=0", "cpu model name=QEMU TCG CPU version 2.5+"]).unsure
+
+
 def test_a_kernel_of_64_bits_is_no_emulator_for_32():
     assert not probed({"bits": "32", "kernel_arch": "aarch64"}).emulation
 
@@ -176,3 +198,9 @@ def test_this_machine(tmp_path):
 
 def test_answers_are_as_the_script_prints_them():
     assert said().startswith("begin=")
+
+
+def test_the_command_for_another_login_is_the_users():
+    with pytest.raises(DeviceError) as caught:
+        probe.ask(Told("", "", 0), "~/x", "toolchain board add OTHER@board -i key")
+    assert caught.value.hint.endswith("toolchain board add OTHER@board -i key")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -49,6 +52,44 @@ def test_each_user_land_answers_and_keeps_nothing(tools, tmp_path):
         assert answer.text(key) == "yes", (key, done.stdout)
     assert not answer.texts("lacks")
     assert not list(home.iterdir())
+
+
+WAITING = """#!/bin/sh
+touch "$HOME/../waits"
+while [ ! -e "$HOME/../go" ]; do sleep 0.02; done
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM])
+@pytest.mark.parametrize("tools", [None, userlands.busybox, userlands.toybox], ids=["dash", "busybox", "toybox"])
+def test_an_interruption_leaves_nothing(tools, sign, tmp_path):
+    """A connection that is lost ends the script's process group; what it says then goes nowhere."""
+    home, path = tmp_path / "home", tools(tmp_path / "bin") if tools else tmp_path / "bin"
+    home.mkdir()
+    path.mkdir(exist_ok=True)
+    (path / "flock").unlink(missing_ok=True)
+    (path / "flock").write_text(WAITING)
+    (path / "flock").chmod(0o755)
+    places = str(path) if tools else f"{path}:{os.environ['PATH']}"
+    words = [str(shutil.which("sh", path=places)), "-c", text()]
+    env = {"PATH": places, "HOME": str(home)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:
+        until((tmp_path / "waits").exists)
+        assert list(home.iterdir())
+        assert process.stdout
+        process.stdout.close()
+        if sign != signal.SIGPIPE:  # which comes of the next word
+            os.killpg(process.pid, sign)
+        (tmp_path / "go").touch()
+        process.wait(timeout=60)
+    assert not list(home.iterdir())
+
+
+def until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_folder_with_letters_of_the_shell_is_a_folder(tmp_path):

@@ -32,6 +32,11 @@ def test_emulation_is_told():
     assert "emulated" in str(summary.table(probed({"model": "linux,dummy-virt"}), []))
 
 
+def test_what_may_be_none_is_told_as_that():
+    assert "--no-emulated" in str(summary.table(probed({"dmi": "QEMU"}), []))
+    assert "--no-emulated" not in str(summary.table(probed({"kernel_arch": "x86_64"}), []))
+
+
 def test_what_a_program_gets():
     document = json.loads(json.dumps(summary.document(probed())))
     assert document["clusters"][0]["name"] == "cortex-a72"

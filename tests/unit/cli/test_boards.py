@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.support.commands import done, parsed
+from tests.support.commands import done, parsed, toolchain
+from toolchain.cli.boards import AddOptions
 
 
 def test_boards_are_listed():
@@ -29,3 +30,19 @@ def test_doctor_names_what_is_there():
     checks = parsed("doctor")
     assert {"apache-tvm 0.27.0.post1", "apache-tvm-ffi 0.1.14.post1"} <= {check["what"] for check in checks}
     assert all(check["found"] for check in checks if check["board"] == "local")
+
+
+def test_a_device_that_is_busy_may_be_waited_for():
+    assert "--wait" in done("board", "add", "--help").out
+    assert AddOptions(wait_s=5.0).address("me@h").wait_s == 5.0
+    assert "--no-deploy --wait 5 --json" in AddOptions(wait_s=5.0, no_deploy=True).wanted("me@h", ["--json"]).command()
+
+
+def test_a_board_type_that_is_a_path_is_none(tmp_path):
+    """Or it would be written over; nothing is asked of the device before."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text("mine")
+    seen = toolchain("board", "add", "me@192.0.2.1", "--board", tmp_path / "mine")
+    assert seen.code == 2, seen.err
+    assert "no name for a board type" in seen.err
+    assert mine.read_text() == "mine"
