@@ -54,5 +54,8 @@ def test_each_level_that_is_higher_needs_flags_of_its_own():
 def test_accelerators_have_a_backend():
     assert {one.backend for one in known.accelerators()} <= board.backends().keys()
     for one in known.accelerators():
-        assert one.libraries or one.devices
-        assert not {letter for pattern in (*one.libraries, *one.devices) for letter in pattern} & set("'\"`$;&|<> ")
+        assert one.devices
+        assert one.kinds
+        assert not {letter for pattern in (*one.libraries, *one.devices, *one.kinds) for letter in pattern} & set(
+            "'\"`$;&|<> "
+        )
