@@ -172,6 +172,7 @@ JOULES = Joules(
     rails=(Rail("ina219 VDD_IN", 2.137, 6.213, counted=True), Rail(LONG, 0.513, 1.871, counted=False)),
     idle_w=2.137, run_w=6.213, gross_j=0.07641, gross_ci95=(0.07523, 0.07713), net_j=0.05013,
     net_ci95=(0.04987, 0.05117), hz=47.3, samples=513, idle_samples=471, inferences=817, method="a sensor of the board",
+    warnings=("powercap package-0, energy_uj: it could not be read",),
 )  # fmt: skip
 
 

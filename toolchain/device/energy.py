@@ -6,6 +6,7 @@ Latency is measured apart from this: reading a sensor over I2C keeps a core busy
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import re
 import secrets
@@ -17,61 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolchain import process
-from toolchain.device import runner
+from toolchain.device import runner, sensors
 from toolchain.device.runner import Plan
+from toolchain.device.sensors import MOST_RAILS, Found, NoFigureError, Sensor, Series
+from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
-SYSFS = "/sys"
 IDLE_S, RUN_S, LEAST_INFERENCES, LEAST_SAMPLES = 10.0, 10.0, 100, 20
 EVERY_S = 0.05
 _SETTLED_S, _EDGE_S, _WINDOW_S = 1.0, 0.3, 1.0  # loading is no inference; both clocks have edges
 _RESAMPLES = 2000
-_MOST_RAILS, _LONGEST_WORD = 32, 60
 _MOST_SAID = 16 << 20
 _MOST_OF_METER = 8 << 20
-_LARGEST = 10**15
 _LARGEST_WATTS = 1e5
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-_WHOLE_INPUT = re.compile(r"(?i)vdd_in|vin|pom_5v_in|sys|total|psys|input|supply|battery|meter")
-_TO_WATTS = {"uW": 1e-6, "uJ": 1e-6, "mVmA": 1e-6, "uVuA": 1e-12}
-
-# One line for each rail: kind, chip, label, range, and one or two files.
-_FIND = r"""
-sys=@SYS@
-word() { { read -r found <"$1"; } 2>/dev/null && printf %s "$found" | tr -c 'A-Za-z0-9_.+-' _ | cut -c 1-60; }
-rail() { echo "rail $1 ${2:--} ${3:--} ${4:-0} $5 ${6:-}"; }
-for chip in "$sys"/class/hwmon/hwmon*; do
-  [ -d "$chip" ] || continue
-  name=$(word "$chip/name")
-  power=
-  for file in "$chip"/power[0-9]*_input "$chip"/power[0-9]*_average; do
-    [ -e "$file" ] && power=1 && rail uW "$name" "$(word "${file%_*}_label")" 0 "$file"
-  done
-  for file in "$chip"/energy[0-9]*_input; do
-    [ -e "$file" ] && [ -z "$power" ] && power=1 && rail uJ "$name" "$(word "${file%_*}_label")" 0 "$file"
-  done
-  for file in "$chip"/in[0-9]*_input; do
-    number=${file##*/in}; number=${number%_input}
-    current=$chip/curr${number}_input
-    [ -e "$current" ] && [ -z "$power" ] && rail mVmA "$name" "$(word "$chip/in${number}_label")" 0 "$file" "$current"
-  done
-done
-for zone in "$sys"/class/powercap/*; do
-  case ${zone##*/} in *:*:*) continue ;; esac
-  range=$(word "$zone/max_energy_range_uj")
-  [ -e "$zone/energy_uj" ] && rail uJ powercap "$(word "$zone/name")" "$range" "$zone/energy_uj"
-done
-for supply in "$sys"/class/power_supply/*; do
-  if [ -e "$supply/power_now" ]; then rail uW power_supply "${supply##*/}" 0 "$supply/power_now"
-  elif [ -e "$supply/current_now" ] && [ -e "$supply/voltage_now" ]; then
-    rail uVuA power_supply "${supply##*/}" 0 "$supply/voltage_now" "$supply/current_now"
-  fi
-done
-true
-"""
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3})?")
+_SLOW_EVERY_S, _SLOW_S = 1.0, 30.0  # where `sleep` knows whole seconds only: enough for the readings of each phase
+_LONGEST_S = 1800.0  # of inferences that are as many as a figure needs
+_FREE_S = 120.0
 
 _SAMPLE = r"""
 umask 022; mkdir -p @PLACE@ || exit 1
@@ -135,6 +100,7 @@ class Joules:
         idle_samples: Readings before.
         inferences: How many there were.
         method: How that was found, in a line.
+        warnings: Sensors that say nothing, and would not count if they did.
     """
 
     rails: tuple[Rail, ...]
@@ -149,6 +115,7 @@ class Joules:
     idle_samples: int
     inferences: int
     method: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,48 +131,6 @@ class Energy:
     reason: str = ""
 
 
-class _NoFigureError(Exception):
-    """A sensor says what is no power, or says too little."""
-
-
-@dataclass(frozen=True)
-class _Sensor:
-    """What measures one rail: the unit of what its files hold, its names, where its counter wraps, and its files."""
-
-    unit: str
-    chip: str
-    label: str
-    wraps: int
-    files: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.chip} {self.label}".strip()
-
-
-@dataclass(frozen=True)
-class _Series:
-    """Readings of one rail: the moments on the device's clock, and watts, or joules of a counter."""
-
-    name: str
-    seconds: NDArray[np.float64]
-    values: NDArray[np.float64]
-    counts: bool = False
-
-    def mean(self, begin: float, end: float) -> float:
-        """Return the mean power between two moments; NaN where too little was read."""
-        inside = (self.seconds >= begin) & (self.seconds < end)
-        values, seconds = self.values[inside], self.seconds[inside]
-        if not self.counts:
-            return float(values.mean()) if values.size else math.nan
-        spent = seconds[-1] - seconds[0] if seconds.size > 1 else 0.0
-        return float((values[-1] - values[0]) / spent) if spent > 0 else math.nan
-
-    def samples(self, begin: float, end: float) -> int:
-        """Return how many readings lie between two moments."""
-        return int(((self.seconds >= begin) & (self.seconds < end)).sum())
-
-
 @dataclass(frozen=True)
 class Method:
     """How long is measured, and where sensors are; shorter times are for tests.
@@ -218,7 +143,7 @@ class Method:
         every_s: Seconds between two readings.
     """
 
-    sysfs: str = SYSFS
+    sysfs: str = sensors.SYSFS
     meter: str = ""
     idle_s: float = IDLE_S
     run_s: float = RUN_S
@@ -233,6 +158,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     release: str,
     threads: int,
     method: Method,
+    inference_s: float = 0.0,
     pinned: bool = True,
 ) -> Energy:
     """Measure idleness and then inferences on a device whose lock the caller holds.
@@ -244,6 +170,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
         release: Folder of the release on the device.
         threads: Threads; 0 means every CPU.
         method: How.
+        inference_s: Seconds of an inference, as its latency was just measured: how long this is waited for.
         pinned: Whether each thread has a CPU of its own.
 
     Returns:
@@ -252,40 +179,50 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     Raises:
         DeviceError: The device is lost, or the model does not run on it.
     """
-    sensors = () if method.meter else _sensors(shell, method.sysfs)
-    if not sensors and not method.meter:
+    if (needed := LEAST_INFERENCES * inference_s) > _LONGEST_S:
+        return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, and"
+                            f" {_LONGEST_S / 60:.0f} are the most")  # fmt: skip
+    found = Found((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
+    if not found.sensors and not method.meter:
         return Energy(None, "the device has no power sensor that Linux shows, and devices.toml names no meter")
+    method = method if found.fractions else slower(method)
     scratch = f"{root}/run/{secrets.token_hex(8)}"
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     argv = runner.command(places, release, scratch, plan) + (["--threads", str(threads)] if threads else [])
+    limit = longest_s(method, inference_s)
     try:
         with _metered(method.meter) as metered:
             began = time.time()
-            said = _run(shell, scratch, argv, sensors, method)
+            said = _run(shell, scratch, argv, found.sensors, method, limit)
             readings = metered()
+        return Energy(_joules(said, found.sensors, readings, began, method))
+    except NoFigureError as fault:
+        return Energy(None, str(fault))
     finally:
         shell.run(f"rm -rf {shlex.quote(scratch)}", check=False)
-    try:
-        return Energy(_joules(said, sensors, readings, began, method))
-    except _NoFigureError as fault:
-        return Energy(None, str(fault))
 
 
-def _sensors(shell: Shell, sysfs: str) -> tuple[_Sensor, ...]:
-    lines = shell.run(_FIND.replace("@SYS@", shlex.quote(sysfs))).stdout.splitlines()
-    rows = [line.split()[1:] for line in lines if line.startswith("rail ")]
-    found = [
-        _Sensor(unit, chip, "" if label == "-" else label, int(wraps) if wraps.isdecimal() else 0, tuple(paths))
-        for unit, chip, label, wraps, *paths in (row for row in rows if len(row) > 4)  # noqa: PLR2004
-        if unit in _TO_WATTS and len(chip) + len(label) <= 2 * _LONGEST_WORD
-    ]
-    return tuple(found[:_MOST_RAILS])
+def slower(method: Method) -> Method:
+    """Return a method for readings a second apart, of which short times have too few."""
+    return dataclasses.replace(
+        method,
+        idle_s=max(method.idle_s, _SLOW_S),
+        run_s=max(method.run_s, _SLOW_S),
+        every_s=max(method.every_s, _SLOW_EVERY_S),
+    )
 
 
-def _run(shell: Shell, scratch: str, argv: Sequence[str], sensors: Sequence[_Sensor], method: Method) -> str:
+def longest_s(method: Method, inference_s: float) -> float:
+    """Return the seconds after which measuring is ended: many times those of as many inferences as there must be."""
+    return _FREE_S + method.idle_s + 10 * max(method.run_s + _SETTLED_S, LEAST_INFERENCES * inference_s)
+
+
+def _run(  # noqa: PLR0913, PLR0917 - a script has these parts
+    shell: Shell, scratch: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float
+) -> str:
     words = {
         "PLACE": shlex.quote(scratch),
-        "FILES": shlex.join([path for sensor in sensors for path in sensor.files]) or "/dev/null",
+        "FILES": shlex.join([path for sensor in found for path in sensor.files]) or "/dev/null",
         "EVERY": f"{method.every_s:g}",
         "IDLE": f"{method.idle_s:g}",
         "ARGV": shlex.join(argv),
@@ -293,8 +230,13 @@ def _run(shell: Shell, scratch: str, argv: Sequence[str], sensors: Sequence[_Sen
     script = _SAMPLE
     for name, word in words.items():
         script = script.replace(f"@{name}@", word)
-    limit = 120.0 + method.idle_s + 10 * method.run_s
-    result = shell.run(script, timeout=limit, check=False, most=_MOST_SAID)
+    began = time.monotonic()
+    try:
+        result = shell.run(script, timeout=limit, check=False, most=_MOST_SAID)
+    except DeviceError as fault:
+        if time.monotonic() - began < limit:
+            raise
+        raise NoFigureError(f"it was not measured within {limit:.0f} s") from fault
     runner.check_ended(shell.name, result)
     return result.stdout
 
@@ -322,18 +264,22 @@ def _metered(command: str) -> Iterator[Callable[[], list[str]]]:
 # --- from readings to joules -------------------------------------------------------------------------------------
 
 
-def _joules(said: str, sensors: Sequence[_Sensor], metered: Sequence[str], began: float, method: Method) -> Joules:
+def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: float, method: Method) -> Joules:
     head, _, report = said.partition("\nreport\n")
     marks, rows = _read(head)
     start, begin, end = (marks[name] for name in ("start", "begin", "end"))
-    series = _of_meter(metered, start - began) if method.meter else _of_sensors(sensors, rows)
+    heard = _of_meter(metered, start - began) if method.meter else sensors.read(found, rows)
+    places = (0,) if method.meter else sensors.counted(found)
+    kept = [_whole(heard[place]) for place in places]
     idle, run = (start + _EDGE_S, begin - _EDGE_S), (begin + _SETTLED_S, end - _EDGE_S)
-    counted = _counted([one.name for one in series])
-    _check_enough(series, idle, run)
+    _check_enough(kept, idle, run)
     times = runner.timed(report)
     period = sum(times) / len(times) / 1e9
-    rails = tuple(Rail(one.name, one.mean(*idle), one.mean(*run), one.name in counted) for one in series)
-    kept = [one for one in series if one.name in counted]
+    rails = tuple(
+        Rail(one.name, one.mean(*idle), one.mean(*run), place in places)
+        for place, one in enumerate(heard)
+        if isinstance(one, Series) and min(one.samples(*idle), one.samples(*run)) >= LEAST_SAMPLES
+    )
     idle_w, run_w = (sum(getattr(rail, name) for rail in rails if rail.counted) for name in ("idle_w", "run_w"))
     gross, net = _intervals(kept, idle, run)
     samples = min(one.samples(*run) for one in kept)
@@ -352,7 +298,19 @@ def _joules(said: str, sensors: Sequence[_Sensor], metered: Sequence[str], began
         inferences=len(times),
         method=f"{' + '.join(one.name for one in kept)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
         f"then {len(times)} inferences, apart from those that latency was measured of",
+        warnings=tuple(one for one in heard if isinstance(one, str)),
     )
+
+
+def _whole(heard: Series | str) -> Series:
+    """Return the readings of a sensor that counts.
+
+    Raises:
+        NoFigureError: It says nothing of use: without it the figure would be of something else.
+    """
+    if isinstance(heard, str):
+        raise NoFigureError(heard)
+    return heard
 
 
 def _read(head: str) -> tuple[dict[str, float], list[list[str]]]:
@@ -360,71 +318,27 @@ def _read(head: str) -> tuple[dict[str, float], list[list[str]]]:
     marks: dict[str, float] = {}
     rows = []
     for line in head.splitlines():
-        word, *values = line.split()[: 2 * _MOST_RAILS + 2] or [""]
-        if (
-            word in {"start", "begin", "end", "at"}
-            and values
-            and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,3})?", values[0])
-        ):
+        word, *values = line.split()[: 2 * MOST_RAILS + 2] or [""]
+        if word in {"start", "begin", "end", "at"} and values and _SECONDS.fullmatch(values[0]):
             if word == "at":
                 rows.append(values)
             else:
                 marks[word] = float(values[0])
     if marks.keys() != {"start", "begin", "end"}:
-        raise _NoFigureError("the device did not say when the model ran")
+        raise NoFigureError("the device did not say when the model ran")
     return marks, rows
 
 
-def _of_sensors(sensors: Sequence[_Sensor], rows: Sequence[Sequence[str]]) -> list[_Series]:
-    width = 1 + sum(len(sensor.files) for sensor in sensors)
-    whole = [row for row in rows if len(row) == width]
-    seconds = np.array([float(row[0]) for row in whole], dtype=np.float64)
-    found, column = [], 1
-    for sensor in sensors:
-        if sensor.unit == "mVmA" and not sensor.label:
-            raise _NoFigureError(
-                f"{sensor.name}, {Path(sensor.files[0]).name}: it has no label that says which rail it is"
-            )
-        parts = [[row[column + step] for row in whole] for step in range(len(sensor.files))]
-        found.append(_series(sensor, seconds, parts))
-        column += len(sensor.files)
-    return found
-
-
-def _series(sensor: _Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequence[str]]) -> _Series:
-    values = np.ones(len(seconds))
-    for texts, path in zip(parts, sensor.files, strict=True):
-        wrong = next((text for text in texts if not _NUMBER.fullmatch(text) or abs(int(text)) > _LARGEST), None)
-        if wrong is not None:
-            why = "it could not be read" if wrong == "x" else f"it says {wrong!r:.40}, which is no number"
-            raise _NoFigureError(f"{sensor.name}, {Path(path).name}: {why}")
-        values = values * np.array([float(text) for text in texts])
-    if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
-        raise _NoFigureError(f"{sensor.name}: it says {f'{values[0]:g}' if values.size else 'nothing'} all the time")
-    if sensor.unit == "uJ":
-        return _Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
-    return _Series(sensor.name, seconds, np.abs(values) * _TO_WATTS[sensor.unit])
-
-
-def _unwrapped(sensor: _Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the range of a counter wherever it began anew."""
-    fallen = np.diff(values) < 0
-    if fallen.any() and sensor.wraps <= 0:
-        raise _NoFigureError(f"{sensor.name}: its counter fell, and it does not say where it wraps")
-    times: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(fallen)])[: values.size]
-    return values + times * sensor.wraps
-
-
-def _of_meter(lines: Sequence[str], offset: float) -> list[_Series]:
+def _of_meter(lines: Sequence[str], offset: float) -> list[Series | str]:
     pairs = [line.split() for line in lines]
     wrong = next((line for line, pair in zip(lines, pairs, strict=True) if not _is_reading(pair)), None)
     if wrong is not None:
-        raise _NoFigureError(f"the meter says {wrong!r:.60}, and not a time stamp and watts")
+        raise NoFigureError(f"the meter says {wrong!r:.60}, and not a time stamp and watts")
     seconds = np.array([float(pair[0]) + offset for pair in pairs], dtype=np.float64)
     watts = np.array([float(pair[1]) for pair in pairs], dtype=np.float64)
     if not watts.any():
-        raise _NoFigureError(f"the meter says {'0 all the time' if watts.size else 'nothing'}")
-    return [_Series("meter", seconds, watts)]
+        raise NoFigureError(f"the meter says {'0 all the time' if watts.size else 'nothing'}")
+    return [Series("meter", seconds, watts)]
 
 
 def _is_reading(pair: Sequence[str]) -> bool:
@@ -435,21 +349,15 @@ def _is_reading(pair: Sequence[str]) -> bool:
     return math.isfinite(moment) and math.isfinite(watts) and 0 <= watts < _LARGEST_WATTS
 
 
-def _counted(names: Sequence[str]) -> set[str]:
-    """Return the rails that count: one that is the whole supply alone, or else all of them."""
-    whole = [name for name in names if _WHOLE_INPUT.search(name)]
-    return set(whole[:1] or names)
-
-
-def _check_enough(series: Sequence[_Series], idle: tuple[float, float], run: tuple[float, float]) -> None:
+def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]) -> None:
     for one in series:
         for what, window in (("idle", idle), ("running", run)):
             if (count := one.samples(*window)) < LEAST_SAMPLES:
-                raise _NoFigureError(f"{one.name}: {count} readings while {what}, and {LEAST_SAMPLES} are the least")
+                raise NoFigureError(f"{one.name}: {count} readings while {what}, and {LEAST_SAMPLES} are the least")
 
 
 def _intervals(
-    series: Sequence[_Series], idle: tuple[float, float], run: tuple[float, float]
+    series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return 95 % intervals of the power while running, and of that beyond idleness, by windows of a second."""
     stream = np.random.default_rng(0)

@@ -209,7 +209,7 @@ class DeviceStages:
             labels = _labels(settings, found.manifest)
             fed = inputs.make(given, found.manifest.inputs)
             measured = self._measure(lab, program, fed, settings)
-            spent = self._energy(lab, program, fed, found, settings) if settings.energy else None
+            spent = self._energy(lab, program, fed, (found, measured), settings) if settings.energy else None
         return Report(
             board=self.board.name,
             host=lab.shell.name,
@@ -227,8 +227,12 @@ class DeviceStages:
             waited=lab.store.waited,
         )
 
-    def _energy(self, lab: Lab, program: Program, fed: Tensors, found: Current, settings: Settings) -> Energy:
+    def _energy(
+        self, lab: Lab, program: Program, fed: Tensors, measured: tuple[Current, Measurement], settings: Settings
+    ) -> Energy:
         """Measure the energy of what was just measured for its latency, on a device whose lock is held."""
+        found, latency = measured
+        times = latency.run.samples_ns
         if lab.emulated:
             return Energy(None, "an emulator draws no power of the board's")
         self.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
@@ -241,6 +245,7 @@ class DeviceStages:
                 release=f"{lab.store.root}/releases/{found.generation.digest}",
                 threads=settings.threads or self.board.threads,
                 method=energy.Method(meter=lab.device.power.command if lab.device.power else ""),
+                inference_s=sum(times) / len(times) / 1e9,
                 pinned=settings.pinned,
             )
 

@@ -232,6 +232,7 @@ def energy_text(found: Energy | None) -> str:
     return (
         f"{gross} an inference, 95 % within {low} to {high}; beyond idleness {net}, within {beyond};"
         f" {joules.run_w:.2f} W, idle {joules.idle_w:.2f} W ({joules.method})"
+        + "".join(f"; not counted: {text}" for text in joules.warnings)
     )
 
 

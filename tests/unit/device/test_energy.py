@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 
 import pytest
 
 from toolchain.device import energy
-from toolchain.device.energy import Method, _Sensor
+from toolchain.device.energy import Method
+from toolchain.device.sensors import Sensor
 from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
 
@@ -41,9 +40,10 @@ def tree(folder, files):
     return str(folder)
 
 
-def measure(places, tmp_path, **how):
+def measure(places, tmp_path, *, inference_s=0.0, **how):
     method = Method(**{**_METHOD, "sysfs": str(tmp_path / "none"), **how})
-    return energy.measure(LocalShell(), str(tmp_path), places, release="any", threads=1, method=method)
+    said = {"release": "any", "threads": 1, "method": method, "inference_s": inference_s}
+    return energy.measure(LocalShell(), str(tmp_path), places, **said)
 
 
 def test_known_watts_become_joules(places, tmp_path):
@@ -66,42 +66,89 @@ def test_known_watts_become_joules(places, tmp_path):
         "ina3221 VDD_IN": (pytest.approx(7.5), True),
         "ina3221 VDD_CPU": (pytest.approx(2.0), False),
     }
-    assert 5 <= joules.hz <= 100
     assert joules.samples >= energy.LEAST_SAMPLES
     assert joules.inferences == 100
     assert "readings a second" in joules.method
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_a_counter_that_wraps_becomes_joules(places, tmp_path):
-    """It counts 3 W, and 8 W once the model runs, up to a range that it exceeds on the way."""
-    zone = tmp_path / "sys" / "class" / "powercap" / "intel-rapl:0"
-    sysfs = tree(tmp_path / "sys", {"powercap/intel-rapl:0/name": "package-0"})
-    (zone / "max_energy_range_uj").write_text("9000000\n")
-    (zone / "energy_uj").write_text("0\n")
-    over = threading.Event()
+_RANGE_UJ = 9_000_000
+_COUNTER = Sensor("uJ", "powercap", "package-0", _RANGE_UJ, ("energy_uj",))
+_BATTERY = Sensor("uW", "power_supply", "BAT0", 0, ("power_now",))
 
-    def count():
-        spent, last = 0.0, time.monotonic()
-        while not over.wait(0.002):
-            now = time.monotonic()
-            spent += (now - last) * (8e6 if (tmp_path / "state").exists() else 3e6)
-            last = now
-            new = zone / "new"
-            new.write_text(f"{int(spent) % 9_000_000}\n")
-            new.replace(zone / "energy_uj")
 
-    counter = threading.Thread(target=count)
-    counter.start()
-    try:
-        found = measure(places, tmp_path, sysfs=sysfs)
-    finally:
-        over.set()
-        counter.join()
-    # The kernel's clock for scripts has a hundredth of a second, and a busy machine delays our counter.
-    assert found.joules.run_w == pytest.approx(8, rel=0.15), found
-    assert found.joules.idle_w == pytest.approx(3, rel=0.15)
-    assert found.joules.gross_ci95[0] <= found.joules.gross_j * 1.15
+def recorded(*others):
+    """Return what a device says whose counter has 3 W for ten seconds and then 8 W for eleven, and wraps on the way.
+
+    The clock has hundredths of a second, as the kernel's for scripts; after the counter stands what others say.
+    """
+    lines = ["start 100.00"]
+    for step in range(20 * 21 + 1):
+        moment = 100 + round(step / 20 + 0.003 * (step % 3), 2)
+        spent = 3.0 * min(moment - 100, 10) + 8.0 * max(moment - 110, 0)
+        lines.append(f"at {moment:.2f} {(int(spent * 1e6) + 5_000_000) % _RANGE_UJ} {' '.join(others)}".strip())
+    report = json.dumps({"samples_ns": [int(_PERIOD_S * 1e9)] * 1100})
+    return "\n".join([*lines, "begin 110.00", "end 121.00"]) + f"\nreport\n{report}"
+
+
+def test_a_counter_that_wraps_becomes_joules_within_a_percent():
+    found = energy._joules(recorded(), [_COUNTER], [], 0.0, Method())
+    assert found.run_w == pytest.approx(8, rel=0.01)
+    assert found.idle_w == pytest.approx(3, rel=0.01)
+    assert found.gross_j == pytest.approx(8 * _PERIOD_S, rel=0.01)
+    assert found.net_j == pytest.approx(5 * _PERIOD_S, rel=0.01)
+    assert found.gross_ci95 == (pytest.approx(8 * _PERIOD_S, rel=0.02), pytest.approx(8 * _PERIOD_S, rel=0.02))
+    assert (found.hz, found.inferences) == (pytest.approx(20, rel=0.01), 1100)
+
+
+def test_a_sensor_that_is_dead_and_would_not_count_is_a_warning():
+    rail = Sensor("uW", "ina226", "VDD_CPU", 0, ("power1_input",))
+    found = energy._joules(recorded("0"), [_COUNTER, rail], [], 0.0, Method())
+    assert found.run_w == pytest.approx(8, rel=0.01)
+    assert [one.name for one in found.rails] == ["powercap package-0"]
+    assert found.warnings == ("ina226 VDD_CPU: it says 0 all the time",)
+
+
+def test_a_sensor_that_is_dead_and_would_count_voids_the_figure():
+    with pytest.raises(energy.NoFigureError, match="power_supply BAT0: it says 0 all the time"):
+        energy._joules(recorded("0"), [_COUNTER, _BATTERY], [], 0.0, Method())
+
+
+def test_as_many_inferences_as_a_slow_model_needs_are_waited_for_or_refused(places, tmp_path):
+    assert energy.longest_s(Method(), 2.2) > 100 * 2.2 * 5
+    assert energy.longest_s(Method(), 0.001) < 300
+    sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
+    found = measure(places, tmp_path, sysfs=sysfs, inference_s=60.0)
+    assert (found.joules, found.reason) == (None, "100 inferences would take 100 minutes, and 30 are the most")
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_takes_too_long_has_no_figure_and_a_lost_device_is_told(places, tmp_path, monkeypatch):
+    sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
+    monkeypatch.setattr(energy, "longest_s", lambda *_: 0.5)
+    found = measure(places, tmp_path, sysfs=sysfs)
+    assert (found.joules, "not measured within" in found.reason) == (None, True)
+    assert not list((tmp_path / "run").iterdir())
+
+    class Lost(LocalShell):
+        def run(self, script, **how):
+            if how.get("timeout", 0) == 1e6:
+                raise DeviceError("it is lost")
+            return super().run(script, **how)
+
+    monkeypatch.setattr(energy, "longest_s", lambda *_: 1e6)
+    method = Method(sysfs=sysfs)
+    with pytest.raises(DeviceError, match="lost"):
+        energy.measure(Lost(), str(tmp_path), places, release="any", threads=1, method=method)
+
+
+def test_where_readings_are_slow_it_takes_longer():
+    slow = energy.slower(Method())
+    assert slow.every_s == 1
+    for phase in (slow.idle_s, slow.run_s):
+        # Less its edges, and with readings that are late by a tenth.
+        assert (phase - 2) / 1.1 >= energy.LEAST_SAMPLES
+    assert energy.slower(Method(idle_s=99, run_s=99)).idle_s == 99
 
 
 def test_a_meter_of_the_lab_becomes_joules(places, tmp_path):
@@ -133,31 +180,6 @@ def test_a_model_that_fails_is_told_as_elsewhere(places, tmp_path):
     assert not list((tmp_path / "run").iterdir())
 
 
-_POWER = _Sensor("uW", "ina226", "", 0, ("power1_input",))
-_PAIR = _Sensor("mVmA", "ina3221", "VDD_CPU", 0, ("in1_input", "curr1_input"))
-_COUNTER = _Sensor("uJ", "powercap", "package-0", 1000, ("energy_uj",))
-
-
-@pytest.mark.parametrize(
-    ("sensor", "rows", "said"),
-    [
-        (_POWER, [["1", "x"], ["2", "5"]], "ina226, power1_input: it could not be read"),
-        (_POWER, [["1", "5"], ["2", "5W"]], "ina226, power1_input: it says '5W', which is no number"),
-        (_POWER, [["1", "9" * 18], ["2", "5"]], "no number"),
-        (_POWER, [["1", "0"], ["2", "0"]], "ina226: it says 0 all the time"),
-        (_POWER, [], "ina226: it says nothing all the time"),
-        (_PAIR, [["1", "5", "x"]], "ina3221 VDD_CPU, curr1_input: it could not be read"),
-        (_Sensor("mVmA", "ina3221", "", 0, _PAIR.files), [["1", "5", "5"]], "in1_input: it has no label"),
-        (_COUNTER, [["1", "7"], ["2", "7"]], "powercap package-0: it says 7 all the time"),
-        (_Sensor("uJ", "powercap", "psys", 0, ("e",)), [["1", "9"], ["2", "7"]], "powercap psys: its counter fell"),
-    ],
-)
-def test_a_sensor_that_fails_is_named_with_what_it_said(sensor, rows, said):
-    with pytest.raises(energy._NoFigureError) as caught:
-        energy._of_sensors([sensor], rows)
-    assert said in str(caught.value)
-
-
 def test_too_few_readings_are_refused(places, tmp_path):
     (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 4", "sleep 1.4"))
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
@@ -167,12 +189,7 @@ def test_too_few_readings_are_refused(places, tmp_path):
     assert "20 are the least" in found.reason
 
 
-def test_rails_of_one_supply_add_up_and_a_supply_counts_alone():
-    assert energy._counted(["ina VDD_CPU", "ina VDD_GPU"]) == {"ina VDD_CPU", "ina VDD_GPU"}
-    assert energy._counted(["ina VDD_CPU", "ina VDD_IN"]) == {"ina VDD_IN"}
-
-
 @pytest.mark.parametrize("head", ["", "start 1\nbegin 2", "start x\nbegin 2\nend 3", "at\nat 1 2\n"])
 def test_a_device_that_tells_no_times_has_no_figure(head):
-    with pytest.raises(energy._NoFigureError, match="when the model ran"):
+    with pytest.raises(energy.NoFigureError, match="when the model ran"):
         energy._read(head)

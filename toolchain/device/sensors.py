@@ -1,0 +1,270 @@
+"""The power sensors that Linux shows on a device: which there are, what they said, and which of them count together."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.shell import Shell
+
+SYSFS = "/sys"
+MOST_RAILS = 32
+_LONGEST_WORD = 60
+_LARGEST = 10**15
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_TO_WATTS = {"uW": 1e-6, "uJ": 1e-6, "mVmA": 1e-6, "uVuA": 1e-12}
+_POWERCAP, _SUPPLY = "powercap", "power_supply"
+_WHOLE_INPUT = re.compile(
+    r"(?i)(power_)?(vdd_in|vin|pom_5v_in|dc_?in|psys|input|sys|system|total|supply|battery)(_power)?"
+)
+# What holds other rails of its chip, and which: a socket its cores, the input of a converter its outputs.
+_HOLDS = (
+    (re.compile(r"(?i)e?(socket|package|pkg)[-_]?[0-9]*"), re.compile(r"(?i)e?core[-_]?[0-9]*")),
+    (re.compile(r"(?i)pin[0-9]*"), re.compile(r"(?i)pout[0-9]*")),
+)
+
+# One line for each rail: kind, chip, label, range, and one or two files. A processor's counter is shown once only,
+# though by several ways, and of supplies those that feed the device: a battery that is not discharged is fed.
+_FIND = r"""
+sys=@SYS@
+sleep 0.01 2>/dev/null && echo fractions
+word() { { read -r found <"$1"; } 2>/dev/null && printf %s "$found" | tr -c 'A-Za-z0-9_.+-' _ | cut -c 1-60; }
+rail() { echo "rail $1 ${2:--} ${3:--} ${4:-0} $5 ${6:-}"; }
+for chip in "$sys"/class/hwmon/hwmon*; do
+  [ -d "$chip" ] || continue
+  name=$(word "$chip/name")
+  power=
+  for file in "$chip"/power[0-9]*_input "$chip"/power[0-9]*_average; do
+    [ -e "$file" ] && power=1 && rail uW "$name" "$(word "${file%_*}_label")" 0 "$file"
+  done
+  for file in "$chip"/energy[0-9]*_input; do
+    [ -e "$file" ] && [ "$power" != 1 ] && power=2 && rail uJ "$name" "$(word "${file%_*}_label")" 0 "$file"
+  done
+  for file in "$chip"/in[0-9]*_input; do
+    number=${file##*/in}; number=${number%_input}
+    current=$chip/curr${number}_input
+    [ -e "$current" ] && [ -z "$power" ] && rail mVmA "$name" "$(word "$chip/in${number}_label")" 0 "$file" "$current"
+  done
+done
+for zone in "$sys"/class/powercap/*; do
+  case ${zone##*/} in
+  *:*:*) continue ;;
+  intel-rapl-*) [ -e "$sys/class/powercap/intel-rapl:0/energy_uj" ] && continue ;;
+  esac
+  range=$(word "$zone/max_energy_range_uj")
+  [ -e "$zone/energy_uj" ] && rail uJ powercap "$(word "$zone/name")" "$range" "$zone/energy_uj"
+done
+batteries=$(cat "$sys"/class/power_supply/*/type 2>/dev/null | grep -c '^Battery')
+for supply in "$sys"/class/power_supply/*; do
+  case $(word "$supply/type")/$(word "$supply/status")/$(word "$supply/online")/$batteries in
+  Battery/Discharging/*) ;;
+  Mains/*/1/0 | USB/*/1/0) ;;
+  *) continue ;;
+  esac
+  if [ -e "$supply/power_now" ]; then rail uW power_supply "${supply##*/}" 0 "$supply/power_now"
+  elif [ -e "$supply/current_now" ] && [ -e "$supply/voltage_now" ]; then
+    rail uVuA power_supply "${supply##*/}" 0 "$supply/voltage_now" "$supply/current_now"
+  fi
+done
+true
+"""
+
+
+class NoFigureError(Exception):
+    """A sensor says what is no power, or says too little."""
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """What measures one rail.
+
+    Attributes:
+        unit: What its files hold: `uW`, `uJ` of a counter, or `mVmA` and `uVuA` of two files that make a power.
+        chip: Name of its chip, or the kernel's class where that has none.
+        label: Name of its rail; empty where it has none.
+        wraps: Where its counter begins anew, in its unit; 0 where it does not tell.
+        files: Its files on the device.
+    """
+
+    unit: str
+    chip: str
+    label: str
+    wraps: int
+    files: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Chip and label, for people."""
+        return f"{self.chip} {self.label}".strip()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its rail is all that the device takes, by its label: the name of a chip says nothing of that."""
+        return bool(_WHOLE_INPUT.fullmatch(self.label))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a device has.
+
+    Attributes:
+        sensors: Its sensors.
+        fractions: Whether its `sleep` knows fractions of a second.
+    """
+
+    sensors: tuple[Sensor, ...]
+    fractions: bool
+
+
+@dataclass(frozen=True)
+class Series:
+    """Readings of one rail: the moments on the device's clock, and watts, or joules of a counter."""
+
+    name: str
+    seconds: NDArray[np.float64]
+    values: NDArray[np.float64]
+    counts: bool = False
+
+    def mean(self, begin: float, end: float) -> float:
+        """Return the mean power between two moments; NaN where too little was read."""
+        inside = (self.seconds >= begin) & (self.seconds < end)
+        values, seconds = self.values[inside], self.seconds[inside]
+        if not self.counts:
+            return float(values.mean()) if values.size else math.nan
+        spent = seconds[-1] - seconds[0] if seconds.size > 1 else 0.0
+        return float((values[-1] - values[0]) / spent) if spent > 0 else math.nan
+
+    def samples(self, begin: float, end: float) -> int:
+        """Return how many readings lie between two moments."""
+        return int(((self.seconds >= begin) & (self.seconds < end)).sum())
+
+
+def find(shell: Shell, sysfs: str = SYSFS) -> Found:
+    """Look which sensors a device has.
+
+    Args:
+        shell: The device.
+        sysfs: Folder on it where the kernel shows sensors.
+
+    Raises:
+        DeviceError: The device is lost.
+    """
+    lines = shell.run(_FIND.replace("@SYS@", shlex.quote(sysfs))).stdout.splitlines()
+    rows = [line.split()[1:] for line in lines if line.startswith("rail ")]
+    found = [
+        Sensor(unit, chip, "" if label == "-" else label, _number(wraps) or 0, tuple(paths))
+        for unit, chip, label, wraps, *paths in (row for row in rows if len(row) > 4)  # noqa: PLR2004
+        if unit in _TO_WATTS and len(chip) + len(label) <= 2 * _LONGEST_WORD
+    ]
+    return Found(tuple(found[:MOST_RAILS]), "fractions" in lines)
+
+
+def _number(text: str) -> int | None:
+    """Return a number as a sensor may say one, or None."""
+    number = int(text) if _NUMBER.fullmatch(text) else None
+    return number if number is not None and abs(number) <= _LARGEST else None
+
+
+# --- what they said ----------------------------------------------------------------------------------------------
+
+
+def read(sensors: Sequence[Sensor], rows: Sequence[Sequence[str]]) -> list[Series | str]:
+    """Return the readings of each sensor, or what is wrong with it.
+
+    Args:
+        sensors: The sensors, at least one.
+        rows: Of each reading the moment, and what all files of all sensors said, in order.
+    """
+    width = 1 + sum(len(sensor.files) for sensor in sensors)
+    whole = [row for row in rows if len(row) == width]
+    seconds = np.array([float(row[0]) for row in whole], dtype=np.float64)
+    found: list[Series | str] = []
+    column = 1
+    for sensor in sensors:
+        parts = [[row[column + step] for row in whole] for step in range(len(sensor.files))]
+        try:
+            found.append(_series(sensor, seconds, parts))
+        except NoFigureError as fault:
+            found.append(str(fault))
+        column += len(sensor.files)
+    return found
+
+
+def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequence[str]]) -> Series:
+    if sensor.unit == "mVmA" and not sensor.label:
+        first = PurePosixPath(sensor.files[0]).name
+        raise NoFigureError(f"{sensor.name}, {first}: it has no label that says which rail it is")
+    values = np.ones(len(seconds))
+    for texts, path in zip(parts, sensor.files, strict=True):
+        wrong = next((text for text in texts if _number(text) is None), None)
+        if wrong is not None:
+            why = "it could not be read" if wrong == "x" else f"it says {wrong!r:.40}, which is no number"
+            raise NoFigureError(f"{sensor.name}, {PurePosixPath(path).name}: {why}")
+        values = values * np.array([float(text) for text in texts])
+    if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
+        raise NoFigureError(f"{sensor.name}: it says {f'{values[0]:g}' if values.size else 'nothing'} all the time")
+    if sensor.unit == "uJ":
+        return Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
+    return Series(sensor.name, seconds, _drawn(sensor, values) * _TO_WATTS[sensor.unit])
+
+
+def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return power that is drawn as positive: drivers of batteries disagree on the sign, and others mean it."""
+    if sensor.chip == _SUPPLY and (values <= 0).all():
+        return -values
+    if (values.min() < 0 and sensor.chip == _SUPPLY) or values.mean() < 0:
+        raise NoFigureError(f"{sensor.name}: it says {values.min():g}, power that flows the other way")
+    return values
+
+
+def _unwrapped(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add the range of a counter wherever it began anew."""
+    fallen = np.diff(values) < 0
+    if fallen.any() and sensor.wraps <= 0:
+        raise NoFigureError(f"{sensor.name}: its counter fell, and it does not say where it wraps")
+    times: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(fallen)])[: values.size]
+    return values + times * sensor.wraps
+
+
+# --- which count -------------------------------------------------------------------------------------------------
+
+
+def counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
+    """Return the places of the sensors whose powers add up to one figure, of which none holds another.
+
+    A rail that is the whole input counts alone, or else what feeds the device, or else its processor's own counters,
+    which are never added to those of chips, since these may hold them or lie within them; or else all rails of chips
+    but those that another of the same chip holds.
+
+    Raises:
+        NoFigureError: Several say that they are the whole.
+    """
+    places = range(len(sensors))
+    chips = [place for place in places if sensors[place].chip not in {_POWERCAP, _SUPPLY}]
+    whole = [place for place in chips if sensors[place].is_whole]
+    if len(whole) > 1:
+        names = ", ".join(sensors[place].name for place in whole)
+        raise NoFigureError(f"{names}: each says by its label that it is the whole input, and one alone can be")
+    supplies = [place for place in places if sensors[place].chip == _SUPPLY]
+    processors = [place for place in places if sensors[place].chip == _POWERCAP]
+    platform = [place for place in processors if sensors[place].is_whole][:1]
+    outermost = [place for place in chips if not _is_held(sensors[place], sensors)]
+    return tuple(whole or supplies or platform or processors or outermost)
+
+
+def _is_held(one: Sensor, sensors: Sequence[Sensor]) -> bool:
+    beside = [other for other in sensors if _folder(other) == _folder(one)]
+    return any(
+        part.fullmatch(one.label) and any(holder.fullmatch(other.label) for other in beside) for holder, part in _HOLDS
+    )
+
+
+def _folder(one: Sensor) -> PurePosixPath:
+    return PurePosixPath(one.files[0]).parent
