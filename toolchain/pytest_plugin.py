@@ -6,7 +6,10 @@ one. docs/ci.md tells how they are used.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import copy
+import math
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -20,9 +23,28 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
+    from toolchain.errors import ToolchainError
     from toolchain.pipeline.gate import Gate
     from toolchain.pipeline.rig import Release, Rig
     from toolchain.shell import SshOptions
+
+_LONGEST_WAIT_S, _LONGEST_BUDGET_S = 7 * 86400.0, 3600.0
+
+
+def _seconds(most: float) -> Callable[[str], float]:
+    """Return what reads seconds, up to some."""
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not 0 <= found <= most:  # which no NaN is
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {most:g}")
+        return found
+
+    return read
+
 
 _WORDS: dict[str, dict[str, Any]] = {
     "board": {"default": "local", "help": "Board type, or its .toml; by default this machine."},
@@ -35,22 +57,66 @@ _WORDS: dict[str, dict[str, Any]] = {
     "devices": {"help": "The lab's devices.toml; by default the project's and yours."},
     "package": {"help": "The package, the bundle or the model that `release` deploys."},
     "place": {"help": "A place of labgrid, instead of --host."},
-    "wait": {"type": float, "default": 0.0, "help": "Seconds to wait while others are at work on all of the devices."},
-    "budget": {"type": float, "default": 1.0, "help": "Seconds that `release` measures for."},
+    "wait": {
+        "type": _seconds(_LONGEST_WAIT_S),
+        "default": 0.0,
+        "help": "Seconds to wait while others are at work on all of the devices.",
+    },
+    "budget": {
+        "type": _seconds(_LONGEST_BUDGET_S),
+        "default": 1.0,
+        "help": "Seconds that `release` measures for.",
+    },
 }
 _OUTPUT = "edge_toolchain"
 _notes = pytest.StashKey[list[tuple[str, str]]]()
+_taken = pytest.StashKey["Rig"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our options; one that another plug-in has, too, has a longer name here, such as --edge-host."""
-    group = parser.getgroup("edge-toolchain", "boards (edge-toolchain)")
+    """Add our options by names that no one else has; `--host` stands for `--edge-host` where it is nobody else's."""
+    group = parser.getgroup("edge-toolchain", "boards (edge-toolchain); --host is short for --edge-host, and so on")
     for name, how in _WORDS.items():
-        given: dict[str, Any] = {**how, "dest": f"edge_{name}"}
-        try:
-            group.addoption(f"--{name}", **given)
-        except ValueError:
-            group.addoption(f"--edge-{name}", **given)
+        group.addoption(f"--edge-{name}", **how, dest=f"edge_{name}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Read short names as ours, unless a plug-in has them, or a conftest.py, which is known only after it is loaded.
+
+    An option that two have ends every session before it begins, so that ours are no options at all.
+    """
+    _look_here_too(early_config, parser, args)
+    found = yield
+    args[:] = _in_full(args, parser)
+    return found
+
+
+def _look_here_too(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Let conftest.py files be looked for here, though the package that a short name of ours names looks like tests."""
+    known = config.known_args_namespace
+    with contextlib.suppress(pytest.UsageError):  # a name is somebody's flag, and followed by no value
+        meant = parser.parse_known_args(_in_full(args, parser), namespace=copy.copy(config.option))
+        here = config.invocation_params.dir
+        if known.file_or_dir and not any((here / word.partition("::")[0]).exists() for word in meant.file_or_dir):
+            known.file_or_dir += [*config.getini("testpaths"), str(here)]
+
+
+def _in_full(args: Sequence[str], parser: pytest.Parser) -> list[str]:
+    """Write the names of our options in full, but for those that somebody else has."""
+    groups = [parser._anonymous, *parser._groups]  # noqa: SLF001 - it has no other list of what there is
+    others = {name for group in groups for option in group.options for name in option.names()}
+    ours = {f"--{name}": f"--edge-{name}" for name in _WORDS if f"--{name}" not in others}
+    words = [str(word) for word in args]
+    end = words.index("--") if "--" in words else len(words)
+
+    def full(word: str) -> str:
+        name, equals, value = word.partition("=")
+        return f"{ours.get(name, name)}{equals}{value}"
+
+    return [*map(full, words[:end]), *words[end:]]
 
 
 # --- fixtures --------------------------------------------------------------------------------------------------------
@@ -73,7 +139,11 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
         with rig.held(kind, found, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as taken:
             _note(config, board=kind.name, device=taken.shell.name, emulated=str(taken.emulated).lower())
             _note(config, waited=waited_text(taken.waited))
-            yield taken
+            config.stash[_taken] = taken
+            try:
+                yield taken
+            finally:
+                del config.stash[_taken]
 
 
 @pytest.fixture(scope="session")
@@ -148,10 +218,12 @@ def _teller(config: pytest.Config) -> Callable[[str], None]:
     if reporter is None or capture is None:
         return lambda _line: None
 
+    from toolchain.tables import printable  # noqa: PLC0415 - see above
+
     def tell(line: str) -> None:
         with capture.global_and_fixture_disabled():
             reporter.ensure_newline()
-            reporter.write_line(line)
+            reporter.write_line(printable(line))
 
     return tell
 
@@ -182,6 +254,19 @@ def _terminable() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """See before and after each test that uses the board that it is ours: what others do there is in no result."""
+    taken = item.config.stash.get(_taken, None) if "board" in getattr(item, "fixturenames", ()) else None
+    if taken is None:
+        return (yield)
+    taken.check()
+    try:
+        return (yield)
+    finally:
+        taken.check()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around what makes an xfail of a failure
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -191,16 +276,36 @@ def pytest_runtest_makereport(
     """
     found = yield
     errors = sys.modules.get("toolchain.errors")
-    if found.failed and errors and call.excinfo and isinstance(fault := call.excinfo.value, errors.ToolchainError):
-        if found.when == "call" and isinstance(fault, errors.DeviceError):
-            found.when = (
-                "setup"  # for all that read reports, what fails there is an error, and what fails in `call` not
-            )
-        elif found.when == "setup" and isinstance(fault, errors.VerificationError):
-            found.when = "call"
-        told = "\n".join(filter(None, [fault.message, fault.details, fault.hint]))
-        found.sections.append(("toolchain", told))
+    if errors is None or call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+        return found
+    faults = [fault for fault in _behind(call.excinfo.value) if isinstance(fault, errors.ToolchainError)]
+    lost = [fault for fault in faults if isinstance(fault, errors.DeviceError)]
+    if found.when == "call" and lost:
+        found.when = "setup"  # for all that read reports, what fails there is an error, and what fails in `call` not
+        found.outcome = "failed"
+        vars(found).pop("wasxfail", None)
+    elif found.failed and found.when == "setup" and isinstance(call.excinfo.value, errors.VerificationError):
+        found.when = "call"
+    if found.failed and (told := [*lost, *faults]):
+        found.sections.append(("toolchain", _shown(told[0])))
     return found
+
+
+def _shown(fault: ToolchainError) -> str:
+    from toolchain.tables import printable  # noqa: PLC0415 - see above
+
+    return printable("\n".join(filter(None, [fault.message, fault.details, fault.hint])))
+
+
+def _behind(fault: BaseException) -> Iterator[BaseException]:
+    """Return a fault, what it was raised from, and what groups have within them."""
+    left, seen = [fault], set[int]()
+    while left:
+        one = left.pop(0)
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [*filter(None, [one.__cause__]), *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
 
 
 def _note(config: pytest.Config, **properties: str) -> None:
@@ -220,9 +325,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker of pytest-xdist found; one that was killed says nothing."""
+    """Take what a worker of pytest-xdist found, under its name; one that was killed says nothing."""
     found: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
-    _record(node.config, [(str(name), str(value)) for name, value in found.get(_OUTPUT, [])])
+    worker = node.gateway.id
+    _record(node.config, [(f"{name}.{worker}", str(value)) for name, value in found.get(_OUTPUT, [])])
 
 
 def _record(config: pytest.Config, found: Sequence[tuple[str, str]]) -> None:

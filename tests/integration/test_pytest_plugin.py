@@ -189,9 +189,22 @@ def test_no_two_tests_are_on_a_board_at_once(boards, project, tmp_path):
         assert [pair for pair in pairwise(each) if pair[0][1] > pair[1][0]] == []
     suite = ET.parse(tmp_path / "r.xml").getroot()  # noqa: S314
     assert junit.faults(suite) == []
-    assert len(junit.properties(suite)["device"]) == 4
-    assert any("pytest" in text for text in junit.properties(suite)["waited"])
+    found = junit.properties(suite)
+    assert {f"{name}.gw{number}" for name in ("device", "board", "waited") for number in range(4)} <= found.keys()
     boards.await_free()
+
+
+def test_whoever_waits_says_for_whom(boards, project, tmp_path):
+    with boards.store("a").lock(Owner("ann@desk", "tune mlp")) as held:
+        folder = project("def test_it(board): pass")
+        with boards.pytest(folder, "--host", "a", "--wait", "200", "--junitxml=r.xml") as process:
+            heard = any("ann@desk holds it: tune mlp" in line and "waiting for" in line for line in process.stdout)
+            held._holder.close()
+            out, _ = process.communicate(timeout=LIMIT_S)
+    assert heard
+    assert process.returncode == 0, out
+    suite = ET.parse(tmp_path / "r.xml").getroot()  # noqa: S314
+    assert re.fullmatch(r"\S+ s: ann@desk: tune mlp", junit.properties(suite)["waited"][0])
 
 
 def test_whoever_does_not_wait_is_told_who_is_there(boards, project):

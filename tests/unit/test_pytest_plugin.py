@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -45,26 +46,66 @@ def test_a_session_without_its_fixtures_loads_nothing(tmp_path):
     assert found.returncode == 0, found.stdout
 
 
-def test_an_option_that_another_plug_in_has_gets_a_longer_name():
-    taken = []
+CLAIMS = "def pytest_addoption(parser): parser.addoption('--host', action='store_true', dest='theirs')\n"
+GROUPED = (
+    "def pytest_addoption(parser):\n"
+    "    parser.getgroup('them').addoption('--wait', type=int, default=3, dest='their_wait')\n"
+)
+GIVEN = """
+def test_it(request):
+    given = request.config.option
+    print("given", given.edge_host, given.edge_board, given.edge_wait, given.edge_package)
+    print("theirs", getattr(given, "theirs", None), getattr(given, "their_wait", None))
+"""
 
-    def addoption(name: str, **how: object) -> None:
-        if name == "--host":
-            raise ValueError("option names {'--host'} already added")
-        taken.append((name, how["dest"]))
 
-    pytest_plugin.pytest_addoption(SimpleNamespace(getgroup=lambda *_: SimpleNamespace(addoption=addoption)))
-    assert ("--edge-host", "edge_host") in taken
-    assert ("--board", "edge_board") in taken
+def session(folder: Path, *words: object, first: str = PLUGIN, then: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the tests of a folder with our plug-in, and perhaps another one, in some order."""
+    plugins = [word for name in (first, then) if name for word in ("-p", name)]
+    argv = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-q", "-s", *map(str, words)]
+    environment = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "/usr/bin:/bin"}
+    return subprocess.run(argv, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
 
-def report_of(when: str, fault: BaseException) -> SimpleNamespace:
+def test_short_names_of_options_are_ours_where_nobody_else_has_them(tmp_path):
+    (tmp_path / "a").mkdir()  # and no folder of tests
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(GIVEN)
+    (tmp_path / "tests" / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--depth')\n")
+    words = ("--host", "a", "--host=b", "--board", "rpi4", "--wait", "7", "--package", "a", "--depth", "3")
+    said = session(tmp_path, *words)
+    assert "given ['a', 'b'] rpi4 7.0 a" in said.stdout, said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("order", [(PLUGIN, "theirs"), ("theirs", PLUGIN)])
+def test_options_of_another_plug_in_and_of_a_conftest_stay_theirs(tmp_path, order):
+    """An option that two have ends all of somebody's sessions before they begin."""
+    (tmp_path / "test_it.py").write_text(GIVEN)
+    (tmp_path / "conftest.py").write_text(CLAIMS)
+    (tmp_path / "theirs.py").write_text(GROUPED)
+    words = ("--host", "--wait", "5", "--edge-host", "a", "--edge-wait", "7", "--board", "rpi4", "test_it.py")
+    said = session(tmp_path, *words, first=order[0], then=order[1])
+    assert "given ['a'] rpi4 7.0 None" in said.stdout, said.stdout + said.stderr
+    assert "theirs True 5" in said.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("--wait", "nan"), ("--wait=-5",), ("--wait", "inf"), ("--budget", "nan"), ("--budget", "x")]
+)
+def test_what_are_no_seconds_is_refused(tmp_path, words):
+    (tmp_path / "test_it.py").write_text(GIVEN)
+    found = session(tmp_path, *words, "test_it.py")
+    assert found.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is no number of seconds" in found.stderr
+
+
+def report_of(when: str, fault: BaseException, outcome: str = "failed") -> SimpleNamespace:
     """Return what the plug-in makes of a test that a fault ended."""
     call = SimpleNamespace(excinfo=SimpleNamespace(value=fault))
     hook = pytest_plugin.pytest_runtest_makereport(call)
     next(hook)
     try:
-        hook.send(SimpleNamespace(when=when, failed=True, sections=[]))
+        hook.send(SimpleNamespace(when=when, outcome=outcome, failed=outcome == "failed", sections=[]))
     except StopIteration as ended:
         return ended.value
     raise AssertionError("the hook goes on")
@@ -86,6 +127,111 @@ def report_of(when: str, fault: BaseException) -> SimpleNamespace:
 def test_what_is_an_error_and_what_a_failure(when, fault, expected):
     """Of a test whose board is lost nothing is known; a wrong release has failed, though a fixture found that."""
     assert report_of(when, fault).when == expected
+
+
+LOST = """
+import pytest
+from toolchain.errors import DeviceError
+
+expected = getattr(pytest.mark, "xfail")
+
+def lose():
+    raise DeviceError("lost")
+
+@expected(reason="it is slow")
+def test_expected():
+    lose()
+
+@expected(strict=True, reason="it is slow")
+def test_strictly():
+    lose()
+
+def test_of_another():
+    try:
+        lose()
+    except DeviceError as fault:
+        raise RuntimeError("it did not run") from fault
+
+def test_of_a_group():
+    try:
+        lose()
+    except DeviceError as fault:
+        raise ExceptionGroup("all of these", [ValueError("x"), ExceptionGroup("inner", [fault])])
+
+def test_a_failure():
+    assert 1 == 2
+
+@expected(reason="it is slow")
+def test_an_expected_failure():
+    assert 1 == 2
+"""
+
+
+def test_a_lost_board_is_an_error_however_it_is_told(tmp_path):
+    (tmp_path / "test_it.py").write_text(LOST)
+    said = session(tmp_path, "-rA", "test_it.py").stdout
+    assert "1 failed, 1 xfailed, 4 errors" in said, said
+
+
+def test_what_a_device_says_steers_no_terminal():
+    [(_, text)] = report_of("call", DeviceError("lost", details="\x1b[2Jgone")).sections
+    assert text == "lost\n\\x1b[2Jgone"
+    lines: list[str] = []
+    reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=lines.append)
+    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
+    plugins = {"terminalreporter": reporter, "capturemanager": capture}
+    pytest_plugin._teller(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=plugins.get)))("\x1b[2Jann")
+    assert lines == ["\\x1b[2Jann"]
+
+
+HELD = """
+import pytest
+from toolchain import pytest_plugin
+from toolchain.errors import DeviceError
+
+class Held:
+    lost = False
+
+    def check(self):
+        if self.lost:
+            raise DeviceError("the lock is lost")
+
+@pytest.fixture(scope="session")
+def board(request):
+    request.config.stash[pytest_plugin._taken] = held = Held()
+    return held
+
+def test_before(board):
+    pass
+
+def test_it_is_lost(board):
+    board.lost = True
+
+def test_after(board):
+    pass
+
+def test_of_no_board():
+    pass
+"""
+
+
+def test_tests_on_a_board_whose_lock_is_lost_are_errors(tmp_path):
+    (tmp_path / "test_it.py").write_text(HELD)
+    said = session(tmp_path, "-rA", "test_it.py").stdout
+    assert "2 passed, 2 errors" in said, said
+    assert "ERROR test_it.py::test_it_is_lost" in said
+    assert "ERROR test_it.py::test_after" in said
+
+
+def test_what_workers_found_is_told_apart():
+    told: list[tuple[str, str]] = []
+    report = SimpleNamespace(add_global_property=lambda name, value: told.append((name, value)))
+    config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=lambda: [report]))
+    for number in range(2):
+        node = SimpleNamespace(config=config, gateway=SimpleNamespace(id=f"gw{number}"))
+        node.workeroutput = {"edge_toolchain": [("device", f"board-{number}")]}
+        pytest_plugin.pytest_testnodedown(node)
+    assert told == [("device.gw0", "board-0"), ("device.gw1", "board-1")]
 
 
 def gated(fault: ToolchainError | None) -> object:

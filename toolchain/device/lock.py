@@ -19,6 +19,7 @@ from toolchain import process
 from toolchain.errors import BusyError, DeviceError
 from toolchain.shell import RemoteProcess, Shell
 from toolchain.shell.bounds import MOST_SAID
+from toolchain.tables import printable
 
 LEASE_S = 30
 WITHIN = "TOOLCHAIN_DEVICE_LOCK"
@@ -29,6 +30,8 @@ _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes mi
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
 _EARLIER = re.compile(r"pid([0-9]{1,10})")
+_END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only such command that is ours
+_LONGEST_HELD_S = 366 * 86400
 _TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
 
 # A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
@@ -181,7 +184,7 @@ class Owner:
     def read(cls, line: str) -> Owner:
         """Read what `line` wrote; a lock that is just being taken has no owner yet."""
         who, what, end = (*line.split("\t"), "", "", "")[:3]
-        return cls(who.strip() or "someone", what.strip(), end.strip())
+        return cls(*(printable(part.strip()) for part in (who.strip() or "someone", what, end)))
 
     def __str__(self) -> str:
         return f"{self.who} holds it" + (f": {self.what}" if self.what else "")
@@ -254,6 +257,15 @@ class Lease:
         """
         if not self._held:
             raise self._lost()
+
+    def confirm(self) -> None:
+        """Ask the device whether the lock is still held.
+
+        Raises:
+            DeviceError: It is not, or the device does not answer.
+        """
+        self.check()
+        self._done("run", ":", _ANSWER_S)
 
     def _write(self, text: str) -> None:
         try:
@@ -330,8 +342,8 @@ def _busy(name: str, words: Sequence[str]) -> BusyError:
     age, now, said = (*words[1:], "", "", "")[:3]
     began, _, line = said.partition(" ")
     owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
-    since = f"{_since(int(now) - int(began))}; " if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
-    ended = "when that has ended" + (f"; `{owner.end}` there ends it" if owner.end else "")
+    since = _since(int(now) - int(began)) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
+    ended = "when that has ended" + (f"; `{owner.end}` there ends it" if _END.fullmatch(owner.end) else "")
     return BusyError(
         f"{name} is busy: {owner}",
         details=f"{since}{_life(age)}",
@@ -352,7 +364,9 @@ def _life(word: str) -> str:
 
 def _since(seconds: int) -> str:
     """Tell a time in the past by this machine's clock: the device's may be wrong by years."""
-    return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now"
+    if not 0 <= seconds <= _LONGEST_HELD_S:
+        return ""
+    return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now; "
 
 
 def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from toolchain.errors import BusyError
+from toolchain.tables import printable
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -77,7 +78,7 @@ class Patience:
                     raise self._told_of(fault) from None
                 if fault.owner != before or time.monotonic() > told_at + _TELL_AGAIN_S:
                     before, told_at = fault.owner, time.monotonic()
-                    self._tell(self._why(fault))
+                    self._tell(printable(self._why(fault)))
                 self._sleep(began, min(self.left, pause * _JITTER.uniform(0.5, 1.5)), fault.owner)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 

