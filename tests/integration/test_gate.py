@@ -151,7 +151,7 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
     ("new", "base", "words", "message"),
     [
         ("{base}", "{base}", (), "there is nothing to compare"),
-        ("{base}", "nothing.tar", (), "there is no nothing.tar"),
+        ("{base}", "nothing.tar", (), "there is no 'nothing.tar'"),
         ("{base}", "current", (), "no such release: current"),
         ("{base}", "{text}", (), "holds no package's digest"),
         ("{base}", "oci://", (), "names no package in a registry"),
