@@ -33,6 +33,7 @@ ROUNDS = 16
 _LEAST_RUNS = 5
 _ERRORS = 0.01  # that any layer's interval misses is no likelier than this
 _MOST_OF_IT = 0.8
+_Key = tuple[str, int, int]
 _NAMED = 3  # of layers that are held against others together, and of those that are against none
 
 
@@ -253,7 +254,7 @@ class _Part:
         rounds: Its nanoseconds in each watched run of each round.
     """
 
-    key: tuple[str, int, int]
+    key: _Key
     name: str
     kernel: str
     rounds: tuple[tuple[int, ...], ...]
@@ -266,7 +267,7 @@ def _layers(new: Side, base: Side, seen: Sequence[Sequence[Watched]], backend: B
     return tuple(_layer(ours[one], theirs[other], confidence) for one, other in stretches)
 
 
-def _stretches(ours: Sequence[object], theirs: Sequence[object]) -> Iterator[tuple[slice, slice]]:
+def _stretches(ours: Sequence[_Key], theirs: Sequence[_Key]) -> Iterator[tuple[slice, slice]]:
     """Yield what is held against each other: layers that are the same, and all that lies between two of them.
 
     Two builds that fuse differently compute the same in other kernels. Only their sums say whether it takes longer.
@@ -274,10 +275,19 @@ def _stretches(ours: Sequence[object], theirs: Sequence[object]) -> Iterator[tup
     done = (0, 0)
     for block in difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         if (block.a, block.b) != done:
-            yield slice(done[0], block.a), slice(done[1], block.b)
-        for step in range(block.size):
-            yield slice(block.a + step, block.a + step + 1), slice(block.b + step, block.b + step + 1)
+            between = slice(done[0], block.a), slice(done[1], block.b)
+            sizes = [[key[1:] for key in keys[part]] for keys, part in zip((ours, theirs), between, strict=True)]
+            if sizes[0] == sizes[1] and all(any(one) for one in sizes[0]):  # the same layers, by other operators
+                yield from _one_by_one(done[0], done[1], len(sizes[0]))
+            else:
+                yield between
+        yield from _one_by_one(block.a, block.b, block.size)
         done = block.a + block.size, block.b + block.size
+
+
+def _one_by_one(first: int, second: int, count: int) -> Iterator[tuple[slice, slice]]:
+    for step in range(count):
+        yield slice(first + step, first + step + 1), slice(second + step, second + step + 1)
 
 
 def _layer(new: Sequence[_Part], base: Sequence[_Part], confidence: float) -> Layer:

@@ -102,6 +102,14 @@ def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
     assert "not matched: base alone" in str(against.shown(found)[0])
 
 
+def test_layers_that_other_operators_compute_one_by_one_are_held_against_each_other_by_their_sizes():
+    names = [f"k{number}" for number in range(6)]
+    new, base = (side({name: f"{what}_{name}" for name in names}, what) for what in ("plain", "template"))
+    found = layers(new, base, [(name, 300 if name == "k3" else 100) for name in names], [(name, 100) for name in names])
+    assert [(one.new, one.base) for one in found] == [(name, name) for name in names]
+    assert [one.new for one in against.carriers(held(found))] == ["k3"]
+
+
 def test_of_many_layers_together_the_first_are_named():
     names = {f"k{number}": f"odd_{number}" for number in range(9)}
     (one,) = layers(side(names), side({"x": "conv"}, "1"), [(name, 100) for name in names], [("x", 900)])
