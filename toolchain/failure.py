@@ -11,6 +11,7 @@ from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, ToolchainError, Ve
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
+    from collections.abc import Mapping
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -46,14 +47,28 @@ class Failure:
         """Return it as JSON has it."""
         return {"error": asdict(self)}
 
-    def junit(self, suite: str, classname: str, name: str) -> bytes:
-        """Render it as JUnit XML with one case: a failure if the model did not pass, an error if that is not known."""
+    def junit(
+        self, suite: str, classname: str, name: str, seconds: float = 0.0, properties: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Render it as JUnit XML with one case: a failure if the model did not pass, an error if that is not known.
+
+        Args:
+            suite: The suite's name.
+            classname: What the case is of.
+            name: The case's name.
+            seconds: How long it took.
+            properties: What is known of the run.
+        """
         import xml.etree.ElementTree as ET  # noqa: PLC0415 - the help needs none of this
 
         kind = "failure" if self.exit_code == VerificationError.exit_code else "error"
         counts = {"failures": str(int(kind == "failure")), "errors": str(int(kind == "error"))}
         root = ET.Element("testsuite", {"name": suite, "tests": "1", **counts})
-        case = ET.SubElement(root, "testcase", classname=classname, name=name)
+        if properties:
+            known = ET.SubElement(root, "properties")
+            for key, value in properties.items():
+                ET.SubElement(known, "property", name=key, value=value)
+        case = ET.SubElement(root, "testcase", classname=classname, name=name, time=f"{seconds:.3f}")
         told = "\n".join(text for text in (self.details, self.hint and f"hint: {self.hint}") if text)
         ET.SubElement(case, kind, message=self.message).text = told
         return encoded(root)

@@ -88,7 +88,7 @@ def test_the_action_runs(place, tiny):
     action = github()
     inputs = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
     inputs |= {"package": str(tiny.folder), "board": "local", "wait": "100"}
-    install, deploy = action["runs"]["steps"][:2]
+    install, _, deploy = action["runs"]["steps"][:3]
     assert run(place, install["run"], BASH, **given_to(install, inputs)).returncode == 0
     assert (place / "installed").read_text() == "-m pip install --quiet edge-toolchain\n"
     done = run(place, deploy["run"], BASH, **given_to(deploy, inputs))
@@ -102,7 +102,7 @@ def test_the_action_runs(place, tiny):
 )
 def test_the_action_says_what_the_gate_found(place, code, ends, verdict):
     (place / "bin" / "toolchain").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >words\nexit {code}\n')
-    gate = github()["runs"]["steps"][2]
+    gate = github()["runs"]["steps"][1]
     inputs = {"package": "new.tar", "base": "old $(touch x).tar", "board": "rpi4", "host": "me@x", "wait": "9"}
     inputs |= {"ssh-key": "secret", "known-hosts": "x ssh-ed25519 A"}
     done = run(place, gate["run"], BASH, **given_to(gate, inputs))
@@ -137,7 +137,23 @@ def test_the_template_runs(place, tiny, base, code):
     given["BASE"] = str(tiny.folder) if base else ""
     done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
     assert done.returncode == code, done.stderr
-    check_reports(place, "deploy.xml", *(["gate.xml"] if base else []))
+    check_reports(place, "gate.xml" if base else "deploy.xml")
+    assert (place / "toolchain-report" / "deploy.xml").exists() == (not base)
+
+
+@pytest.mark.parametrize("code", [0, 5, 6, 7, 75])
+def test_what_does_not_pass_the_gate_is_not_deployed(place, code):
+    """A release that is current on the board would be its own base the next time."""
+    (place / "bin" / "toolchain").write_text(f'#!/bin/sh\necho "$1" >>words\n[ "$1" != gate ] || exit {code}\n')
+    job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
+    given = {**job["variables"], "PACKAGE": "new.tar", "BOARD": "rpi4", "BASE": "current"}
+    done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
+    assert done.returncode == code
+    assert (place / "words").read_text().split() == (["gate"] if code else ["gate", "deploy"])
+    names = [step["name"] for step in github()["runs"]["steps"]]
+    assert names.index("Gate") < names.index("Deploy")
+    wanted = github()["runs"]["steps"][names.index("Deploy")]["if"]
+    assert wanted == "inputs.base == '' || steps.gate.outputs.verdict == 'pass'"
 
 
 def test_the_projects_of_the_documentation_run(tmp_path, tiny):

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from tests.support import junit
 from toolchain.errors import BuildError, DeviceError, InputError, VerificationError
 from toolchain.failure import NOT_ENDED, Failure
 
@@ -63,3 +64,13 @@ def test_what_xml_cannot_hold_is_left_out():
     failure = Failure("bell \x07", "\x1b[31mred\x1b[0m \x00 \ud800 \ufffe ümläut 🙂", exit_code=5)
     found = parsed(failure.junit("s", "x", "y")).find("testcase/failure")
     assert (found.get("message"), found.text) == ("bell ", "[31mred[0m    ümläut 🙂")
+
+
+def test_what_is_known_of_a_failed_run_is_told():
+    suite = parsed(Failure("lost").junit("s", "x", "y", 1.25, {"board": "rpi4", "waited": "3.0 s: ann"}))
+    assert [(one.get("name"), one.get("value")) for one in suite.iter("property")] == [
+        ("board", "rpi4"), ("waited", "3.0 s: ann")
+    ]  # fmt: skip
+    assert suite.find("testcase").get("time") == "1.250"
+    assert next(iter(suite)).tag == "properties"
+    assert junit.faults(suite) == []

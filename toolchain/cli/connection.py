@@ -14,6 +14,7 @@ import click
 from toolchain.cli import completion
 from toolchain.cli.gathering import gathered, option
 from toolchain.cli.options import PATH, Limit
+from toolchain.cli.reports import PATIENCE
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,15 +99,23 @@ class AddressOptions(BoardOptions):
         context = click.get_current_context().find_root()
         key = f"{__name__} {self.place}"
         if key not in context.meta:
-            taken = self._patience().get(lambda: context.with_resource(labgrid.acquired(self.place)))
+            taken = self.patience().get(lambda: context.with_resource(labgrid.acquired(self.place)))
             context.meta[key] = taken
         found: Placed = context.meta[key]
         return found
 
-    def _patience(self) -> Patience:
+    def patience(self) -> Patience:
+        """Return how long this command waits, for all that others are at work on."""
         from toolchain.device.waiting import Patience
 
-        return Patience(getattr(self, "wait_s", 0.0), click.get_current_context().find_root().obj.say)
+        context = click.get_current_context(silent=True)
+        if context is None:
+            return Patience(getattr(self, "wait_s", 0.0))
+        meta, console = context.meta, context.find_root().obj
+        if PATIENCE not in meta:
+            meta[PATIENCE] = Patience(getattr(self, "wait_s", 0.0), *([console.say] if console else []))
+        found: Patience = meta[PATIENCE]
+        return found
 
     def folder(self) -> str:
         """Return the folder on the device; empty for the board's own.
@@ -168,7 +177,7 @@ class DeviceOptions(AddressOptions):
             tracker=parse_tracker(tracker) if tracker else None,
             key=key or "",
             purpose=f"tune {what}",
-            wait_s=self.wait_s,
+            patience=self.patience(),
         )
 
 
@@ -198,8 +207,8 @@ def open_device(
     if kind.connection != "local" and (source := whence(device, options.devices)):
         say(f"device {device.host} of {source}")
     named = preflight.Named(options.host or "", options.lab(kind))
-    wait_s = options.wait_s if isinstance(options, DeviceOptions) else 0.0
-    with preflight.opened(kind, device, options.ssh(), options.folder(), named, tell or say, wait_s) as lab:
+    ssh, folder, patience = options.ssh(), options.folder(), options.patience()
+    with preflight.opened(kind, device, ssh, folder, named, tell or say, patience) as lab:
         yield lab
 
 

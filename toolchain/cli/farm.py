@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import time
@@ -15,7 +16,7 @@ import click
 from toolchain.cli import options
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, same
+from toolchain.cli.gathering import gathered, option, same, single
 from toolchain.errors import InputError
 from toolchain.tables import Table
 
@@ -148,9 +149,12 @@ def status(console: Console, *, as_json: bool) -> Result:
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
 @click.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d; 1h by default.")
+@single(DeviceOptions, "wait_s")
 @options.json_flag
 @click.pass_obj
-def lock(console: Console, name: str, command: tuple[str, ...], span: str | None, *, as_json: bool) -> Result | int:
+def lock(  # noqa: PLR0913 - these are independent
+    console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
+) -> Result | int:
     """Keep the board NAME for yourself: for some time, or for as long as CMD runs.
 
     CMD and all that it starts may lease the board, as `toolchain tune` does, and deploy to it; its exit code is passed
@@ -158,15 +162,19 @@ def lock(console: Console, name: str, command: tuple[str, ...], span: str | None
     """
     from toolchain import process
     from toolchain.device.lock import WITHIN
+    from toolchain.device.waiting import Patience
     from toolchain.farm import client, leases
 
+    patience = Patience(wait_s, console.say)
     if not command:
-        found = client.lock(name, seconds(span) if span else _HOUR_S)
+        held_for = seconds(span) if span else _HOUR_S
+        found = patience.get(lambda: client.lock(name, held_for))
         text = f"{name} is yours until {_moment(found['until'])}; `toolchain farm release {name}` gives it back"
         return Result(text, found, as_json)
     if span:
         raise InputError("--for and a command exclude each other", hint="the board is held until the command ends")
-    with leases.lease("", [name], who=" ".join(command)) as lease:
+    with contextlib.ExitStack() as stack:
+        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=" ".join(command))))
         console.say(f"{name} is held for {command[0]}")
         return process.attend(command, {WITHIN: lease.boards[0].within})
 

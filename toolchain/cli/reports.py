@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,32 @@ from toolchain.failure import NOT_ENDED, Failure
 STDOUT = "-"
 PRINTED = ("--json", STDOUT)
 """The one report that goes to no file."""
+PATIENCE = f"{__name__} patience"
+"""Where the context of a command keeps how long it waits, and what it waited for."""
 _SUITE = "toolchain "
 _HEAD = 1024  # bytes of a file in which its suite is named
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run, whatever becomes of it.
+
+    Attributes:
+        command: The command's name.
+        about: Board and model, as far as they are known.
+        properties: What else is known, for the suite of a JUnit report.
+        began: When it did, by the monotonic clock.
+    """
+
+    command: str
+    about: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self.began
 
 
 @dataclass(frozen=True)
@@ -28,12 +53,12 @@ class Kind:
     Attributes:
         what: Its name in messages.
         foreign: Says why a file is none of an earlier run; empty if it is one.
-        failed: Renders a failure for a command, about a board and a model.
+        failed: Renders a failure of a run.
     """
 
     what: str
     foreign: Callable[[Path], str]
-    failed: Callable[[Failure, str, str], bytes]
+    failed: Callable[[Failure, Run], bytes]
 
 
 def json_kind(what: str, *keys: str) -> Kind:
@@ -50,7 +75,7 @@ def json_kind(what: str, *keys: str) -> Kind:
     return Kind(what, foreign, _failed_json)
 
 
-def _failed_json(failure: Failure, _command: str, _about: str) -> bytes:
+def _failed_json(failure: Failure, _run: Run) -> bytes:
     from toolchain import files
 
     return files.canonical_json(failure.document())
@@ -66,7 +91,7 @@ JSON = json_kind("a report", "schema_version", "bundle_digest")
 JUNIT = Kind(
     "a JUnit report",
     _foreign_junit,
-    lambda failure, command, about: failure.junit(f"{_SUITE}{command}", about, command),
+    lambda failure, run: failure.junit(f"{_SUITE}{run.command}", run.about, run.command, run.seconds, run.properties),
 )
 
 
@@ -78,8 +103,10 @@ def _foreign_page(path: Path) -> str:
     return "" if page.is_ours(head) else "it is no page of this toolchain"
 
 
-def _failed_page(failure: Failure, command: str, about: str) -> bytes:
+def _failed_page(failure: Failure, run: Run) -> bytes:
     from toolchain import page
+
+    command, about = run.command, run.about
 
     code = "" if failure.exit_code is None else f"exit code {failure.exit_code}"
     parts: list[page.Part] = [
@@ -107,13 +134,11 @@ class Reports:
     """The reports that one run has to write.
 
     Attributes:
-        command: The command's name.
-        about: Board and model, as far as they are known.
+        run: What is known of it.
         places: The files, with the kind of each.
     """
 
-    command: str
-    about: str
+    run: Run
     places: tuple[tuple[Path, Kind], ...]
 
     def checked(self) -> tuple[Reports, InputError | None]:
@@ -135,18 +160,23 @@ class Reports:
         from toolchain import files
 
         for path, kind in self.places:
-            files.write_atomic(path, kind.failed(failure, self.command, self.about))
+            files.write_atomic(path, kind.failed(failure, self.run))
 
     @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Let all of them tell why the block ended, if it fails."""
+    def telling(self, late: Callable[[], Mapping[str, str]] = dict) -> Iterator[None]:
+        """Let all of them tell why the block ended, if it fails.
+
+        Args:
+            late: Returns what else is known by then.
+        """
         try:
             yield
         except (click.exceptions.Exit, BrokenPipeError):  # a shown help; a reader of our output who has seen enough
             raise
         except BaseException as fault:
             with contextlib.suppress(InputError):  # a full disk is not the cause; what stands there is no success
-                self.write(failure_of(fault))
+                run = replace(self.run, properties={**self.run.properties, **late()})
+                replace(self, run=run).write(failure_of(fault))
             raise
 
 
@@ -169,7 +199,7 @@ class ReportingCommand(click.Command):
         """Read the command line; one that is wrong is a run that failed."""
         command = info_name or ""
         wanted = () if {"-h", "--help"} & set(args) else self._wanted(args)
-        reports, fault = Reports(command, command, wanted).checked()
+        reports, fault = Reports(Run(command, command), wanted).checked()
         with reports.telling():
             reports.write(NOT_ENDED)  # in place of what an earlier run left there
             if fault:
@@ -177,7 +207,8 @@ class ReportingCommand(click.Command):
             context = super().make_context(info_name, args, parent, **extra)
         known = [str(context.params.get(name) or "") for name in ("board_name", "source")]
         about = ".".join(Path(name).stem for name in known if name)
-        context.meta[__name__] = replace(reports, about=about or command)
+        run = replace(reports.run, about=about or command, properties=_properties(context.params))
+        context.meta[__name__] = replace(reports, run=run)
         return context
 
     def _wanted(self, args: Sequence[str]) -> tuple[tuple[Path, Kind], ...]:
@@ -186,8 +217,23 @@ class ReportingCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with ctx.meta[__name__].telling():
+        with ctx.meta[__name__].telling(lambda: _waited(ctx)):
             return super().invoke(ctx)
+
+
+def _properties(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a command line says of the board and the device, as reports name them."""
+    board = str(given.get("board_name") or "")
+    device = str(given.get("host") or given.get("place") or "")
+    return {name: value for name, value in (("board", board and Path(board).stem), ("device", device)) if value}
+
+
+def _waited(context: click.Context) -> dict[str, str]:
+    """Return for whom a command waited, if it is one that waits."""
+    from toolchain.pipeline.report import waited_text
+
+    patience = context.meta.get(PATIENCE)
+    return {"waited": waited_text(patience.waited)} if patience else {}
 
 
 def value_of(words: Sequence[str], option: str) -> str | None:

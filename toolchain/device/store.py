@@ -211,13 +211,13 @@ class Store:
                 self._lease = None
 
     def check_free(self) -> None:
-        """See that nobody holds the lock, without taking it; whoever waits for it anyway need not know.
+        """See that nobody holds the lock, without taking it, or wait until that is so.
 
         Raises:
-            BusyError: Somebody does.
+            BusyError: Somebody does, for longer than we have the patience to wait.
         """
-        if self._lease is None and not self._patience.left:
-            lease.check_free(self._shell, self._set_root)
+        if self._lease is None:
+            self._patience.get(lambda: lease.check_free(self._shell, self._set_root))
 
     @property
     def waited(self) -> tuple[Waited, ...]:

@@ -41,7 +41,7 @@ class Wanted:
         tracker: Host and port of a tracker of the user's own; None for the farm's.
         key: Key of the boards at that tracker; the board type by default.
         purpose: What for; others who want the same boards are told.
-        wait_s: Seconds to wait, all in all, while others are at work on them.
+        patience: How long others may be at work on them, all in all; not at all by default.
 
     Raises:
         InputError: These exclude each other.
@@ -55,7 +55,7 @@ class Wanted:
     tracker: tuple[str, int] | None = None
     key: str = ""
     purpose: str = ""
-    wait_s: float = 0.0
+    patience: Patience = field(default_factory=Patience, compare=False)
 
     def __post_init__(self) -> None:
         here = self.board.connection == "local"
@@ -115,11 +115,10 @@ def opened(wanted: Wanted, tell: Tell) -> Iterator[Boards]:
         DeviceError: No board is free, or none can be reached.
     """
     with contextlib.ExitStack() as stack:
-        patience = Patience(wanted.wait_s, tell)
-        boards = _taken(wanted, tell, patience, stack)
+        boards = _taken(wanted, tell, wanted.patience, stack)
         for place in boards.places:
             stack.callback(place.close)
-        yield replace(boards, waited=patience.waited)
+        yield replace(boards, waited=wanted.patience.waited)
 
 
 def _taken(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.ExitStack) -> Boards:

@@ -358,9 +358,16 @@ def _none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> Toolc
     verb = ("are not" if len(names) > 1 else "is not") if names else "is"
     message, hint = f"{what} {verb} free", "toolchain farm status"
     if any(slot.hold or slot.board.is_busy for slot in others):
-        owners = [slot.hold.client.who for slot in others if slot.hold]
+        owners = [owner for slot in others if (owner := _owner(slot))]
         return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(owners)))
     return DeviceError(message, details=details, hint=hint)
+
+
+def _owner(slot: Slot) -> str:
+    """Name who has a board: a client of the farm, or somebody who is at work on the device itself."""
+    if slot.hold:
+        return slot.hold.client.who
+    return slot.board.fault.owner if slot.board.is_busy and isinstance(slot.board.fault, BusyError) else ""
 
 
 def _why_not(slot: Slot) -> str:

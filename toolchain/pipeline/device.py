@@ -54,7 +54,7 @@ def opened(  # noqa: PLR0913, PLR0917 - these are independent
     ssh: SshOptions,
     root: str = "",
     tell: Tell = lambda _line: None,
-    wait_s: float = 0.0,
+    patience: Patience | None = None,
 ) -> Iterator[Lab]:
     """Connect to a device.
 
@@ -63,8 +63,8 @@ def opened(  # noqa: PLR0913, PLR0917 - these are independent
         device: Where it is.
         ssh: How the user wants it to be reached; the device's own SSH configuration stands behind the user's.
         root: Folder on it; empty for the device's own, or its board type's.
-        tell: Told what was put right on the device on the way, and who has it while it is waited for.
-        wait_s: Seconds to wait, all in all, while others are at work on it.
+        tell: Told what was put right on the device on the way.
+        patience: How long others may be at work on it; not at all by default.
 
     Raises:
         DeviceError: It cannot be reached.
@@ -72,7 +72,7 @@ def opened(  # noqa: PLR0913, PLR0917 - these are independent
     options = ssh.before(device.ssh_config)
     address = None if board.connection == "local" else device.host
     with open_shell(address, config=options) as shell:
-        yield Lab(board, device, shell, Store(shell, root or device.root or board.root, tell, Patience(wait_s, tell)))
+        yield Lab(board, device, shell, Store(shell, root or device.root or board.root, tell, patience))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
 from toolchain.device.store import DeviceFacts
+from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, ToolchainError, VerificationError, did_you_mean
 from toolchain.models import inputs
@@ -327,11 +328,17 @@ class Named:
 
 @contextlib.contextmanager
 def opened(  # noqa: PLR0913, PLR0917 - as `pipeline.opened`, and how it was named
-    kind: Board, device: Device, ssh: SshOptions, root: str, named: Named, tell: Callable[[str], None], wait_s: float
+    kind: Board,
+    device: Device,
+    ssh: SshOptions,
+    root: str,
+    named: Named,
+    tell: Callable[[str], None],
+    patience: Patience,
 ) -> Iterator[Lab]:
     """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
     try:
-        with pipeline.opened(kind, device, ssh, root, tell, wait_s) as lab:
+        with pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
             yield lab
     except DeviceError as fault:
         raise named.explained(fault) from fault

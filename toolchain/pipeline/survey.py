@@ -192,7 +192,7 @@ class _Job:
         device = dataclasses.replace(device, run=None)  # an application has nothing to do with what a survey tries
         self.names |= anonymous.names_of(device.host)
         self.emulated = boards.board.emulated or device.emulated
-        with open_lab(boards.board, device, boards.ssh, boards.root, self.tell, boards.wait_s) as lab:
+        with open_lab(boards.board, device, boards.ssh, boards.root, self.tell, boards.patience) as lab:
             self.names |= anonymous.names_of(lab.shell.name)
             yield lab
 

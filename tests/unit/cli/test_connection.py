@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import click
 import pytest
 
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
@@ -101,3 +103,14 @@ def test_a_misspelt_device(named):
     with pytest.raises(InputError, match="there is no device 'bensh'") as caught:
         opened(named(host="bensh"))
     assert caught.value.hint == "did you mean bench?"
+
+
+def test_a_command_has_one_patience(named):
+    """The place, the device and the farm's boards are waited for within the same seconds, and all of it is told."""
+    options = named(wait_s=5.0)
+    with click.Context(click.Command("x"), obj=None):
+        first = options.patience()
+        assert options.patience() is first
+        assert options.boards(options.board(), "mlp").patience is first
+        with open_device(BoardOptions().board(), dataclasses.replace(options, board_name="local", host=None)) as lab:
+            assert lab.store._patience is first

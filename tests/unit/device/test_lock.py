@@ -18,6 +18,7 @@ from tests.support.stores import blob, client, holder, locked, release, soon
 from toolchain.device import lock, scripts
 from toolchain.device.lock import Owner
 from toolchain.device.store import BlobState, Store
+from toolchain.device.waiting import Patience
 from toolchain.errors import BusyError, DeviceError
 from toolchain.shell import LocalShell
 
@@ -40,6 +41,19 @@ def test_whoever_looks_sees_the_holder_and_since_when(store, root):
     since = r"since \d\d:\d\d:\d\d, for \d+ s by now"
     assert re.match(since + r"; the last sign of life came \d+ s ago", caught.value.details)
     assert caught.value.exit_code == 75
+
+
+def test_whoever_looks_waits_as_long_as_it_would_for_the_lock(root):
+    """A build takes minutes, after which it is late to be told that somebody has the device."""
+    told: list[str] = []
+    patience = Patience(0.3, told.append)
+    looking = Store(LocalShell(), str(root), patience=patience)
+    with client(root), pytest.raises(BusyError, match="the other one holds it") as caught:
+        looking.check_free()
+    assert "this command waited" in caught.value.details
+    assert "waiting for up to" in told[0]
+    assert patience.left == 0
+    looking.check_free()
 
 
 def test_looking_takes_no_lock(store, root):

@@ -22,7 +22,7 @@ from toolchain.native.programs import Program
 from toolchain.shell import SshOptions
 
 PROGRAM = Program(Path("/cache/board_server"), "ab" * 32, "2.28", "x86_64", {})
-BUSY = BusyError("me@board is busy: ann@desk holds it: deploy")
+BUSY = BusyError("me@board is busy: ann@desk holds it: deploy", owner="ann@desk: deploy")
 
 
 class Paper:
@@ -280,6 +280,15 @@ def test_a_lease_says_who_is_at_work_on_its_boards(pool, kind, names):
     with pytest.raises(BusyError, match="ann@desk holds it: deploy"), leased(pool, kind, names, wait=0.05):
         pass
     assert states(pool) == {"a": "free", "b": "free", "c": "free"}
+
+
+def test_of_several_boards_each_owner_is_named(pool):
+    """Whoever waits is told for whom, though nobody has these from the farm."""
+    for name in ("a", "b"):
+        board(pool, name).busy = True
+        board(pool, name).fault = BUSY
+    fault = desks._none_free("rpi4", (), [pool._slots["a"], pool._slots["b"]])
+    assert fault.owner == "ann@desk: deploy"
 
 
 def test_a_lease_waits_for_who_is_at_work_on_its_board(pool):
