@@ -136,6 +136,32 @@ def test_a_board_that_is_lost_in_a_test_is_an_error(boards, package, project, tm
     assert kinds["test_a_failure_is_one"] == ["failure"]
 
 
+GATED = """
+from toolchain.stats import Rule
+
+FEW = Rule(least=9.0, worst=9.0, looks=(8,))  # ten times slower: no machine is that busy
+
+def test_it_is_no_slower(gate):
+    found = gate({base!r}, rule=FEW, retrained=True, allow_emulated=True, round_s=0.02)
+    assert len(found.rounds) >= 8
+
+def test_it_computes_the_same(gate):
+    gate({base!r}, rule=FEW, allow_emulated=True, round_s=0.02)
+"""
+
+
+def test_a_release_is_held_against_its_base(boards, package, project, tmp_path):
+    """A package with other weights is as fast, and no replacement."""
+    base = bundles.reweighted(package, tmp_path / "base", 2)
+    folder = project(GATED.format(base=str(base.folder)))
+    words = ("--host", "a", "--package", package.folder, "--budget", "0.1", "-rA", "--timeout", LIMIT_S)
+    code, said = ended(boards.pytest(folder, *words))
+    assert code == 1, said
+    assert "PASSED test_model.py::test_it_is_no_slower" in said, said
+    assert "FAILED test_model.py::test_it_computes_the_same" in said, said
+    boards.await_free()
+
+
 WRONG = """
 def test_it(release):
     pass
@@ -152,8 +178,6 @@ def test_a_release_that_is_wrong_is_a_failure(boards, tiny, project):
 def test_options_that_are_wrong(boards, project):
     code, said = ended(boards.pytest(project(WRONG), "--host", "a"))
     assert (code, "needs --package" in said) == (1, True), said
-    code, said = ended(boards.pytest(project(WRONG), "--host", "nobody", "--package", "nothing.tar"))
-    assert (code, "1 error" in said) == (1, True), said
 
 
 # --- one at a time ---------------------------------------------------------------------------------------------------
