@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import sys
 from collections.abc import Sequence
@@ -260,8 +261,9 @@ def _document(made: Adopted) -> dict[str, object]:
     }
 
 
-board = boards
-"""The same group: one device is added, and several board types are listed."""
+board = copy.copy(boards)
+"""The same group under a name of its own: one device is added, and several board types are listed."""
+board.name = "board"
 
 
 @click.command("doctor")
