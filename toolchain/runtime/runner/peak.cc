@@ -6,6 +6,7 @@
 #include <tvm/runtime/c_backend_api.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "../model/device.h"
@@ -25,25 +26,38 @@ using tvm::ffi::String;
 constexpr int kChains = 12;  // more than latency times issue width of any CPU, and all in registers
 constexpr int64_t kSteps = 4096;
 
+#if defined(__clang__)
+#define RUNNER_UNROLLED _Pragma("clang loop unroll(full)")
+#define RUNNER_UNROLLED_BY_4 _Pragma("clang loop unroll_count(4)")
+#else  // an NDK of one's own may be any compiler
+#define RUNNER_UNROLLED _Pragma("GCC unroll 16")
+#define RUNNER_UNROLLED_BY_4 _Pragma("GCC unroll 4")
+#endif
+
+[[maybe_unused]] typedef float Vector16 __attribute__((vector_size(16)));
+[[maybe_unused]] typedef float Vector32 __attribute__((vector_size(32)));
+[[maybe_unused]] typedef float Vector64 __attribute__((vector_size(64)));
+
 // Independent chains of x = x * a + b on vectors, so that only the units that compute them limit it.
 // The empty asm leaves the compiler nothing to work out beforehand. Returns operations.
-template <int bytes>
+template <typename Vector>
 __attribute__((always_inline)) inline int64_t Chains(float* values) {
-  typedef float Vector __attribute__((vector_size(bytes)));
-  constexpr int lanes = bytes / static_cast<int>(sizeof(float));
+  constexpr int lanes = static_cast<int>(sizeof(Vector) / sizeof(float));
   const Vector a = Vector{} + values[0], b = Vector{} + values[1];
   Vector chain[kChains];
-#pragma clang loop unroll(full)
+  RUNNER_UNROLLED
   for (int i = 0; i < kChains; ++i) chain[i] = Vector{} + static_cast<float>(i);
   for (int64_t step = 0; step < kSteps; ++step) {
-#pragma clang loop unroll(full)
+  RUNNER_UNROLLED
     for (int i = 0; i < kChains; ++i) chain[i] = chain[i] * a + b;
     __asm__ volatile("" ::: "memory");
   }
   Vector sum = chain[0];
-#pragma clang loop unroll(full)
+  RUNNER_UNROLLED
   for (int i = 1; i < kChains; ++i) sum += chain[i];
-  for (int i = 0; i < lanes; ++i) values[2] += sum[i];
+  float parts[lanes];
+  std::memcpy(parts, &sum, sizeof(sum));
+  for (float part : parts) values[2] += part;
   return 2 * int64_t{kChains} * kSteps * lanes;
 }
 
@@ -62,9 +76,9 @@ struct Kernel {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) int64_t Avx512(float* values) { return Chains<64>(values); }
-__attribute__((target("avx2,fma"))) int64_t Avx2(float* values) { return Chains<32>(values); }
-int64_t Sse2(float* values) { return Chains<16>(values); }
+__attribute__((target("avx512f"))) int64_t Avx512(float* values) { return Chains<Vector64>(values); }
+__attribute__((target("avx2,fma"))) int64_t Avx2(float* values) { return Chains<Vector32>(values); }
+int64_t Sse2(float* values) { return Chains<Vector16>(values); }
 
 Kernel Fastest() {
   if (Has({"avx512f"})) return {"AVX-512", Avx512};
@@ -72,13 +86,13 @@ Kernel Fastest() {
   return {"SSE2", Sse2};
 }
 #elif defined(__aarch64__)
-int64_t Neon(float* values) { return Chains<16>(values); }
+int64_t Neon(float* values) { return Chains<Vector16>(values); }
 
 Kernel Fastest() { return {"NEON", Neon}; }
 #elif defined(__arm__)
-__attribute__((target("neon,vfp4"))) int64_t NeonFused(float* values) { return Chains<16>(values); }
-__attribute__((target("neon"))) int64_t Neon(float* values) { return Chains<16>(values); }
-int64_t Vfp(float* values) { return Chains<4>(values); }
+__attribute__((target("neon,vfp4"))) int64_t NeonFused(float* values) { return Chains<Vector16>(values); }
+__attribute__((target("neon"))) int64_t Neon(float* values) { return Chains<Vector16>(values); }
+int64_t Vfp(float* values) { return Chains<float>(values); }
 
 Kernel Fastest() {
   if (Has({"neon", "vfpv4"})) return {"NEON and VFPv4", NeonFused};
@@ -86,7 +100,7 @@ Kernel Fastest() {
   return {"VFP", Vfp};
 }
 #else
-int64_t Plain(float* values) { return Chains<4>(values); }
+int64_t Plain(float* values) { return Chains<float>(values); }
 
 Kernel Fastest() { return {"plain code", Plain}; }
 #endif
@@ -126,7 +140,7 @@ int Triad(int task, TVMParallelGroupEnv* group, void* data) {
   auto* a = reinterpret_cast<Vector*>(work.a.data());
   const auto* b = reinterpret_cast<const Vector*>(work.b.data());
   const auto* c = reinterpret_cast<const Vector*>(work.c.data());
-#pragma clang loop unroll_count(4)
+  RUNNER_UNROLLED_BY_4
   for (size_t i = begin; i < end; ++i) a[i] = b[i] + 0.5f * c[i];
   return 0;
 }
