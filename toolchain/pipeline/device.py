@@ -201,13 +201,15 @@ class DeviceStages:
         """
         owner = Owner.here("bench")
         lab.store.settle(owner)
-        check_board(bench.current(lab.store, lab.shell.name).manifest, self.board)
+        seen = bench.current(lab.store, lab.shell.name)
+        fed, labels = self._fitting(
+            given, seen.manifest, settings
+        )  # what does not fit is told before a runner is built
         program = self.runner()
         with lab.store.lock(owner):
-            found = bench.current(lab.store, lab.shell.name)  # a deploy that was waited for may have changed it
-            check_board(found.manifest, self.board)
-            labels = _labels(settings, found.manifest)
-            fed = inputs.make(given, found.manifest.inputs)
+            found = bench.current(lab.store, lab.shell.name)
+            if found.generation.digest != seen.generation.digest:  # a deploy that was waited for has changed it
+                fed, labels = self._fitting(given, found.manifest, settings)
             measured = self._measure(lab, program, fed, settings)
             spent = self._energy(lab, program, fed, (found, measured), settings) if settings.energy else None
         return Report(
@@ -226,6 +228,11 @@ class DeviceStages:
             unchecked=lab.store.is_unchecked(found.generation.digest),
             waited=lab.store.waited,
         )
+
+    def _fitting(self, given: inputs.Source, manifest: Manifest, settings: Settings) -> tuple[Tensors, list[str]]:
+        """Return inputs and labels for a release, or refuse those that do not fit it, and one of another board."""
+        check_board(manifest, self.board)
+        return inputs.make(given, manifest.inputs), _labels(settings, manifest)
 
     def _energy(
         self, lab: Lab, program: Program, fed: Tensors, measured: tuple[Current, Measurement], settings: Settings

@@ -171,13 +171,13 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     """
     owner = Owner.here("run")
     lab.store.settle(owner)
-    check_board(bench.current(lab.store, lab.shell.name).manifest, stages.board)
+    seen = bench.current(lab.store, lab.shell.name)
+    given, labels = _fitting(wanted, seen.manifest, stages)  # what does not fit is told before the runner is built
     program = stages.runner()
     with lab.store.lock(owner):
-        found = bench.current(lab.store, lab.shell.name)  # a deploy that was waited for may have changed it
-        check_board(found.manifest, stages.board)
-        given = wanted.series(found.manifest)
-        labels = inputs.read_labels(wanted.labels, found.manifest.outputs[0].elements) if wanted.labels else []
+        found = bench.current(lab.store, lab.shell.name)
+        if found.generation.digest != seen.generation.digest:  # a deploy that was waited for has changed it
+            given, labels = _fitting(wanted, found.manifest, stages)
         threads = wanted.threads or stages.board.threads
         sampled = _run_current(found, program, lab, given, threads, stages.tell)
     kept = _outputs(sampled, given, found.manifest)
@@ -200,6 +200,18 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
         top=_top(sampled, given, labels, found.manifest) if labels else (),
         waited=lab.store.waited,
     )
+
+
+def _fitting(wanted: Wanted, manifest: Manifest, stages: DeviceStages) -> tuple[Series, list[str]]:
+    """Return the samples and the labels for a release.
+
+    Raises:
+        InputError: They do not fit it.
+        VerificationError: It was built for another board.
+    """
+    check_board(manifest, stages.board)
+    given = wanted.series(manifest)
+    return given, inputs.read_labels(wanted.labels, manifest.outputs[0].elements) if wanted.labels else []
 
 
 def _run_current(  # noqa: PLR0913, PLR0917 - these are independent
