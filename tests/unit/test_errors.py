@@ -4,6 +4,7 @@ import pytest
 
 from toolchain import errors
 from toolchain.errors import ToolchainError, did_you_mean
+from toolchain.shell.host_keys import UnknownHostKeyError
 
 # The table of docs and design: 70 is whatever has no code of its own.
 EXIT_CODES = {
@@ -24,10 +25,11 @@ def test_every_error_has_the_exit_code_of_the_table():
     assert {kind.__name__: kind.exit_code for kind in kinds if kind.__module__ == errors.__name__} == EXIT_CODES
 
 
-def test_no_class_stands_below_the_exit_codes_but_that_of_a_device_that_is_busy():
-    below = [kind for child in ToolchainError.__subclasses__() for kind in child.__subclasses__()]
-    assert below == [errors.BusyError]
+def test_two_classes_stand_below_the_exit_codes_a_busy_device_and_a_key_that_a_person_may_confirm():
+    below = {kind for child in ToolchainError.__subclasses__() for kind in child.__subclasses__()}
+    assert below == {errors.BusyError, UnknownHostKeyError}
     assert issubclass(errors.BusyError, errors.DeviceError)
+    assert UnknownHostKeyError.exit_code == errors.VerificationError.exit_code
 
 
 def test_exit_codes_that_no_error_carries():
