@@ -335,7 +335,9 @@ PAGES: dict[str, Callable[[], Made]] = {
     "compare-few": lambda: _compared(comparison([1.0, 1.2], [1.1, 1.3], rounds=2, emulated=True, reference=None)),
     "survey": lambda: _surveyed(_survey()),
     "survey-begun": lambda: _surveyed(_survey(outcomes=(), emulated=True)),
-    "failed": lambda: Made(reports.PAGE.failed(Failure(FOREIGN, f"{LONG}\nmore", FOREIGN, 4), "deploy", LONG).decode()),
+    "failed": lambda: Made(
+        reports.PAGE.failed(Failure(FOREIGN, f"{LONG}\nmore", FOREIGN, 4), reports.Run("deploy", LONG)).decode()
+    ),
     "profile": lambda: _profiled(profile()),
     "profile-many": lambda: _profiled(profile(140)),
     "profile-doubtful": lambda: _profiled(_doubtful_profile()),

@@ -70,8 +70,10 @@ class DockerBoards:
 
     def create(self, wanted: Board, login: Login, taken: Collection[str]) -> VirtualBoard:
         """See `Kind.create`."""
+        refused: set[str] = set()  # a name that somebody is just taking is refused, and not yet in any list
         for _ in range(_ATTEMPTS):
-            name = boards.next_name(wanted.name, {*taken, *self._taken()})
+            name = boards.next_name(wanted.name, {*taken, *refused, *self._taken()})
+            refused.add(name)
             with _spoken(f"no container for a {wanted.name} can be started"):
                 try:
                     return _described(self._started(self._created(name, wanted, login)))
