@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ from toolchain.shell import SshOptions
 BIN = Path(sys.executable).parent
 TOOLCHAIN = (sys.executable, "-c", "from toolchain import cli; cli.main()")
 YAML = "exporter.yaml"
-SOON_S, LIMIT_S = 30.0, 200.0
+SOON_S, LIMIT_S = 120.0, 200.0
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,11 @@ def rack(tmp_path_factory, native):
             f"    address: '127.0.0.1'\n    port: {server.port}\n    username: '{server.user}'\n"
         )
         found = Rack(boards, f"127.0.0.1:{sshd.free_port()}", folder)
-        with (
-            _running(folder, "labgrid-coordinator", "-l", found.address, env=found.environment),
-            _running(folder, "labgrid-exporter", "-c", found.address, "-n", "shelf", YAML, env=found.environment),
-        ):
+        with contextlib.ExitStack() as stack:
+            start = partial(_running, folder, env=found.environment)
+            stack.enter_context(start("labgrid-coordinator", "-l", found.address))
+            _until(lambda: found.labgrid("places")[0] == 0)  # an exporter that finds no coordinator ends
+            stack.enter_context(start("labgrid-exporter", "-c", found.address, "-n", "shelf", YAML))
             _until(lambda: "shelf" in found.labgrid("resources")[1])
             tag = f"hostkey={hostkey(boards)}"
             for words in (("create",), ("add-match", "shelf/lab/NetworkService"), ("set-tags", tag)):
@@ -113,7 +116,7 @@ def rack(tmp_path_factory, native):
 def _until(condition) -> None:
     deadline = time.monotonic() + SOON_S
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, inspect.getsource(condition)
         time.sleep(0.2)
 
 
