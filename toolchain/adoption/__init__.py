@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_HOPS = 10
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_FINGERPRINT = re.compile(r"(SHA256:)?[A-Za-z0-9+/]{43}=?")
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,11 @@ def place(wanted: Wanted) -> Entry:
     """
     address = parse_address(wanted.host)
     choice.check_named(wanted.board)
+    if wanted.fingerprint and not _FINGERPRINT.fullmatch(wanted.fingerprint):
+        raise InputError(
+            f"{wanted.fingerprint!r} is no fingerprint",
+            hint="--fingerprint SHA256:..., as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says it there",
+        )
     if wanted.name and not _NAME.fullmatch(wanted.name):
         raise InputError(
             f"{wanted.name!r} is no name for a device", hint="write letters, digits, dots, hyphens and underscores"
@@ -248,13 +254,13 @@ def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
     emulated = _is_emulated(wanted, entry, found)
     found = replace(probe.measured(shell, found), server=shell.server)
     running = Store(shell, found.place.root).current()
-    device = Device(
+    old = entry.old or Device(board=chosen.board.name, host=wanted.host)
+    device = replace(
+        old,
         board=chosen.board.name,
-        host=entry.old.host if entry.old else wanted.host,
-        root=wanted.root or (entry.old.root if entry.old else None),
+        root=wanted.root or old.root,
         ssh_config=wanted.ssh.config_file.absolute() if wanted.ssh.config_file else None,
         emulated=emulated,
-        run=entry.old.run if entry.old else None,
     )
     board_file = _write_board(chosen)
     try:

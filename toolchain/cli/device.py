@@ -20,7 +20,7 @@ from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import ReportingCommand
+from toolchain.cli.reports import ReportingCommand, written
 from toolchain.errors import InputError
 from toolchain.progress import size_text, stage
 from toolchain.tables import Table
@@ -191,7 +191,6 @@ class CompareOptions:
 @click.pass_obj
 def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
     """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
-    from toolchain import files
     from toolchain.pipeline import compare as comparing
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared
@@ -210,9 +209,8 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
         with open_device(kind, asked.device, tell=console.say) as lab:
             console.say(stage(f"measuring for {asked.measuring.budget:g} s"))
             found = comparing.run((untuned, tuned), program, lab, asked.measuring.settings(None, asked.tolerance))
-    if asked.html_path:
-        files.write_atomic(asked.html_path, compared.html(found).encode())
-    return Result(comparing.table(found), found.document(), as_json)
+    result = Result(comparing.table(found), found.document(), as_json)
+    return written(result, None, {asked.html_path: lambda: compared.html(found).encode()})
 
 
 def _check_tuned(job: Pipeline, remedy: str) -> None:

@@ -16,7 +16,7 @@ from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, STDOUT, ReportingCommand, json_kind
+from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, written
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -150,17 +150,10 @@ class GateOptions:
 
     def written(self, found: Gate) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
-        from toolchain import files
         from toolchain.pipeline.gate import page, texts
 
-        document, printed = found.document(), self.json_path == Path(STDOUT)
-        if self.json_path and not printed:
-            files.write_atomic(self.json_path, files.canonical_json(document))
-        if self.junit_path:
-            files.write_atomic(self.junit_path, texts.junit(found))
-        if self.html_path:
-            files.write_atomic(self.html_path, page.page(found).encode())
-        return Result(texts.shown(found), document, printed, found.fault())
+        others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.page(found).encode()}
+        return written(Result(texts.shown(found), found.document(), fault=found.fault()), self.json_path, others)
 
 
 @contextlib.contextmanager

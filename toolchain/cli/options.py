@@ -12,7 +12,7 @@ import click
 from toolchain.cli import completion
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
-from toolchain.cli.reports import JSON, JUNIT, PAGE, STDOUT
+from toolchain.cli.reports import JSON, JUNIT, PAGE, written
 from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -328,18 +328,14 @@ class ReportOptions:
             made: The report.
             command: The command that made it.
         """
-        from toolchain import files
         from toolchain.pipeline import report
         from toolchain.pipeline.pages import measured
 
-        printed = self.json_path == Path(STDOUT)
-        if self.json_path and not printed:
-            files.write_atomic(self.json_path, files.canonical_json(made.document()))
-        if self.junit_path:
-            files.write_atomic(self.junit_path, report.junit(made))
-        if self.html_path:
-            files.write_atomic(self.html_path, measured.html(made, command).encode())
-        return Result(report.shown(made), made.document(), printed)
+        others = {
+            self.junit_path: lambda: report.junit(made),
+            self.html_path: lambda: measured.html(made, command).encode(),
+        }
+        return written(Result(report.shown(made), made.document()), self.json_path, others)
 
 
 PAGES = {"--html": PAGE}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from toolchain.cli import completion, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
-from toolchain.cli.reports import PAGE, STDOUT, ReportingCommand, json_kind
+from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, written
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from toolchain.bundle import Bundle
     from toolchain.pipeline import Lab
     from toolchain.pipeline.profile import Side, Wanted
-    from toolchain.tables import Shown
 
 _JSON = json_kind("a profile", "schema_version", "board", "host")
 _TRACE = json_kind("a trace", "traceEvents")
@@ -60,20 +59,6 @@ class ProfileOptions:
 
         return Wanted(self.runs, self.threads or 0, not self.no_pin)
 
-    def written(
-        self, text: Shown, document: Mapping[str, Any], files: Mapping[Path | None, Callable[[], bytes]]
-    ) -> Result:
-        """Write the files that are asked for, and make no other; return what is printed."""
-        from toolchain.files import canonical_json, write_atomic
-
-        printed = self.json_path == Path(STDOUT)
-        if self.json_path and not printed:
-            write_atomic(self.json_path, canonical_json(document))
-        for path, content in files.items():
-            if path:
-                write_atomic(path, content())
-        return Result(text, document, printed)
-
 
 @click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
 @click.argument("source", metavar="[PACKAGE]", required=False, shell_complete=completion.models)
@@ -108,14 +93,14 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
         sides = [_side(word, bundle, kind, lab) for word, bundle in made if word]
         if len(sides) > 1:
             held = against.run(sides[0], sides[1], given, program, lab, asked.wanted(), console.say)
-            made_of = {asked.html: functools.partial(pages.against, held)}
-            return asked.written(against.shown(held), held.document(), made_of)
+            page: dict[Path | None, Callable[[], bytes]] = {asked.html: functools.partial(pages.against, held)}
+            return written(Result(against.shown(held), held.document()), asked.json_path, page)
         found = profiling.run(sides[0], given, program, lab, asked.wanted(), console.say)
         wanted: dict[Path | None, Callable[[], bytes]] = {
             asked.html: functools.partial(pages.profile, found),
             asked.trace: found.trace,
         }
-        return asked.written(shown.shown(found), found.document(), wanted)
+        return written(Result(shown.shown(found), found.document()), asked.json_path, wanted)
 
 
 @contextlib.contextmanager

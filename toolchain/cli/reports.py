@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from toolchain.cli.console import Result
 from toolchain.errors import InputError
 from toolchain.failure import NOT_ENDED, Failure
 
@@ -178,6 +179,25 @@ class Reports:
                 run = replace(self.run, properties={**self.run.properties, **late()})
                 replace(self, run=run).write(failure_of(fault))
             raise
+
+
+def written(found: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
+    """Write the reports that are asked for, and make no other; return what is printed.
+
+    Args:
+        found: What the command found out; its document is the JSON report.
+        json_path: Where that goes: a file, `-` for standard output, or None.
+        others: What makes the other reports, by their files; None is for one that nobody asked for.
+    """
+    from toolchain import files
+
+    printed = json_path == Path(STDOUT)
+    if json_path and not printed:
+        files.write_atomic(json_path, files.canonical_json(found.document))
+    for path, content in others.items():
+        if path:
+            files.write_atomic(path, content())
+    return replace(found, as_json=found.as_json or printed)
 
 
 class ReportingCommand(click.Command):

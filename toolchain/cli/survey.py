@@ -13,7 +13,7 @@ from toolchain.cli import completion, options, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
-from toolchain.cli.reports import ReportingCommand
+from toolchain.cli.reports import ReportingCommand, written
 
 if TYPE_CHECKING:
     from toolchain.pipeline.survey import Request
@@ -46,7 +46,6 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
 
     A step that fails is recorded, and the next one follows; the exit code is that of the first failure.
     """
-    from toolchain import files
     from toolchain.pipeline import survey as surveys
     from toolchain.pipeline.pages import surveyed
 
@@ -67,10 +66,9 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     _check(wanted, asked.device, console)
     folder = asked.output or Path(f"survey-{kind.name}")
     found = surveys.run(wanted, folder, console.say)
-    if asked.html_path:
-        files.write_atomic(asked.html_path, surveyed.html(found).encode())
     text = f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}: no names, no addresses"
-    return Result(text, found.document(), as_json, found.fault)
+    result = Result(text, found.document(), as_json, found.fault)
+    return written(result, None, {asked.html_path: lambda: surveyed.html(found).encode()})
 
 
 def _check(wanted: Request, device: DeviceOptions, console: Console) -> None:

@@ -13,7 +13,7 @@ from toolchain.cli import connection, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
-from toolchain.cli.reports import ReportingCommand
+from toolchain.cli.reports import ReportingCommand, written
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
@@ -105,13 +105,11 @@ def _row(task: Task) -> dict[str, Any]:
 @click.pass_obj
 def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool) -> Result:
     """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
-    from toolchain import files
     from toolchain.tuning import report
 
     found = tuned(console, source, asked)
-    if asked.html_path:
-        files.write_atomic(asked.html_path, report.html(found).encode())
-    return Result(report.shown(found), found.document(), as_json)
+    result = Result(report.shown(found), found.document(), as_json)
+    return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
 
 
 def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = False) -> TuneReport:

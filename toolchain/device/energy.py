@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import math
 import re
-import secrets
 import shlex
 import tempfile
 import time
@@ -186,20 +185,17 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     if not found.sensors and not method.meter:
         return Energy(None, "the device has no power sensor that Linux shows, and devices.toml names no meter")
     method = method if found.fractions else slower(method)
-    scratch = f"{root}/run/{secrets.token_hex(8)}"
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
-    argv = runner.command(places, release, scratch, plan) + (["--threads", str(threads)] if threads else [])
     limit = longest_s(method, inference_s)
     try:
-        with _metered(method.meter) as metered:
+        with runner.scratch(shell, root) as folder, _metered(method.meter) as metered:
+            argv = runner.command(places, release, folder, plan, threads)
             began = time.time()
-            said = _run(shell, scratch, argv, found.sensors, method, limit)
+            said = _run(shell, folder, argv, found.sensors, method, limit)
             readings = metered()
         return Energy(_joules(said, found.sensors, readings, began, method))
     except NoFigureError as fault:
         return Energy(None, str(fault))
-    finally:
-        shell.run(f"rm -rf {shlex.quote(scratch)}", check=False)
 
 
 def slower(method: Method) -> Method:
@@ -218,10 +214,10 @@ def longest_s(method: Method, inference_s: float) -> float:
 
 
 def _run(  # noqa: PLR0913, PLR0917 - a script has these parts
-    shell: Shell, scratch: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float
+    shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float
 ) -> str:
     words = {
-        "PLACE": shlex.quote(scratch),
+        "PLACE": shlex.quote(folder),
         "FILES": shlex.join([path for sensor in found for path in sensor.files]) or "/dev/null",
         "EVERY": f"{method.every_s:g}",
         "IDLE": f"{method.idle_s:g}",

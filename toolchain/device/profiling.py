@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import secrets
 import shlex
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -86,19 +84,11 @@ def pace(  # noqa: PLR0913 - one call has these independent parts
         DeviceError: The runner failed, or its answer is none.
         VerificationError: The device takes signed releases only, and not this one.
     """
-    scratch = f"{root}/run/{secrets.token_hex(8)}"
-    place = shlex.quote(scratch)
-    argv = runner.command(places, release, scratch, dataclasses.replace(_ONE_RUN, pinned=pinned))
-    argv += ["--threads", str(threads)] if threads else []
-    script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
-    limit, began = runner.longest_s(_ONE_RUN), time.monotonic()
-    try:
-        result = shell.run(script, timeout=limit, check=False, most=runner.most_said(_ONE_RUN))
-    finally:
-        took = time.monotonic() - began
-        shell.run(f"rm -rf {place}", check=False)
-    runner.check_ended(shell.name, result)
-    return min(runner.timed(result.stdout)[0] / 1e9, took)  # whatever it says, it was no longer than that
+    with runner.scratch(shell, root) as folder:
+        argv = runner.command(places, release, folder, dataclasses.replace(_ONE_RUN, pinned=pinned), threads)
+        limit_s, most = runner.longest_s(_ONE_RUN), runner.most_said(_ONE_RUN)
+        said, took_s = runner.written(shell, argv, f"{folder}/report", limit_s=limit_s, most=most)
+    return min(runner.timed(said)[0] / 1e9, took_s)  # whatever it says, it was no longer than that
 
 
 def longest_s(runs: int, run_s: float) -> float:
@@ -133,18 +123,12 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
         DeviceError: The runner failed, or its answer is none.
         VerificationError: The device takes signed releases only, and not this one.
     """
-    scratch = f"{root}/run/{secrets.token_hex(8)}"
-    place = shlex.quote(scratch)
-    argv = runner.command(places, release, scratch, SMOKE) + ([] if pinned else ["--no-pin"])
-    argv += ["--threads", str(threads)] if threads else []
-    argv += ["--profile", f"{scratch}/profile", "--profile-runs", str(runs)]
-    script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/profile"
-    try:
-        result = shell.run(script, timeout=longest_s(runs, run_s), check=False, most=_MOST_SAID)
-    finally:
-        shell.run(f"rm -rf {place}", check=False)
-    runner.check_ended(shell.name, result)
-    return _read(result.stdout, shell.name, runs)
+    with runner.scratch(shell, root) as folder:
+        argv = runner.command(places, release, folder, dataclasses.replace(SMOKE, pinned=pinned), threads)
+        argv += ["--profile", f"{folder}/profile", "--profile-runs", str(runs)]
+        limit_s = longest_s(runs, run_s)
+        said, _took_s = runner.written(shell, argv, f"{folder}/profile", limit_s=limit_s, most=_MOST_SAID)
+    return _read(said, shell.name, runs)
 
 
 def _read(text: str, name: str, runs: int) -> Watched:

@@ -6,12 +6,11 @@ right after each run: there it is free, and it is of that run.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolchain.device import runner
@@ -100,21 +99,6 @@ class Turn:
         return (*counted, *cooling, *(name for bit, name in enumerate(_FLAG_NAMES) if flags >> bit & 1))
 
 
-@contextlib.contextmanager
-def scratch(shell: Shell, root: str) -> Iterator[str]:
-    """Give a folder on the device for what the runs of rounds write, for the time of a block.
-
-    Args:
-        shell: The device.
-        root: The store's root there; the next who changes it removes what a killed command left.
-    """
-    folder = f"{root}/run/{secrets.token_hex(8)}"
-    try:
-        yield folder
-    finally:
-        shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
-
-
 def run(  # noqa: PLR0913 - one round has these independent parts
     shell: Shell,
     folder: str,
@@ -129,7 +113,7 @@ def run(  # noqa: PLR0913 - one round has these independent parts
 
     Args:
         shell: The device.
-        folder: What `scratch` gave.
+        folder: What `runner.scratch` gave.
         places: Folders on the device that hold the runner and the inputs, as for `runner.call`.
         releases: Folders of the releases there.
         threads: Threads; 0 leaves it to the runner.
@@ -141,7 +125,7 @@ def run(  # noqa: PLR0913 - one round has these independent parts
         VerificationError: The device does not take a release.
     """
     token = secrets.token_hex(8)
-    command = [shlex.join([*_command(places, release, folder, plan, threads)]) for release in releases]
+    command = [shlex.join(runner.command(places, release, folder, plan, threads)) for release in releases]
     parts = [_part(token, one, folder) for one in command]
     script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n" + "".join(parts)
     limit = runner.longest_s(plan) * len(releases)
@@ -164,10 +148,6 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     ]
     runner.check_times([turn.run for turn in turns], took_s, shell.name)
     return turns
-
-
-def _command(places: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int) -> list[str]:
-    return [*runner.command(places, release, folder, plan), *(["--threads", str(threads)] if threads else [])]
 
 
 def _part(token: str, command: str, folder: str) -> str:

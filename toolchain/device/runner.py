@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shlex
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,45 +105,76 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         DeviceError: The runner failed; its own words are in the details. Or the device's answer is none.
         VerificationError: The outputs are no tensors, or the device takes signed releases only, and not this one.
     """
-    scratch = f"{root}/run/{secrets.token_hex(8)}"
-    argv = [*command(places, release, scratch, plan), *(["--threads", str(threads)] if threads else [])]
-    if environment:
-        argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
+    with scratch(shell, root) as folder:
+        argv = command(places, release, folder, plan, threads)
+        if environment:
+            argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
+        return _called(shell, argv, folder, plan, _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1))
+
+
+@contextlib.contextmanager
+def scratch(shell: Shell, root: str) -> Iterator[str]:
+    """Give a folder on the device for what runs write, for the time of a block; whoever writes first makes it.
+
+    Args:
+        shell: The device.
+        root: The store's root there; the next who changes it removes what a killed command left.
+    """
+    folder = f"{root}/run/{secrets.token_hex(8)}"
     try:
-        return _called(shell, argv, scratch, plan, _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1))
+        yield folder
     finally:
-        shell.run(f"rm -rf {shlex.quote(scratch)}", check=False)
+        shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
 
 
-def command(places: Mapping[str, str], release: str, scratch: str, plan: Plan) -> list[str]:
-    """Return the runner's command line, but for its threads.
+def command(places: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
+    """Return the runner's command line.
 
     Args:
         places: As for `call`.
         release: As for `call`.
-        scratch: Folder for its `outputs` and its `report`.
+        folder: Folder for its `outputs` and its `report`.
         plan: How often.
+        threads: As for `call`.
     """
     argv = [f"{places['runners']}/{RUNNER}", "--release", release, "--inputs", f"{places['inputs']}/{INPUTS}"]
-    argv += ["--outputs", f"{scratch}/outputs", "--report", f"{scratch}/report"]
+    argv += ["--outputs", f"{folder}/outputs", "--report", f"{folder}/report"]
     argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
     argv += ["--samples", str(plan.samples)] if plan.samples else []
-    return argv if plan.pinned else [*argv, "--no-pin"]
+    argv += [] if plan.pinned else ["--no-pin"]
+    return [*argv, "--threads", str(threads)] if threads else argv
 
 
-def _called(shell: Shell, argv: list[str], scratch: str, plan: Plan, most: int) -> Run:
-    limit = longest_s(plan)
-    place = shlex.quote(scratch)
-    script = f"umask 022; mkdir -p {place} && {shlex.join(argv)} && cat {place}/report"
+def written(shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, most: int) -> tuple[str, float]:
+    """Run the runner on a device; return what it wrote to a file in `scratch`, and the seconds that all of it took.
+
+    Args:
+        shell: The device.
+        argv: The runner's command line.
+        file: The file.
+        limit_s: Seconds after which it is ended.
+        most: Most bytes of the file.
+
+    Raises:
+        DeviceError: The runner failed; its own words are in the details.
+        VerificationError: The device takes signed releases only, and not this one.
+    """
+    place = shlex.quote(file)
+    script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {place}"
     began = time.monotonic()
-    result = shell.run(script, timeout=limit, check=False, most=most_said(plan))
+    result = shell.run(script, timeout=limit_s, check=False, most=most)
     took_s = time.monotonic() - began
     check_ended(shell.name, result)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
-        outputs = Path(folder) / "outputs.safetensors"
-        shell.pull(f"{scratch}/outputs", outputs, most=most)
-        run = read(result.stdout, tensors.load(outputs), shell.name, plan)
+    return result.stdout, took_s
+
+
+def _called(shell: Shell, argv: list[str], folder: str, plan: Plan, most: int) -> Run:
+    said, took_s = written(shell, argv, f"{folder}/report", limit_s=longest_s(plan), most=most_said(plan))
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as here:
+        outputs = Path(here) / "outputs.safetensors"
+        shell.pull(f"{folder}/outputs", outputs, most=most)
+        run = read(said, tensors.load(outputs), shell.name, plan)
     check_times([run], took_s, shell.name)
     return run
 

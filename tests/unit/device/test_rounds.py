@@ -34,7 +34,7 @@ def sysfs(folder: Path, **files: str) -> str:
 
 
 def test_releases_run_in_their_order_in_one_trip(tiny, places, tmp_path):
-    with rounds.scratch(LocalShell(), f"{tmp_path}/a root") as folder:
+    with runner.scratch(LocalShell(), f"{tmp_path}/a root") as folder:
         found = rounds.run(LocalShell(), folder, places, [str(tiny.folder)] * 3, threads=1, plan=PLAN)
     assert len(found) == 3
     for turn in found:
@@ -62,7 +62,7 @@ def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
         f"{thermal}3__cur_state": "-1",
     }
     place = sysfs(tmp_path / "sys fs", **said)
-    with rounds.scratch(LocalShell(), str(tmp_path)) as folder:
+    with runner.scratch(LocalShell(), str(tmp_path)) as folder:
         (turn,) = rounds.run(LocalShell(), folder, places, [str(tiny.folder)], threads=1, plan=PLAN, sysfs=place)
     assert (turn.before.mhz, turn.before.throttles, turn.before.cooling) == (1050.0, 7, ("thermal-cpufreq-0",))
     assert turn.throttled == ("thermal-cpufreq-0",)
@@ -113,13 +113,13 @@ def lying(tmp_path, *lines):
     ['echo "@0000000000000000 after" >"$report"', ': >"$report"', 'echo "{}" >"$report"', 'echo null >"$report"'],
 )
 def test_what_a_device_says_in_place_of_a_report(tmp_path, lines):
-    with rounds.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError, match="no report"):
+    with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError, match="no report"):
         rounds.run(LocalShell(), folder, lying(tmp_path, lines), ["x"], threads=1, plan=PLAN)
 
 
 def test_a_runner_that_fails_or_leaves_nothing(tmp_path):
     for line, words in (("echo why >&2; exit 3", "why"), ("true", "report")):
-        with rounds.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError) as caught:
+        with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError) as caught:
             rounds.run(LocalShell(), folder, lying(tmp_path, line), ["x"], threads=1, plan=PLAN)
         assert words in caught.value.details
         assert list((tmp_path / "run").iterdir()) == []

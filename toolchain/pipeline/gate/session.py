@@ -170,7 +170,7 @@ class _Session:
         self.tell(stage("comparing their outputs"))
         outputs = self._outputs(given, places)
         before = bench.conditions(self.lab.shell)
-        with rounds.scratch(self.lab.shell, self.lab.store.root) as folder:
+        with runner.scratch(self.lab.shell, self.lab.store.root) as folder:
             taking = _Taking(self, folder, places)
             judged = taking.judge_all()
         after = bench.conditions(self.lab.shell)
