@@ -13,7 +13,11 @@ from tvm.s_tir import dlight
 from toolchain.backends.base import Choice
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
-from toolchain.backends.mali import recurrent, space
+from toolchain.backends.mali import (
+    aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
+    recurrent,
+    space,
+)
 from toolchain.backends.mali.half import mixed
 from toolchain.backends.mali.layout import channels_last, with_plain_names
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps

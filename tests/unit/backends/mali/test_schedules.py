@@ -191,7 +191,7 @@ def scheduled(shape, weight, attributes, folder) -> str:
 def test_a_pixel_that_is_loaded_meets_four_channels_of_several_pixels(tmp_path):
     code = scheduled((1, 16, 8, 8), (16, 16, 1, 1), {}, tmp_path)
     assert "float4 conv2d_nhwc_local_ptr[4]" in code
-    loads = re.findall(r"vload4\(0, (\w+)", code)
+    loads = re.findall(r"__global float4\*\)\((\w+)", code)
     assert len(loads) >= 8
     assert "__local" not in code
 
