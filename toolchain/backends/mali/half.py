@@ -24,6 +24,7 @@ def mixed(module: tvm.IRModule) -> tvm.IRModule:
     blocks = [part for block in main.body.blocks for part in _parts(block)]
     body = relax.SeqExpr(blocks, main.body.body)
     body = tvm_ffi.structural_map(body, (relax.DataflowVar, _shared(blocks)))
+    body = relax.SeqExpr([_closed(block) for block in body.blocks], body.body)
     functions = dict(module.functions_items())
     functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     steps = [transform.Normalize(), transform.ToMixedPrecision("float32")]
@@ -66,3 +67,31 @@ def _shared(blocks: list[Any]) -> Any:
                 if isinstance(variable, relax.DataflowVar) and variable not in replaced:
                     replaced[variable] = relax.Var(str(variable.name), variable.ty)
     return lambda variable: replaced.get(variable, variable)
+
+
+def _closed(block: Any) -> Any:
+    """Give what a dataflow block reads and returns other names within it.
+
+    TVM's pass knows variables in half precision by their names in single, and goes on to in what follows the block; and
+    it fails for a field of a tuple that a block returns.
+    """
+    if not isinstance(block, relax.DataflowBlock):
+        return block
+    made = [binding.var for binding in block.bindings]
+    read = {one: None for binding in block.bindings for one in relax.analysis.free_vars(binding.value)}
+    outer = [one for one in read if one not in made]
+    fields = [binding.var for binding in block.bindings if isinstance(binding.value, relax.TupleGetItem)]
+    returned = [one for one in made if not isinstance(one, relax.DataflowVar) and (one in read or one in fields)]
+    inner = {one: relax.DataflowVar(str(one.name), one.ty) for one in (*outer, *returned)}
+
+    def renamed(variable: Any) -> Any:
+        return inner.get(variable, variable)
+
+    bindings: list[Any] = [relax.VarBinding(inner[one], one) for one in outer]
+    for binding in block.bindings:
+        value = tvm_ffi.structural_map(binding.value, (relax.Var, renamed), (relax.DataflowVar, renamed))
+        if isinstance(binding, relax.MatchCast):
+            bindings.append(relax.MatchCast(renamed(binding.var), value, binding.ty))
+        else:
+            bindings.append(relax.VarBinding(renamed(binding.var), value))
+    return relax.DataflowBlock([*bindings, *(relax.VarBinding(one, inner[one]) for one in returned)])
