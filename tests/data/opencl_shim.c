@@ -2,21 +2,27 @@
  * device. Build: cc -shared -fPIC -o libshim.so opencl_shim.c -ldl
  *
  * SHIM_LIBRARY     the real library, libOpenCL.so.1 by default
- * SHIM_COUNTS      file of eight 64-bit numbers, which are counted up: buffers created and released, programs created and
- *                  released, kernels created and released, programs made from source, launches
+ * SHIM_COUNTS      file of thirteen 64-bit numbers, which are counted up: buffers and images created and released, programs
+ *                  created and released, kernels created and released, programs made from source, launches, mappings begun and
+ *                  ended, copies between host and device, flushes, images
+ *                  created
  * SHIM_LOSE_AFTER  launches after which every call says that the device is gone
  * SHIM_MEMORY      bytes of the largest buffer that there is memory for
  * SHIM_NO_BUILD    set where no program compiles
+ * SHIM_DISCRETE    set where the device says that it has a memory of its own
+ * SHIM_NO_MAP      mappings after which none works any more
+ * SHIM_MOVES       mappings after which each is somewhere else than the last one
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LOST = -5 /* CL_OUT_OF_RESOURCES, as drivers say it */, NO_MEMORY = -4, NOT_BUILT = -11 };
+enum { LOST = -5 /* CL_OUT_OF_RESOURCES, as drivers say it */, NO_MEMORY = -4, NOT_BUILT = -11, NOT_MAPPED = -12 };
 
 static void *real(const char *name) {
   static void *library;
@@ -30,7 +36,7 @@ static void *real(const char *name) {
   return found;
 }
 
-enum { BUFFERS, BUFFERS_FREED, PROGRAMS, PROGRAMS_FREED, KERNELS, KERNELS_FREED, SOURCES, LAUNCHES, NUMBERS };
+enum { BUFFERS, BUFFERS_FREED, PROGRAMS, PROGRAMS_FREED, KERNELS, KERNELS_FREED, SOURCES, LAUNCHES, MAPS, UNMAPS, COPIES, FLUSHES, IMAGES, NUMBERS };
 
 static int64_t unseen[NUMBERS], *numbers = unseen;
 
@@ -64,15 +70,21 @@ static int is_lost(void) {
 PASS(clGetPlatformIDs)
 PASS(clGetPlatformInfo)
 PASS(clGetDeviceIDs)
-PASS(clGetDeviceInfo)
 PASS(clCreateContext)
 PASS(clCreateCommandQueue)
-PASS(clEnqueueWriteBuffer)
 PASS(clEnqueueCopyBuffer)
 PASS(clGetProgramInfo)
 PASS(clGetProgramBuildInfo)
 PASS(clSetKernelArg)
 PASS(clGetKernelWorkGroupInfo)
+
+int32_t clGetDeviceInfo(void *device, uint32_t what, size_t size, void *value, size_t *needed) {
+  enum { HOST_UNIFIED_MEMORY = 0x1035 };
+  const int32_t status = ((int32_t(*)(void *, uint32_t, size_t, void *, size_t *))real("clGetDeviceInfo"))(
+      device, what, size, value, needed);
+  if (what == HOST_UNIFIED_MEMORY && value && getenv("SHIM_DISCRETE")) *(uint32_t *)value = 0;
+  return status;
+}
 
 void *clCreateBuffer(void *context, uint64_t flags, size_t size, void *host, int32_t *status) {
   const char *memory = getenv("SHIM_MEMORY");
@@ -83,6 +95,17 @@ void *clCreateBuffer(void *context, uint64_t flags, size_t size, void *host, int
   void *made = ((void *(*)(void *, uint64_t, size_t, void *, int32_t *))real("clCreateBuffer"))(context, flags, size,
                                                                                                    host, status);
   if (made) add(BUFFERS);
+  return made;
+}
+
+void *clCreateImage(void *context, uint64_t flags, const void *format, const void *about, void *host,
+                    int32_t *status) {
+  void *made = ((void *(*)(void *, uint64_t, const void *, const void *, void *, int32_t *))real("clCreateImage"))(
+      context, flags, format, about, host, status);
+  if (made) {
+    add(BUFFERS);
+    add(IMAGES);
+  }
   return made;
 }
 
@@ -139,9 +162,63 @@ int32_t clBuildProgram(void *program, uint32_t count, void **devices, const char
       program, count, devices, options, done, own);
 }
 
+/* Memory that stands for what a driver maps, where that is to be elsewhere each time. */
+static struct Moved {
+  void *there, *here;
+  size_t size;
+} moved[64];
+
+static void *move(void *there, size_t size) {
+  for (int i = 0; i < 64; ++i) {
+    if (moved[i].here) continue;
+    moved[i] = (struct Moved){there, aligned_alloc(64, (size + 127) / 64 * 64), size};
+    return memcpy(moved[i].here, there, size);
+  }
+  abort();
+}
+
+void *clEnqueueMapBuffer(void *queue, void *buffer, uint32_t wait, uint64_t how, size_t offset, size_t size,
+                         uint32_t count, void **events, void **event, int32_t *status) {
+  const char *most = getenv("SHIM_NO_MAP"), *still = getenv("SHIM_MOVES");
+  *status = is_lost() ? LOST : most && numbers[MAPS] >= atol(most) ? NOT_MAPPED : 0;
+  if (*status) return NULL;
+  add(MAPS);
+  void *there = ((void *(*)(void *, void *, uint32_t, uint64_t, size_t, size_t, uint32_t, void **, void **,
+                            int32_t *))real("clEnqueueMapBuffer"))(queue, buffer, wait, how, offset, size, count,
+                                                                   events, event, status);
+  return there && still && numbers[MAPS] > atol(still) ? move(there, size) : there;
+}
+
+int32_t clEnqueueUnmapMemObject(void *queue, void *object, void *mapped, uint32_t count, void **events, void **event) {
+  if (is_lost()) return LOST;
+  add(UNMAPS);
+  for (int i = 0; i < 64; ++i) {
+    if (!mapped || moved[i].here != mapped) continue;
+    memcpy(moved[i].there, mapped, moved[i].size);
+    mapped = moved[i].there; /* what was mapped is left as it is: the next one is to be elsewhere */
+    moved[i].here = NULL;
+  }
+  return ((int32_t(*)(void *, void *, void *, uint32_t, void **, void **))real("clEnqueueUnmapMemObject"))(
+      queue, object, mapped, count, events, event);
+}
+
+int32_t clEnqueueWriteBuffer(void *queue, void *buffer, uint32_t wait, size_t offset, size_t size, const void *from,
+                             uint32_t count, void **events, void **event) {
+  if (is_lost()) return LOST;
+  add(COPIES);
+  return ((int32_t(*)(void *, void *, uint32_t, size_t, size_t, const void *, uint32_t, void **, void **))real(
+      "clEnqueueWriteBuffer"))(queue, buffer, wait, offset, size, from, count, events, event);
+}
+
+int32_t clFlush(void *queue) {
+  add(FLUSHES);
+  return ((int32_t(*)(void *))real("clFlush"))(queue);
+}
+
 int32_t clEnqueueReadBuffer(void *queue, void *buffer, uint32_t wait, size_t offset, size_t size, void *to,
                             uint32_t count, void **events, void **event) {
   if (is_lost()) return LOST;
+  add(COPIES);
   return ((int32_t(*)(void *, void *, uint32_t, size_t, size_t, void *, uint32_t, void **, void **))real(
       "clEnqueueReadBuffer"))(queue, buffer, wait, offset, size, to, count, events, event);
 }

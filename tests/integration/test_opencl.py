@@ -134,6 +134,37 @@ def test_many_launches_leave_nothing_behind(server, libraries, shim):
     close(session)
 
 
+def test_launches_are_handed_over_in_groups(server, libraries, shim):
+    """The first at once, then 2, 4, 8, then sixteen at a time; whoever waits for all begins anew."""
+    session = server(**shim.env()).connect()
+    kernel = load(session, libraries["doubled"])["main"]
+    x, y = on(session, X), on(session, X)
+    kernel(x, y)  # compiled now, and waited for
+    flushes = []
+    for launches in (100, 3):
+        before = shim.counts().flushes
+        for _ in range(launches):
+            kernel(x, y)
+        session.device("opencl", 0).sync()
+        flushes.append(shim.counts().flushes - before)
+    assert flushes == [4 + 6, 2]
+    close(session)
+
+
+@pytest.mark.parametrize(
+    ("faults", "env", "mapped"),
+    [({}, {}, True), ({"discrete": 1}, {}, False), ({}, {"EDGE_OPENCL_COPY": "1"}, False)],
+    ids=["memory in common", "memory of its own", "as asked for"],
+)
+def test_copies_go_through_memory_in_common(server, libraries, shim, faults, env, mapped):
+    session = server(**shim.env(**faults), **env).connect()
+    np.testing.assert_array_equal(run(session, libraries["doubled"]), 2 * X)
+    counts = shim.counts()
+    assert (counts.maps > 0, counts.copies > 0) == (mapped, not mapped)
+    assert counts.unmaps == counts.maps
+    close(session)
+
+
 def children_kib(running) -> int:
     """Return the memory of a server's sessions."""
     from tests.support.sshd import descendants
@@ -237,6 +268,13 @@ def test_without_a_place_to_keep_them_all_is_compiled(server, libraries, shim):
     assert sources_of(server, libraries, shim, EDGE_OPENCL_CACHE="/proc/nowhere") == 1
 
 
+def test_other_build_options_are_other_binaries(server, libraries, shim):
+    assert sources_of(server, libraries, shim) == 1
+    assert sources_of(server, libraries, shim, EDGE_OPENCL_OPTIONS="-cl-mad-enable") == 1
+    assert sources_of(server, libraries, shim, EDGE_OPENCL_OPTIONS="-cl-mad-enable") == 0
+    assert sources_of(server, libraries, shim) == 0
+
+
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +354,8 @@ def test_a_network_is_deployed_and_right(network, tmp_path, monkeypatch):
     report = json.loads(seen.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
     assert report["outputs"]["max_rel_diff"] <= 1e-3
+    assert report["processor"]["version"].startswith("OpenCL ")
+    assert report["processor"]["units"] >= 1
     assert list((tmp_path / "cache").iterdir())
 
 
@@ -334,6 +374,10 @@ FAULTS = {
     "no such device": (None, {"EDGE_OPENCL_DEVICE": "Mali-T860"}, 'no OpenCL device has "Mali-T860" in its name'),
     "a lost device": ({"lose_after": 2}, {}, "CL_OUT_OF_RESOURCES"),
     "a kernel that does not compile": ({"no_build": 1}, {}, "does not compile on"),
+    "memory that cannot be mapped": ({"no_map": 0}, {}, "mapping a buffer failed: CL_MAP_FAILURE"),
+    "memory that moves in the middle": ({"moves": 2}, {}, "the driver moves memory that it maps: EDGE_OPENCL_COPY=1"),
+    "memory that is lost in the middle": ({"no_map": 9}, {}, "an input's memory is lost: OpenCL: mapping a buffer"),
+    "an option that the driver does not know": (None, {"EDGE_OPENCL_OPTIONS": "-cl-nonsense"}, "does not compile on"),
     "too little memory": ({"memory": 1 << 16}, {}, "no memory for a buffer of"),
 }
 

@@ -34,7 +34,7 @@ QUICK = settings(
 )
 DEEP = 5000
 REPORT = {"samples_ns": [1], "warmup_ns": [2], "each_ns": [3], "load_ms": 1.5, "threads": 1, "peak_rss_kib": 9}
-REPORT |= {"involuntary_switches": 0}
+REPORT |= {"involuntary_switches": 0, "processor": {"name": "a GPU", "driver": "", "version": "1.2", "units": 4}}
 WORKLOAD = Workload.of("ab12", "dense", 10.0, '{"root": 1}' * 400)
 TRIAL = Record(workload="ab12", target={"kind": "llvm"}, tvm="0.25", candidate="cd", trace="[]", samples_s=(1e-3,))
 LAB = """

@@ -188,10 +188,11 @@ def test_outputs_and_report(release):
     np.testing.assert_allclose(load_file(release.outputs)["y"], np.maximum(X @ W + B, 0), rtol=1e-5)
 
     report = json.loads(release.report.read_text())
-    keys = "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib runner"
+    keys = "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib processor runner"
     assert sorted(report) == sorted(keys.split())
     assert report["schema"] == 1
     assert report["threads"] == 1
+    assert report["processor"] is None, "it is the CPU"
     assert report["runner"]["tvm"] == "0.27.0.post1"
     assert len(report["warmup_ns"]) == 2
     assert 4 <= len(report["samples_ns"]) <= 9

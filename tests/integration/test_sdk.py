@@ -232,6 +232,40 @@ def test_releases_for_accelerators(sdk, name, limit, tmp_path, monkeypatch):
     assert tensors.compare(found, reference.outputs, limit).ok
 
 
+SHARED = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+with edge_model.Model(sys.argv[2]) as model:
+    place = model.inputs["x"].ctypes.data
+    for number in range(20):
+        found = model.run({"x": np.full((1, 4), number, np.float32)})
+        assert model.inputs["x"].ctypes.data == place and (model.inputs["x"] == number).all()
+        seen = {name: tensor.array() for name, tensor in model._tensors("output")}
+        model.inputs["x"][...] = -1  # what the last run gave stays until the next one
+        assert (seen["y"] == 2 * number).all() and (seen["z"] == number).all(), seen
+"""
+
+
+@pytest.mark.parametrize("faults", [{}, {"discrete": 1}, {"moves": 0}], ids=["shared", "its own", "moved"])
+def test_memory_in_common_with_a_gpu(sdk, faults, tmp_path, monkeypatch):
+    """Inputs and outputs are the device's own memory where it has that in common; an output that is an input is not."""
+    opencl.require_opencl()
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
+    ends = [nets.value("x", (1, 4))], [nets.value(name, (1, 4)) for name in "yz"]
+    done("build", nets.save(nets.model(nodes, *ends), tmp_path), "--board", "opencl-local", "-o", tmp_path / "bundle")
+    shim = opencl.Shim(tmp_path / "shim")
+    for name, value in {**shim.env(**faults), "EDGE_OPENCL_CACHE": ""}.items():
+        monkeypatch.setenv(name, value)
+    seen = ran(sys.executable, "-c", SHARED, sdk / "python", tmp_path / "bundle")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    counts = shim.counts()
+    assert counts.maps == counts.unmaps
+    assert counts.buffers == counts.buffers_freed
+    assert (counts.maps > 0, counts.copies > 0) == ((False, True) if "discrete" in faults else (True, False))
+
+
 # --- releases that change ------------------------------------------------------------------------------------------
 
 

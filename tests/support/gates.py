@@ -140,7 +140,7 @@ def report(ms: float = 1.0, **more: object) -> dict[str, object]:
     """Return what a runner reports of runs that take so long."""
     ns = round(ms * 1e6)
     usual = {"samples_ns": [ns] * 5, "warmup_ns": [ns], "each_ns": [ns], "load_ms": 5.0, "threads": 2}
-    return {**usual, "peak_rss_kib": 5000, "involuntary_switches": 0, **more}
+    return {**usual, "peak_rss_kib": 5000, "involuntary_switches": 0, "processor": None, **more}
 
 
 _RUNNER = """#!/bin/sh

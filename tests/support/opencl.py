@@ -44,6 +44,11 @@ class Counts:
     kernels_freed: int
     sources: int
     launches: int
+    maps: int
+    unmaps: int
+    copies: int
+    flushes: int
+    images: int
 
 
 class Shim:
@@ -63,7 +68,7 @@ class Shim:
 
     def counts(self) -> Counts:
         """Return what has been counted so far."""
-        return Counts(*struct.unpack("8q", self._counts.read_bytes()))
+        return Counts(*struct.unpack("13q", self._counts.read_bytes()))
 
 
 def export(module: tvm.IRModule, path: Path) -> Path:

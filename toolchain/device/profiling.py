@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolchain import files
-from toolchain.device import runner
+from toolchain.device import processor, runner
+from toolchain.device.processor import Processor
 from toolchain.device.runner import SMOKE, Plan
 from toolchain.device.store import DeviceFacts
 from toolchain.errors import DeviceError
@@ -58,6 +59,7 @@ class Watched:
         watched_ns: Nanoseconds of each run that was watched.
         other_runs: Watched runs that made other calls, and are not counted.
         waits: Whether each call was waited for, as on a GPU, which forbids what otherwise overlaps.
+        processor: What the kernels ran on; None for the CPU.
     """
 
     calls: tuple[Call, ...]
@@ -65,6 +67,7 @@ class Watched:
     watched_ns: tuple[int, ...]
     other_runs: int
     waits: bool
+    processor: Processor | None = None
 
 
 def pace(  # noqa: PLR0913 - one call has these independent parts
@@ -146,6 +149,7 @@ def _read(text: str, name: str, runs: int) -> Watched:
             watched_ns=watched,
             other_runs=_number(report["other_runs"]),
             waits=bool(report["waits"]),
+            processor=processor.read(report["processor"]),
         )
         _check_whole(found, runs)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:

@@ -16,6 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import tensors
+from toolchain.device import processor
+from toolchain.device.processor import Processor
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
 from toolchain.process import Result
@@ -46,6 +48,7 @@ class Run:
         peak_rss_kib: Largest memory use of the process.
         each_ns: Durations of the runs whose outputs these are, in nanoseconds, one for each sample.
         involuntary_switches: How often others took a CPU from one of its threads during the timed runs.
+        processor: What the kernels ran on; None for the CPU.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -56,6 +59,7 @@ class Run:
     peak_rss_kib: int
     each_ns: tuple[int, ...] = ()
     involuntary_switches: int = 0
+    processor: Processor | None = None
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,7 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
             peak_rss_kib=_time(report["peak_rss_kib"]),
             each_ns=times["each_ns"],
             involuntary_switches=_time(report["involuntary_switches"]),
+            processor=processor.read(report["processor"]),
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from toolchain import tensors
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import runner
+from toolchain.device.processor import Processor
 from toolchain.device.runner import SMOKE, Run
 from toolchain.device.shipment import Sent, Shipment, Tell, install, send
 from toolchain.device.store import DeviceFacts, Store
@@ -63,6 +64,7 @@ class Sampled:
         load_ms: Time to load library and params, the last time.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of a process.
+        processor: What the kernels ran on; None for the CPU.
         sent: What was pushed.
     """
 
@@ -72,6 +74,7 @@ class Sampled:
     load_ms: float
     threads: int
     peak_rss_kib: int
+    processor: Processor | None
     sent: Sent
 
 
@@ -106,6 +109,7 @@ def run_all(place: Place, series: Series, tell: Tell | None = None) -> Sampled:
         load_ms=runs[-1].load_ms,
         threads=runs[-1].threads,
         peak_rss_kib=max(run.peak_rss_kib for run in runs),
+        processor=runs[-1].processor,
         sent=_sum(sent),
     )
 

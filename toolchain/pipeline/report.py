@@ -93,6 +93,7 @@ class Report:
             "threads": measured.run.threads,
             "load_ms": measured.run.load_ms,
             "peak_rss_kib": measured.run.peak_rss_kib,
+            "processor": asdict(measured.run.processor) if measured.run.processor else None,
             "conditions": {"before": asdict(measured.before), "after": asdict(measured.after)},
             "warnings": [*self.warnings, *measured.warnings],
             "transfer": asdict(self.transfer),
@@ -145,13 +146,14 @@ def _machine(facts: DeviceFacts) -> dict[str, Any]:
 
 def shown(report: Report) -> list[str | Table]:
     """Return what a person is shown of a report."""
-    latency, facts = report.measurement.latency, report.facts
+    latency, facts, processor = report.measurement.latency, report.facts, report.measurement.run.processor
     mark = " (emulated)" if report.emulated else ""
     rows = [
         ("model", report.model),
         ("release", report.bundle_digest[:16]),
         ("board", f"{report.board} at {report.host}{mark}"),
         ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+        ("computed on", processor.text if processor else ""),
         ("outputs", outputs_text(report)),
         ("samples", fidelity_text(report.fidelity)),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_interval(report)}"),

@@ -17,6 +17,7 @@ from toolchain.compile.request import Tell
 from toolchain.device import bench, deploy, sampling
 from toolchain.device.bench import Current, Latency
 from toolchain.device.lock import Owner
+from toolchain.device.processor import Processor
 from toolchain.device.sampling import Place, Sampled
 from toolchain.device.shipment import Transfer
 from toolchain.device.waiting import Waited
@@ -94,6 +95,7 @@ class Ran:
         load_ms: Time to load the release, in one process.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of a process.
+        processor: What the kernels ran on; None for the CPU.
         transfer: What was sent.
         top: For each sample its name and its best five classes, where labels were given.
         waited: Who was at work on the device before, and how long they were waited for.
@@ -112,6 +114,7 @@ class Ran:
     load_ms: float
     threads: int
     peak_rss_kib: int
+    processor: Processor | None
     transfer: Transfer
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
     waited: tuple[Waited, ...] = ()
@@ -125,6 +128,7 @@ class Ran:
             "output": str(self.output),
             "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in self.shapes.items()},
             "latency_ms": asdict(self.latency),
+            "processor": asdict(self.processor) if self.processor else None,
             "transfer": asdict(self.transfer),
             "waited": [asdict(one) for one in self.waited],
             "top": [{"sample": name, "classes": [_guess(one) for one in guesses]} for name, guesses in self.top],
@@ -138,6 +142,7 @@ class Ran:
             ("model", self.model),
             ("release", self.digest[:16]),
             ("board", f"{self.board} at {self.host}{mark}"),
+            *([("computed on", self.processor.text)] if self.processor else []),
             ("samples", f"{self.samples} in {self.pieces} process(es) on {self.threads} thread(s)"),
             ("latency", f"{self.latency.median:.3g} ms median{mark}, {self.latency.max:.3g} ms max"),
             ("outputs", f"{found} in {self.output}"),
@@ -196,6 +201,7 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
         load_ms=sampled.load_ms,
         threads=sampled.threads,
         peak_rss_kib=sampled.peak_rss_kib,
+        processor=sampled.processor,
         transfer=Transfer.of(sampled.sent, lab.shell),
         top=_top(sampled, given, labels, found.manifest) if labels else (),
         waited=lab.store.waited,

@@ -14,6 +14,7 @@ from toolchain.shell import LocalShell
 _WHOLE = {
     "schema": 1,
     "waits": False,
+    "processor": None,
     "calls": [{"name": "dense", "bytes": 64, "own_ns": [5, 6, 7]}],
     "plain_ns": [9, 9, 9],
     "watched_ns": [10, 10, 10],

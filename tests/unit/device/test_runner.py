@@ -85,7 +85,7 @@ def test_crash_is_told(places, tmp_path):
 
 
 WELL = '{"samples_ns": [], "warmup_ns": [], "each_ns": [5], "load_ms": 1, "threads": 1, "peak_rss_kib": 9, '
-WELL += '"involuntary_switches": 0}'
+WELL += '"involuntary_switches": 0, "processor": null}'
 
 
 def lying(tmp_path, *lines):

@@ -159,11 +159,12 @@ def _transfer(transfer: Transfer) -> list[tuple[str, str]]:
 
 
 def _device(report: Report) -> list[tuple[str, str]]:
-    facts, verified = report.facts, report.verified
+    facts, verified, computed_on = report.facts, report.verified, report.measurement.run.processor
     floors = f"none below {verified.floor} is taken, {verified.minimum} from now on" if verified else ""
     return [
         ("host", report.host),
         ("processor", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs"),
+        ("computed on", computed_on.text if computed_on else ""),
         ("machine", facts.machine),
         ("memory", f"{number(facts.memory_kib / 1024)} MiB"),
         ("kernel", facts.kernel),

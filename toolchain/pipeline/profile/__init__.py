@@ -20,6 +20,7 @@ from toolchain.backends import backend_of
 from toolchain.device import bench, deploy, profiling
 from toolchain.device.bench import Conditions
 from toolchain.device.lock import Owner
+from toolchain.device.processor import Processor
 from toolchain.device.profiling import Peak, Watched
 from toolchain.device.shipment import Shipment, install, send
 from toolchain.device.waiting import Waited
@@ -80,6 +81,7 @@ class Profile:
         waited: Who was at work on the device before, and how long they were waited for.
         warnings: What makes the numbers doubtful.
         typical: Nanoseconds of each call of the run that is nearest to the median, by name, in order.
+        processor: What the kernels ran on; None for the CPU.
     """
 
     model: str
@@ -102,6 +104,7 @@ class Profile:
     waited: tuple[Waited, ...]
     warnings: tuple[str, ...]
     typical: tuple[tuple[str, int], ...]
+    processor: Processor | None = None
 
     @property
     def hook_share(self) -> float:
@@ -262,6 +265,7 @@ def _profile(  # noqa: PLR0913, PLR0917 - a profile has these sources
         waited=lab.store.waited,
         warnings=(),
         typical=_typical(watched),
+        processor=watched.processor,
     )
     return _with_warnings(found)
 

@@ -33,6 +33,7 @@ def profile(found: Profile) -> bytes:
         ("model", found.model),
         ("release", f"sha256:{found.bundle_digest}"),
         ("board", f"{found.board} at {found.host}"),
+        ("computed on", found.processor.text if found.processor else ""),
     ]
     mark = " (emulated)" if found.emulated else ""
     return (

@@ -21,6 +21,7 @@ def shown(found: Profile) -> list[str | Table]:
         ("model", found.model),
         ("release", found.bundle_digest[:16]),
         ("board", f"{found.board} at {found.host}{mark}"),
+        *([("computed on", found.processor.text)] if found.processor else []),
         ("run", f"{found.plain_ms:.3f} ms median{mark}, of {found.runs} runs that nobody watched"),
         ("rows", f"{found.sum_ms:.3f} ms, {found.sum_share:.1%} of that"),
         ("watching", f"{found.watched_ms:.3f} ms, {found.hook_share:+.1%}"),

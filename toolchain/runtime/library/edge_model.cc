@@ -168,15 +168,6 @@ Model Loaded(const Manifest& manifest) {
   return Model(manifest);
 }
 
-std::vector<Tensor> Zeros(const std::vector<TensorSpec>& specs) {
-  std::vector<Tensor> tensors;
-  for (const TensorSpec& spec : specs) {
-    tensors.push_back(HostTensor(*spec.dtype, spec.shape));
-    memset(DataOf(tensors.back()), 0, SizeOf(tensors.back()));
-  }
-  return tensors;
-}
-
 edge_tensor Described(const TensorSpec& spec) {
   edge_tensor tensor = EDGE_TENSOR;
   tensor.name = spec.name.c_str();
@@ -203,11 +194,10 @@ class OpenModel {
         digest_(DigestOf(folder_)),
         approval_(Approved(folder_, options)),
         manifest_(Read(folder_, approval_)),
-        inputs_(Zeros(manifest_.inputs)),
         pool_(PoolFrom(options)),
         model_(Loaded(manifest_)) {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
-    model_.Bind(inputs_, LoadParams(manifest_));
+    model_.Bind(manifest_.inputs, LoadParams(manifest_));
   }
 
   bool Changed() const {
@@ -225,7 +215,7 @@ class OpenModel {
 
   edge_tensor Input(size_t number) const {
     edge_tensor tensor = Described(manifest_.inputs[number]);
-    tensor.data = DataOf(inputs_[number]);
+    tensor.data = model_.InputData(number);
     return tensor;
   }
 
@@ -266,7 +256,6 @@ class OpenModel {
   const std::string digest_;
   const std::optional<Approval> approval_;
   const Manifest manifest_;
-  std::vector<Tensor> inputs_;
   ThreadPool pool_;
   Model model_;
   std::vector<Tensor> outputs_;

@@ -27,6 +27,8 @@ Tensor HostTensor(const DType& dtype, const std::vector<int64_t>& shape) {
                              dtype.dl, DLDevice{kDLCPU, 0});
 }
 
+bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kAlignment == 0; }
+
 char* DataOf(const Tensor& tensor) {
   return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset();
 }

@@ -15,6 +15,9 @@ namespace edge {
 // With whatever is in that memory.
 tvm::ffi::Tensor HostTensor(const DType& dtype, const std::vector<int64_t>& shape);
 
+// Whether memory is as aligned as theirs.
+bool IsAligned(const void* data);
+
 // What a contiguous one holds.
 char* DataOf(const tvm::ffi::Tensor& tensor);
 size_t SizeOf(const tvm::ffi::Tensor& tensor);

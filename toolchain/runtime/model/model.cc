@@ -10,6 +10,7 @@
 #include "elf_check.h"
 #include "fault.h"
 #include "files.h"
+#include "host_tensor.h"
 #include "safetensors.h"
 
 namespace edge {
@@ -109,6 +110,36 @@ std::vector<Tensor> Flatten(const Any& result) {
   return tensors;
 }
 
+// Has inputs back at the end of a scope.
+struct Lent {
+  std::vector<edge::Input>* inputs;
+  ~Lent() {
+    for (edge::Input& input : *inputs) input.TakeBack();
+  }
+};
+
+// A tensor of the host that is a device's own memory, mapped for as long as the tensor lives.
+struct MappedMemory {
+  Tensor output;
+  std::shared_ptr<opencl::Mapping> mapping;  // ends before the memory is given back
+
+  void AllocData(DLTensor* tensor) const { tensor->data = mapping->data(); }
+  void FreeData(DLTensor*) const {}
+};
+
+// What a device computed, for the host to read: where it is, if it can be read there, or else a copy.
+Tensor Mapped(const Tensor& output) {
+  if (opencl::SharesMemory(output.device()) && SizeOf(output) != 0) {
+    const auto mapping =
+        std::make_shared<opencl::Mapping>(output, opencl::Access::kRead);
+    if (IsAligned(mapping->data())) {
+      return Tensor::FromNDAlloc(MappedMemory{output, mapping}, output.shape(), output.dtype(),
+                                 DLDevice{kDLCPU, 0});
+    }
+  }
+  return Copied(output, DLDevice{kDLCPU, 0});
+}
+
 void CheckOutput(const TensorSpec& spec, const Tensor& tensor, const std::string& manifest) {
   const DType* dtype = FindDLDType(tensor.dtype());
   const std::vector<int64_t> shape(tensor.shape().begin(), tensor.shape().end());
@@ -137,36 +168,38 @@ Model::Model(const Manifest& manifest)
       machine_(StartMachine(library_, device_, manifest.library)),
       entry_(Find(machine_, manifest.entry, manifest.library)) {}
 
-void Model::Bind(const std::vector<Tensor>& inputs, const std::vector<Tensor>& params) {
-  inputs_ = inputs;
-  held_.clear();
-  for (const Tensor& input : inputs) held_.push_back(OnDevice(input));
-  for (const Tensor& param : params) held_.push_back(OnDevice(param));
-  arguments_.assign(held_.begin(), held_.end());
-}
-
-Tensor Model::OnDevice(const Tensor& tensor) const {
-  return device_.device_type == kDLCPU ? tensor : Copied(tensor, device_);
-}
-
-void Model::SendInputs() const {
-  if (device_.device_type == kDLCPU) return;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    tvm::runtime::Tensor(held_[i]).CopyFrom(inputs_[i]);
+void Model::Bind(const std::vector<TensorSpec>& inputs, const std::vector<Tensor>& params) {
+  for (const TensorSpec& input : inputs) inputs_.emplace_back(input, device_);
+  for (const Tensor& param : params) {
+    params_.push_back(device_.device_type == kDLCPU ? param : Copied(param, device_));
   }
+  for (const edge::Input& input : inputs_) arguments_.emplace_back(input.argument());
+  arguments_.insert(arguments_.end(), params_.begin(), params_.end());
 }
 
-std::vector<Tensor> Model::Run() const {
-  Any result;
-  SendInputs();
-  entry_.CallPacked(arguments_.data(), static_cast<int32_t>(arguments_.size()), &result);
-  tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
-  std::vector<Tensor> outputs = Flatten(result);
-  for (Tensor& output : outputs) {
-    if (!output.IsContiguous()) throw Fault(kExitRunFailed, "an output is not contiguous");
-    if (output.device().device_type != kDLCPU) output = Copied(output, DLDevice{kDLCPU, 0});
+std::vector<Tensor> Model::Run() {
+  std::vector<Tensor> outputs;
+  {
+    const Lent lent{&inputs_};
+    for (edge::Input& input : inputs_) input.Give();
+    Any result;
+    entry_.CallPacked(arguments_.data(), static_cast<int32_t>(arguments_.size()), &result);
+    tvm::runtime::DeviceAPI::Get(device_)->StreamSync(device_, nullptr);
+    outputs = Flatten(result);
+    for (Tensor& output : outputs) output = Readable(output);
   }
+  for (const edge::Input& input : inputs_) input.Check();
   return outputs;
+}
+
+Tensor Model::Readable(const Tensor& output) const {
+  if (!output.IsContiguous()) throw Fault(kExitRunFailed, "an output is not contiguous");
+  if (output.device().device_type == kDLCPU) return output;
+  // One that is an input, which is written to before the next run, is copied.
+  for (const edge::Input& input : inputs_) {
+    if (input.argument().data_ptr() == output.data_ptr()) return Copied(output, DLDevice{kDLCPU, 0});
+  }
+  return Mapped(output);
 }
 
 void Model::Instrument(const Function& hook) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "files.h"
+#include "input.h"
 #include "manifest.h"
 
 namespace edge {
@@ -22,13 +23,15 @@ class Model {
   // Loads the library and starts its virtual machine on the manifest's device. Faults are kExitLoad.
   explicit Model(const Manifest& manifest);
 
-  // The arguments of every later call, in the CPU's memory: the inputs, then the parameters.
-  void Bind(const std::vector<tvm::ffi::Tensor>& inputs,
-            const std::vector<tvm::ffi::Tensor>& params);
+  // Makes the arguments of every later call: inputs, which hold zeros, then the parameters.
+  void Bind(const std::vector<TensorSpec>& inputs, const std::vector<tvm::ffi::Tensor>& params);
 
-  // Runs on what the inputs hold now; returns the outputs, in the CPU's memory, when the device is
-  // done. Faults are kExitRunFailed.
-  std::vector<tvm::ffi::Tensor> Run() const;
+  // Where an input is written to, which stays where it is.
+  char* InputData(size_t number) const { return inputs_[number].data(); }
+
+  // Runs on what the inputs hold now; returns the outputs, in memory that the CPU may read until the
+  // next run ends, when the device is done. Faults are kExitRunFailed.
+  std::vector<tvm::ffi::Tensor> Run();
 
   // Has the virtual machine call this before and after each call that it makes, with (function, name,
   // whether it is before, result, the call's arguments...); a null function is none.
@@ -38,16 +41,15 @@ class Model {
   DLDevice device() const { return device_; }
 
  private:
-  tvm::ffi::Tensor OnDevice(const tvm::ffi::Tensor& tensor) const;
-  void SendInputs() const;
+  tvm::ffi::Tensor Readable(const tvm::ffi::Tensor& output) const;
 
   DLDevice device_;
   std::unique_ptr<SealedFile> sealed_;  // for as long as its path is that of a loaded library
   tvm::ffi::Module library_;
   tvm::ffi::Module machine_;
   tvm::ffi::Function entry_;
-  std::vector<tvm::ffi::Tensor> inputs_;
-  std::vector<tvm::ffi::Tensor> held_;
+  std::vector<edge::Input> inputs_;
+  std::vector<tvm::ffi::Tensor> params_;
   std::vector<tvm::ffi::AnyView> arguments_;
 };
 

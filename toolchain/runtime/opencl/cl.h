@@ -24,6 +24,24 @@ using cl_program = struct _cl_program*;
 using cl_kernel = struct _cl_kernel*;
 using cl_event = struct _cl_event*;
 
+struct cl_image_format {
+  cl_uint image_channel_order;
+  cl_uint image_channel_data_type;
+};
+
+struct cl_image_desc {
+  cl_uint image_type;
+  size_t image_width;
+  size_t image_height;
+  size_t image_depth;
+  size_t image_array_size;
+  size_t image_row_pitch;
+  size_t image_slice_pitch;
+  cl_uint num_mip_levels;
+  cl_uint num_samples;
+  cl_mem mem_object;
+};
+
 using ContextCallback = void (*)(const char*, const void*, size_t, void*);
 using ProgramCallback = void (*)(cl_program, void*);
 }
@@ -51,6 +69,8 @@ constexpr cl_uint CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004;
 constexpr cl_uint CL_DEVICE_MAX_WORK_ITEM_SIZES = 0x1005;
 constexpr cl_uint CL_DEVICE_MAX_CLOCK_FREQUENCY = 0x100C;
 constexpr cl_uint CL_DEVICE_MAX_MEM_ALLOC_SIZE = 0x1010;
+constexpr cl_uint CL_DEVICE_IMAGE2D_MAX_WIDTH = 0x1011;
+constexpr cl_uint CL_DEVICE_IMAGE2D_MAX_HEIGHT = 0x1012;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F;
 constexpr cl_uint CL_DEVICE_LOCAL_MEM_SIZE = 0x1023;
 constexpr cl_uint CL_DEVICE_AVAILABLE = 0x1027;
@@ -59,8 +79,21 @@ constexpr cl_uint CL_DEVICE_NAME = 0x102B;
 constexpr cl_uint CL_DRIVER_VERSION = 0x102D;
 constexpr cl_uint CL_DEVICE_VERSION = 0x102F;
 constexpr cl_uint CL_DEVICE_EXTENSIONS = 0x1030;
+constexpr cl_uint CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035;
+constexpr cl_uint CL_DEVICE_IMAGE_PITCH_ALIGNMENT_KHR = 0x104A;
 
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
+constexpr cl_bitfield CL_MEM_READ_ONLY = 1 << 2;
+constexpr cl_bitfield CL_MEM_ALLOC_HOST_PTR = 1 << 4;
+
+constexpr cl_bitfield CL_MAP_READ = 1 << 0;
+constexpr cl_bitfield CL_MAP_WRITE = 1 << 1;
+constexpr cl_bitfield CL_MAP_WRITE_INVALIDATE_REGION = 1 << 2;
+
+constexpr cl_uint CL_MEM_OBJECT_IMAGE2D = 0x10F1;
+constexpr cl_uint CL_RGBA = 0x10B5;
+constexpr cl_uint CL_HALF_FLOAT = 0x10DD;
+constexpr cl_uint CL_FLOAT = 0x10DE;
 
 constexpr cl_uint CL_PROGRAM_BINARY_SIZES = 0x1165;
 constexpr cl_uint CL_PROGRAM_BINARIES = 0x1166;

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "devices.h"
+#include "mapping.h"
 #include "status.h"
 
 namespace opencl {
@@ -46,21 +48,20 @@ class OpenClApi final : public DeviceAPI {
     Device& device = TheDevice(dl_device.device_id);
     cl_int status = CL_SUCCESS;
     const size_t size = std::max<size_t>(bytes, 1);  // OpenCL has no empty buffers
-    const cl_mem made =
-        device.cl.CreateBuffer(device.context, CL_MEM_READ_WRITE, size, nullptr, &status);
+    // Such memory the host sees without a copy, on Mali all the time.
+    const cl_bitfield shared = device.limits.shares_memory ? CL_MEM_ALLOC_HOST_PTR : 0;
+    const cl_mem made = device.cl.CreateBuffer(device.context, CL_MEM_READ_WRITE | shared, size,
+                                               nullptr, &status);
     if (status != CL_SUCCESS) FailAllocating(device, size, status);
     return made;
   }
 
   void FreeDataSpace(DLDevice device, void* data) final {
-    // The driver keeps the buffer until commands that use it have ended.
-    const Library& cl = TheDevice(device.device_id).cl;
-    Check(cl.ReleaseMemObject(AsBuffer(data)), "freeing a buffer");
+    TheDevice(device.device_id).Free(AsBuffer(data));
   }
 
   void StreamSync(DLDevice dl_device, TVMStreamHandle) final {
-    Device& device = TheDevice(dl_device.device_id);
-    Check(device.cl.Finish(device.queue), "waiting for the device");
+    Check(TheDevice(dl_device.device_id).Drain(), "waiting for the device");
   }
 
  protected:
@@ -75,14 +76,26 @@ class OpenClApi final : public DeviceAPI {
             "copying on the device");
     } else if (source.device_type == kDLOpenCL) {
       Device& device = TheDevice(source.device_id);
+      char* place = static_cast<char*>(to) + to_offset;
+      if (device.limits.shares_memory) {
+        const Mapping mapping(device, AsBuffer(from), Access::kRead, from_offset, bytes);
+        memcpy(place, mapping.data(), bytes);
+        return;
+      }
       Check(device.cl.EnqueueReadBuffer(device.queue, AsBuffer(from), CL_TRUE, from_offset, bytes,
-                                        static_cast<char*>(to) + to_offset, 0, nullptr, nullptr),
+                                        place, 0, nullptr, nullptr),
             "copying from the device");
     } else {
       Device& device = TheDevice(target.device_id);
+      const char* place = static_cast<const char*>(from) + from_offset;
+      if (device.limits.shares_memory) {
+        Mapping mapping(device, AsBuffer(to), Access::kReplace, to_offset, bytes);
+        memcpy(mapping.data(), place, bytes);
+        mapping.End();
+        return;
+      }
       Check(device.cl.EnqueueWriteBuffer(device.queue, AsBuffer(to), CL_TRUE, to_offset, bytes,
-                                         static_cast<const char*>(from) + from_offset, 0, nullptr,
-                                         nullptr),
+                                         place, 0, nullptr, nullptr),
             "copying to the device");
     }
   }
@@ -174,8 +187,7 @@ class OpenClTimer : public tvm::runtime::TimerNode {
   using Clock = std::chrono::steady_clock;
 
   void Wait() const {
-    Device& device = TheDevice(device_.device_id);
-    Check(device.cl.Finish(device.queue), "waiting for the device");
+    Check(TheDevice(device_.device_id).Drain(), "waiting for the device");
   }
 
   DLDevice device_;

@@ -12,6 +12,8 @@
 namespace opencl {
 namespace {
 
+constexpr uint32_t kGroup = 16;  // launches that are handed to the device together
+
 // Reads texts; the terminating zero is left out.
 template <typename Get>
 std::string TextOf(Get get) {
@@ -52,6 +54,12 @@ class Reader {
   cl_device_id id_;
 };
 
+// For drivers whose mapped memory is not what it should be.
+bool CopyIsAskedFor() {
+  const char* copy = std::getenv("EDGE_OPENCL_COPY");
+  return copy != nullptr && *copy != '\0' && std::string(copy) != "0";
+}
+
 Limits Described(const Library& cl, cl_device_id id, const std::string& platform) {
   const Reader device(cl, id);
   Limits limits;
@@ -60,7 +68,13 @@ Limits Described(const Library& cl, cl_device_id id, const std::string& platform
   limits.version = device.Text(CL_DEVICE_VERSION);
   limits.driver = device.Text(CL_DRIVER_VERSION);
   limits.is_gpu = (device.Number<cl_bitfield>(CL_DEVICE_TYPE) & CL_DEVICE_TYPE_GPU) != 0;
-  limits.has_fp16 = device.Text(CL_DEVICE_EXTENSIONS).find("cl_khr_fp16") != std::string::npos;
+  const std::string extensions = device.Text(CL_DEVICE_EXTENSIONS);
+  limits.has_fp16 = extensions.find("cl_khr_fp16") != std::string::npos;
+  limits.images.of_buffers = extensions.find("cl_khr_image2d_from_buffer") != std::string::npos;
+  limits.images.width = device.Number<size_t>(CL_DEVICE_IMAGE2D_MAX_WIDTH);
+  limits.images.height = device.Number<size_t>(CL_DEVICE_IMAGE2D_MAX_HEIGHT);
+  limits.images.pitch = device.Number<cl_uint>(CL_DEVICE_IMAGE_PITCH_ALIGNMENT_KHR);
+  limits.shares_memory = !CopyIsAskedFor() && device.Number<cl_bool>(CL_DEVICE_HOST_UNIFIED_MEMORY);
   limits.work_group = device.Number<size_t>(CL_DEVICE_MAX_WORK_GROUP_SIZE);
   limits.work_items = device.Sizes(CL_DEVICE_MAX_WORK_ITEM_SIZES);
   limits.local_memory = device.Number<cl_ulong>(CL_DEVICE_LOCAL_MEM_SIZE);
@@ -199,6 +213,31 @@ Device::Device(const Library& calls, cl_device_id handle, Limits about)
       limits(std::move(about)),
       context(NewContext(calls, handle)),
       queue(NewQueue(calls, context, handle)) {}
+
+void Device::Launched() {
+  ++launches_;
+  const bool is_power_of_two = (launches_ & (launches_ - 1)) == 0;
+  if (launches_ < kGroup ? is_power_of_two : launches_ % kGroup == 0) {
+    Check(cl.Flush(queue), "handing launches to the device");
+  }
+}
+
+cl_int Device::Drain() {
+  const cl_int status = cl.Finish(queue);
+  const std::lock_guard<std::mutex> lock(launching);
+  launches_ = 0;
+  return status;
+}
+
+cl_mem Device::ImageOf(cl_mem buffer, const ImageArgument& wanted) {
+  return images_.Of(cl, context, limits.images, limits.name, buffer, wanted);
+}
+
+void Device::Free(cl_mem buffer) {
+  const std::lock_guard<std::mutex> lock(launching);
+  images_.Drop(cl, buffer);
+  Check(cl.ReleaseMemObject(buffer), "freeing a buffer");
+}
 
 Device& TheDevice(int number) { return All().Get(number); }
 

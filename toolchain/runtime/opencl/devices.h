@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cl.h"
+#include "images.h"
 #include "library.h"
 
 namespace opencl {
@@ -20,6 +21,8 @@ struct Limits {
   std::string driver;
   bool is_gpu = false;
   bool has_fp16 = false;
+  bool shares_memory = false;  // with the host: what a map gives is the buffer itself
+  ImageLimits images;
   uint64_t work_group = 0;  // most work-items of a work-group
   std::vector<uint64_t> work_items;
   uint64_t local_memory = 0;
@@ -36,12 +39,30 @@ struct Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  // After each launch, with `launching` held: hands what is queued to the device in groups, so that
+  // it computes while the host still queues. The first goes at once, then groups grow: a hand-over
+  // costs as much as several launches.
+  void Launched();
+
+  // Waits until the device has nothing left to do.
+  cl_int Drain();
+
+  // A buffer as an image; `launching` is held.
+  cl_mem ImageOf(cl_mem buffer, const ImageArgument& wanted);
+
+  // Gives a buffer back, with its images. The driver keeps it until commands that use it have ended.
+  void Free(cl_mem buffer);
+
   const Library& cl;
   const cl_device_id id;
   const Limits limits;
   const cl_context context;
   const cl_command_queue queue;
   std::mutex launching;  // held from a kernel's first argument until it is in the queue
+
+ private:
+  Images images_;
+  uint32_t launches_ = 0;  // since the device had nothing left to do
 };
 
 // Returns a device by its number: GPUs come first. The variable EDGE_OPENCL_DEVICE leaves only the

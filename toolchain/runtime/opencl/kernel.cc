@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "binary_cache.h"
+#include "build_options.h"
 #include "status.h"
 
 namespace opencl {
@@ -40,7 +41,7 @@ class Program {
 // Everything that a binary depends on.
 std::string CacheKey(const Limits& limits, const std::string& source) {
   return limits.platform + "\n" + limits.name + "\n" + limits.version + "\n" + limits.driver +
-         "\n" + source;
+         "\n" + BuildOptions(limits) + "\n" + source;
 }
 
 std::string BuildLog(const Device& device, cl_program program) {
@@ -70,6 +71,11 @@ std::optional<std::string> BinaryOf(const Device& device, cl_program program) {
   return binary;
 }
 
+cl_int Built(const Device& device, cl_program program) {
+  const std::string options = BuildOptions(device.limits);
+  return device.cl.BuildProgram(program, 1, &device.id, options.c_str(), nullptr, nullptr);
+}
+
 cl_kernel KernelOf(const Device& device, cl_program program, const std::string& name,
                    cl_int* status) {
   return device.cl.CreateKernel(program, name.c_str(), status);
@@ -84,7 +90,7 @@ cl_kernel FromBinary(const Device& device, const std::string& binary, const std:
       device.cl, device.cl.CreateProgramWithBinary(device.context, 1, &device.id, &size, &start,
                                                    nullptr, &status));
   if (status != CL_SUCCESS) return nullptr;
-  status = device.cl.BuildProgram(program.get(), 1, &device.id, "", nullptr, nullptr);
+  status = Built(device, program.get());
   if (status != CL_SUCCESS) return nullptr;
   const cl_kernel made = KernelOf(device, program.get(), name, &status);
   return status == CL_SUCCESS ? made : nullptr;
@@ -99,7 +105,7 @@ std::pair<cl_kernel, cl_program> FromSource(const Device& device, const std::str
   Program program(device.cl, device.cl.CreateProgramWithSource(device.context, 1, &start, &size,
                                                                &status));
   if (status != CL_SUCCESS) Fail(status, "handing over the source of kernel " + name);
-  status = device.cl.BuildProgram(program.get(), 1, &device.id, "", nullptr, nullptr);
+  status = Built(device, program.get());
   if (status != CL_SUCCESS) {
     TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name << " does not compile on "
                                 << device.limits.name << ": " << StatusName(status) << "\n"
@@ -142,17 +148,29 @@ void Kernel::Launch(Device& device, const Extent& extent, void* const* arguments
 void Kernel::Enqueue(Device& device, cl_kernel kernel, const Extent& extent,
                      void* const* arguments) const {
   const std::lock_guard<std::mutex> lock(device.launching);
-  for (size_t i = 0; i < sizes_.size(); ++i) {
-    const cl_int status =
-        device.cl.SetKernelArg(kernel, static_cast<cl_uint>(i), sizes_[i], arguments[i]);
-    if (status != CL_SUCCESS) {
-      Fail(status, "setting argument " + std::to_string(i) + " of kernel " + name_);
-    }
-  }
+  SetArguments(device, kernel, arguments);
   const cl_int status =
       device.cl.EnqueueNDRangeKernel(device.queue, kernel, kDimensions, nullptr, extent.global,
                                      extent.local, 0, nullptr, nullptr);
   if (status != CL_SUCCESS) FailLaunching(device, kernel, extent, status);
+  device.Launched();
+}
+
+void Kernel::SetArguments(Device& device, cl_kernel kernel, void* const* arguments) const {
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    const auto is_it = [i](const ImageArgument& one) { return one.argument == i; };
+    const auto found = std::find_if(images_.begin(), images_.end(), is_it);
+    cl_mem image = nullptr;
+    const void* value = arguments[i];
+    if (found != images_.end()) {
+      image = device.ImageOf(*static_cast<const cl_mem*>(value), *found);
+      value = &image;
+    }
+    const cl_int status = device.cl.SetKernelArg(kernel, static_cast<cl_uint>(i), sizes_[i], value);
+    if (status != CL_SUCCESS) {
+      Fail(status, "setting argument " + std::to_string(i) + " of kernel " + name_);
+    }
+  }
 }
 
 cl_kernel Kernel::CompiledFor(Device& device) {
@@ -178,7 +196,7 @@ void Kernel::KeepBinary(Device& device) {
   if (fresh == nullptr) return;
   const BinaryCache cache = BinaryCache::Default();
   // A device that fails here says so again to whoever waits for its results.
-  if (cache.Keeps() && device.cl.Finish(device.queue) == CL_SUCCESS) {
+  if (cache.Keeps() && device.Drain() == CL_SUCCESS) {
     const auto binary = BinaryOf(device, fresh);
     if (binary) cache.Keep(CacheKey(device.limits, source_), *binary);
   }

@@ -22,7 +22,10 @@ class Kernel {
  public:
   // `source` is OpenCL C that defines the kernel; `sizes` are the bytes of its arguments.
   Kernel(std::string name, std::string source, std::vector<size_t> sizes)
-      : name_(std::move(name)), source_(std::move(source)), sizes_(std::move(sizes)) {}
+      : name_(std::move(name)),
+        source_(std::move(source)),
+        sizes_(std::move(sizes)),
+        images_(ImageArguments(source_, sizes_)) {}
   ~Kernel();
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
@@ -45,6 +48,7 @@ class Kernel {
   void Compile(const Device& device, Compiled* compiled) const;
   void CheckFloat16(const Device& device) const;
   void CheckLocalMemory(const Device& device, Compiled* compiled) const;
+  void SetArguments(Device& device, cl_kernel kernel, void* const* arguments) const;
   void Enqueue(Device& device, cl_kernel kernel, const Extent& extent,
                void* const* arguments) const;
   // Keeps the binary of a kernel after its first launch: some drivers only then compile what the
@@ -56,6 +60,7 @@ class Kernel {
   const std::string name_;
   const std::string source_;
   const std::vector<size_t> sizes_;
+  const std::vector<ImageArgument> images_;  // of the arguments, those that are read as images
   std::mutex compiling_;
   std::map<Device*, Compiled> compiled_;
 };

@@ -21,6 +21,8 @@ struct Library {
                               cl_int*);
   cl_command_queue (*CreateCommandQueue)(cl_context, cl_device_id, cl_bitfield, cl_int*);
   cl_mem (*CreateBuffer)(cl_context, cl_bitfield, size_t, void*, cl_int*);
+  cl_mem (*CreateImage)(cl_context, cl_bitfield, const cl_image_format*, const cl_image_desc*, void*,
+                        cl_int*);
   cl_int (*ReleaseMemObject)(cl_mem);
   cl_int (*EnqueueReadBuffer)(cl_command_queue, cl_mem, cl_bool, size_t, size_t, void*, cl_uint,
                               const cl_event*, cl_event*);
@@ -28,6 +30,11 @@ struct Library {
                                cl_uint, const cl_event*, cl_event*);
   cl_int (*EnqueueCopyBuffer)(cl_command_queue, cl_mem, cl_mem, size_t, size_t, size_t, cl_uint,
                               const cl_event*, cl_event*);
+  void* (*EnqueueMapBuffer)(cl_command_queue, cl_mem, cl_bool, cl_bitfield, size_t, size_t, cl_uint,
+                            const cl_event*, cl_event*, cl_int*);
+  cl_int (*EnqueueUnmapMemObject)(cl_command_queue, cl_mem, void*, cl_uint, const cl_event*,
+                                  cl_event*);
+  cl_int (*Flush)(cl_command_queue);
   cl_int (*Finish)(cl_command_queue);
   cl_program (*CreateProgramWithSource)(cl_context, cl_uint, const char**, const size_t*, cl_int*);
   cl_program (*CreateProgramWithBinary)(cl_context, cl_uint, const cl_device_id*, const size_t*,

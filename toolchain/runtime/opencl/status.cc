@@ -20,6 +20,7 @@ const std::map<cl_int, const char*>& Names() {
       {-7, "CL_PROFILING_INFO_NOT_AVAILABLE"},
       {-8, "CL_MEM_COPY_OVERLAP"},
       {-11, "CL_BUILD_PROGRAM_FAILURE"},
+      {-12, "CL_MAP_FAILURE"},
       {-14, "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST"},
       {-15, "CL_COMPILE_PROGRAM_FAILURE"},
       {-17, "CL_LINK_PROGRAM_FAILURE"},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../library/edge_model.h"
+#include "../library/instrument.h"
 #include "../model/device.h"
 #include "../model/fault.h"
 #include "../model/files.h"
@@ -67,6 +68,7 @@ void RunRelease(const Options& options) {
   const Clock::time_point start = Clock::now();
   edge_model* model = Open(options);  // never closed: the process ends with it
   report.load_ms = MillisecondsSince(start);
+  report.device = edge::DeviceOf(model);
 
   edge::EnterStage(edge::kExitInput, "reading the inputs", options.inputs);
   const Samples samples(model, options.inputs, options.samples);

@@ -11,6 +11,7 @@
 #include "../model/files.h"
 #include "../model/host_tensor.h"
 #include "../model/stage.h"
+#include "processor.h"
 #include "samples.h"
 #include "timing.h"
 
@@ -131,9 +132,11 @@ json::Array TimesOf(const std::vector<int64_t>& values) {
 }  // namespace
 
 Profile Watch(edge_model* model, int64_t runs) {
-  Watcher watcher(edge::DeviceOf(model));
+  const DLDevice device = edge::DeviceOf(model);
+  Watcher watcher(device);
   const Function hook = Function::FromPacked([&](PackedArgs args, Any* result) { watcher(args, result); });
   Profile profile;
+  profile.device = device;
   profile.waits = watcher.waits();
   const auto plain = [&] {
     edge::Instrument(model, Function(nullptr));
@@ -178,6 +181,7 @@ void WriteProfile(const std::string& path, const Profile& profile) {
   }
   const json::Object object{{String("schema"), 1},
                             {String("waits"), profile.waits},
+                            {String("processor"), ProcessorOf(profile.device)},
                             {String("calls"), calls},
                             {String("plain_ns"), TimesOf(profile.plain_ns)},
                             {String("watched_ns"), TimesOf(profile.watched_ns)},

@@ -2,6 +2,8 @@
 #ifndef RUNNER_PROFILE_H_
 #define RUNNER_PROFILE_H_
 
+#include <dlpack/dlpack.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@ struct Profile {
   std::vector<int64_t> plain_ns;     // whole runs that nobody watched
   std::vector<int64_t> watched_ns;   // whole runs that were, each of them beside a plain one
   int64_t other_runs = 0;            // watched runs that made other calls, and so are not among these
+  DLDevice device{kDLCPU, 0};  // what the kernels ran on
   bool waits = false;  // whether each call was waited for, as on a device that computes on its own
 };
 

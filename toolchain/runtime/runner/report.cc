@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../model/files.h"
+#include "processor.h"
 
 namespace runner {
 namespace {
@@ -58,6 +59,7 @@ void WriteReport(const std::string& path, const Report& report) {
                             {String("involuntary_switches"), report.timings.involuntary_switches},
                             {String("threads"), report.threads},
                             {String("peak_rss_kib"), report.peak_rss_kib},
+                            {String("processor"), ProcessorOf(report.device)},
                             {String("runner"), VersionObject()}};
   const std::string text = std::string(json::Stringify(object)) + "\n";
   edge::WriteAtomically(path, {text});

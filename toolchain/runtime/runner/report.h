@@ -2,6 +2,8 @@
 #ifndef RUNNER_REPORT_H_
 #define RUNNER_REPORT_H_
 
+#include <dlpack/dlpack.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@ struct Report {
   Timings timings;
   int threads = 0;
   int64_t peak_rss_kib = 0;
+  DLDevice device{kDLCPU, 0};  // what the kernels ran on
 };
 
 // {"device": ..., "tvm": ..., "tvm_ffi": ..., "machine": ...} in one line.

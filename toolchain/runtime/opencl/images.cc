@@ -1,0 +1,92 @@
+// See images.h.
+#include "images.h"
+
+#include <tvm/ffi/error.h>
+
+#include <sstream>
+
+#include "status.h"
+
+namespace opencl {
+namespace {
+
+constexpr char kImageMark[] = "// edge-image: ";
+constexpr size_t kMostTexels = 1 << 30;
+
+bool IsPointer(size_t argument, const std::vector<size_t>& sizes) {
+  return argument < sizes.size() && sizes[argument] == sizeof(cl_mem);
+}
+
+ImageArgument Parsed(const std::string& line, const std::vector<size_t>& sizes) {
+  std::istringstream words(line.substr(sizeof(kImageMark) - 1));
+  ImageArgument found{};
+  std::string type, rest;
+  const bool whole = static_cast<bool>(words >> found.argument >> type >> found.width >> found.height);
+  found.is_half = type == "half";
+  if (!whole || words >> rest || (!found.is_half && type != "float") || !IsPointer(found.argument, sizes) ||
+      found.width == 0 || found.height == 0 || found.width > kMostTexels || found.height > kMostTexels) {
+    TVM_FFI_THROW(ValueError) << "OpenCL: a kernel's source has a line that is none: " << line;
+  }
+  return found;
+}
+
+// A reason why a device has no such image; empty if it has.
+std::string Refusal(const ImageLimits& limits, const ImageArgument& wanted) {
+  if (!limits.of_buffers) return "it has no cl_khr_image2d_from_buffer";
+  if (wanted.width > limits.width || wanted.height > limits.height) {
+    return "its largest has " + std::to_string(limits.width) + " x " + std::to_string(limits.height);
+  }
+  if (limits.pitch > 1 && wanted.width % limits.pitch != 0) {
+    return "its rows are multiples of " + std::to_string(limits.pitch);
+  }
+  return "";
+}
+
+cl_mem Made(const Library& cl, cl_context context, cl_mem buffer, const ImageArgument& wanted) {
+  const cl_image_format format{CL_RGBA, wanted.is_half ? CL_HALF_FLOAT : CL_FLOAT};
+  cl_image_desc about{};
+  about.image_type = CL_MEM_OBJECT_IMAGE2D;
+  about.image_width = wanted.width;
+  about.image_height = wanted.height;
+  about.image_row_pitch = wanted.width * (wanted.is_half ? 8 : 16);
+  about.mem_object = buffer;
+  cl_int status = CL_SUCCESS;
+  const cl_mem made = cl.CreateImage(context, CL_MEM_READ_ONLY, &format, &about, nullptr, &status);
+  Check(status, "making an image of a buffer");
+  return made;
+}
+
+}  // namespace
+
+std::vector<ImageArgument> ImageArguments(const std::string& source,
+                                          const std::vector<size_t>& sizes) {
+  std::vector<ImageArgument> found;
+  for (size_t start = source.find(kImageMark); start != std::string::npos;
+       start = source.find(kImageMark, start + 1)) {
+    found.push_back(Parsed(source.substr(start, source.find('\n', start) - start), sizes));
+  }
+  return found;
+}
+
+cl_mem Images::Of(const Library& cl, cl_context context, const ImageLimits& limits,
+                  const std::string& device, cl_mem buffer, const ImageArgument& wanted) {
+  cl_mem& image = made_[buffer][{wanted.is_half, wanted.width, wanted.height}];
+  if (image != nullptr) return image;
+  const std::string refusal = Refusal(limits, wanted);
+  if (!refusal.empty()) {
+    TVM_FFI_THROW(RuntimeError) << "OpenCL: " << device << " has no images of " << wanted.width << " x "
+                                << wanted.height << " in a buffer: " << refusal;
+  }
+  return image = Made(cl, context, buffer, wanted);
+}
+
+void Images::Drop(const Library& cl, cl_mem buffer) {
+  const auto found = made_.find(buffer);
+  if (found == made_.end()) return;
+  for (const auto& [shape, image] : found->second) {
+    if (image != nullptr) cl.ReleaseMemObject(image);
+  }
+  made_.erase(found);
+}
+
+}  // namespace opencl
