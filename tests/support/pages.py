@@ -23,6 +23,7 @@ from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.energy import Energy, Joules, Rail
 from toolchain.device.fidelity import Fidelity
+from toolchain.device.processor import Processor
 from toolchain.device.profiling import Peak
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
@@ -156,6 +157,7 @@ def report(samples: Sequence[float], warnings: tuple[str, ...] = (), **values: A
     run = Run(
         outputs={"y": np.zeros(1)}, samples_ns=tuple(round(value * 1e6) for value in samples),
         warmup_ns=(23_400_000, 11_300_000), load_ms=31.54, threads=3, peak_rss_kib=41_234,
+        processor=Processor("Mali-T860", "1.2-r14p0", "OpenCL 1.2 v1.r14p0-01rel0", 4),
     )  # fmt: skip
     sent = Transfer(2_048_117, 10_367, 3, 4, 0.2514)
     wanted = {

@@ -17,6 +17,7 @@ from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.fidelity import Fidelity
+from toolchain.device.processor import Processor
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
@@ -71,6 +72,20 @@ def test_many_samples():
     }  # fmt: skip
     assert "256 random inputs match, largest relative difference 2.0e-03 (sample 17" in report.table(found)
     assert "another class in 3 of 256" in report.table(found)
+
+
+def test_what_computed_is_told():
+    run = dataclasses.replace(made().measurement.run, processor=Processor("Mali-T860", "r14p0", "OpenCL 1.2 v1", 4))
+    found = made(measurement=dataclasses.replace(made().measurement, run=run))
+    assert parsed(found)["processor"] == {
+        "name": "Mali-T860",
+        "driver": "r14p0",
+        "version": "OpenCL 1.2 v1",
+        "units": 4,
+    }
+    assert "computed on  Mali-T860, 4 compute unit(s), OpenCL 1.2 v1, driver r14p0" in report.table(found)
+    assert parsed(made())["processor"] is None
+    assert "computed on" not in report.table(made())
 
 
 def test_without_classes_there_are_no_flips():
