@@ -21,11 +21,11 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 _LANES = (4, 2, 1)
 _CHANNELS = (4, 3, 2, 1)  # how many input channels are taken at once
 _GROUP = (16, 64)  # least and most work-items of a work-group
-_MOST_TILE = 4  # pixels, unless the width is a small odd number
+_MOST_TILE = 6  # pixels
 _MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
-_MOST_REGISTERS = 48  # vectors of four in all local buffers
+_MOST_REGISTERS = 11  # vectors of four in all local buffers, of 16: the others are for weights and addresses
 _WINDOW = 7  # the widest window that is unrolled
-_LOAD, _TAIL = 1.0, 1.15  # cost of a load in multiply-adds, and of a tile that reaches over the edge
+_TAIL = 1.15  # cost of a tile that reaches over the edge
 
 
 class _UnsuitedError(Exception):
@@ -39,14 +39,10 @@ class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
         """Return the schedule; None for a kernel of another kind."""
         if _has_truths(func):
             return None
-        for staged in (True, False):
-            try:
-                found = _tiled(func, target, staged=staged)
-            except (s_tir.ScheduleError, _UnsuitedError):
-                continue
-            if found is None or _registers(found) <= _MOST_REGISTERS:
-                return found
-        return None
+        try:
+            return _cheapest(func, target)
+        except (s_tir.ScheduleError, _UnsuitedError):
+            return None
 
 
 class Vectors(dlight.ScheduleRule):  # type: ignore[misc]
@@ -180,21 +176,60 @@ class _Reads:
     staged: tuple[int, ...]
 
 
-def _tiled(func: tirx.PrimFunc, target: tvm.target.Target, *, staged: bool) -> s_tir.Schedule | None:
+@dataclass(frozen=True)
+class _Layer:
+    """A kernel with one reduction, prepared for its tiles.
+
+    Attributes:
+        schedule: Its schedule so far.
+        parts: The blocks.
+        reads: How the reduction reads.
+        result: The block whose loops are spread over work-items.
+    """
+
+    schedule: s_tir.Schedule
+    parts: _Part
+    reads: _Reads
+    result: Any
+
+
+def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule | None:
+    """Return the cheapest schedule that a work-item has the registers for; None for a kernel of another kind."""
+    layer = _layer(func)
+    if layer is None:
+        return None
+    sizes = _sizes(layer)
+    for staged in (True, False):
+        for size in sizes:
+            try:
+                found = _tiled(func, size, target, staged=staged)
+            except (s_tir.ScheduleError, _UnsuitedError):
+                break  # what is staged cannot be, whatever the size
+            if registers(found) <= _MOST_REGISTERS:
+                return found
+    return None
+
+
+def _layer(func: tirx.PrimFunc) -> _Layer | None:
     schedule = s_tir.Schedule(func)
     parts = _parts(schedule)
-    if parts is None:
-        return None
-    reads = _reads(schedule, parts.reduction)
-    if reads is None:
+    reads = _reads(schedule, parts.reduction) if parts else None
+    if parts is None or reads is None:
         return None
     main = parts.reduction.block_rv
     result = parts.result.block_rv if parts.result else schedule.cache_write(main, 0, "local")
-    tile = _Tile.of(schedule, result, parts.reduction, reads)
-    items = tile.spread(schedule, result, target)
+    return _Layer(schedule, parts, reads, result)
+
+
+def _tiled(func: tirx.PrimFunc, size: tuple[int, int], target: tvm.target.Target, *, staged: bool) -> s_tir.Schedule:
+    layer = _layer(func)
+    if layer is None:
+        raise _UnsuitedError
+    schedule, main = layer.schedule, layer.parts.reduction.block_rv
+    items = _spread(layer, size, target)
     schedule.compute_at(main, items, preserve_unit_loops=True)
     schedule.set_scope(main, 0, "local")
-    _accumulate(schedule, main, parts, reads, items, staged=staged)
+    _accumulate(schedule, main, layer.parts, layer.reads, items, staged=staged)
     return s_tir.Schedule(_unguarded(schedule.mod))
 
 
@@ -247,51 +282,101 @@ def _used(expression: Any, variables: Sequence[Any]) -> set[int]:
     return found
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """What one work-item computes: the extents along the last dimensions of the result, down, across and in lanes."""
+def _sizes(layer: _Layer) -> list[tuple[int, int]]:
+    """Return how many rows and columns a work-item may compute, the cheapest first."""
+    extents = [_extent(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
+    height, width = ([1, 1, *extents[:-1]])[-2:]
+    kinds = layer.parts.reduction.iters
+    if not layer.reads.staged or len(kinds) < 2:  # noqa: PLR2004 - nothing to share
+        return [(1, 1)]
+    sizes = [(down, across) for down in (1, 2, 4) for across in range(1, _MOST_TILE + 1) if down * across <= _MOST_TILE]
+    loads = _Loads.of(layer)
 
-    rows: int
-    columns: int
-    lanes: int
+    def cost(size: tuple[int, int]) -> float:
+        down, across = size
+        tiles = math.ceil(height / down) * math.ceil(width / across)
+        tail = _TAIL if height % down or width % across else 1.0
+        return tiles * tail * loads.of_tile(down, across)
+
+    return sorted(((down, across) for down, across in sizes if down <= height and across <= width), key=cost)
+
+
+@dataclass(frozen=True)
+class _Loads:
+    """How many vectors one step of a reduction loads: what costs the most on these GPUs.
+
+    Attributes:
+        weights: Vectors of weights, or of whatever the pixels of a tile share.
+        windows: Down and across, how far a pixel sees in one step.
+        strides: Down and across, how far its neighbour sees further on.
+        steps: How many steps there are.
+    """
+
+    weights: int
+    windows: tuple[int, int]
+    strides: tuple[int, int]
+    steps: int
 
     @staticmethod
-    def of(schedule: s_tir.Schedule, result: Any, reduction: SBlockInfo, reads: _Reads) -> _Tile:
-        """Choose the tile that costs the least loads and multiply-adds in all."""
-        extents = [_extent(schedule, one) for one in schedule.get_loops(result)]
-        lanes = _divisor(extents[-1], _LANES)
-        height, width = ([1, 1, *extents[:-1]])[-2:]
-        if not set(reads.staged) or len(reduction.iters) < 2:  # noqa: PLR2004 - nothing to share
-            return _Tile(1, 1, lanes)
-        channels = reduction.iters[reads.channel].dom if reads.channel is not None else 1
-        at_once = _divisor(int(channels), _CHANNELS)
-        sizes = [(down, across) for down in (1, 2, 4) for across in range(1, 8) if down * across <= _MOST_TILE]
-        sizes += [(1, width)] if width in {5, 7} else []
-        sizes = [(down, across) for down, across in sizes if down <= height and across <= width]
+    def of(layer: _Layer) -> _Loads:
+        """Look at the reduction of a layer."""
+        iters, reads = layer.parts.reduction.iters, layer.reads
+        extents = [int(one.dom) for one in iters]
+        few = _divisor(extents[reads.channel], _CHANNELS) if reads.channel is not None else 1
+        across = extents[reads.windows[-1]] if reads.windows else 1
+        unrolled = across if across <= _WINDOW else 1
+        total = math.prod(extent for extent, one in zip(extents, iters, strict=True) if one.kind == "R")
+        return _Loads(few * unrolled, (1, unrolled), _strides(layer), max(total // (few * unrolled), 1))
 
-        def cost(size: tuple[int, int]) -> float:
-            down, across = size
-            tiles = math.ceil(height / down) * math.ceil(width / across)
-            tail = _TAIL if height % down or width % across else 1.0
-            return tiles * tail * (at_once * down * across + _LOAD * (at_once + down * across))
+    def of_tile(self, down: int, across: int) -> float:
+        """Count the vectors that a tile loads and stores in all."""
+        seen = [
+            (count - 1) * stride + window
+            for count, stride, window in zip((down, across), self.strides, self.windows, strict=True)
+        ]
+        return self.steps * (self.weights + math.prod(seen)) + 2 * down * across
 
-        return _Tile(*min(sizes, key=cost), lanes)
 
-    def spread(self, schedule: s_tir.Schedule, result: Any, target: tvm.target.Target) -> Any:
-        """Give each work-item a tile of a result; returns the loop over the work-items of a group."""
-        loops = schedule.get_loops(result)
-        outer, inner = [], []
-        sizes = [1] * len(loops[:-3]) + [self.rows, self.columns, self.lanes][-len(loops) :]
-        for loop, size in zip(loops, sizes, strict=True):
-            first, second = schedule.split(loop, [None, size])
-            outer.append(first)
-            inner.append(second)
-        items = _grid(schedule, outer, inner, target)
-        for loop in inner[:-1]:
-            schedule.unroll(loop)
-        if self.lanes > 1:
-            schedule.vectorize(inner[-1])
-        return items
+def _strides(layer: _Layer) -> tuple[int, int]:
+    """Return how far apart neighbours of a result are in what is staged: down and across."""
+    block = layer.schedule.get(layer.parts.reduction.block_rv)
+    spatial = [
+        one.var for one, known in zip(block.iter_vars, layer.parts.reduction.iters, strict=True) if known.kind == "S"
+    ]
+    staged = [side.min for number in layer.reads.staged for side in block.reads[number].region]
+    return (_stride(staged, spatial[-3:-2]), _stride(staged, spatial[-2:-1]))
+
+
+def _stride(places: Sequence[Any], variable: Sequence[Any]) -> int:
+    """Return how much the places grow where a variable grows by one; 1 if that is not a constant."""
+    analyzer, found = sym.Analyzer(), 1
+    for one in variable:
+        for place in places:
+            grown = tvm_ffi.structural_map(
+                place, (tirx.Var, lambda known, one=one: one + 1 if known.same_as(one) else known)
+            )
+            difference = analyzer.simplify(grown - place)
+            found = max(found, int(difference)) if isinstance(difference, tirx.IntImm) else found
+    return found
+
+
+def _spread(layer: _Layer, size: tuple[int, int], target: tvm.target.Target) -> Any:
+    """Give each work-item a tile of the result; returns the loop over the work-items of a group."""
+    schedule = layer.schedule
+    loops = schedule.get_loops(layer.result)
+    lanes = _divisor(_extent(schedule, loops[-1]), _LANES)
+    outer, inner = [], []
+    sizes = [1] * len(loops[:-3]) + [*size, lanes][-len(loops) :]
+    for loop, count in zip(loops, sizes, strict=True):
+        first, second = schedule.split(loop, [None, count])
+        outer.append(first)
+        inner.append(second)
+    items = _grid(schedule, outer, inner, target)
+    for loop in inner[:-1]:
+        schedule.unroll(loop)
+    if lanes > 1:
+        schedule.vectorize(inner[-1])
+    return items
 
 
 def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: tvm.target.Target) -> Any:
@@ -449,7 +534,7 @@ def _variables(expression: Any) -> set[Any]:
     return found
 
 
-def _registers(schedule: s_tir.Schedule) -> float:
+def registers(schedule: s_tir.Schedule) -> float:
     """Return how many vectors of four the local buffers of a kernel hold."""
     found: list[float] = []
 

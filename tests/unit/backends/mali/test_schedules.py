@@ -201,6 +201,39 @@ def test_a_row_of_a_window_is_loaded_once(tmp_path):
     assert "float4 pad_temp_local_ptr[8]" in code or "float4 pad_temp_local_ptr[6]" in code
 
 
+# data, weight, and attributes of Conv, and the vectors of four that its accumulators and what they share may fill
+NARROW = {
+    "a pixel of five": ((1, 64, 5, 5), (64, 64, 1, 1), {}),
+    "a pixel of seven": ((1, 64, 7, 7), (64, 64, 1, 1), {}),
+    "a window on seven": ((1, 16, 7, 7), (16, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "depthwise with steps, to seven": (
+        (1, 16, 14, 14),
+        (16, 1, 3, 3),
+        {"group": 16, "pads": [1] * 4, "strides": [2, 2]},
+    ),
+    "a wide window with steps": ((1, 16, 14, 14), (16, 1, 7, 7), {"group": 16, "pads": [3] * 4, "strides": [2, 2]}),
+    "the first layer": ((1, 3, 28, 28), (16, 3, 7, 7), {"pads": [3] * 4, "strides": [2, 2]}),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_work_item_has_the_registers_for_its_tile(name, tmp_path):
+    """A thread has 64 scalars: what goes beyond is kept in memory, which costs more than a larger tile brings."""
+    shape, weight, attributes = NARROW[name]
+    proto = net([node("Conv", ["x", "w"], ["y"], **attributes)], shape, {"w": weights(*weight)})
+    backend = Mali(KIND)
+    lowered = backend.lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
+    (kernel,) = [one for name, one in lowered.functions_items() if "conv2d" in name.name_hint]
+    found = schedules.Tiles().apply(kernel, TARGET, False)  # noqa: FBT003 - as TVM calls it
+    assert 2 < schedules.registers(found) <= 11
+
+
+def test_a_tile_is_as_large_as_its_registers_let_it(tmp_path):
+    """What pixels share is loaded for five of them: the row of ten is two tiles."""
+    code = scheduled((1, 16, 10, 10), (16, 16, 1, 1), {}, tmp_path)
+    assert "float4 conv2d_nhwc_local_ptr[5]" in code
+
+
 def groups_of(module: tvm.IRModule) -> list[int]:
     """Return the number of work-items of each kernel's groups."""
     found = []
