@@ -30,6 +30,7 @@ MIRRORED_ELSEWHERE = {
     "backends.cpu.expr": "unit/backends/cpu/schedule/test_schedule.py schedules whole kernels",
     "backends.cpu.math": "unit/backends/cpu/schedule/test_schedule.py schedules whole kernels",
     "backends.cpu.schedule.*": "unit/backends/cpu/schedule/test_schedule.py schedules whole kernels",
+    "backends.mali.cost.*": "integration/test_mali_cost.py, with the real compiler",
     "backends.vta.device.s*": "integration/test_vta_simulator.py and test_vta_device.py, where instructions run",
     "backends.vta.isa.*": "unit/backends/vta/isa/test_isa.py: encoding and decoding need both",
     "backends.vta.listing": "unit/cli/test_vta.py shows listings",

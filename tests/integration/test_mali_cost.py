@@ -1,0 +1,59 @@
+"""What kernels cost by Mesa's machine code: kernels whose answer is known, on the compiler itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain.backends.mali import cost
+from toolchain.backends.mali.cost import KernelCost, Root
+
+LOADS = """
+__kernel void nest(__global float* restrict y, __global const float* restrict x, int s) {
+  int i = get_global_id(0);
+  float a = y[i * 7];
+  for (int c = 0; c < 64; ++c) {
+    a += x[c * s + i];
+    for (int k = 0; k < 100; ++k) { a = a * x[c * 777 + k * s + i] + x[c * 12345 + k * s * 3 + i]; }
+  }
+  y[i] = a;
+}
+__kernel void two(__global float* restrict y, __global const float* restrict x, int s) {
+  int i = get_global_id(0);
+  float a = 0;
+  for (int c = 0; c < 64; ++c) { a += x[c * s + i]; }
+  for (int k = 0; k < 40; ++k) { a = a * x[k * 3 * s + i]; }
+  y[i] = a;
+}
+__kernel void unrolled(__global float* restrict y, __global const float* restrict x) {
+  int i = get_global_id(0);
+  float a = 0;
+  for (int c = 0; c < 3; ++c) { a += x[c * 1024 + i]; }
+  y[i] = a;
+}
+"""
+BROKEN = "__kernel void broken(__global float* y) { y[0] = nothing; }"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Root:
+    return cost.root(print)
+
+
+def by_name(found: tuple[KernelCost, ...]) -> dict[str, KernelCost]:
+    return {one.name: one for one in found}
+
+
+@pytest.mark.parametrize("gpu", ["g610", "g52"])
+def test_every_turn_of_a_loop_counts(compiler: Root, gpu: str) -> None:
+    found = by_name(cost.statistics(LOADS, gpu, compiler))
+    assert found["nest"].load_store == 2 + 64 * (1 + 100 * 2)
+    assert found["two"].load_store == 1 + 64 + 40
+    assert found["unrolled"].load_store == 1 + 3
+    assert all(one.spills == 0 for one in found.values())
+
+
+def test_what_the_compiler_refuses_is_told_with_its_words(compiler: Root) -> None:
+    broken, two = cost.statistics(BROKEN + LOADS[LOADS.index("__kernel void two") :], "g610", compiler)[:2]
+    assert broken.statistics is None
+    assert "nothing" in broken.fault
+    assert two.statistics is not None

@@ -1,0 +1,81 @@
+"""Sources taken apart, and their loops."""
+
+from __future__ import annotations
+
+from toolchain.backends.mali.cost import sources
+
+TVM = """// Function: a_kernel
+__kernel void a_kernel(__global float* restrict y);
+__kernel void b_kernel(__global float* restrict y);
+__kernel void a_kernel(__global float* restrict y) {
+  for (int i = 0; i < 64; ++i) { y[i] = 1; }
+}
+
+// Function: b_kernel
+__kernel void a_kernel(__global float* restrict y);
+__kernel void b_kernel(__global float* restrict y);
+__kernel void b_kernel(__global float* restrict y) {
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 9; k += 2) { y[i] += k; }
+    for (int k = 0; k < n; ++k) { y[i] += k; }
+  }
+}
+"""
+OWN = """#define N 3 /* a kernel void x( in a comment */
+float twice(float x) { while (x < N) x *= 2; return x; }
+kernel __attribute__((reqd_work_group_size(8, 1, 1))) void one(global float* y) { y[0] = twice(1); }
+__kernel void two(__global float* y) { y[1] = 2; }
+"""
+
+
+def test_a_module_of_tvm_comes_apart() -> None:
+    found = sources.kernels(TVM)
+    assert [one.name for one in found] == ["a_kernel", "b_kernel"]
+    assert all(one.source.count("__kernel") == 1 for one in found)
+
+
+def test_a_file_with_two_kernels_comes_apart() -> None:
+    one, two = sources.kernels(OWN)
+    assert (one.name, two.name) == ("one", "two")
+    assert "void two" not in one.source
+    assert "twice(1)" not in two.source
+    assert "float twice" in two.source
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert sources.kernels("") == ()
+    assert sources.kernels("__kernel void a(") == ()
+    assert sources.kernels("__kernel void a(__global int* x);") == ()
+
+
+def test_loops_have_turns_and_those_without_bounds_are_open() -> None:
+    _, kernel = sources.kernels(TVM)
+    found = sources.loops(kernel.source)
+    assert [loop.trips for loop in found.known] == [4, 5]
+    assert found.open == 1
+    outer, inner = found.known
+    assert outer.holds(inner)
+    assert not inner.holds(outer)
+    assert sources.weight(inner, found.known) == 20
+
+
+def test_loops_of_functions_are_open() -> None:
+    one, _ = sources.kernels(OWN)
+    assert sources.loops(one.source) == sources.Loops((), 1)
+
+
+def test_a_doubled_body_runs_for_other_values() -> None:
+    (kernel, _) = sources.kernels(TVM)
+    (loop,) = sources.loops(kernel.source).known
+    twice = sources.doubled(kernel.source, loop)
+    assert twice.count("y[i] = 1;") == 2
+    assert "i_later = i + 64" in twice
+    assert twice.count("{") == twice.count("}")
+
+
+def test_the_longest_loops_remain() -> None:
+    _, kernel = sources.kernels(TVM)
+    known = sources.loops(kernel.source).known
+    assert sources.remaining(known, 1) == (known[1],)
+    assert sources.remaining(known, 0) == ()
+    assert sources.remaining(known, 5) == known

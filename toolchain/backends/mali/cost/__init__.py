@@ -1,0 +1,31 @@
+"""What kernels cost on Mali GPUs that are not here, by the machine code that Mesa's compiler makes of them.
+
+`root` brings the compiler (80 MB, once), and `statistics` says what each kernel of some OpenCL C costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolchain.backends.mali.cost.gpus import GPUS, Gpu, gpu
+from toolchain.backends.mali.cost.kernels import KernelCost, costs
+from toolchain.backends.mali.cost.root import Root, at_hand, root
+from toolchain.backends.mali.cost.sources import Kernel, kernels
+
+__all__ = ["GPUS", "Gpu", "Kernel", "KernelCost", "Root", "at_hand", "costs", "gpu", "kernels", "root", "statistics"]
+
+
+def statistics(source: str, name: str, found: Root, options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
+    """Return what each kernel of some OpenCL C costs.
+
+    Args:
+        source: OpenCL C, as TVM writes a module or as people do.
+        name: The GPU, such as `g610`.
+        found: The compiler.
+        options: Of the compiler.
+
+    Raises:
+        InputError: There is no such GPU.
+        BuildError: The compiler does not work here.
+    """
+    return costs(found, gpu(name), kernels(source), options)

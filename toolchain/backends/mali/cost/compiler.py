@@ -1,0 +1,136 @@
+"""Kernels to statistics by Mesa's compiler: as many processes as there are cores, several kernels in each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import process
+from toolchain.backends.mali.cost import shaderdb
+from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost.root import Root, emulator
+from toolchain.backends.mali.cost.shaderdb import Outcome
+from toolchain.errors import BuildError
+
+_LIBRARIES = "usr/lib/aarch64-linux-gnu"
+_EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
+_START_S, _KERNEL_S = 600.0, 120.0
+_MOST_AT_ONCE = 12
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One process of the compiler."""
+
+    root: Root
+    gpu: Gpu
+    options: tuple[str, ...]
+
+    def run(self, sources: Sequence[Path], cache: Path) -> dict[str, Outcome]:
+        """Compile files; one at which the compiler ends is missing, and so are those after it."""
+        words = [*emulator(), *self._settings(cache), str(self.root.program), *self.options, "--", *map(str, sources)]
+        patience = _START_S + _KERNEL_S * len(sources)
+        env = None if emulator() else self._environment(cache)
+        result = process.run(words, env=env, timeout=patience, check=False)
+        return shaderdb.read(result.stderr.splitlines())
+
+    def _settings(self, cache: Path) -> list[str]:
+        if not emulator():
+            return []
+        pairs = (f"{name}={value}" for name, value in self._environment(cache).items())
+        return ["-L", str(self.root.tree), *(word for pair in pairs for word in ("-E", pair))]
+
+    def _environment(self, cache: Path) -> Mapping[str, str]:
+        libraries = self.root.tree / _LIBRARIES
+        return {
+            "LD_LIBRARY_PATH": str(libraries),
+            "LD_PRELOAD": str(libraries / "libpanfrost_noop_drm_shim.so"),
+            "PAN_GPU_ID": self.gpu.product,
+            "RUSTICL_ENABLE": "panfrost",
+            "RUSTICL_FEATURES": "fp16",
+            "OCL_ICD_VENDORS": str(libraries / "libRusticlOpenCL.so.1"),
+            "BIFROST_MESA_DEBUG": "shaderdb",
+            "MIDGARD_MESA_DEBUG": "shaderdb",
+            "MESA_SHADER_CACHE_DIR": str(cache),
+            "HOME": str(cache),
+        }
+
+
+def compiled(root: Root, gpu: Gpu, sources: Sequence[str], options: Sequence[str] = ()) -> list[Outcome]:
+    """Compile kernels.
+
+    Args:
+        root: The compiler.
+        gpu: For which GPU.
+        sources: OpenCL C, of one kernel each.
+        options: Of the compiler, such as `-cl-fast-relaxed-math`.
+
+    Returns:
+        What became of each, in order; one that makes the compiler end is told as such.
+    """
+    if not sources:
+        return []
+    start = _Start(root, gpu, tuple(options))
+    with tempfile.TemporaryDirectory(prefix="toolchain-mali-") as name:
+        work, warm = Path(name), _warm(start)
+        paths = [work / f"{number}.cl" for number in range(len(sources))]
+        for path, source in zip(paths, sources, strict=True):
+            path.write_text(source, encoding="utf-8")
+        processes = len(os.sched_getaffinity(0))
+        count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
+        parts = [paths[at : at + count] for at in range(0, len(paths), count)]
+        with ThreadPoolExecutor(processes) as pool:
+            found = list(pool.map(lambda part: _all(start, part, warm), parts))
+    outcomes = {path: outcome for part in found for path, outcome in part.items()}
+    return [outcomes[str(path)] for path in paths]
+
+
+def _all(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
+    """Compile files, going on behind each that the compiler does not survive."""
+    found: dict[str, Outcome] = {}
+    left = list(paths)
+    while left:
+        cache = left[0].with_suffix(".cache")
+        shutil.copytree(warm, cache)  # with what it compiled before, the compiler would print nothing
+        try:
+            found |= start.run(left, cache)
+        except BuildError as fault:
+            found[str(left[0])] = Outcome(fault=fault.message)
+        finally:
+            shutil.rmtree(cache)
+        left = [path for path in left if str(path) not in found]
+        if left:
+            found.setdefault(str(left[0]), Outcome(fault="the compiler came to an unexpected end"))
+            left = left[1:]
+    return found
+
+
+def _warm(start: _Start) -> Path:
+    """Return a cache with what every start for a GPU needs, made once: it saves 20 s of each.
+
+    Raises:
+        BuildError: The compiler does not work here.
+    """
+    folder = start.root.folder / "warm" / start.gpu.product
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".warm-", dir=folder.parent) as name:
+        cache, source = Path(name) / "cache", Path(name) / "empty.cl"
+        cache.mkdir()
+        source.write_text(_EMPTY, encoding="utf-8")
+        outcome = start.run([source], cache).get(str(source), Outcome(fault="it came to an unexpected end"))
+        if outcome.statistics is None:
+            raise BuildError(f"Mesa's compiler does not work here for {start.gpu.name}", details=outcome.fault)
+        if not folder.is_dir():  # another process may have been faster
+            try:
+                cache.rename(folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise
+    return folder

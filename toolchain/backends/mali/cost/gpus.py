@@ -1,0 +1,56 @@
+"""The Mali GPUs that Mesa's compiler makes machine code for, and what is known of their cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolchain.errors import InputError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of Mali GPU.
+
+    Attributes:
+        name: Its short name, as options and board files write it.
+        product: What Mesa calls its kind, in hexadecimal.
+        family: Its architecture.
+        arithmetic: What the compiler's arithmetic cycles are multiplied by: it counts for cores of twice the width on
+            the first generations of Bifrost.
+        judged: Whether the compiler is good enough on it that spills say something of the kernel.
+    """
+
+    name: str
+    product: str
+    family: str
+    arithmetic: float = 1.0
+    judged: bool = True
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("t860", "860", "Midgard", judged=False),
+        Gpu("g72", "6221", "Bifrost, first generations", arithmetic=2.0),
+        Gpu("g52", "7212", "Bifrost, third generation"),
+        Gpu("g57", "9091", "Valhall"),
+        Gpu("g610", "a867", "Valhall"),
+    )
+}
+"""By name: T860 is shown and never judged by, as Mesa's allocator of registers for Midgard is weak."""
+
+
+def gpu(name: str) -> Gpu:
+    """Return a GPU by its name, in letters of any size, with or without `Mali-`.
+
+    Raises:
+        InputError: Mesa's compiler is not asked for it.
+    """
+    short = name.lower().removeprefix("mali-")
+    if short not in GPUS:
+        raise InputError(
+            f"there is no model of the GPU {name!r}",
+            details="known GPUs: " + ", ".join(GPUS),
+            hint=did_you_mean(short, list(GPUS)) or "name one of these",
+        )
+    return GPUS[short]

@@ -1,0 +1,142 @@
+"""What kernels cost: their machine code's statistics, and the cycles of one work-item with every turn of its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolchain.backends.mali.cost import cache, compiler, sources
+from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost.root import Root
+from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
+from toolchain.backends.mali.cost.sources import Kernel, Loop
+
+CYCLES = "cycles"
+_SHOWN = ["instructions", "cycles", "registers", "threads", "loops", "spills", "fills", "work_group", "local_bytes"]
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """What one kernel costs on one GPU, as Mesa's compiler says; nothing of it is measured.
+
+    Attributes:
+        name: The kernel.
+        gpu: The GPU's short name.
+        statistics: Of its machine code, where a loop's body counts once; None if it was not compiled.
+        item: Cycles of one work-item by unit, all turns of loops counted, spills among them.
+        open_loops: Loops whose turns nobody knows: they count once in `item` too.
+        fault: Why there are no statistics.
+    """
+
+    name: str
+    gpu: str
+    statistics: Statistics | None
+    item: Mapping[str, float] = field(default_factory=dict)
+    open_loops: int = 0
+    fault: str = ""
+
+    @property
+    def load_store(self) -> float:
+        """Cycles of load and store of a work-item."""
+        return self.item.get(LOAD_STORE, 0.0)
+
+    @property
+    def spills(self) -> int:
+        """Values that the machine code writes to memory for want of registers."""
+        return self.statistics.spills if self.statistics else 0
+
+    def document(self) -> dict[str, Any]:
+        """Return it for --json."""
+        found = self.statistics
+        if found is None:
+            return {"name": self.name, "gpu": self.gpu, "fault": self.fault}
+        return {
+            "name": self.name,
+            "gpu": self.gpu,
+            **{name: getattr(found, name) for name in _SHOWN},
+            "units": dict(found.units),
+            "item": {name: round(value, 4) for name, value in self.item.items()},
+            "open_loops": self.open_loops,
+        }
+
+
+def costs(root: Root, gpu: Gpu, kernels: Sequence[Kernel], options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
+    """Return what kernels cost.
+
+    Args:
+        root: The compiler.
+        gpu: For which GPU.
+        kernels: They.
+        options: Of the compiler, such as `-cl-fast-relaxed-math`.
+
+    Raises:
+        BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
+    """
+    ask = _Asking(root, gpu, tuple(options))
+    plain = ask([kernel.source for kernel in kernels])
+    wanted = [_turning(kernel, outcome) for kernel, outcome in zip(kernels, plain, strict=True)]
+    pairs = [
+        (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
+    ]
+    twice = ask([source for _, _, source in pairs])
+    steps: list[dict[Loop, Mapping[str, float]]] = [{} for _ in kernels]
+    for (number, loop, _), outcome in zip(pairs, twice, strict=True):
+        steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
+    return tuple(
+        _cost(kernel, gpu, outcome, found) for kernel, outcome, found in zip(kernels, plain, steps, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """The compiler behind its cache."""
+
+    root: Root
+    gpu: Gpu
+    options: tuple[str, ...]
+
+    def __call__(self, texts: Sequence[str]) -> list[Outcome]:
+        return cache.outcomes(
+            self.root.key,
+            self.gpu,
+            self.options,
+            texts,
+            lambda missing: compiler.compiled(self.root, self.gpu, missing, self.options),
+        )
+
+
+def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:
+    """Name the loops of a kernel's machine code."""
+    found = sources.loops(kernel.source)
+    left = outcome.statistics.loops if outcome.statistics else 0
+    return sources.remaining(found.known, max(0, left - found.open))
+
+
+def _units(found: Statistics) -> dict[str, float]:
+    return {**found.units, CYCLES: found.cycles}
+
+
+def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float]:
+    """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one."""
+    if once is None or twice is None:
+        return _units(once) if once else {}
+    before, after = _units(once), _units(twice)
+    return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
+
+
+def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, steps: Mapping[Loop, Mapping[str, float]]) -> KernelCost:
+    if outcome.statistics is None:
+        return KernelCost(kernel.name, gpu.name, None, fault=outcome.fault)
+    total = _units(outcome.statistics)
+    for loop, step in steps.items():
+        turns = sources.weight(loop, list(steps)) - 1
+        inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
+        for name, value in step.items():
+            own = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
+            total[name] += turns * own
+    return KernelCost(kernel.name, gpu.name, outcome.statistics, total, sources.loops(kernel.source).open)
+
+
+def _between(outer: Loop, inner: Loop, found: Mapping[Loop, object]) -> bool:
+    return any(outer.holds(one) and one.holds(inner) for one in found if one not in {outer, inner})

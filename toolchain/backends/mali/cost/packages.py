@@ -1,0 +1,208 @@
+"""Debian's packages that have Mesa's compiler: which they are, byte for byte, and where they come from."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote, unquote
+
+from toolchain import files, process, resources
+from toolchain.errors import BuildError
+
+LIST = resources.ROOT / "docker" / "mali" / "mesa.packages"
+"""The packages that are pinned."""
+
+_MIRROR = "http://deb.debian.org"
+_SNAPSHOTS = "https://snapshot.debian.org/archive"
+_SUITE = "trixie"
+_WANTED = ("mesa-opencl-icd", "mesa-drm-shim", "ocl-icd-libopencl1")
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_LINE = re.compile(r"([0-9a-f]{64}) +(\d{1,10}) (pool/[A-Za-z0-9.+_~%/:-]+\.deb)")
+_URI = re.compile(r"'[^']*?/(pool/[^']+\.deb)' \S+ (\d{1,10}) SHA256:([0-9a-f]{64})")
+_SNAPSHOT = re.compile(r"# snapshot: (\d{8}T\d{6}Z)")
+_MESA = re.compile(r"mesa-opencl-icd_(.+)_arm64\.deb")
+_LARGEST = 1 << 28
+_CHUNK = 1 << 20
+_PATIENCE_S = 60.0
+_APT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Package:
+    """One file of Debian's archive.
+
+    Attributes:
+        sha256: Its digest.
+        size: Its bytes.
+        path: Its place below the archive's `debian/`.
+    """
+
+    sha256: str
+    size: int
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return PurePosixPath(self.path).name
+
+
+@dataclass(frozen=True)
+class Packages:
+    """All files that make up a compiler.
+
+    Attributes:
+        files: They.
+        snapshot: When Debian's archive had them, as its snapshots are named; empty if nobody knows.
+    """
+
+    files: tuple[Package, ...]
+    snapshot: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that is unpacked from them."""
+        return files.sha256_bytes("".join(sorted(one.sha256 for one in self.files)).encode())
+
+    @property
+    def version(self) -> str:
+        """Debian's version of Mesa among them."""
+        return next((match[1] for one in self.files if (match := _MESA.fullmatch(one.name))), "unknown")
+
+    @property
+    def size(self) -> int:
+        """Bytes to download."""
+        return sum(one.size for one in self.files)
+
+
+def pinned() -> Packages:
+    """Return the packages that the toolchain was developed with."""
+    return _parsed(LIST.read_text(encoding="utf-8"))
+
+
+def _parsed(text: str) -> Packages:
+    found, snapshot = [], ""
+    for line in text.splitlines():
+        if match := _LINE.fullmatch(line):
+            found.append(Package(match[1], int(match[2]), match[3]))
+        elif match := _SNAPSHOT.fullmatch(line):
+            snapshot = match[1]
+        elif line.strip() and not line.startswith("#"):
+            raise BuildError(f"{LIST.name} has a line that names no package", details=line[:200])
+    return Packages(tuple(found), snapshot)
+
+
+def takes_current() -> bool:
+    """Whether packages of Debian's present archive will do where the pinned ones are gone: no snapshot is wanted."""
+    return os.environ.get("TOOLCHAIN_DEBIAN_SNAPSHOT") == ""
+
+
+def current() -> Packages:
+    """Ask Debian's archive as it is now, whose lists apt checks by their signatures.
+
+    Raises:
+        BuildError: There is no apt here, no key of Debian's, or no archive.
+    """
+    with tempfile.TemporaryDirectory(prefix="toolchain-apt-") as name:
+        folder = Path(name)
+        settings = _settings(folder)
+        apt = ["apt-get", "-qq", "-c", os.fspath(settings)]
+        process.run([*apt, "update"], timeout=_APT_S)
+        asked = [*apt, "--print-uris", "-o", "Acquire::ForceHash=SHA256", "install", *_WANTED]
+        answer = process.run(asked, timeout=_APT_S).stdout
+    found = [_URI.match(line) for line in answer.splitlines()]
+    if not found or not all(found):
+        raise BuildError("apt does not say which packages Mesa's compiler needs", details=process.tail(answer))
+    return Packages(tuple(Package(one[3], int(one[2]), unquote(one[1])) for one in found if one))
+
+
+def _settings(folder: Path) -> Path:
+    """Write the settings of an apt that knows nothing of this machine's packages and leaves them alone."""
+    for part in ("lists/partial", "cache/archives/partial", "log"):
+        (folder / part).mkdir(parents=True)
+    (folder / "status").touch()
+    sources = folder / "sources.list"
+    rows = [f"deb [signed-by={_KEYS}] {_mirror()}/debian {suite} main" for suite in (_SUITE, f"{_SUITE}-updates")]
+    security = f"deb [signed-by={_KEYS}] {_mirror()}/debian-security {_SUITE}-security main"
+    sources.write_text("\n".join([*rows, security, ""]), encoding="utf-8")
+    values = {
+        "Dir::Etc::SourceList": sources,
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State": folder,
+        "Dir::State::Lists": folder / "lists",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "Dir::Log": folder / "log",
+        "APT::Architecture": "arm64",
+        "APT::Architectures::": "arm64",
+        "APT::Install-Recommends": "false",
+        "Acquire::Languages": "none",
+    }
+    settings = folder / "apt.conf"
+    settings.write_text("".join(f'{name} "{value}";\n' for name, value in values.items()), encoding="utf-8")
+    return settings
+
+
+def _mirror() -> str:
+    named = os.environ.get("TOOLCHAIN_DEBIAN_MIRROR", "").rstrip("/").removesuffix("/debian")
+    return named or _MIRROR
+
+
+def fetch(wanted: Packages, folder: Path) -> list[Path]:
+    """Download packages; each is what its digest says, wherever it came from.
+
+    Args:
+        wanted: They.
+        folder: Where they go.
+
+    Raises:
+        BuildError: One is nowhere to be had.
+    """
+    return [_fetched(one, wanted.snapshot, folder) for one in wanted.files]
+
+
+def _fetched(wanted: Package, snapshot: str, folder: Path) -> Path:
+    target, causes = folder / wanted.name, []
+    for address in _addresses(wanted, snapshot):
+        try:
+            _download(address, target, wanted)
+        except BuildError as fault:
+            causes.append(fault.message)
+        else:
+            return target
+    raise BuildError(
+        f"{wanted.name} is nowhere to be had",
+        details="\n".join(causes),
+        hint="TOOLCHAIN_DEBIAN_MIRROR names a mirror; an empty TOOLCHAIN_DEBIAN_SNAPSHOT takes what Debian has now",
+    )
+
+
+def _addresses(wanted: Package, snapshot: str) -> Sequence[str]:
+    place = quote(wanted.path)
+    found = [f"{_mirror()}/debian/{place}"]
+    return [*found, f"{_SNAPSHOTS}/debian/{snapshot}/{place}"] if snapshot else found
+
+
+def _download(address: str, target: Path, wanted: Package) -> None:
+    import requests  # noqa: PLC0415 - slow to import, and seldom needed
+
+    certificates = os.environ.get("TOOLCHAIN_EXTRA_CA", "").split(os.pathsep)[0] or None
+    try:
+        with requests.get(address, stream=True, timeout=_PATIENCE_S, verify=certificates) as answer:
+            answer.raise_for_status()
+            size = 0
+            with target.open("wb") as stream:
+                for chunk in answer.iter_content(_CHUNK):
+                    size += len(chunk)
+                    if size > min(wanted.size, _LARGEST):
+                        break
+                    stream.write(chunk)
+    except requests.RequestException as fault:
+        raise BuildError(f"{address}: {fault}") from fault
+    if size != wanted.size or files.sha256_file(target) != wanted.sha256:
+        target.unlink()
+        raise BuildError(f"{address}: it is not the file that {LIST.name} names by its SHA-256")

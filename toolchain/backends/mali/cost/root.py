@@ -1,0 +1,266 @@
+"""Mesa's compiler on this machine: unpacked once into the cache, looked over before it is used, and run under qemu."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import lzma
+import os
+import platform
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import files, process, resources
+from toolchain.backends.mali.cost import packages
+from toolchain.backends.mali.cost.packages import Packages
+from toolchain.errors import BuildError
+
+Tell = Callable[[str], None]
+"""Takes one line before something that takes a while."""
+
+SOURCE = resources.ROOT / "docker" / "mali" / "kernel_statistics.c"
+"""The program that asks the compiler."""
+
+_PROGRAM = "kernel_statistics"
+_RECORD = "root.json"
+_CURRENT = "current.json"
+_LAYOUT = "1"
+_MACHINE = "aarch64"
+_QEMU = ("qemu-aarch64-static", "qemu-aarch64")
+_KEPT, _LEFT_OUT = "usr/lib/", ("usr/lib/clc/amdgcn", "usr/lib/clc/nvptx", "usr/lib/clc/r600", "usr/lib/clc/clspv")
+_AR, _AR_HEADER = b"!<arch>\n", 60
+_LARGEST = 1 << 30
+_COMPILE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Root:
+    """The compiler, as it lies in the cache.
+
+    Attributes:
+        folder: What has the unpacked packages, the program and warm caches.
+        key: Digest of all that it is made of.
+        version: Debian's version of Mesa.
+        is_pinned: Whether these are the packages that the toolchain was developed with.
+    """
+
+    folder: Path
+    key: str
+    version: str
+    is_pinned: bool
+
+    @property
+    def tree(self) -> Path:
+        """The unpacked packages."""
+        return self.folder / "root"
+
+    @property
+    def program(self) -> Path:
+        """What compiles kernels and prints their statistics."""
+        return self.folder / _PROGRAM
+
+    @property
+    def stamp(self) -> str:
+        """What every figure of it is marked with."""
+        return f"modelled (Mesa {self.version}{'' if self.is_pinned else ', not the pinned one'})"
+
+
+def emulator() -> tuple[str, ...]:
+    """Return the command that runs the compiler's program; nothing on a machine of its own kind.
+
+    Raises:
+        BuildError: There is none.
+    """
+    if platform.machine() == _MACHINE:
+        return ()
+    for name in _QEMU:
+        if found := shutil.which(name):
+            return (found,)
+    raise BuildError(
+        "Mesa's compiler for Mali GPUs needs qemu on this machine",
+        details="neither " + " nor ".join(_QEMU) + " is installed",
+        hint="install Debian's package qemu-user-static, or another one with qemu-aarch64",
+    )
+
+
+def at_hand() -> Root | None:
+    """Return the compiler if it is in the cache, whole as far as sizes tell, and can be run; it fetches nothing."""
+    with contextlib.suppress(BuildError):
+        emulator()
+        return _found(packages.pinned(), is_pinned=True) or _found_current()
+    return None
+
+
+def root(tell: Tell) -> Root:
+    """Return the compiler, which is fetched if the cache lacks it: 80 MB, once.
+
+    Args:
+        tell: Told before it is fetched.
+
+    Raises:
+        BuildError: It cannot be fetched, unpacked or run here.
+    """
+    emulator()
+    wanted = packages.pinned()
+    with _alone():
+        found = _found(wanted, is_pinned=True) or _found_current()
+        if found is not None:
+            return found
+        tell(f"fetching Mesa's compiler for Mali GPUs ({wanted.size / 1e6:.0f} MB, once)")
+        try:
+            return _made(wanted, is_pinned=True)
+        except BuildError:
+            if not packages.takes_current():
+                raise
+        tell("Debian has other packages by now: taking those, as its archive signs them")
+        present = packages.current()
+        made = _made(present, is_pinned=False)
+        rows = [[one.sha256, one.size, one.path] for one in present.files]
+        files.write_atomic(_place() / _CURRENT, files.canonical_json(rows))
+        return made
+
+
+def _place() -> Path:
+    folder = files.check_cache() / "mesa"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until nobody else fetches a compiler."""
+    with (_place() / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _key(wanted: Packages) -> str:
+    parts = (_LAYOUT, wanted.digest, files.sha256_file(SOURCE))
+    return files.sha256_bytes("\n".join(parts).encode())
+
+
+def _found(wanted: Packages, *, is_pinned: bool) -> Root | None:
+    key = _key(wanted)
+    found = Root(_place() / key[:16], key, wanted.version, is_pinned)
+    try:
+        record = json.loads((found.folder / _RECORD).read_bytes())
+        whole = record["key"] == key and all(
+            (found.folder / name).stat().st_size == size for name, (size, _digest) in record["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError):  # a power cut or a full disk leaves any of these
+        return None
+    return found if whole else None
+
+
+def _found_current() -> Root | None:
+    place = _place() / _CURRENT
+    if not packages.takes_current() or not place.is_file():
+        return None
+    rows = files.read_json(place, BuildError)
+    return _found(Packages(tuple(packages.Package(*row) for row in rows)), is_pinned=False)
+
+
+def check(found: Root) -> None:
+    """Compare every file of the compiler with its digest, which reads half a gigabyte.
+
+    Raises:
+        BuildError: One is not what was unpacked.
+    """
+    record = files.read_json(found.folder / _RECORD, BuildError)
+    for name, (_size, digest) in record["files"].items():
+        if files.sha256_file(found.folder / name) != digest:
+            raise BuildError(
+                f"{found.folder / name} is not what Debian's package has",
+                hint=f"remove {found.folder}: it is fetched again",
+            )
+
+
+def _made(wanted: Packages, *, is_pinned: bool) -> Root:
+    """Make it aside, and put it in its place by one rename."""
+    key = _key(wanted)
+    with tempfile.TemporaryDirectory(prefix=".mesa-", dir=_place()) as name:
+        work = Path(name)
+        downloads, staged = work / "packages", work / "staged"
+        downloads.mkdir()
+        staged.mkdir()
+        for path in packages.fetch(wanted, downloads):
+            _unpack(path, staged / "root")
+        (staged / "root" / "lib").symlink_to("usr/lib")
+        _compile(staged / _PROGRAM)
+        record = {"key": key, "version": wanted.version, "files": dict(_digests(staged))}
+        (staged / _RECORD).write_bytes(files.canonical_json(record))
+        os.sync()  # or a power cut after the rename would leave truncated files in the cache
+        target = _place() / key[:16]
+        shutil.rmtree(target, ignore_errors=True)  # one that is damaged
+        staged.rename(target)
+    return Root(target, key, wanted.version, is_pinned)
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            yield str(path.relative_to(folder)), (path.stat().st_size, files.sha256_file(path))
+
+
+def _unpack(package: Path, folder: Path) -> None:
+    """Unpack the libraries of a package of Debian's; what else it has is not needed.
+
+    Raises:
+        BuildError: It is no such package.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(lzma.decompress(_content(package)))) as archive:
+            for member in archive:
+                if _is_wanted(member):
+                    archive.extract(member, folder, filter="data")
+    except (tarfile.TarError, lzma.LZMAError, OSError) as fault:
+        raise BuildError(f"{package.name} cannot be unpacked: {fault}") from fault
+
+
+def _is_wanted(member: tarfile.TarInfo) -> bool:
+    name = member.name.removeprefix("./")
+    return name.startswith(_KEPT) and not name.startswith(_LEFT_OUT)
+
+
+def _content(package: Path) -> bytes:
+    """Return the compressed content of a package: the last member of an archive of `ar`."""
+    data = package.read_bytes()
+    if not data.startswith(_AR):
+        raise BuildError(f"{package.name} is no package of Debian's")
+    at = len(_AR)
+    while at + _AR_HEADER <= len(data):
+        name, size = data[at : at + 16].decode(errors="replace").strip(" /"), data[at + 48 : at + 58]
+        length = int(size) if size.strip().isdigit() else _LARGEST
+        at += _AR_HEADER
+        if name == "data.tar.xz":
+            return data[at : at + length]
+        at += length + length % 2
+    raise BuildError(f"{package.name} has no data.tar.xz")
+
+
+def _compile(target: Path) -> None:
+    """Compile the program, by the compiler that device programs are compiled with."""
+    zig = resources.package_folder("ziglang") / "zig"
+    caches = files.cache_root() / "zig"
+    words: list[str | Path] = [
+        zig,
+        "cc",
+        "-target",
+        "aarch64-linux-gnu.2.28",
+        "-O1",
+        "-s",
+        "-Wall",
+        "-Werror",
+        SOURCE,
+        "-o",
+        target,
+        "-ldl",
+    ]
+    env = {"ZIG_GLOBAL_CACHE_DIR": str(caches), "ZIG_LOCAL_CACHE_DIR": str(target.parent.parent / "zig")}
+    process.run(words, env=env, timeout=_COMPILE_S)
