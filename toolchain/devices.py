@@ -90,7 +90,7 @@ class Device:
 
     Attributes:
         board: Its board type.
-        host: `user@address[:port]`, or an alias of the SSH configuration.
+        host: `user@address[:port]`, or an alias of the SSH configuration; or `adb:SERIAL`.
         root: Folder on it, instead of the board type's.
         ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
         emulated: Whether it is an emulator, whose timings mean nothing.
@@ -99,7 +99,7 @@ class Device:
     """
 
     board: Word
-    host: Annotated[str, Field(min_length=1, description="user@address[:port]")]
+    host: Annotated[str, Field(min_length=1, description="user@address[:port] or adb:SERIAL")]
     root: DeviceFolder | None = None
     ssh_config: Path | None = None
     emulated: bool = False
@@ -221,7 +221,7 @@ def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -
         return devices[fitting[0]]
     raise InputError(
         f"which {board.name} device?" + (f" There are {len(fitting)}: {', '.join(fitting)}" if fitting else ""),
-        hint="give --host user@address[:port] (HOST= with make), or its name in devices.toml",
+        hint="give --host user@address[:port] or adb:SERIAL (HOST= with make), or its name in devices.toml",
     )
 
 

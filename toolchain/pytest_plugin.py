@@ -51,8 +51,8 @@ _WORDS: dict[str, dict[str, Any]] = {
     "host": {
         "action": "append",
         "default": [],
-        "help": "user@address[:port], or a name in devices.toml; of several the first that is free. By default any"
-        " device of devices.toml that is of the board type.",
+        "help": "user@address[:port], adb:SERIAL, or a name in devices.toml; of several the first that is free. By"
+        " default any device of devices.toml that is of the board type.",
     },
     "devices": {"help": "The lab's devices.toml; by default the project's and yours."},
     "package": {"help": "The package, the bundle or the model that `release` deploys."},

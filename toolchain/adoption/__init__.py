@@ -22,11 +22,11 @@ from toolchain.adoption.probe import Probed
 from toolchain.device.store import Store
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError, VerificationError
-from toolchain.shell import Address, Shell, SshOptions, parse_address
+from toolchain.shell import Address, Shell, SshOptions, check_options, is_adb, open_shell, parse_address
+from toolchain.shell.adb.address import PREFIX, serial_of
 
 if TYPE_CHECKING:
     from toolchain.shell.host_keys import UnknownHostKeyError
-    from toolchain.shell.ssh import SshShell
 
 _MOST_HOPS = 10
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -79,7 +79,9 @@ class Wanted:
         return shlex.join(["toolchain", "board", "add", wanted.host, *words, *wanted.more])
 
     def for_another_login(self) -> str:
-        """Return the command that adds the device with another login."""
+        """Return the command that adds the device with another login; by adb there is but one."""
+        if is_adb(self.host):
+            return self.command(host="USER@HOST")
         return self.command(host=f"OTHER@{self.host.rpartition('@')[2]}")
 
 
@@ -125,13 +127,27 @@ Approve = Callable[["UnknownHostKeyError"], None]
 """Asks a person whether a server's key is the right one; raises unless it is."""
 
 
+def resolved(host: str) -> str:
+    """Return the address that a list of devices gets: of adb's only device, its serial; nothing is asked of it.
+
+    Raises:
+        InputError: It is none of adb's addresses.
+        DeviceError: No device is attached, or several are.
+    """
+    if not is_adb(host) or serial_of(host):
+        return host
+    from toolchain.shell.adb import client  # noqa: PLC0415 - others do without
+
+    return PREFIX + client.find(client.program(), "").serial
+
+
 def place(wanted: Wanted) -> Entry:
     """Decide where a device will stand, and by which name; nothing is asked of it.
 
     Raises:
         InputError: A list has faults, the name is another device's or none, or there is no such board type.
     """
-    address = parse_address(wanted.host)
+    address = _address(wanted)
     choice.check_named(wanted.board)
     if wanted.fingerprint and not _FINGERPRINT.fullmatch(wanted.fingerprint):
         raise InputError(
@@ -159,6 +175,24 @@ def place(wanted: Wanted) -> Entry:
     return Entry(lists[0], name, None)
 
 
+def _address(wanted: Wanted) -> Address:
+    """Return what a device is named after, unless it gets a name.
+
+    Raises:
+        InputError: The address is none, or there are options of SSH for adb.
+    """
+    if not is_adb(wanted.host):
+        return parse_address(wanted.host)
+    check_options(wanted.host, wanted.ssh)
+    if wanted.fingerprint:
+        raise InputError(
+            f"{wanted.host} is reached by adb, to which --fingerprint does not apply",
+            details="adb has no host keys; the device asks about this computer's key on its screen",
+            hint=wanted.command(fingerprint=""),
+        )
+    return Address(wanted.host)
+
+
 def _lists(wanted: Wanted) -> list[Path]:
     """Return the lists that a device may stand in; a new one is added to the first."""
     variable = os.environ.get("TOOLCHAIN_DEVICES")
@@ -177,6 +211,8 @@ def _is_same(device: Device, wanted: Wanted) -> bool:
 
     Only the configuration that the user wants is read: another one, which an entry names, may be anybody's.
     """
+    if is_adb(wanted.host) or is_adb(device.host):
+        return device.host == wanted.host
     ours, theirs = wanted.ssh.config_file, device.ssh_config
     if (ours is None) != (theirs is None) or (ours and theirs and ours.resolve() != theirs.resolve()):
         return False
@@ -199,13 +235,17 @@ def _free_name(host: str, port: int | None, taken: set[str]) -> str:
     return next(one for one in tries if one not in taken)
 
 
-def connect(wanted: Wanted, approve: Approve) -> SshShell:
-    """Connect to a device; the key of each server on the way is a known one, or a person has confirmed it.
+def connect(wanted: Wanted, approve: Approve) -> Shell:
+    """Connect to a device.
+
+    Over SSH the key of each server on the way is a known one, or a person has confirmed it.
 
     Raises:
         VerificationError: A key is not trusted, or not the one that was asked for.
         DeviceError: The device cannot be reached, or refuses us.
     """
+    if is_adb(wanted.host):
+        return open_shell(wanted.host, config=wanted.ssh)
     from toolchain.shell.host_keys import UnknownHostKeyError, trust  # noqa: PLC0415 - paramiko takes 0.1 s
     from toolchain.shell.ssh import SshShell  # noqa: PLC0415
 
@@ -244,7 +284,7 @@ def _bare(fingerprint: str) -> str:
     return fingerprint.removeprefix("SHA256:").rstrip("=")
 
 
-def adopt(wanted: Wanted, entry: Entry, shell: SshShell) -> Adopted:
+def adopt(wanted: Wanted, entry: Entry, shell: Shell) -> Adopted:
     """Ask a device what it is, choose its board type, and write it down.
 
     Raises:

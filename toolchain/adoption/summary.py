@@ -9,6 +9,7 @@ from typing import Any
 from toolchain.adoption.cores import Cluster
 from toolchain.adoption.probe import Probed, Seen
 from toolchain.progress import size_text
+from toolchain.shell import is_adb
 from toolchain.tables import Table
 
 _SHOWN = 6
@@ -96,7 +97,7 @@ def _of_reach(found: Probed) -> list[tuple[str, str]]:
     return [
         ("store", f"{place.root}, {size_text(place.free_kib * 1024)} free on {place.mount.partition(' ')[0]}{links}"),
         ("login", f"{found.login} ({', '.join(found.groups)}), {found.shell}"),
-        ("SSH", ", ".join([found.server, *(["SFTP"] if found.sftp else []), *link])),
+        ("adb" if is_adb(found.name) else "SSH", ", ".join([found.server, *(["SFTP"] if found.sftp else []), *link])),
     ]
 
 

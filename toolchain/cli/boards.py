@@ -137,18 +137,19 @@ class AddOptions:
 
 
 @boards.command("add")
-@click.argument("host", metavar="USER@HOST[:PORT]")
+@click.argument("host", metavar="USER@HOST[:PORT]|adb:SERIAL")
 @gathered("asked", AddOptions)
 @options.json_flag
 @click.pass_obj
 def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bool) -> Result:
     """Add a device to devices.toml: see what it is, which board type fits, and that a deploy works.
 
-    Its host key is shown, and a person confirms it, before anything else; a board file is written only where none fits.
+    Its host key is shown, and a person confirms it, before anything else, unless adb leads there; a board file is
+    written only where none fits.
     """
     from toolchain import adoption
 
-    wanted = asked.wanted(host, ["--json"] if as_json else [])
+    wanted = asked.wanted(adoption.resolved(host), ["--json"] if as_json else [])
     entry = adoption.place(wanted)
 
     def approve(fault: UnknownHostKeyError) -> None:

@@ -54,7 +54,7 @@ class AddressOptions(BoardOptions):
     """Which device is meant, and how it is reached."""
 
     host: str | None = option(
-        "--host", shell_complete=completion.hosts, help="user@address[:port], or a name in devices.toml."
+        "--host", shell_complete=completion.hosts, help="user@address[:port], adb:SERIAL, or a name in devices.toml."
     )
     place: str = option(
         "--place", default="", metavar="NAME", help="A place of labgrid, instead of --host: it is acquired meanwhile."

@@ -24,7 +24,7 @@ from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_me
 from toolchain.farm import protocol
 from toolchain.farm.protocol import Link, Message, Served
 from toolchain.native import programs
-from toolchain.shell import SshOptions
+from toolchain.shell import SshOptions, check_options
 
 Tell = Callable[[str], None]
 """Called with a line about progress."""
@@ -56,10 +56,12 @@ def described(place: Place, tell: Tell) -> Served:
     """Build a device's board server, or take it from the cache, and put together what the daemon needs.
 
     Raises:
+        InputError: It is reached by adb, and there are options of SSH.
         BuildError: There is no board server for it, or it cannot be built.
     """
     board, device = place.board, place.device
     ssh = place.ssh.before(device.ssh_config)
+    check_options(device.host, ssh)
     return Served(
         name=place.name,
         board=board.name,

@@ -47,7 +47,7 @@ class Served:
     Attributes:
         name: Its name in devices.toml.
         board: Its board type.
-        host: Its SSH address.
+        host: Its SSH address, or `adb:SERIAL`.
         root: Folder on it.
         emulated: Whether its times are an emulator's.
         program: The board server for it.

@@ -1,4 +1,4 @@
-"""One device that the daemon serves: its SSH connection, its board server and its lock, kept up."""
+"""One device that the daemon serves: its connection, its board server and its lock, kept up."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from toolchain.farm.carrier import Carrier
 from toolchain.farm.protocol import Served
 from toolchain.rpc import server as board_server
 from toolchain.rpc.server import Server
-from toolchain.shell import RemoteProcess, parse_address
-from toolchain.shell.ssh import SshShell
+from toolchain.shell import RemoteProcess, Shell, open_shell
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class KeptBoard:
         self._celsius: float | None = None
         self._events: queue.SimpleQueue[str | _End | _Wake] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._shell: SshShell | None = None
+        self._shell: Shell | None = None
         self._server: Server | None = None
         self._carrier = Carrier()
         self._thread = threading.Thread(target=self._run, name=f"board {served.name}", daemon=True)
@@ -186,7 +185,7 @@ class KeptBoard:
         """Connect, and run one server after the other until the connection is lost."""
         served = self.served
         options = dataclasses.replace(served.ssh, keepalive=_KEEPALIVE_S)
-        shell = stack.enter_context(SshShell(parse_address(served.host), options))
+        shell = stack.enter_context(open_shell(served.host, config=options))
         self._shell = shell
         store = Store(shell, served.root, _LOG.warning)
         path = self._pushed(store)
@@ -222,7 +221,7 @@ class KeptBoard:
         lock.free()
         self._owner = None
 
-    def _attend(self, server: Server, shell: SshShell, lock: BoardLock) -> None:
+    def _attend(self, server: Server, shell: Shell, lock: BoardLock) -> None:
         """Pass on what is asked of a server and hear what it says, until it ends or shall end."""
         self._events = queue.SimpleQueue()
         reader = threading.Thread(
@@ -287,7 +286,7 @@ class KeptBoard:
             self._ordered.append(key)
             server.process.write(f"key {key}\n" if key else "withdraw\n")
 
-    def _check(self, shell: SshShell) -> None:
+    def _check(self, shell: Shell) -> None:
         """Look whether an idle device still answers: a frozen one keeps its connections."""
         if not self._quiet and self.session_since is None:
             self._celsius = _hottest(shell, timeout=_CHECK_S)
@@ -309,13 +308,13 @@ def _without(key: str | None, line: str) -> str:
     return line.replace(key, "KEY") if key else line
 
 
-def _hottest(shell: SshShell, timeout: float) -> float | None:
+def _hottest(shell: Shell, timeout: float) -> float | None:
     words = shell.run(_CELSIUS, timeout=timeout).stdout.split()
     values = [int(word) for word in words if re.fullmatch(r"-?[0-9]{1,9}", word)]
     return max(values) / 1000 if values else None
 
 
-def _read(process: RemoteProcess, shell: SshShell, events: queue.SimpleQueue[str | _End | _Wake]) -> None:
+def _read(process: RemoteProcess, shell: Shell, events: queue.SimpleQueue[str | _End | _Wake]) -> None:
     """Turn what a server says into events."""
     while True:
         try:

@@ -17,6 +17,7 @@ from toolchain.errors import BuildError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.native.linker import is_android
 from toolchain.progress import size_text
+from toolchain.shell.adb.faults import VARIABLE as ADB_VARIABLE
 from toolchain.tables import Table
 
 _PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
@@ -109,13 +110,22 @@ def _for_board(board: Board) -> list[Check]:
         named = os.environ.get(NDK_VARIABLE, "")
         remedy = f"set {NDK_VARIABLE}: see {resources.manual('android')}"
         checks.append(Check(board.name, "an Android NDK", named, remedy))
-    if board.connection == "ssh":
+    if is_android(resolved.triple):
+        checks.append(_way_to_android(board))
+    elif board.connection == "ssh":
         keys = Path.home() / ".ssh" / "known_hosts"
         found = str(keys) if keys.is_file() else ""
         checks.append(
             Check(board.name, "trusted host keys", found, "ssh-keyscan HOST >> ~/.ssh/known_hosts, after a check")
         )
     return checks
+
+
+def _way_to_android(board: Board) -> Check:
+    """Look for adb's client, or trusted keys of an SSH server on the device."""
+    keys = Path.home() / ".ssh" / "known_hosts"
+    found = shutil.which(os.environ.get(ADB_VARIABLE) or "adb") or (str(keys) if keys.is_file() else "")
+    return Check(board.name, "adb, or trusted host keys", found, f"{_APT}adb")
 
 
 def _compiler(board: Board) -> Check:

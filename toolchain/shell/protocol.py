@@ -41,6 +41,20 @@ kill -TERM -$$
 exit ${code:-255}
 """
 
+# Nobody writes to the guard's input, so its `read` ends when the channel does, and the guard ends the script's process
+# group, which the shell that runs this leads. A word in $2 asks for a last line with the code.
+GUARDED = """
+exec 3<&0 </dev/null
+{ trap "" HUP TERM; read -r line <&3; kill -TERM -$$; sleep 1; kill -KILL -$$; } >/dev/null 2>&1 &
+guard=$!
+sh -c "$1" 3<&-
+code=$?
+[ -z "$2" ] || echo "$2 $code" >&2
+exec 2>/dev/null
+kill -KILL $guard
+exit $code
+"""
+
 Kind = Literal["run", "copy", "held"]
 """How a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open."""
 
@@ -51,7 +65,7 @@ class Shell(ABC):
     Files go through `cat` on the device, not through SFTP: boards with dropbear often have no SFTP server.
 
     Attributes:
-        name: The device's name: "local", or "user@host:port".
+        name: The device's name: "local", "user@host:port" or "adb:SERIAL".
         stall: Seconds without progress after which a transfer is given up.
     """
 
@@ -59,9 +73,14 @@ class Shell(ABC):
     stall: float = 60.0
 
     @property
+    def server(self) -> str:
+        """What serves its commands, such as `SSH-2.0-dropbear_2022.83`; empty for this host."""
+        return ""
+
+    @property
     @abstractmethod
     def bytes_sent(self) -> int:
-        """Bytes sent so far: on the socket for SSH, key exchange included; pushed payload for this host."""
+        """Bytes sent so far: on the socket for SSH, key exchange included; payload for adb and this host."""
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ from toolchain.shell.bounds import Channel, Limit
 from toolchain.shell.config import Config, Hop
 from toolchain.shell.connect import BROKEN, Wire, end, exchange_keys, reach
 from toolchain.shell.login import Login
-from toolchain.shell.protocol import CHUNK, HELD, PACKET, STREAM_S, Kind, Shell, words_of
+from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, words_of
 from toolchain.shell.remote import CLOSE_GRACE
 
 # Without a handler Python prints paramiko's stack traces to stderr; only the command line prints.
@@ -36,18 +36,6 @@ _FREED_S = 5.0
 _CONNECT_FAILED = 2  # RFC 4254, section 5.1
 _MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it runs too few commands of one connection at once"
 
-# A closed channel does not end a command by itself. Nobody writes to the guard's input, so its `read` ends when
-# the channel does, and the guard ends the script's process group, which the shell that runs this leads.
-_GUARDED = """
-exec 3<&0 </dev/null
-{ trap "" TERM; read -r line <&3; kill -TERM -$$; sleep 1; kill -KILL -$$; } >/dev/null 2>&1 &
-guard=$!
-sh -c "$1" 3<&-
-code=$?
-exec 2>/dev/null
-kill -KILL $guard
-exit $code
-"""
 # OpenSSH gives each command a session of its own; dropbear does not, there setsid does. The shell is the one in the
 # login's PATH: an older Android has no /bin.
 _LEAD = """
@@ -60,7 +48,7 @@ def _command(script: str, kind: Kind) -> str:
     """Return the command line that runs a script, whatever the login shell is."""
     if kind == "copy":
         return f"exec sh -c {shlex.quote(script)}"
-    return f"exec sh -c {shlex.join([_LEAD, _GUARDED if kind == 'run' else HELD, script])}"
+    return f"exec sh -c {shlex.join([_LEAD, GUARDED if kind == 'run' else HELD, script])}"
 
 
 class _Signal(threading.Event):
@@ -203,7 +191,7 @@ class SshShell(Shell):
 
     @property
     def server(self) -> str:
-        """What the device's SSH server greets with, such as `SSH-2.0-dropbear_2022.83`."""
+        """See `Shell.server`."""
         return str(self._transport.remote_version)
 
     @property

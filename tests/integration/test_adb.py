@@ -1,0 +1,258 @@
+"""Devices of adb: the real client and server, and a device of our own that has Android's shell and tools alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+import re
+import subprocess
+import tomllib
+
+import numpy as np
+import pytest
+
+from tests.integration.test_farm_serving import states, until
+from tests.support import adbd, bundles, gates
+from tests.support.commands import done, parsed, toolchain
+from tests.support.parts import require
+from toolchain import files
+from toolchain.native import programs
+from toolchain.pipeline import tune
+from toolchain.tuning.measure import MeasurePool, Rules
+
+HERE = platform.machine()
+QUICK = ("mlp", "--without", "all", "--op", "matmul", "--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
+WIDE = ("--least", 50, "--worst", 400, "--round-ms", 20)
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory, native, tiny, bulky):  # these are built for a board type that is not in the folder
+    """An adb server, a board type that is this machine over adb, and a cache with nobody else's farm."""
+    folder, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
+    programs.build(programs.BOARD_SERVER, native.triple, native.machine)
+    for name in ("device", "zig"):  # what takes minutes to build is the user's
+        (cache / name).symlink_to(files.cache_root() / name)
+    (folder / "boards").mkdir()
+    (folder / "boards" / "bench.toml").write_text(
+        f'description = "this machine, over adb"\nconnection = "ssh"\nmachine = "{HERE}"\ntriple = "{native.triple}"\n'
+        'cores = 1\ntoolchain = "host"\n[target]\nmcpu = "generic"\n'
+    )
+    with adbd.server(folder / "adb") as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            **variables,
+            "TOOLCHAIN_CACHE": str(cache),
+            "TOOLCHAIN_BOARDS": str(folder / "boards"),
+            "TOOLCHAIN_RECORDS": str(folder / "records"),
+            "TOOLCHAIN_DEVICES": str(folder / "devices.toml"),
+        }.items():
+            patch.setenv(name, value)
+        patch.delenv("ANDROID_SERIAL", raising=False)
+        (folder / "devices.toml").touch()
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch):
+    """No board rests: tests share this machine's CPUs with others, and its clock says nothing."""
+    rules = Rules(slower=100.0, hot_c=1000.0)
+    monkeypatch.setattr(tune, "MeasurePool", functools.partial(MeasurePool, rules=rules))
+
+
+@pytest.fixture
+def device(surroundings, tmp_path):
+    with adbd.attached(tmp_path / "device") as found:
+        yield found
+
+
+@pytest.fixture
+def at(device, tmp_path):
+    """What every command for the device begins with."""
+    return ("--board", "bench", "--host", device.host, "--root", tmp_path / "root")
+
+
+@pytest.fixture(scope="module")
+def pair(surroundings, tiny):
+    """Two packages that differ in a name."""
+    first = bundles.variant(tiny, surroundings / "first", {}, board="bench")
+    return first, gates.alike(first, surroundings / "second")
+
+
+def said(*words):
+    return json.loads(done(*words, "--json", "-").out)
+
+
+def test_a_release_is_deployed_measured_run_gated_and_taken_back(at, device, pair, tmp_path):
+    first, second = pair
+    report = said("deploy", first.folder, *at, "--budget", 0.1)
+    assert (report["outputs"]["ok"], report["host"]["name"]) == (True, device.host)
+    done("deploy", second.folder, *at, "--budget", 0)
+    assert bundles.whole_release(tmp_path / "root") == second.digest
+    assert said("gate", second.folder, "--base", first.folder, *at, *WIDE)["verdict"] == "pass"
+    assert said("bench", *at, "--budget", 0.1)["bundle_digest"] == f"sha256:{second.digest}"
+    np.savez(tmp_path / "inputs.npz", x=np.ones((3, 1, 8), np.float32))
+    done("run", *at, "--input", tmp_path / "inputs.npz", "-o", tmp_path / "outputs.npz")
+    assert np.load(tmp_path / "outputs.npz")["y"].shape == (3, 1, 4)
+    assert said("profile", *at)["layers"]
+    done("rollback", *at)
+    assert bundles.whole_release(tmp_path / "root") == first.digest
+    assert parsed("status", *at)["current"]["digest"] == first.digest
+
+
+def test_a_device_is_tuned_without_a_port_and_without_a_secret_on_a_command_line(at, device):
+    report = parsed("tune", *QUICK, *at, "--trials", 6, "--tuner", "evolutionary-random")
+    assert report["trials"]["ok"] == 6
+    services = [one for one in device.opened if "--connect" in one]
+    assert services
+    assert all(one.startswith("shell,v2,") for one in device.opened), "no port was forwarded"
+    assert not [one for one in device.opened if re.search(r"\bkey [0-9a-f]{64}", one)]
+    assert adbd.client("forward", "--list").strip() == ""
+
+
+def test_a_farm_serves_it_and_finds_it_again(device, surroundings, tmp_path, monkeypatch):
+    lab = tmp_path / "devices.toml"
+    lab.write_text(f'[devices.phone]\nboard = "bench"\nhost = "{device.host}"\nroot = "{tmp_path}/root"\n')
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", str(lab))
+    try:
+        done("farm", "up")
+        until(lambda: states() == {"phone": "free"})
+        assert parsed("hardware", "--board", "bench")[0]["hardware"]["machine"] == HERE
+        device.pull()
+        until(lambda: states() == {"phone": "lost"})
+        device.plug()
+        until(lambda: states() == {"phone": "free"})
+    finally:
+        done("farm", "down")
+
+
+def test_a_device_is_added_by_its_serial(device, surroundings, tmp_path):
+    lab = tmp_path / "devices.toml"
+    seen = done("board", "add", "adb:", "--devices", lab, "--name", "phone", "--board", "bench", "--no-deploy")
+    assert re.search(r"adb +adb 1?\d", seen.out), seen.out
+    assert tomllib.loads(lab.read_text())["devices"]["phone"]["host"] == device.host
+    again = parsed("board", "add", "adb:", "--devices", lab, "--no-deploy")
+    assert (again["name"], again["written"]) == ("phone", False)
+
+
+def test_waiting_is_for_who_holds_the_lock(at, device, pair):
+    from toolchain.device.lock import Owner
+    from toolchain.device.store import Store
+    from toolchain.shell import open_shell
+
+    done("deploy", pair[0].folder, *at, "--budget", 0)
+    with open_shell(device.host) as shell, Store(shell, str(at[-1])).lock(Owner.here("hold it")):
+        seen = toolchain("bench", *at, "--budget", 0)
+    assert seen.code == 75
+    assert "hold it" in seen.err
+    done("bench", *at, "--budget", 0)
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+def refused(*words, code=4):
+    seen = toolchain(*words)
+    assert seen.code == code, seen.err
+    assert "Traceback" not in seen.err
+    return seen.err
+
+
+def test_a_cable_that_is_pulled_in_a_deploy_leaves_the_old_release(at, device, pair, bulky, tmp_path):
+    done("deploy", pair[0].folder, *at, "--budget", 0)
+    large = bundles.variant(bulky[0], tmp_path / "large", {}, board="bench")
+    device.pull_after(2_000_000)
+    err = refused("deploy", large.folder, *at, "--budget", 0)
+    assert f"the connection to {device.host} was lost" in err
+    assert "check the cable" in err
+    assert bundles.whole_release(tmp_path / "root") == pair[0].digest
+    device.plug()
+    device.wait_until("device")
+    report = said("deploy", large.folder, *at, "--budget", 0)
+    assert bundles.whole_release(tmp_path / "root") == large.digest
+    assert report["transfer"]["bytes_sent"] < 4_000_000, "what was there was sent again"
+
+
+def test_a_full_device_keeps_its_release(at, device, pair, bulky, tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", root], capture_output=True, check=False)
+    require("a small file system", "root and a kernel that lets it mount", mounted.returncode == 0)
+    try:
+        large = bundles.variant(bulky[0], tmp_path / "large", {}, board="bench")
+        err = refused("deploy", large.folder, *at, "--budget", 0)
+        assert "space" in err
+        assert not (root / "current").exists()
+    finally:
+        subprocess.run(["umount", "--lazy", root], check=True)
+
+
+def test_a_device_that_has_not_accepted_our_key(device, at):
+    device.faults.unaccepted = True
+    device.pull()
+    device.plug()
+    device.wait_until("unauthorized")
+    err = refused("status", *at)
+    assert "has not accepted this computer's key" in err
+    assert "accept the key on its screen" in err
+    device.faults.unaccepted = False
+    device.pull()
+    device.plug()
+    device.wait_until("device")
+    done("status", *at)
+
+
+def test_a_device_that_does_not_answer(device, at):
+    device.faults.silent = True
+    device.pull()
+    device.plug()
+    device.wait_until("offline")
+    err = refused("status", *at)
+    assert "is offline" in err
+    assert f"adb disconnect {device.serial}" in err
+
+
+def test_two_devices_and_no_serial(device, tmp_path):
+    with adbd.attached(tmp_path / "other") as other:
+        err = refused("status", "--board", "bench", "--host", "adb:")
+        assert "2 devices are attached to adb, and adb: names none of them" in err
+        assert f"{device.serial}: device" in err
+        assert f"{other.serial}: device" in err
+
+
+def test_no_such_device(device):
+    err = refused("status", "--board", "bench", "--host", "adb:R58M123456")
+    assert "adb knows no device R58M123456" in err
+    assert f"{device.serial}: device" in err
+    err = refused("status", "--board", "bench", "--host", "adb:127.0.0.1:1")
+    assert "adb connect 127.0.0.1:1" in err
+
+
+def test_no_device_at_all(surroundings):
+    assert "no device is attached to adb" in refused("status", "--board", "bench", "--host", "adb:")
+
+
+def test_no_client(device, at, monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_ADB", "no-such-adb")
+    err = refused("status", *at)
+    assert "no-such-adb is not installed here" in err
+    assert "apt-get install adb" in err
+
+
+def test_no_server(device, at, monkeypatch):
+    monkeypatch.setenv("ADB_SERVER_SOCKET", "tcp:192.0.2.1:x")
+    err = refused("status", *at)
+    assert "the adb server cannot be reached or started" in err
+    assert "adb start-server" in err
+
+
+def test_what_is_no_serial_is_no_option(surroundings):
+    assert "names no device of adb" in refused("status", "--board", "bench", "--host", "adb:-d", code=2)
+
+
+@pytest.mark.parametrize("words", [("-i", "key"), ("--known-hosts", "hosts"), ("--ssh-config", "config")])
+@pytest.mark.parametrize("command", [("status",), ("tune", *QUICK)])
+def test_options_of_ssh_are_refused(device, words, command, tmp_path):
+    (tmp_path / words[1]).touch()
+    given = (words[0], tmp_path / words[1])
+    err = refused(*command, "--board", "bench", "--host", device.host, *given, code=2)
+    assert "do not apply" in err

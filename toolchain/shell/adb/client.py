@@ -1,0 +1,123 @@
+"""The `adb` client of this host: which devices its server knows, and the one that is meant.
+
+The server is shared by all who use this host's port for it. It is started where there is none, as by any client, and
+never ended from here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.shell.adb import faults
+from toolchain.shell.adb.address import checked, is_network
+from toolchain.shell.adb.faults import READY, Attached
+from toolchain.tables import printable
+
+SHELL_V2 = "shell_v2"
+_SERIAL_VARIABLE = "ANDROID_SERIAL"
+_ANSWER_S = 30.0  # to start a server takes some seconds on a slow machine
+_CONNECT_S = 15.0  # adb itself gives up after ten
+_SETTLE_S = 2.0  # a device that was just plugged in is offline, then authorizing, before it is there
+_LOOK_S = 0.1
+_PASSING = {"offline", "authorizing", "connecting"}
+_LINE = re.compile(r"(\S[^\t]{0,200})\t(.{1,300})")
+
+
+def program() -> str:
+    """Return the path of the client.
+
+    Raises:
+        DeviceError: There is none.
+    """
+    asked = os.environ.get(faults.VARIABLE) or "adb"
+    if found := shutil.which(asked):
+        return found
+    raise faults.not_installed(asked)
+
+
+def devices(client: str) -> tuple[Attached, ...]:
+    """Return the devices that the server knows; it is started where there is none.
+
+    Raises:
+        DeviceError: It cannot be.
+    """
+    return listed(_said(client, ["devices"]).stdout)
+
+
+def listed(text: str) -> tuple[Attached, ...]:
+    """Read what `adb devices` says."""
+    found = (_LINE.fullmatch(line) for line in text.splitlines())
+    return tuple(Attached(printable(one[1]), printable(one[2].strip())) for one in found if one)
+
+
+def find(client: str, serial: str) -> Attached:
+    """Return a device that takes commands.
+
+    Args:
+        client: What `program` returned.
+        serial: Its serial; empty for the one that ANDROID_SERIAL names, or the only one.
+
+    Raises:
+        InputError: ANDROID_SERIAL has no serial.
+        DeviceError: There is none, there are several and none is named, or it takes no commands.
+    """
+    serial = serial or checked(os.environ.get(_SERIAL_VARIABLE, ""), f"{_SERIAL_VARIABLE} in the environment")
+    deadline = time.monotonic() + _SETTLE_S
+    found = _known(client, serial)
+    while found.state in _PASSING and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        found = _known(client, serial)
+    if found.state != READY:
+        raise faults.unusable(found)
+    return found
+
+
+def _known(client: str, serial: str) -> Attached:
+    """Return the device that is meant, whatever its state; one in a network is connected to."""
+    known = devices(client)
+    words = ""
+    if is_network(serial) and not _of(known, serial):
+        told = _said(client, ["connect", serial], _CONNECT_S)
+        words, known = told.stdout + told.stderr, devices(client)
+    fitting = _of(known, serial) if serial else known
+    if not fitting:
+        raise faults.unknown(serial, known, words)
+    if len(fitting) > 1:
+        raise faults.unnamed(known)
+    return fitting[0]
+
+
+def _of(known: Sequence[Attached], serial: str) -> list[Attached]:
+    return [one for one in known if one.serial == serial]
+
+
+def features(client: str, serial: str) -> frozenset[str]:
+    """Return what both the client and a device can do, in adb's words."""
+    return frozenset(_said(client, ["-s", serial, "features"]).stdout.split())
+
+
+def version(client: str) -> str:
+    """Return the client's version; empty if it says none."""
+    found = re.search(r"(?m)^Version (\S{1,40})$", _said(client, ["version"]).stdout)
+    return found[1] if found else ""
+
+
+def state(client: str, serial: str) -> str:
+    """Return what the server says of a device; empty if it knows none such."""
+    return next((one.state for one in devices(client) if one.serial == serial), "")
+
+
+def _said(client: str, words: Sequence[str], timeout: float = _ANSWER_S) -> process.Result:
+    try:
+        told = process.run([client, *words], timeout=timeout, check=False, error=DeviceError)
+    except DeviceError as fault:
+        raise faults.no_server(f"{fault.message}\n{fault.details}") from fault
+    if told.returncode != 0 and "features" not in words and "connect" not in words:
+        raise faults.no_server(told.stderr or told.stdout)
+    return told

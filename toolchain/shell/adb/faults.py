@@ -1,0 +1,128 @@
+"""Why a device of adb cannot be used, by what adb says of it, each with the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.shell.adb.address import PREFIX, is_network
+from toolchain.tables import printable
+
+VARIABLE = "TOOLCHAIN_ADB"
+"""Names the client, instead of the `adb` in PATH."""
+READY = "device"
+"""The state of a device that takes commands."""
+_SHOWN = 20
+_AGAIN = "then run the same command again"
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A device that adb's server knows.
+
+    Attributes:
+        serial: Its serial.
+        state: What adb says of it: `device`, `offline`, `unauthorized`, `no permissions (...)` and others.
+    """
+
+    serial: str
+    state: str
+
+
+def not_installed(asked: str) -> DeviceError:
+    """There is no client."""
+    return DeviceError(
+        f"{asked} is not installed here",
+        details="devices of adb are reached by its client",
+        hint=f"apt-get install adb, or let {VARIABLE} name the client of Android's platform tools",
+    )
+
+
+def no_server(words: str) -> DeviceError:
+    """Its server cannot be reached or started."""
+    return DeviceError(
+        "the adb server cannot be reached or started",
+        details=process.tail(printable(words)),
+        hint="`adb start-server` says more; ANDROID_ADB_SERVER_PORT or ADB_SERVER_SOCKET may name another program's",
+    )
+
+
+def unnamed(known: Sequence[Attached]) -> DeviceError:
+    """Several devices, and no serial."""
+    return DeviceError(
+        f"{len(known)} devices are attached to adb, and adb: names none of them",
+        details=_listed(known),
+        hint=f"name one: --host {PREFIX}{known[0].serial} (HOST= with make)",
+    )
+
+
+def unknown(serial: str, known: Sequence[Attached], words: str) -> DeviceError:
+    """No such serial, or no device at all.
+
+    Args:
+        serial: The serial; empty for the only device.
+        known: The devices that are there.
+        words: What adb said when it was to connect to it.
+    """
+    network = f"`adb connect {serial}` says more; the device must be on and listen there"
+    cable = f"check the cable and that USB debugging is on in its developer options, {_AGAIN}"
+    if known and not is_network(serial):
+        cable = f"name one of these, or check the cable, {_AGAIN}"
+    return DeviceError(
+        f"adb knows no device {serial}" if serial else "no device is attached to adb",
+        details="\n".join(filter(None, (process.tail(printable(words)), _listed(known)))),
+        hint=network if is_network(serial) else cable,
+    )
+
+
+def unusable(one: Attached) -> DeviceError:
+    """A device that takes no commands."""
+    name = PREFIX + one.serial
+    if one.state == "unauthorized":
+        return DeviceError(
+            f"{name} has not accepted this computer's key",
+            details="adb: unauthorized",
+            hint=f"unlock the device and accept the key on its screen, {_AGAIN}; `adb reconnect offline` asks anew",
+        )
+    if one.state.startswith("no permissions"):
+        return DeviceError(
+            f"this login may not use the USB device {name}",
+            details=f"adb: {one.state}",
+            hint="apt-get install android-sdk-platform-tools-common (udev rules), sudo usermod -aG plugdev $USER, log "
+            f"in anew and plug the device in again, {_AGAIN}",
+        )
+    if one.state == "offline":
+        way = f"adb disconnect {one.serial}; adb connect {one.serial}" if is_network(one.serial) else "plug it in again"
+        return DeviceError(
+            f"{name} is offline: it is attached and does not answer", details="adb: offline", hint=f"{way}, {_AGAIN}"
+        )
+    return DeviceError(
+        f"{name} is not running Android: its state is {one.state}",
+        details=f"adb: {one.state}",
+        hint=f"start Android on it, as `adb -s {one.serial} reboot` may do, {_AGAIN}",
+    )
+
+
+def too_old(name: str) -> DeviceError:
+    """A device whose commands have no exit codes."""
+    return DeviceError(
+        f"{name} has no version 2 of adb's shell protocol",
+        details="without it no exit code of a command is known, and its errors are mixed with its output",
+        hint="Android 7.0 and newer have it; reach an older device by SSH",
+    )
+
+
+def lost(name: str, doing: str, why: str) -> DeviceError:
+    """A device that was there."""
+    return DeviceError(
+        f"the connection to {name} was lost while {doing}",
+        details=why,
+        hint="check the cable and that the device is on, then run the same command again",
+    )
+
+
+def _listed(known: Sequence[Attached]) -> str:
+    rows = [f"{one.serial}: {one.state}" for one in known[:_SHOWN]]
+    return "\n".join([*rows, *(["..."] if len(known) > _SHOWN else [])])

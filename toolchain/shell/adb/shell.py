@@ -1,0 +1,139 @@
+"""AdbShell: a device over Android's debug bridge, by the client of this host."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.shell.adb import client, faults
+from toolchain.shell.adb.address import PREFIX
+from toolchain.shell.adb.channel import AdbChannel, new_token
+from toolchain.shell.bounds import Channel
+from toolchain.shell.protocol import GUARDED, STREAM_S, Kind, Shell
+
+# The client and its server take services of less than 64 KiB.
+_LONGEST = 60_000
+# A process reads its input itself, and so learns of its end; when the client is gone, adbd sends SIGHUP to the shell
+# that leads the process group.
+_HELD = """
+exec 3<&0
+end() { exec 2>/dev/null; trap "" TERM; kill -TERM -$$; }
+trap 'end; sleep 1; kill -KILL -$$' HUP
+sh -c "$1" <&3 3<&- &
+wait $!
+code=$?
+echo "$2 $code" >&2
+end
+exit $code
+"""
+_COPY = 'sh -c "$1"; code=$?; echo "$2 $code" >&2; exit $code'
+_BODIES = {"run": GUARDED, "copy": _COPY, "held": _HELD}
+
+
+class AdbShell(Shell):
+    """A Shell over adb.
+
+    Streams go through commands (`adb shell -T`), RPC's among them: a forwarded port would be open to all who are on
+    this host, and would outlive us.
+
+    Args:
+        serial: The device's serial; empty for the only one.
+        stall: Seconds without progress after which a transfer is given up.
+
+    Attributes:
+        name: "adb:" and the serial.
+
+    Raises:
+        InputError: ANDROID_SERIAL has no serial.
+        DeviceError: There is no client or no server, or the device cannot be used.
+    """
+
+    def __init__(self, serial: str, stall: float = Shell.stall) -> None:
+        self.stall = stall
+        self._client = client.program()
+        self._serial = client.find(self._client, serial).serial
+        self.name = PREFIX + self._serial
+        self._sent = self._received = 0
+        self._words: str | None = None
+        if client.SHELL_V2 not in client.features(self._client, self._serial):
+            self.check_alive("asking what its adb can do")
+            raise faults.too_old(self.name)
+
+    @property
+    def server(self) -> str:
+        """See `Shell.server`; the client, such as `adb 29.0.6-debian`."""
+        return f"adb {client.version(self._client)}".strip()
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `Shell.bytes_sent`; scripts and what their input was."""
+        return self._sent
+
+    @property
+    def bytes_received(self) -> int:
+        """See `Shell.bytes_received`; what scripts wrote."""
+        return self._received
+
+    def _argv(self, command: str) -> list[str]:
+        if len(command.encode()) > _LONGEST:
+            raise DeviceError(
+                f"a script for {self.name} is longer than adb takes",
+                details=f"{len(command.encode())} bytes, of at most {_LONGEST}",
+                hint="deploy fewer samples at once (--samples), or reach the device by SSH",
+            )
+        self._sent += len(command.encode())
+        return [self._client, "-s", self._serial, "shell", "-T", command]
+
+    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:  # noqa: ARG002 - the client starts at once
+        token = new_token()
+        words = self._argv(f"exec sh -c {shlex.join([_BODIES[kind], 'sh', script, token])}")
+        channel = None
+        try:
+            with process.signals_later():
+                channel = _Counted(self, words, token, held=kind == "held")
+        except BaseException:
+            if channel:
+                channel.close()
+            raise
+        return channel
+
+    def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
+        """See `Shell.stream`."""
+        return process.attach(self._argv(f"exec sh -c {shlex.quote(script)}"))
+
+    def lose(self, words: str) -> None:
+        """Remember that a command ended without its code, and the client's last words."""
+        self._words = words
+
+    def count(self, sent: int, received: int) -> None:
+        """Add what a command took and wrote."""
+        self._sent += sent
+        self._received += received
+
+    def check_alive(self, doing: str) -> None:
+        """See `Shell.check_alive`; a device that was lost and came back has none of our commands any more."""
+        state = client.state(self._client, self._serial)
+        if state not in {"", "offline", faults.READY}:
+            raise faults.unusable(faults.Attached(self._serial, state))
+        if state != faults.READY or self._words is not None:
+            raise faults.lost(self.name, doing, f"adb: {state or 'gone'}\n{process.tail(self._words or '')}".strip())
+
+    def close(self) -> None:
+        """There is no connection to end: each command has its own."""
+
+
+class _Counted(AdbChannel):
+    """A channel whose bytes a shell counts, once."""
+
+    def __init__(self, shell: AdbShell, words: list[str], token: str, *, held: bool) -> None:
+        super().__init__(words, token, shell.lose, held=held)
+        self._shell: AdbShell | None = shell
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        super().close()
+        if self._shell:
+            self._shell.count(self.sent, self.received)
+            self._shell = None
