@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -113,24 +114,20 @@ def gone(path, within=15.0):
     return not path.exists()
 
 
-def process_of(shell, tmp_path):
+def process_of(shell):
     """Start what runs for long, and return what tells whether it does: its folder in /proc."""
-    from pathlib import Path
-
     process = shell.start("echo $$; exec sleep 1000")
     return process, Path("/proc") / process.readline(20).strip()
 
 
 def test_nothing_outlives_a_time_limit(shell, tmp_path):
-    from pathlib import Path
-
     with pytest.raises(DeviceError, match="did not finish within"):
         shell.run(f"echo $$ >{tmp_path}/pid; sleep 1000", timeout=1)
     assert gone(Path("/proc") / (tmp_path / "pid").read_text().strip())
 
 
-def test_nothing_outlives_the_cable(shell, device, tmp_path):
-    process, running = process_of(shell, tmp_path)
+def test_nothing_outlives_the_cable(shell, device):
+    process, running = process_of(shell)
     assert running.exists()
     device.pull()
     assert gone(running)
@@ -140,7 +137,7 @@ def test_nothing_outlives_the_cable(shell, device, tmp_path):
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_a_pulled_cable_is_never_a_success(shell, device, tmp_path, back):
+def test_a_pulled_cable_is_never_a_success(shell, device, back):
     """The client itself ends with 0 then."""
     threading.Timer(0.7, lambda: (device.pull(), back and device.plug())).start()
     with pytest.raises(DeviceError, match="was lost while running a command"):

@@ -1,0 +1,45 @@
+"""Addresses of adb's devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolchain.errors import InputError
+from toolchain.shell.adb import address
+from toolchain.shell.address import SshOptions
+
+
+@pytest.mark.parametrize(
+    "serial",
+    ["R58M123456", "emulator-5554", "10.0.0.7:5555", "[fe80::1%wlan0]:5555", "usb:1-4.2", "adb-1A-b._adb-tls._tcp", ""],
+)
+def test_serials(serial):
+    assert address.is_adb(f"adb:{serial}")
+    assert address.serial_of(f"adb:{serial}") == serial
+
+
+@pytest.mark.parametrize("serial", ["-s", "-d", "a b", "a;b", "a\nb", "../a", "a" * 200, "$(id)", "\x1b[2J"])
+def test_what_is_none_is_refused(serial):
+    with pytest.raises(InputError, match="names no device of adb") as caught:
+        address.serial_of(f"adb:{serial}")
+    assert "adb devices" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", [None, "", "me@adb:22", "adb", "me@board"])
+def test_other_addresses_are_of_ssh(host):
+    assert not address.is_adb(host)
+
+
+def test_devices_in_a_network_are_told_from_others():
+    told = {one: address.is_network(one) for one in ("10.0.0.7:5555", "phone.lan:5555", "[fe80::1%eth0]:5555")}
+    assert all(told.values()), told
+    others = {one: address.is_network(one) for one in ("R58M", "emulator-5554", "usb:1-4", "usb:5", "")}
+    assert not any(others.values()), others
+
+
+def test_options_of_ssh_are_named():
+    address.refuse_ssh("adb:x", SshOptions(password="from the environment"))  # noqa: S106
+    with pytest.raises(InputError, match="--known-hosts and --ssh-config do not apply"):
+        address.refuse_ssh("adb:x", SshOptions(config_file=Path("a"), known_hosts=(Path("b"),)))

@@ -1,0 +1,82 @@
+"""What adb's client says, read: a script stands for it where no device can be brought into a state."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain.errors import DeviceError, InputError
+from toolchain.shell.adb import client
+from toolchain.shell.adb.faults import Attached
+
+
+@pytest.fixture
+def says(tmp_path, monkeypatch):
+    """Return a function that makes a client which says something, and ends with a code."""
+
+    def make(text, code=0):
+        path = tmp_path / "adb"
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("TOOLCHAIN_ADB", str(path))
+        monkeypatch.delenv("ANDROID_SERIAL", raising=False)
+        return str(path)
+
+    return make
+
+
+def test_a_list_of_devices():
+    text = "List of devices attached\nR58M\tdevice\n10.0.0.7:5555\toffline\n* daemon started\n\n"
+    assert client.listed(text) == (Attached("R58M", "device"), Attached("10.0.0.7:5555", "offline"))
+
+
+def test_a_list_steers_no_terminal():
+    assert client.listed("a\x1b[2J\tdevice\n") == (Attached("a\\x1b[2J", "device"),)
+
+
+def test_a_login_without_rights_is_told_how_to_get_them(says):
+    state = "no permissions (user in plugdev group; are your udev rules wrong?); see [http://developer.android.com]"
+    with pytest.raises(DeviceError, match="may not use the USB device adb:R58M") as caught:
+        client.find(says(f"List of devices attached\nR58M\t{state}"), "R58M")
+    assert state in caught.value.details
+    assert "plugdev" in caught.value.hint
+
+
+@pytest.mark.parametrize("state", ["recovery", "sideload", "bootloader"])
+def test_a_device_that_does_not_run_android(says, state):
+    with pytest.raises(DeviceError, match=f"not running Android: its state is {state}") as caught:
+        client.find(says(f"List of devices attached\nR58M\t{state}"), "")
+    assert "adb -s R58M reboot" in caught.value.hint
+
+
+def test_a_server_that_does_not_start(says):
+    with pytest.raises(DeviceError, match="cannot be reached or started") as caught:
+        client.devices(says("error: cannot connect to daemon", 1))
+    assert "cannot connect to daemon" in caught.value.details
+
+
+def test_a_server_that_never_answers(says, monkeypatch, tmp_path):
+    path = says("")
+    (tmp_path / "adb").write_text("#!/bin/sh\nsleep 100\n")
+    monkeypatch.setattr(client, "_ANSWER_S", 0.3)
+    with pytest.raises(DeviceError, match="cannot be reached or started") as caught:
+        client.devices(path)
+    assert "did not finish" in caught.value.details
+
+
+def test_the_environments_serial_is_checked_too(says, monkeypatch):
+    path = says("List of devices attached")
+    monkeypatch.setenv("ANDROID_SERIAL", "-d")
+    with pytest.raises(InputError, match="ANDROID_SERIAL in the environment"):
+        client.find(path, "")
+
+
+def test_no_client(monkeypatch):
+    monkeypatch.setenv("TOOLCHAIN_ADB", "/nowhere/adb")
+    with pytest.raises(DeviceError, match="/nowhere/adb is not installed here") as caught:
+        client.program()
+    assert "apt-get install adb" in caught.value.hint
+
+
+def test_the_version(says):
+    assert client.version(says("Android Debug Bridge version 1.0.41\nVersion 29.0.6-debian")) == "29.0.6-debian"
+    assert client.version(says("something else")) == ""

@@ -1,0 +1,40 @@
+"""Errors of adb name the cause and the next command."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain.shell.adb import faults
+from toolchain.shell.adb.faults import Attached
+
+
+@pytest.mark.parametrize(
+    ("serial", "state", "cause", "command"),
+    [
+        ("R58M", "unauthorized", "has not accepted this computer's key", "accept the key on its screen"),
+        ("R58M", "offline", "is offline", "plug it in again"),
+        ("10.0.0.7:5555", "offline", "is offline", "adb connect 10.0.0.7:5555"),
+        ("R58M", "no permissions (...)", "may not use the USB device", "udev"),
+        ("R58M", "recovery", "is not running Android", "adb -s R58M reboot"),
+    ],
+)
+def test_states(serial, state, cause, command):
+    fault = faults.unusable(Attached(serial, state))
+    assert cause in fault.message
+    assert f"adb:{serial}" in fault.message
+    assert state in fault.details
+    assert command in fault.hint
+
+
+def test_a_long_list_is_cut():
+    known = [Attached(f"device{number}", "device") for number in range(50)]
+    fault = faults.unnamed(known)
+    assert fault.message.startswith("50 devices are attached")
+    assert len(fault.details.splitlines()) == 21
+    assert "adb:device0" in fault.hint
+
+
+def test_an_unknown_device_is_searched_where_it_may_be():
+    assert "adb connect 10.0.0.7:5555" in faults.unknown("10.0.0.7:5555", (), "failed to connect").hint
+    assert "name one of these" in faults.unknown("R58M", (Attached("other", "device"),), "").hint
+    assert "USB debugging" in faults.unknown("", (), "").hint
