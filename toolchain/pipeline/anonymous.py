@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from toolchain.shell import is_adb
+
 _LOGIN = re.compile(r"[\w.+-]+@[\w.:\[\]-]+")
 _ADDRESS = re.compile(r"(?<![\w.:])[0-9A-Fa-f.:]{3,}(?!\w)")
 _SHORTEST = 4  # a name of fewer letters is part of too many words
@@ -22,13 +24,15 @@ def names_of(host: str) -> set[str]:
     """Name what says where this is.
 
     Args:
-        host: The device as the command line names it: user, address or alias, and port.
+        host: The device as the command line names it: user, address or alias, and port; or adb's serial.
 
     Returns:
         This machine, its user and their folders, and the device's address in its parts.
     """
     user, _, place = host.rpartition("@")
     found = {platform.node(), str(Path.home()), tempfile.gettempdir(), host, user, place, place.partition(":")[0]}
+    if is_adb(host):
+        found.add(host.partition(":")[2])
     with contextlib.suppress(KeyError, OSError):  # a container's user may have no name
         found.add(getpass.getuser())
     return {name for name in found - _EVERYWHERE if len(name) >= _SHORTEST}

@@ -47,3 +47,8 @@ def test_what_is_known_of_a_device():
 
 def test_words_that_are_everywhere_are_no_names():
     assert not {"", "pi", "local", "root"} & anonymous.names_of("pi@local")
+
+
+def test_the_serial_of_adb_stays_out():
+    names = anonymous.names_of("adb:R58M123456")
+    assert anonymous.without(names, "adb:R58M123456: device R58M123456 not found") == "...: device ... not found"
