@@ -15,11 +15,13 @@ from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
 from toolchain.backends.mali import (
     aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
+    fusion,
     recurrent,
     space,
 )
 from toolchain.backends.mali.half import mixed
 from toolchain.backends.mali.layout import channels_last, with_plain_names
+from toolchain.backends.mali.rows import Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
 from toolchain.board import Board
 
@@ -62,16 +64,13 @@ class Mali(Cpu):
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
             folded = fold.folded(tvm.transform.Sequential(first)(with_plain_names(module)))
             transposed = channels_last(folded, half=half)
-            last = [transform.FoldConstant(), relax.get_pipeline("zero")]
-            fused = tvm.transform.Sequential(last)(mixed(transposed) if half else transposed)
+            fused = fusion.fused(transform.FoldConstant()(mixed(transposed) if half else transposed))
         return without_single_steps(fused)
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Schedule kernels by rules for Mali, and by DLight's for GPUs what those do not know."""
-        gpu = dlight.gpu
-        general = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+        """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element."""
         with self.target:
-            schedule = dlight.ApplyDefaultSchedule(Tiles(), Vectors(), *general)
+            schedule = dlight.ApplyDefaultSchedule(Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
         return scheduled

@@ -37,7 +37,7 @@ class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
         """Return the schedule; None for a kernel of another kind."""
-        if _has_truths(func):
+        if has_truths(func):
             return None
         try:
             return _cheapest(func, target)
@@ -56,7 +56,7 @@ class Vectors(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         try:
             for block in dlight.try_inline(schedule, blocks):
-                _vectors(schedule, block.block_rv, target, _LANES if not _has_truths(func) else (1,))
+                _vectors(schedule, block.block_rv, target, _LANES if not has_truths(func) else (1,))
         except (s_tir.ScheduleError, _UnsuitedError):
             return None
         return schedule
@@ -99,7 +99,7 @@ def _is_plain(block: SBlockInfo) -> bool:
     return bool(block.iters) and all(one.kind in "SR" and isinstance(one.dom, int) for one in block.iters)
 
 
-def _has_truths(function: tirx.PrimFunc) -> bool:
+def has_truths(function: tirx.PrimFunc) -> bool:
     """Whether a kernel reads, writes or computes truth values: in vectors of OpenCL, true is -1."""
     found = [str(one.dtype) == "bool" for one in function.params]
 
@@ -114,21 +114,22 @@ def _vectors(schedule: s_tir.Schedule, block: Any, target: tvm.target.Target, ch
     loops = schedule.get_loops(block)
     lanes = _divisor(_extent(schedule, loops[-1]), choice)
     outer, inner = schedule.split(schedule.fuse(*loops), [None, lanes])
-    _bind(schedule, outer, target)
+    bind(schedule, outer, target)
     if lanes > 1:
         schedule.vectorize(inner)
 
 
-def _bind(schedule: s_tir.Schedule, loop: Any, target: tvm.target.Target) -> Any:
+def bind(schedule: s_tir.Schedule, loop: Any, target: tvm.target.Target) -> Any:
     """Spread a loop over work-items; returns the loop over those of a work-group."""
     total = _extent(schedule, loop)
-    groups, items = schedule.split(loop, [None, _group_size(total, _most_threads(target))])
+    groups, items = schedule.split(loop, [None, _group_size(total, most_threads(target))])
     schedule.bind(groups, "blockIdx.x")
     schedule.bind(items, "threadIdx.x")
     return items
 
 
-def _most_threads(target: tvm.target.Target) -> int:
+def most_threads(target: tvm.target.Target) -> int:
+    """Return how many work-items a work-group may have."""
     return int(target.attrs.get("max_threads_per_block", _GROUP[1]))
 
 
@@ -203,8 +204,8 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
         for size in sizes:
             try:
                 found = _tiled(func, size, target, staged=staged)
-            except (s_tir.ScheduleError, _UnsuitedError):
-                break  # what is staged cannot be, whatever the size
+            except (s_tir.ScheduleError, _UnsuitedError, tvm.error.InternalError):
+                break  # what is staged cannot be, whatever the size: where it is read may depend on what is read
             if registers(found) <= _MOST_REGISTERS:
                 return found
     return None
@@ -385,7 +386,7 @@ def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: 
     Each of the last three dimensions has its own index: one index for all, divided again, is beyond what TVM can prove.
     """
     total = math.prod(_extent(schedule, one) for one in outer)
-    most = min(_GROUP[1] if total >= _GROUP[0] * _GROUP[1] else _GROUP[0], _most_threads(target))
+    most = min(_GROUP[1] if total >= _GROUP[0] * _GROUP[1] else _GROUP[0], most_threads(target))
     groups: list[Any] = []
     items: list[Any] = []
     for loop in reversed(outer[-3:]):

@@ -1,0 +1,192 @@
+"""Default schedules for what reduces row by row: softmax, normalisations, means, sums, and products of few elements.
+
+Where there are rows enough for all cores, a work-item computes a whole row: what was reduced stays in its registers,
+and what comes before is computed anew in each step instead of being kept. Where there are not, several share a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+
+from toolchain.backends.mali import schedules
+
+_BUSY = 2048  # work-items that keep all cores at work
+_SHARE = 4  # the least elements that a work-item of several takes
+_FEWEST = 8  # work-items that share a row: for fewer, waiting for each other costs what they gain
+_GROUP = 64
+_LANES = 4
+
+
+class Rows(dlight.ScheduleRule):  # type: ignore[misc]
+    """Reductions over the same rows, each of which may read what the ones before made, and one result of all."""
+
+    def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
+        """Return the schedule; None for a kernel of another kind."""
+        schedule = s_tir.Schedule(func)
+        blocks = normalize_prim_func(schedule)
+        if not blocks or not all(_is_known(one) for one in blocks):
+            return None
+        try:
+            parts = _parts(schedule, blocks)
+            if parts is None:
+                return None
+            most = min(_GROUP, schedules.most_threads(target))
+            sharing = parts.sharing(most)
+            if sharing > 1:
+                _shared(schedule, parts, sharing, most // sharing)
+            else:
+                _alone(schedule, parts, target, vectors=not schedules.has_truths(func))
+        except s_tir.ScheduleError:
+            return None
+        return schedule
+
+
+def _is_known(block: SBlockInfo) -> bool:
+    return all(one.kind in "SR" and isinstance(one.dom, int) for one in block.iters)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A kernel whose other blocks have been inlined.
+
+    Attributes:
+        reductions: Its reductions, in order.
+        result: What is computed of them.
+        row: The loop over all rows.
+        across: The other loops of the result.
+        rows: How many rows there are.
+        length: How many elements are reduced to one, at most.
+    """
+
+    reductions: tuple[Any, ...]
+    result: Any
+    row: Any
+    across: tuple[Any, ...]
+    rows: int
+    length: int
+
+    def sharing(self, most: int) -> int:
+        """Return how many work-items share a row."""
+        most = min(most, self.length // _SHARE)
+        count = 1
+        while self.rows * count < _BUSY and 2 * count <= most:
+            count *= 2
+        return count if count >= _FEWEST else 1
+
+
+def _parts(schedule: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> _Parts | None:
+    """Inline what is no reduction, and order the loops of the result; None if the reductions have other rows."""
+    reductions = [one for one in blocks if not one.is_injective()]
+    if not reductions:
+        return None
+    for block in blocks[:-1]:
+        if block.is_injective():
+            schedule.compute_inline(block.block_rv)
+    last = blocks[-1]
+    result = last.block_rv if last.is_injective() else schedule.cache_write(last.block_rv, 0, "local")
+    read = {one for each in reductions for one in _indices(schedule, each.block_rv, result)}
+    loops = schedule.get_loops(result) or [schedule.add_unit_loop(result)]
+    along = [loop for number, loop in enumerate(loops) if number in read]
+    across = [loop for number, loop in enumerate(loops) if number not in read]
+    rows = math.prod(_extent(schedule, one) for one in along)
+    if any(_size(one, "S") != rows for one in reductions):
+        return None
+    row = schedule.add_unit_loop(loops[0]) if not along else along[0]
+    schedule.reorder(*(along or [row]), *across)
+    for each in reductions:
+        _reduced_last(schedule, each)
+    row = schedule.fuse(*along) if len(along) > 1 else row
+    made = tuple(one.block_rv for one in reductions)
+    return _Parts(made, result, row, tuple(across), rows, max(_size(one, "R") for one in reductions))
+
+
+def _indices(schedule: s_tir.Schedule, reduction: Any, result: Any) -> set[int]:
+    """Number the loops of a result that say which reduced element it reads."""
+    written = [one.source for one in schedule.get(reduction).writes]
+    body = schedule.get(result)
+    found: set[int] = set()
+    for read in body.reads:
+        if any(read.source.same_as(one) for one in written):
+            found.update(
+                number for one in read.region for number in _used(one.min, [each.var for each in body.iter_vars])
+            )
+    return found
+
+
+def _used(expression: Any, variables: Sequence[Any]) -> set[int]:
+    found: set[int] = set()
+
+    def visit(node: Any) -> None:
+        found.update(number for number, one in enumerate(variables) if one.same_as(node))
+
+    tvm_ffi.structural_walk(expression, (tirx.Var, visit))
+    return found
+
+
+def _size(block: SBlockInfo, kind: str) -> int:
+    return math.prod(int(one.dom) for one in block.iters if one.kind == kind)
+
+
+def _reduced_last(schedule: s_tir.Schedule, block: SBlockInfo) -> None:
+    loops = schedule.get_loops(block.block_rv)
+    kinds = [one.kind for one in block.iters]
+    ordered = [loop for kind in "SR" for loop, own in zip(loops, kinds, strict=True) if own == kind]
+    schedule.reorder(*ordered)
+
+
+def _alone(schedule: s_tir.Schedule, parts: _Parts, target: tvm.target.Target, *, vectors: bool) -> None:
+    """Give each row to a work-item."""
+    items = schedules.bind(schedule, parts.row, target)
+    for block in reversed(parts.reductions):
+        _place(schedule, block, items, "local")
+        reduced = _reduced(schedule, block)
+        schedule.decompose_reduction(block, reduced[0])
+    if vectors and parts.across and _extent(schedule, parts.across[-1]) % _LANES == 0:
+        schedule.vectorize(schedule.split(parts.across[-1], [None, _LANES])[-1])
+
+
+def _shared(schedule: s_tir.Schedule, parts: _Parts, count: int, most: int) -> None:
+    """Give each row to some work-items of a group, which take turns; a group has at most so many rows.
+
+    No group reaches over the last row: all its work-items have to come to where they wait for each other.
+    """
+    together = max(one for one in range(1, most + 1) if parts.rows % one == 0)
+    groups, row = schedule.split(parts.row, [None, together])
+    schedule.bind(groups, "blockIdx.x")
+    schedule.bind(row, "threadIdx.y")
+    across = schedule.fuse(*parts.across) if parts.across else schedule.add_unit_loop(parts.result)
+    _take_turns(schedule, across, count)
+    for block in reversed(parts.reductions):
+        _place(schedule, block, row, "shared")
+        _take_turns(schedule, schedule.fuse(*_reduced(schedule, block)), count)
+
+
+def _take_turns(schedule: s_tir.Schedule, loop: Any, count: int) -> None:
+    steps, item = schedule.split(loop, [None, count])
+    schedule.reorder(item, steps)
+    schedule.bind(item, "threadIdx.x")
+
+
+def _place(schedule: s_tir.Schedule, block: Any, loop: Any, scope: str) -> None:
+    schedule.compute_at(block, loop, preserve_unit_loops=True)
+    for number in range(len(schedule.get(block).writes)):
+        schedule.set_scope(block, number, scope)
+
+
+def _reduced(schedule: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the loops that reduce."""
+    count = sum(one.iter_type == tirx.IterVar.CommReduce for one in schedule.get(block).iter_vars)
+    return list(schedule.get_loops(block)[-count:])
+
+
+def _extent(schedule: s_tir.Schedule, loop: Any) -> int:
+    return int(schedule.get(loop).extent)
