@@ -15,7 +15,7 @@ import tvm
 from tests.integration.test_board_server import KINDS, built, close, load
 from tests.integration.test_board_server import running as serving
 from tests.support import opencl
-from tests.support.commands import toolchain
+from tests.support.commands import parsed, toolchain
 
 SIZE = 1024
 X = np.linspace(-1, 1, SIZE, dtype=np.float32)
@@ -340,6 +340,12 @@ def test_out_of_memory(server):
         tvm.runtime.empty((1 << 40,), "float32", session.device("opencl", 0))
 
     refused(server(), ask, "no memory for a buffer of 4194304 MiB")
+
+
+def test_doctor_finds_the_library_and_the_driver():
+    found = {one["what"]: one["found"] for one in parsed("doctor", "--board", "opencl-local")}
+    assert "libOpenCL" in found["library of OpenCL"]
+    assert found["device of OpenCL"].endswith(".icd")
 
 
 # --- networks --------------------------------------------------------------------------------------------------------

@@ -257,6 +257,8 @@ _CASES = [
     ),
     ("a board without programs", "deploy mlp --board {w}/strange.toml", 3, r"no device programs for riscv64"),
     ("no such board to diagnose", "doctor --board rpi44", 2, r"did you mean rpi4"),
+    ("a device to diagnose for no board", "doctor --host me@h", 2, r"No board is named[\s\S]*--board"),
+    ("no such device to diagnose", "doctor --board rk3399 --host me@127.0.0.1:1", 4, r"cannot|refused|reach"),
     ("no such file of devices", "status --board x86_64 --devices {w}/none.toml", 2, r"cannot read"),
     (
         "a device of another type",

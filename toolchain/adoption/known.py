@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolchain import resources
@@ -22,6 +22,9 @@ class Accelerator:
         libraries: Patterns of the files of its library.
         devices: Patterns of its device files.
         kinds: Patterns of files that are there only where it is of the kind that the backend's board types have.
+        drivers: Patterns of the files by which a library that is only a loader finds drivers.
+        variable: The variable of the device's environment that names another library; empty if there is none.
+        remedies: What brings a missing `library` or `device`, and either where its work is `emulated`.
     """
 
     name: str
@@ -30,6 +33,9 @@ class Accelerator:
     libraries: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    variable: str = ""
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,15 @@ def accelerators() -> tuple[Accelerator, ...]:
     found = _read("accelerators.toml").items()
     return tuple(
         Accelerator(
-            name, one["title"], one["backend"], *(tuple(one.get(key, ())) for key in ("libraries", "devices", "kinds"))
+            name=name,
+            title=one["title"],
+            backend=one["backend"],
+            libraries=tuple(one.get("libraries", ())),
+            devices=tuple(one.get("devices", ())),
+            kinds=tuple(one.get("kinds", ())),
+            drivers=tuple(one.get("drivers", ())),
+            variable=one.get("variable", ""),
+            remedies=one["remedies"],
         )
         for name, one in found
     )

@@ -44,6 +44,7 @@ class Seen:
         libraries: Files of its library.
         devices: Its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group.
         suits: Whether all that the backend's board types need is there: its library, its device, and one of their kind.
+        drivers: Files by which its library, if that is only a loader, finds drivers.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Seen:
     libraries: tuple[str, ...]
     devices: tuple[tuple[str, str, str], ...]
     suits: bool
+    drivers: tuple[str, ...] = ()
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
@@ -336,7 +338,8 @@ def _accelerators(answer: Answer) -> tuple[Seen, ...]:
         if libraries or devices:
             complete = bool(devices) and bool(libraries or not one.libraries)
             suits = complete and answer.has(f"kind.{one.name}")
-            found.append(Seen(one.name, one.title, one.backend, libraries, tuple(devices), suits))
+            drivers = answer.texts(f"driver.{one.name}")
+            found.append(Seen(one.name, one.title, one.backend, libraries, tuple(devices), suits, drivers))
     return tuple(found)
 
 

@@ -176,5 +176,9 @@ def _accelerator(one: Accelerator) -> str:
         (one.libraries, f"s library.{name} $i"),
         (one.devices, f's device.{name} "$(r $i) $(stat -c %G $i) $i"'),
         (one.kinds, f"s kind.{name} $i"),
+        (one.drivers, f"s driver.{name} $i"),
     ]
-    return "".join(f"for i in {' '.join(files)}; do [ ! -e $i ] || {say}; done\n" for files, say in looks if files)
+    named = f'[ ! -f "${one.variable}" ] || s library.{name} "${one.variable}"\n' if one.variable else ""
+    return named + "".join(
+        f"for i in {' '.join(files)}; do [ ! -e $i ] || {say}; done\n" for files, say in looks if files
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain.cli import completion, options
-from toolchain.cli.connection import AddressOptions, DeviceOptions
+from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gathered, option, same
 from toolchain.errors import BuildError, InputError, ToolchainError, VerificationError
@@ -22,6 +22,7 @@ from toolchain.tables import Table, parts
 
 if TYPE_CHECKING:
     from toolchain.adoption import Adopted, Wanted
+    from toolchain.pipeline.doctor import Check
     from toolchain.shell.host_keys import UnknownHostKeyError
 
 _SMOKE = "mlp"
@@ -267,20 +268,44 @@ board = copy.copy(boards)
 board.name = "board"
 
 
+@dataclass(frozen=True)
+class DoctorOptions(AddressOptions):
+    """Which board type something may be missing for, and on which device."""
+
+    board_name: str = option(
+        "--board",
+        default="",
+        shell_complete=completion.boards,
+        help="Only this board; exit 3 if something is missing for it.",
+    )
+
+
+def _of_device(asked: DoctorOptions) -> tuple[Check, ...]:
+    """Ask a device what it has beside its CPU, if one is named or this machine is the device."""
+    from toolchain.adoption import needs, probe
+    from toolchain.pipeline.doctor import Check
+
+    kind = asked.board()
+    if not needs.any_of(kind) or not (asked.host or asked.place or kind.connection == "local"):
+        return ()
+    with open_device(kind, asked) as lab:
+        found = probe.ask(lab.shell, asked.folder() or kind.root)
+    return tuple(Check(kind.name, one.what, one.found, one.remedy) for one in needs.of(kind, found))
+
+
 @click.command("doctor")
-@click.option(
-    "--board",
-    "board_name",
-    shell_complete=completion.boards,
-    help="Only this board; exit 3 if something is missing for it.",
-)
+@gathered("asked", DoctorOptions)
 @options.json_flag
-def doctor(board_name: str | None, *, as_json: bool) -> Result:
-    """Say what this machine has and lacks for each board."""
+def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
+    """Say what this machine, or a device with --host, has and lacks for each board."""
     from toolchain import board
     from toolchain.pipeline import doctor as doctors
 
+    board_name = asked.board_name
+    if not board_name and (asked.host or asked.place):
+        raise InputError("what is a device to have? No board is named", hint="name its type with --board")
     checks = doctors.examine([board.load(name) for name in ([board_name] if board_name else board.names())])
+    checks += _of_device(asked) if board_name else ()
     missing = [item for item in checks if not item.ok]
     fault = None
     if board_name and missing:

@@ -54,6 +54,21 @@ def test_each_user_land_answers_and_keeps_nothing(tools, tmp_path):
     assert not list(home.iterdir())
 
 
+def test_a_library_that_the_environment_names_is_told(tmp_path):
+    library = tmp_path / "libmine.so"
+    library.touch()
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    for named, found in ((library, True), (tmp_path / "none.so", False)):
+        done = subprocess.run(
+            ["sh", "-c", text()],
+            env={**env, "EDGE_OPENCL_LIBRARY": str(named)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (str(named) in Answer(done.stdout, TOKEN, "here").texts("library.opencl")) is found
+
+
 WAITING = """#!/bin/sh
 touch "$HOME/../waits"
 while [ ! -e "$HOME/../go" ]; do sleep 0.02; done
