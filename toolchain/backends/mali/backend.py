@@ -21,7 +21,7 @@ from toolchain.backends.mali import (
 )
 from toolchain.backends.mali.half import mixed
 from toolchain.backends.mali.layout import channels_last, with_plain_names
-from toolchain.backends.mali.rows import Rows
+from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
 from toolchain.board import Board
 
@@ -70,7 +70,7 @@ class Mali(Cpu):
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element."""
         with self.target:
-            schedule = dlight.ApplyDefaultSchedule(Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
+            schedule = dlight.ApplyDefaultSchedule(LongRows(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
         return scheduled

@@ -23,6 +23,7 @@ _BUSY = 2048  # work-items that keep all cores at work
 _SHARE = 4  # the least elements that a work-item of several takes
 _FEWEST = 8  # work-items that share a row: for fewer, waiting for each other costs what they gain
 _GROUP = 64
+_LONG = 256  # elements
 _LANES = 4
 
 
@@ -37,7 +38,7 @@ class Rows(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         try:
             parts = _parts(schedule, blocks)
-            if parts is None:
+            if parts is None or not self.suits(schedule, parts):
                 return None
             most = min(_GROUP, schedules.most_threads(target))
             sharing = parts.sharing(most)
@@ -48,6 +49,19 @@ class Rows(dlight.ScheduleRule):  # type: ignore[misc]
         except s_tir.ScheduleError:
             return None
         return schedule
+
+    def suits(self, schedule: s_tir.Schedule, parts: _Parts) -> bool:  # noqa: ARG002 - for rules that are more particular
+        """Whether the rule is for a kernel of such parts."""
+        return True
+
+
+class LongRows(Rows):
+    """The mean or the largest number of a whole image for each channel: few results of many numbers each."""
+
+    def suits(self, schedule: s_tir.Schedule, parts: _Parts) -> bool:
+        """Whether there are too few results for all cores, and nothing is read twice."""
+        alone = all(len(schedule.get(one).reads) == 1 for one in parts.reductions)
+        return alone and parts.rows < _BUSY and parts.length >= _LONG
 
 
 def _is_known(block: SBlockInfo) -> bool:
@@ -65,6 +79,7 @@ class _Parts:
         across: The other loops of the result.
         rows: How many rows there are.
         length: How many elements are reduced to one, at most.
+        beside: Whether rows lie beside each other in memory, and not behind each other.
     """
 
     reductions: tuple[Any, ...]
@@ -73,6 +88,7 @@ class _Parts:
     across: tuple[Any, ...]
     rows: int
     length: int
+    beside: bool
 
     def sharing(self, most: int) -> int:
         """Return how many work-items share a row."""
@@ -106,7 +122,15 @@ def _parts(schedule: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> _Parts | N
         _reduced_last(schedule, each)
     row = schedule.fuse(*along) if len(along) > 1 else row
     made = tuple(one.block_rv for one in reductions)
-    return _Parts(made, result, row, tuple(across), rows, max(_size(one, "R") for one in reductions))
+    length = max(_size(one, "R") for one in reductions)
+    return _Parts(made, result, row, tuple(across), rows, length, not across and _is_beside(schedule, made[0]))
+
+
+def _is_beside(schedule: s_tir.Schedule, reduction: Any) -> bool:
+    """Whether what a reduction reads is contiguous along its results."""
+    body = schedule.get(reduction)
+    kept = [one.var for one in body.iter_vars if one.iter_type == tirx.IterVar.DataPar]
+    return any(_used(read.region[-1].min, kept) for read in body.reads)
 
 
 def _indices(schedule: s_tir.Schedule, reduction: Any, result: Any) -> set[int]:
@@ -161,19 +185,20 @@ def _shared(schedule: s_tir.Schedule, parts: _Parts, count: int, most: int) -> N
     """
     together = max(one for one in range(1, most + 1) if parts.rows % one == 0)
     groups, row = schedule.split(parts.row, [None, together])
+    of_rows, of_steps = ("threadIdx.x", "threadIdx.y") if parts.beside else ("threadIdx.y", "threadIdx.x")
     schedule.bind(groups, "blockIdx.x")
-    schedule.bind(row, "threadIdx.y")
+    schedule.bind(row, of_rows)
     across = schedule.fuse(*parts.across) if parts.across else schedule.add_unit_loop(parts.result)
-    _take_turns(schedule, across, count)
+    _take_turns(schedule, across, count, of_steps)
     for block in reversed(parts.reductions):
         _place(schedule, block, row, "shared")
-        _take_turns(schedule, schedule.fuse(*_reduced(schedule, block)), count)
+        _take_turns(schedule, schedule.fuse(*_reduced(schedule, block)), count, of_steps)
 
 
-def _take_turns(schedule: s_tir.Schedule, loop: Any, count: int) -> None:
+def _take_turns(schedule: s_tir.Schedule, loop: Any, count: int, axis: str) -> None:
     steps, item = schedule.split(loop, [None, count])
     schedule.reorder(item, steps)
-    schedule.bind(item, "threadIdx.x")
+    schedule.bind(item, axis)
 
 
 def _place(schedule: s_tir.Schedule, block: Any, loop: Any, scope: str) -> None:
