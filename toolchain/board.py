@@ -53,6 +53,21 @@ class Target:
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
+class Gpu:
+    """The GPU of a board, for models of what kernels take there.
+
+    Attributes:
+        name: Its short name, such as `g610`.
+        cores: Its shader cores.
+        clock_mhz: Their highest clock.
+    """
+
+    name: Annotated[Word, Field(description="short name of the GPU, such as `g610`")]
+    cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]
+    clock_mhz: Annotated[int, Field(ge=1, le=10_000, description="their highest clock")]
+
+
+@checked_dataclass(frozen=True, config=CONFIG)
 class Board:
     """One board type, as its file in boards/ describes it.
 
@@ -73,6 +88,7 @@ class Board:
         root: Folder on the device for everything that is deployed; `~` is the login's home.
         keep: How many activations stay on the device for a roll-back.
         emulated: Whether timings taken on it are of an emulator, which every report then says.
+        gpu: Its GPU, for models of what kernels take there; None if it has none that there is a model of.
     """
 
     name: Annotated[Word, Field(description="the file's name without .toml; set by the loader")]
@@ -95,6 +111,7 @@ class Board:
     )
     keep: Annotated[int, Field(ge=1, le=100, description="activations kept for a roll-back")] = 3
     emulated: Annotated[bool, Field(description="timings are an emulator's")] = False
+    gpu: Annotated[Gpu | None, Field(description="the GPU, for models of what kernels take there")] = None
 
     def resolved(self) -> Board:
         """Return the board with this machine's values where its file says `native`."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.support.commands import toolchain
 from toolchain.backends.mali import cost
 from toolchain.backends.mali.cost import KernelCost, Root
 
@@ -57,3 +61,22 @@ def test_what_the_compiler_refuses_is_told_with_its_words(compiler: Root) -> Non
     assert broken.statistics is None
     assert "nothing" in broken.fault
     assert two.statistics is not None
+
+
+def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
+    del compiler  # it is there
+    source, page = tmp_path / "mine.cl", tmp_path / "costs.html"
+    source.write_text(LOADS, encoding="utf-8")
+    found = toolchain("mali-cost", source, "--gpu", "g610", "--json", "--html", page)
+    (costs,) = json.loads(found.out)
+    assert costs["gpu"] == "g610"
+    assert costs["stamp"].startswith("modelled (Mesa 25.")
+    assert {one["name"]: one["item"]["load_store"] for one in costs["kernels"]} == {
+        "nest": 12866.0,
+        "two": 105.0,
+        "unrolled": 4.0,
+    }
+    assert "modelled" in page.read_text(encoding="utf-8")
+    shown = toolchain("mali-cost", source, "--gpu", "g610").out
+    assert "0 of them spill; modelled (Mesa 25." in shown
+    assert "no board has confirmed it" in " ".join(shown.split())

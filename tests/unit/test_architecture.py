@@ -64,7 +64,7 @@ WITH_TVM = {"toolchain.cli.vta", "toolchain.farm.boards"}
 HEAVY = ["numpy", "rich", "onnx", "onnxruntime", "tvm", "tvm_ffi", "paramiko", "pydantic", "PIL"]
 
 # The rooms that know what a board computes with, the commands that look into its programs, and the list of commands.
-KNOW_DEVICES = {"toolchain.backends", "toolchain.cli.vta", "toolchain.cli.commands"}
+KNOW_DEVICES = {"toolchain.backends", "toolchain.cli.mali", "toolchain.cli.vta", "toolchain.cli.commands"}
 
 PROCESS_MODULES = {"subprocess", "pty", "multiprocessing", "popen2", "commands"}
 PROCESS_CALLS = re.compile(

@@ -31,6 +31,10 @@ COMMANDS = {
     "inventory": {
         "inventory": "Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."
     },
+    "mali": {
+        "mali-cost": "Say what the kernels of models, packages or files of OpenCL C cost on Mali GPUs, by their "
+        "machine code."
+    },
     "models": {"model": "List the predefined networks; look into a model."},
     "profile": {
         "profile": "Show what each kernel of PACKAGE, or of the release that a device runs, takes there, in order."

@@ -15,12 +15,13 @@ from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT, OPERATIONS
 from toolchain.bundle import Bundle, Reference, inventories
 from toolchain.bundle.manifest import Manifest, Modelled, Tuned
-from toolchain.compile import executable
+from toolchain.compile import executable, prepare
 from toolchain.compile import known as records
 from toolchain.compile.constants import ENTRY, Compiled, lift_constants
 from toolchain.compile.known import Known
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import BuildError, InputError
+from toolchain.models import importer, source
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
@@ -98,6 +99,37 @@ def build(
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
         inventories.save(staging, manifest)
     return bundle.load(folder)
+
+
+def scheduled(request: BuildRequest) -> tvm.IRModule:
+    """Return a model's module with all kernels scheduled, as `build` compiles it; nothing is linked.
+
+    Raises:
+        InputError: There is no such model, or it cannot be imported.
+        BuildError: TVM cannot compile it.
+    """
+    wanted, backend = request.model, request.backend
+    loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
+    found = records.Known(records.own_records(request), records.shipped_for(request))
+    imported = importer.import_model(prepare.suited(loaded, request))
+    lowered = _guarded(loaded.name, lambda: backend.lowered(imported.module))
+    applied: Applied = _guarded(loaded.name, lambda: found.applied(lowered, request))
+    _tell_of(applied, found, request)
+    finished: tvm.IRModule = _guarded(loaded.name, lambda: backend.finished(applied.module, applied.choices))
+    return finished
+
+
+def graph_of(path: Path) -> tvm.IRModule:
+    """Return the module of a package or of a bundle's folder, its kernels scheduled.
+
+    Raises:
+        InputError: It is neither.
+        VerificationError: It is not whole.
+    """
+    with bundle.at_hand(path) as made:
+        text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
+    module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
+    return module
 
 
 def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:

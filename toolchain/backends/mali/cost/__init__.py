@@ -8,11 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain.backends.mali.cost.gpus import GPUS, Gpu, gpu
-from toolchain.backends.mali.cost.kernels import KernelCost, costs
+from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost, costs
 from toolchain.backends.mali.cost.root import Root, at_hand, root
 from toolchain.backends.mali.cost.sources import Kernel, kernels
 
-__all__ = ["GPUS", "Gpu", "Kernel", "KernelCost", "Root", "at_hand", "costs", "gpu", "kernels", "root", "statistics"]
+__all__ = [
+    "GPUS",
+    "Compiler",
+    "Gpu",
+    "Kernel",
+    "KernelCost",
+    "Root",
+    "at_hand",
+    "costs",
+    "gpu",
+    "kernels",
+    "root",
+    "statistics",
+]
 
 
 def statistics(source: str, name: str, found: Root, options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
@@ -28,4 +41,4 @@ def statistics(source: str, name: str, found: Root, options: Sequence[str] = ())
         InputError: There is no such GPU.
         BuildError: The compiler does not work here.
     """
-    return costs(found, gpu(name), kernels(source), options)
+    return costs(Compiler(found, gpu(name), tuple(options)), kernels(source))

@@ -61,42 +61,22 @@ class KernelCost:
         }
 
 
-def costs(root: Root, gpu: Gpu, kernels: Sequence[Kernel], options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
-    """Return what kernels cost.
-
-    Args:
-        root: The compiler.
-        gpu: For which GPU.
-        kernels: They.
-        options: Of the compiler, such as `-cl-fast-relaxed-math`.
-
-    Raises:
-        BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
-    """
-    ask = _Asking(root, gpu, tuple(options))
-    plain = ask([kernel.source for kernel in kernels])
-    wanted = [_turning(kernel, outcome) for kernel, outcome in zip(kernels, plain, strict=True)]
-    pairs = [
-        (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
-    ]
-    twice = ask([source for _, _, source in pairs])
-    steps: list[dict[Loop, Mapping[str, float]]] = [{} for _ in kernels]
-    for (number, loop, _), outcome in zip(pairs, twice, strict=True):
-        steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
-    return tuple(
-        _cost(kernel, gpu, outcome, found) for kernel, outcome, found in zip(kernels, plain, steps, strict=True)
-    )
-
-
 @dataclass(frozen=True)
-class _Asking:
-    """The compiler behind its cache."""
+class Compiler:
+    """Mesa's compiler for one GPU, behind a cache of what it said.
+
+    Attributes:
+        root: It.
+        gpu: The GPU.
+        options: Its options, such as `-cl-fast-relaxed-math`.
+    """
 
     root: Root
     gpu: Gpu
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
-    def __call__(self, texts: Sequence[str]) -> list[Outcome]:
+    def outcomes(self, texts: Sequence[str]) -> list[Outcome]:
+        """Compile sources of one kernel each, but for those that are known."""
         return cache.outcomes(
             self.root.key,
             self.gpu,
@@ -104,6 +84,30 @@ class _Asking:
             texts,
             lambda missing: compiler.compiled(self.root, self.gpu, missing, self.options),
         )
+
+
+def costs(asked: Compiler, kernels: Sequence[Kernel]) -> tuple[KernelCost, ...]:
+    """Return what kernels cost.
+
+    Args:
+        asked: The compiler.
+        kernels: They.
+
+    Raises:
+        BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
+    """
+    plain = asked.outcomes([kernel.source for kernel in kernels])
+    wanted = [_turning(kernel, outcome) for kernel, outcome in zip(kernels, plain, strict=True)]
+    pairs = [
+        (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
+    ]
+    twice = asked.outcomes([source for _, _, source in pairs])
+    steps: list[dict[Loop, Mapping[str, float]]] = [{} for _ in kernels]
+    for (number, loop, _), outcome in zip(pairs, twice, strict=True):
+        steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
+    return tuple(
+        _cost(kernel, asked.gpu, outcome, found) for kernel, outcome, found in zip(kernels, plain, steps, strict=True)
+    )
 
 
 def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:

@@ -1,0 +1,75 @@
+"""The launches of a network, and the estimate, on values that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain import board
+from toolchain.backends.mali import cost
+from toolchain.backends.mali.cost import KernelCost, network
+from toolchain.backends.mali.cost.network import Costs, Launch, Row
+from toolchain.backends.mali.cost.shaderdb import Statistics
+from toolchain.backends.mali.cost.sources import Kernel
+from toolchain.compile import compiler
+from toolchain.compile.request import BuildRequest
+from toolchain.models.inputs import Source
+from toolchain.models.request import Model
+
+KERNEL = Kernel("k", "")
+STATISTICS = Statistics(10, 8.0, {"load_store": 8.0, "fma": 1.0}, 2, 0, 0, 0)
+G610 = board.Gpu("g610", 4, 1000)
+
+
+def item(**cycles: float) -> KernelCost:
+    return KernelCost("k", "g610", STATISTICS, cycles)
+
+
+def test_a_network_launches_what_it_calls() -> None:
+    request = BuildRequest(Model("mlp", {}, Source()), board.load("rk3588").resolved(), tuned=False)
+    found = network.launches(compiler.scheduled(request), request.backend.target)
+    assert found
+    for launch in found:
+        assert launch.calls >= 1
+        assert launch.groups >= 1
+        assert f"void {launch.kernel.name}(" in launch.kernel.source
+        assert launch.items == launch.groups * launch.group * launch.calls
+
+
+@pytest.mark.parametrize(
+    ("groups", "cycles", "ms"),
+    [
+        (4, {"load_store": 4000.0}, 0.064),  # a group of 64 a core, 1000 cycles each
+        (5, {"load_store": 4000.0}, 0.128),  # one core has two
+        (4, {"load_store": 4000.0, "fma": 5000.0}, 0.320),  # the busiest unit
+        (4, {"texture": 7000.0}, 0.448),
+    ],
+)
+def test_the_busiest_unit_of_the_busiest_core_decides(groups: int, cycles: dict[str, float], ms: float) -> None:
+    found = network.estimated_ms(Launch(KERNEL, groups, 64, 1), item(**cycles), cost.gpu("g610"), G610)
+    assert found == pytest.approx(ms)
+
+
+def test_nothing_is_estimated_of_what_nobody_knows() -> None:
+    gpu, known = cost.gpu("g610"), item(load_store=1.0)
+    launch = Launch(KERNEL, 4, 64, 1)
+    estimate = network.estimated_ms
+    assert estimate(launch, known, gpu, None) is None
+    assert estimate(Launch(KERNEL, 0, 64, 1), known, gpu, G610) is None
+    assert estimate(launch, KernelCost("k", "g610", STATISTICS, known.item, open_loops=1), gpu, G610) is None
+    assert estimate(launch, KernelCost("k", "g610", None, fault="refused"), gpu, G610) is None
+    assert estimate(launch, known, cost.gpu("t860"), G610) is None
+
+
+def test_costs_add_up() -> None:
+    spilling = KernelCost("s", "g610", Statistics(1, 1.0, {}, 1, 0, 3, 9), {"load_store": 2.0})
+    refused = KernelCost("r", "g610", None, fault="no")
+    rows = (Row(Launch(KERNEL, 2, 8, 3), spilling, 1.5), Row(Launch(KERNEL, 1, 1, 1), refused))
+    found = Costs("net", cost.gpu("g610"), "modelled (Mesa 1)", rows, G610)
+    assert (found.spilling, found.failed, found.load_store, found.ms) == (1, 1, 96.0, None)
+    assert found.document()["kernels"][1]["fault"] == "no"
+
+
+def test_boards_name_gpus_that_there_is_a_model_of() -> None:
+    having = [one for one in map(board.load, board.names()) if one.gpu]
+    assert {one.name for one in having} >= {"rk3588", "rk3399", "hikey970", "odroid-n2"}
+    assert all(cost.gpu(one.gpu.name) for one in having if one.gpu)

@@ -1,0 +1,227 @@
+"""What a whole network costs: the launches of its kernels, with what each of their work-items costs."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from toolchain.backends.mali.cost import kernel_cost
+from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
+from toolchain.backends.mali.cost.shaderdb import LOAD_STORE
+from toolchain.backends.mali.cost.sources import Kernel, kernels
+from toolchain.board import Gpu as BoardGpu
+
+_ARITHMETIC = ("fma", "convert", "special", "arithmetic")
+# The compiler counts a cycle for each access of a work-item. One of 16 bytes is the widest, and a core's cache gives
+# 64 bytes a cycle: that makes four. No board has confirmed it.
+_ACCESSES_A_CYCLE = 4.0
+_BLOCK, _THREAD = "blockIdx.", "threadIdx."
+_CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel as a network calls it.
+
+    Attributes:
+        kernel: Its source.
+        groups: Work-groups of a launch; 0 if the network does not fix them.
+        group: Work-items of one.
+        calls: How many times a run launches it.
+    """
+
+    kernel: Kernel
+    groups: int
+    group: int
+    calls: int
+
+    @property
+    def items(self) -> int:
+        """Work-items of all launches of a run."""
+        return self.groups * self.group * self.calls
+
+
+def launches(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, ...]:
+    """List the kernels of a network, in the order of its functions.
+
+    Args:
+        module: A scheduled Relax module, before its main function is lowered.
+        target: The board's.
+    """
+    functions = {g: f for g, f in module.functions_items() if isinstance(f, tirx.PrimFunc)}
+    named = {g: f.with_attr("global_symbol", g.name_hint) for g, f in functions.items()}
+    calls = _calls(module)
+    found: list[Launch] = []
+    # Each by itself: a function may become several kernels, which are called as often as it is.
+    for variable, function in named.items():
+        count = calls[str(variable.name_hint)]
+        found += _of_function(tvm.IRModule({variable: function}), target, count) if count else []
+    return tuple(found)
+
+
+def _calls(module: tvm.IRModule) -> Counter[str]:
+    counted: Counter[str] = Counter()
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, relax.Call) and getattr(expression.op, "name", "") in _CALLS:
+            counted[str(expression.args[0].name_hint)] += 1
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return counted
+
+
+def _of_function(module: tvm.IRModule, target: tvm.target.Target, calls: int) -> list[Launch]:
+    builder = importlib.import_module("tvm.tirx.build")  # the package has a function of the same name
+    pipeline, _, finalized = tirx.get_default_tir_pipeline(target)
+    split = builder.split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(module)))
+    found = []
+    for kind, part in split[1].items():
+        made = finalized()(part)
+        sources = {one.name: one for one in kernels(builder.codegen_build(made, kind).inspect_source())}
+        for variable, function in made.functions_items():
+            extents = _extents(function)
+            groups, group = (_product(extents, word) for word in (_BLOCK, _THREAD))
+            found.append(Launch(sources[str(variable.name_hint)], groups, group, calls))
+    return found
+
+
+def _extents(function: tirx.PrimFunc) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.AttrStmt) and node.attr_key == "thread_extent":
+            found[str(node.node.thread_tag)] = int(node.value) if isinstance(node.value, tirx.IntImm) else 0
+
+    tvm_ffi.structural_walk(function.body, visit)
+    return found
+
+
+def _product(extents: Mapping[str, int], word: str) -> int:
+    product = 1
+    for name, extent in extents.items():
+        product *= extent if name.startswith(word) else 1
+    return product
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel of a network: how it is launched, what it costs.
+
+    Attributes:
+        launch: How a network calls it; None of a file's kernel, which nobody calls.
+        cost: What a work-item costs.
+        ms: Estimated milliseconds of a run, all launches; None where too little is known.
+    """
+
+    launch: Launch | None
+    cost: KernelCost
+    ms: float | None = None
+
+    @property
+    def load_store(self) -> float | None:
+        """Load and store cycles of a run, by the compiler's count; None if nobody calls it."""
+        return None if self.launch is None else self.cost.load_store * self.launch.items
+
+    def document(self) -> dict[str, Any]:
+        """Return it for --json."""
+        launch = self.launch
+        about = {} if launch is None else {"groups": launch.groups, "group": launch.group, "calls": launch.calls}
+        return {**self.cost.document(), **about, "run_load_store": self.load_store, "estimated_ms": self.ms}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All kernels of a network or of files, on one GPU.
+
+    Attributes:
+        name: The network, or the files.
+        gpu: The GPU.
+        stamp: What all figures are marked with.
+        rows: The kernels.
+        board: The GPU as a board has it; None if no board is meant.
+    """
+
+    name: str
+    gpu: Gpu
+    stamp: str
+    rows: tuple[Row, ...]
+    board: BoardGpu | None = None
+
+    @property
+    def spilling(self) -> int:
+        """How many kernels spill."""
+        return sum(row.cost.spills > 0 for row in self.rows)
+
+    @property
+    def failed(self) -> int:
+        """How many kernels the compiler refuses."""
+        return sum(row.cost.statistics is None for row in self.rows)
+
+    @property
+    def load_store(self) -> float:
+        """Load and store cycles of a run."""
+        return sum(row.load_store or 0.0 for row in self.rows)
+
+    @property
+    def ms(self) -> float | None:
+        """Estimated milliseconds of a run; None if those of a kernel are not known."""
+        known = [row.ms for row in self.rows if row.ms is not None]
+        return sum(known) if len(known) == len(self.rows) else None
+
+    def document(self) -> dict[str, Any]:
+        """Return them for --json."""
+        return {
+            "name": self.name,
+            "gpu": self.gpu.name,
+            "stamp": self.stamp,
+            "judged": self.gpu.judged,
+            "kernels": [row.document() for row in self.rows],
+            "spilling": self.spilling,
+            "failed": self.failed,
+            "run_load_store": self.load_store,
+            "estimated_ms": self.ms,
+        }
+
+
+def network(name: str, found: Sequence[Launch], asked: Compiler, board: BoardGpu | None = None) -> Costs:
+    """Return what a network costs.
+
+    Args:
+        name: Its name.
+        found: Its launches.
+        asked: The compiler.
+        board: The GPU's cores and clock; without them there is no estimate of milliseconds.
+    """
+    costs = kernel_cost.costs(asked, [launch.kernel for launch in found])
+    rows = [
+        Row(launch, cost, estimated_ms(launch, cost, asked.gpu, board))
+        for launch, cost in zip(found, costs, strict=True)
+    ]
+    return Costs(name, asked.gpu, asked.root.stamp, tuple(rows), board)
+
+
+def files(name: str, texts: Sequence[str], asked: Compiler) -> Costs:
+    """Return what the kernels of OpenCL C cost, each work-item of them: nobody says how many there are."""
+    wanted = [kernel for text in texts for kernel in kernels(text)]
+    rows = [Row(None, cost) for cost in kernel_cost.costs(asked, wanted)]
+    return Costs(name, asked.gpu, asked.root.stamp, tuple(rows))
+
+
+def estimated_ms(launch: Launch, cost: KernelCost, gpu: Gpu, board: BoardGpu | None) -> float | None:
+    """Estimate what all launches take: the busiest unit of the busiest core, at the board's clock."""
+    if board is None or not launch.items or not cost.item or not gpu.judged or cost.open_loops:
+        return None
+    arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC) * gpu.arithmetic
+    busiest = max(arithmetic, cost.item.get(LOAD_STORE, 0.0) / _ACCESSES_A_CYCLE, cost.item.get("texture", 0.0))
+    items = -(-launch.groups // board.cores) * launch.group * launch.calls
+    return busiest * items / board.clock_mhz / 1e3

@@ -1,0 +1,85 @@
+"""Costs as tables, for the command line and for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolchain import page
+from toolchain.backends.mali.cost.network import Costs, Row
+from toolchain.tables import Table
+
+_NOTHING = "-"
+_HEAD = (
+    *("KERNEL", "CALLS", "WORK-ITEMS", "INSTR", "ARITH", "L/S", "TEX", "REGISTERS", "WORK-GROUP", "SPILLS", "EST. MS"),
+)
+_WHAT = (
+    "ARITH, L/S and TEX are cycles of one work-item with all turns of its loops, as Mesa's compiler counts them; its "
+    "machine code is not Arm's driver's, and no board has confirmed it"
+)
+_ARITHMETIC = ("arithmetic", "fma", "convert", "special")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    cost, launch, found = row.cost, row.launch, row.cost.statistics
+    called = (_NOTHING, _NOTHING) if launch is None else (str(launch.calls), str(launch.groups * launch.group))
+    if found is None:
+        return (cost.name, *called, "refused", *([_NOTHING] * 7))
+    arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC)
+    cycles = [arithmetic, cost.load_store, cost.item.get("texture", 0.0)]
+    mark = "+" if cost.open_loops else ""
+    spills = f"{found.spills}:{found.fills}" if found.spills else "0"
+    ms = _NOTHING if row.ms is None else f"{row.ms:.3f}"
+    limits = (str(found.registers), str(found.work_group), spills, ms)
+    return (cost.name, *called, str(found.instructions), *(f"{one:.1f}{mark}" for one in cycles), *limits)
+
+
+def _ordered(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: -(row.ms or 0.0))
+
+
+def summary(found: Costs) -> str:
+    """Say in a line what all kernels cost, and by what that is known."""
+    parts = [f"{found.name} on {found.gpu.name}: {len(found.rows)} kernels", f"{found.spilling} of them spill"]
+    parts += [f"{found.failed} are refused"] if found.failed else []
+    if any(row.launch for row in found.rows):
+        parts.append(f"{found.load_store / 1e6:.1f} million cycles of load and store a run")
+    if found.ms is not None and found.board is not None:
+        parts.append(f"estimated {found.ms:.1f} ms on {found.board.cores} cores at {found.board.clock_mhz} MHz")
+    if not found.gpu.judged:
+        parts.append("spills say nothing there, as Mesa's compiler for it is weak")
+    return ", ".join(parts) + f"; {found.stamp}"
+
+
+def table(found: Costs) -> Table:
+    """Return the table of the kernels, what takes longest first."""
+    return Table([_cells(row) for row in _ordered(found.rows)], _HEAD, numbers=range(1, len(_HEAD)), spare=[1, 7, 8])
+
+
+def faults(found: Costs) -> list[str]:
+    """Say which kernels the compiler refuses, and why."""
+    return [f"{row.cost.name}: {row.cost.fault}" for row in found.rows if row.cost.statistics is None]
+
+
+def lines(every: Sequence[Costs]) -> list[str | Table]:
+    """Return what is printed."""
+    parts: list[str | Table] = []
+    for found in every:
+        parts += [table(found), *faults(found), summary(found)]
+    return [*parts, _WHAT]
+
+
+def html(every: Sequence[Costs]) -> str:
+    """Render costs as one page that needs no other file."""
+    sections = [
+        page.Section(
+            f"{found.name} on {found.gpu.name}",
+            [
+                page.Facts([("In all", summary(found)), ("Refused", "\n".join(faults(found)))]),
+                page.Table(_HEAD, [_cells(row) for row in _ordered(found.rows)], range(1, len(_HEAD)), "kernels"),
+            ],
+        )
+        for found in every
+    ]
+    verdict = page.Verdict("\n".join(map(summary, every)), "doubt")
+    title = ", ".join(dict.fromkeys(found.name for found in every))
+    return page.Page(f"{title}: modelled costs", "mali-cost", verdict, sections, [page.MODELLED]).html()
