@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import paths
 from toolchain import board
-from toolchain.board import Board, Target
+from toolchain.board import Board, Gpu, Target
 from toolchain.errors import InputError
 
 DATA = paths.DATA / "boards"
@@ -173,6 +173,7 @@ def test_what_a_file_may_say():
         root="/opt/models",
         keep=5,
         emulated=True,
+        gpu=Gpu(name="g610", cores=4, clock_mhz=1000),
     )
 
 
@@ -180,6 +181,7 @@ def test_the_file_that_says_everything_does():
     table = tomllib.loads((DATA / "valid" / "everything.toml").read_text())
     assert {"name", *table} == {field.name for field in dataclasses.fields(Board)}
     assert set(table["target"]) == {field.name for field in dataclasses.fields(Target)}
+    assert set(table["gpu"]) == {field.name for field in dataclasses.fields(Gpu)}
 
 
 def test_resolved_takes_this_machine_for_native():
