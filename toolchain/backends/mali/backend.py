@@ -19,7 +19,7 @@ from toolchain.backends.mali import (
     recurrent,
     space,
 )
-from toolchain.backends.mali.half import mixed
+from toolchain.backends.mali.half import halved, in_blocks
 from toolchain.backends.mali.layout import channels_last, with_plain_names
 from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
@@ -56,15 +56,15 @@ class Mali(Cpu):
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
 
-        On a board that computes in half precision, convolutions and dense layers read it, and accumulate in single; the
-        inputs and outputs of the network stay as they are.
+        On a board that computes in half precision, convolutions and dense layers read it, and sum up in it as far as
+        they are marked; the inputs and outputs of the network stay as they are.
         """
         transform, half = relax.transform, self.board.target.float16
         with self.target:
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
             folded = fold.folded(tvm.transform.Sequential(first)(with_plain_names(module)))
             transposed = channels_last(folded, half=half)
-            fused = fusion.fused(transform.FoldConstant()(mixed(transposed) if half else transposed))
+            fused = fusion.fused(transform.FoldConstant()(halved(transposed) if half else transposed))
         return without_single_steps(fused)
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
@@ -73,7 +73,7 @@ class Mali(Cpu):
             schedule = dlight.ApplyDefaultSchedule(LongRows(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
-        return scheduled
+        return in_blocks(scheduled) if self.board.target.float16 else scheduled
 
     def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
         """Schedule the kernels that were not tuned."""

@@ -1,0 +1,329 @@
+"""Sums in half precision within blocks of some products, and in single across them.
+
+Layers that TVM writes convert each factor to single precision and multiply there, which costs as much as if they had
+never been halves. Here, in kernels that have a schedule already, some innermost steps of a sum get accumulators of their
+own in half precision, which are then added to those in single. `marked` says beforehand which kernels may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+
+from toolchain.backends.mali.half import bound
+
+MARK = "toolchain.half_products"
+"""Annotation of a block that sums up products: how many of them half precision can hold."""
+
+_ENTRY = "main"
+_KERNEL_CALL = "relax.call_tir"
+_HALF, _SINGLE = "float16", "float32"
+_SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
+_INNER = (*_SERIAL, tirx.ForKind.VECTORIZED)
+
+
+# --- before fusion: which sums are bounded ----------------------------------------------------------------------------
+
+
+def marked(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a Relax module in which the blocks of kernels that may sum in half precision say so.
+
+    Args:
+        module: Calls of kernels, with their weights as constants.
+    """
+    constants = _constants(module)
+    functions = dict(module.functions_items())
+    for variable, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc) and str(variable.name_hint) in constants:
+            functions[variable] = _marked(function, constants[str(variable.name_hint)])
+    return tvm.IRModule(functions, module.attrs, module.global_infos)
+
+
+def _constants(module: tvm.IRModule) -> dict[str, list[list[Any]]]:
+    """Return by kernel what each of its calls passes: constants, and None for others."""
+    found: dict[str, list[list[Any]]] = {}
+    for block in module[_ENTRY].body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if isinstance(call, relax.Call) and getattr(call.op, "name", "") == _KERNEL_CALL:
+                given = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
+                values = [one.value.numpy() if isinstance(one, tvm.ir.GenericConst) else None for one in given]
+                found.setdefault(str(call.args[0].name_hint), []).append(values)
+    return found
+
+
+def _marked(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
+    places = {parameter: place for place, parameter in enumerate(function.params)}
+
+    def changed(block: Any) -> Any:
+        product = _product(block.body)
+        if product is None:
+            return block
+        for load in product.loads:
+            place = places.get(load.source)
+            if place is None or any(place >= len(one) or one[place] is None for one in calls):
+                continue
+            if all(_is_bounded(one[place], load, block) for one in calls):
+                return _with_annotation(block, bound.PRODUCTS)
+        return block
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, changed)))
+
+
+def _is_bounded(weights: Any, load: Any, block: Any) -> bool:
+    """Whether no sum of some products with weights overflows, for any value of the other factors."""
+    reduced = {one.var for one in block.iter_vars if one.iter_type == tirx.IterVar.CommReduce}
+    summed = [axis for axis, index in enumerate(load.indices) if _variables(index) & reduced]
+    rows = np.moveaxis(weights, summed, range(-len(summed), 0)) if summed else weights
+    count = math.prod(weights.shape[axis] for axis in summed)
+    return bool(np.all(bound.greatest(rows.reshape(-1, count)) <= bound.LIMIT))
+
+
+def _with_annotation(block: Any, products: int) -> Any:
+    notes = {**dict(block.annotations), MARK: tirx.IntImm("int32", products)}
+    return s_tir.SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        block.body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        notes,
+    )
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A step of a sum: what is multiplied, in half precision."""
+
+    loads: tuple[Any, Any]
+
+
+def _product(store: Any) -> _Product | None:
+    """Read `c[...] = c[...] + float(a[...]) * float(b[...])`, with halves a and b and single c."""
+    if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != _SINGLE:
+        return None
+    total = store.value
+    if not isinstance(total, tirx.Add) or not isinstance(total.b, tirx.Mul):
+        return None
+    if not isinstance(total.a, tvm.ir.expr.TensorLoad) or not total.a.source.same_as(store.buffer):
+        return None
+    factors = [total.b.a, total.b.b]
+    if not all(isinstance(one, tirx.Cast) and isinstance(one.value, tvm.ir.expr.TensorLoad) for one in factors):
+        return None
+    if any(str(one.value.source.dtype) != _HALF for one in factors):
+        return None
+    first, second = factors
+    return _Product((first.value, second.value))
+
+
+# --- after scheduling: accumulators of their own -----------------------------------------------------------------------
+
+
+def in_blocks(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose marked kernels sum in half precision within blocks, where their schedule lets them.
+
+    Args:
+        module: Kernels with a schedule. One whose sum is not the innermost nest of loops keeps its single precision.
+    """
+    functions = {
+        variable: _rewritten(one) if isinstance(one, tirx.PrimFunc) else one
+        for variable, one in module.functions_items()
+    }
+    return tvm.IRModule(functions, module.attrs, module.global_infos)
+
+
+def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    root = function.body
+    if not isinstance(root, s_tir.SBlockRealize):
+        return function
+    path = _path(root.block.body)
+    plan = _plan(path) if path else None
+    if plan is None or not _is_alone(plan):
+        return function
+    partial = tirx.decl_buffer([*plan.tile] or [1], _HALF, name="partial", scope="local")
+    block = root.block
+    body = tvm_ffi.structural_map(block.body, (tirx.For, lambda loop: _in_place(loop, plan, partial)))
+    done = s_tir.SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        [*block.alloc_buffers, partial],
+        block.match_buffers,
+        block.annotations,
+    )
+    return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, done))
+
+
+def _path(statement: Any) -> list[Any]:
+    """Return the loops around the first marked step of a sum, and its block; nothing where there is none."""
+    if isinstance(statement, tirx.For):
+        inner = _path(statement.body)
+        return [statement, *inner] if inner else []
+    if isinstance(statement, tirx.SeqStmt):
+        return next((found for one in statement.seq if (found := _path(one))), [])
+    if isinstance(statement, s_tir.SBlockRealize) and MARK in statement.block.annotations:
+        return [statement] if statement.block.init is None and _product(statement.block.body) else []
+    return []
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which steps share an accumulator in half precision.
+
+    Attributes:
+        loops: The loops around these steps, from the outermost that all of them are in; it may be divided.
+        steps: How many turns of the outermost loop they are.
+        realize: The step.
+    """
+
+    loops: tuple[Any, ...]
+    steps: int
+    realize: Any
+
+    @property
+    def spatial(self) -> list[Any]:
+        """The loops over accumulators."""
+        return [one for one in self.loops if one.loop_var not in _reduced(self.realize)]
+
+    @property
+    def tile(self) -> list[int]:
+        """Extents of those."""
+        return [int(one.extent) for one in self.spatial]
+
+
+def _plan(path: Sequence[Any]) -> _Plan | None:
+    *loops, realize = path
+    reduced, across = _reduced(realize), _spatial(realize)
+    guarded = not isinstance(realize.predicate, tirx.IntImm) or int(realize.predicate) != 1
+    if guarded or realize.block.alloc_buffers or realize.block.match_buffers or reduced & across:
+        return None
+    left, first, steps = int(realize.block.annotations[MARK]), len(loops), 1
+    best: tuple[int, int] | None = None
+    while first and _is_plain(loops[first - 1]) and left > 1:
+        first -= 1
+        loop, extent = loops[first], int(loops[first].extent)
+        if loop.loop_var not in reduced:
+            continue
+        if loop.kind not in _SERIAL:
+            break
+        steps = max(size for size in range(1, min(left, extent) + 1) if extent % size == 0)
+        left //= steps
+        if steps > 1:
+            best = (first, steps)
+        if steps < extent:
+            break
+    return None if best is None else _Plan(tuple(loops[best[0] :]), best[1], realize)
+
+
+def _is_plain(loop: Any) -> bool:
+    zero = isinstance(loop.min, tirx.IntImm) and int(loop.min) == 0
+    return zero and isinstance(loop.extent, tirx.IntImm) and loop.kind in _INNER
+
+
+def _reduced(realize: Any) -> set[Any]:
+    return _used(realize, reduced=True)
+
+
+def _spatial(realize: Any) -> set[Any]:
+    return _used(realize, reduced=False)
+
+
+def _used(realize: Any, *, reduced: bool) -> set[Any]:
+    """Return the variables that indices of a sum depend on: those it is summed over, or those of its result."""
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    found = [_variables(value) for one, value in pairs if (one.iter_type == tirx.IterVar.CommReduce) == reduced]
+    return set().union(*found)
+
+
+def _variables(expression: Any) -> set[Any]:
+    found: set[Any] = set()
+    tvm_ffi.structural_walk(expression, (tirx.Var, lambda one: found.add(one)))  # noqa: PLW0108 - None, not a result
+    return found
+
+
+def _is_alone(plan: _Plan) -> bool:
+    """Whether nothing else within the loops of a plan touches its accumulators."""
+    buffer, step = plan.realize.block.body.buffer, plan.realize.block
+    others: list[Any] = []
+
+    def visit(block: Any) -> None:
+        if not block.same_as(step):
+            others.extend(one.source for one in [*block.reads, *block.writes])
+
+    tvm_ffi.structural_walk(plan.loops[0], (s_tir.SBlock, visit))
+    return not any(one.same_as(buffer) for one in others)
+
+
+def _in_place(loop: Any, plan: _Plan, partial: Any) -> Any:
+    """Return a loop, or in place of the outermost one of a plan: clear, add up in half precision, add to the sums."""
+    if not loop.same_as(plan.loops[0]):
+        return loop
+    product = _product(plan.realize.block.body)
+    assert product is not None  # noqa: S101 - what `_path` looks for
+    variables = [one.loop_var for one in plan.spatial] or [tirx.IntImm("int32", 0)]
+    summed = tvm_ffi.structural_map(
+        loop, (s_tir.SBlockRealize, lambda one: _added(one, plan, partial, variables, product))
+    )
+    clear = _nest(plan, lambda places: tirx.BufferStore(partial, tirx.const(0, _HALF), places))
+    flush = _nest(plan, lambda places: _flushed(plan, partial, places))
+    return _divided(summed, plan, clear, flush)
+
+
+def _added(realize: Any, plan: _Plan, partial: Any, variables: list[Any], product: _Product) -> Any:
+    if not realize.block.same_as(plan.realize.block):
+        return realize
+    first, second = (_bound(one, plan.realize) for one in product.loads)
+    return tirx.BufferStore(partial, tirx.BufferLoad(partial, variables) + first * second, variables)
+
+
+def _flushed(plan: _Plan, partial: Any, places: list[Any]) -> Any:
+    store = _bound(plan.realize.block.body, plan.realize)
+    own = [one.loop_var for one in plan.spatial]
+    target = [tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(own, places, strict=False))))) for index in store.indices]
+    added = tirx.BufferLoad(store.buffer, target) + tirx.Cast(_SINGLE, tirx.BufferLoad(partial, places))
+    return tirx.BufferStore(store.buffer, added, target)
+
+
+def _bound(node: Any, realize: Any) -> Any:
+    """Return what a block has with its variables' values in place of them."""
+    values = {one.var: value for one, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    return tvm_ffi.structural_map(node, (tirx.Var, _by(values)))
+
+
+def _by(values: Mapping[Any, Any]) -> Any:
+    return lambda variable: values.get(variable, variable)
+
+
+def _nest(plan: _Plan, body: Any) -> Any:
+    """Return loops of their own over the accumulators of a plan."""
+    fresh = [tirx.Var(f"{one.loop_var.name}_p", one.loop_var.ty) for one in plan.spatial]
+    statement = body(fresh or [tirx.IntImm("int32", 0)])
+    for variable, loop in reversed(list(zip(fresh, plan.spatial, strict=True))):
+        statement = tirx.For(variable, loop.min, loop.extent, loop.kind, statement)
+    return statement
+
+
+def _divided(loop: Any, plan: _Plan, clear: Any, flush: Any) -> Any:
+    """Return a loop in turns of some steps, each with something before and after."""
+    extent, kind = int(loop.extent), loop.loop_var.ty
+    if plan.steps == extent:
+        return tirx.SeqStmt([clear, loop, flush])
+    turn, step = (tirx.Var(f"{loop.loop_var.name}_{word}", kind) for word in ("turn", "step"))
+    place = turn * tirx.IntImm(str(loop.loop_var.ty.dtype), plan.steps) + step
+    body = tvm_ffi.structural_map(loop.body, (tirx.Var, _by({loop.loop_var: place})))
+    count, size = (tirx.IntImm(str(loop.loop_var.ty.dtype), one) for one in (extent // plan.steps, plan.steps))
+    inner = tirx.For(step, loop.min, size, loop.kind, body)
+    return tirx.For(turn, loop.min, count, tirx.ForKind.SERIAL, tirx.SeqStmt([clear, inner, flush]))
