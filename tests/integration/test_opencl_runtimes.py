@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
-from tests.support import opencl_runtimes
+from tests.support import nets, opencl_runtimes
 from tests.support.commands import toolchain
+from tests.support.nets import node, value
 
 
 @pytest.mark.parametrize(
@@ -20,8 +22,8 @@ from tests.support.commands import toolchain
 def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults"
-    for variable, value in opencl_runtimes.environment(name, opencl_runtimes.Checks(log)).items():
-        monkeypatch.setenv(variable, value)
+    for variable, text in opencl_runtimes.environment(name, opencl_runtimes.Checks(log)).items():
+        monkeypatch.setenv(variable, text)
     words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
     seen = toolchain("deploy", "mlp", *words, *options)
     assert seen.code == 0, seen.err
@@ -29,3 +31,23 @@ def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
     assert difference <= most
     assert (difference > 1e-5) == bool(options)  # half precision is none that is as good as single
     assert not log.exists() or not log.read_text()
+
+
+def test_sums_that_leave_half_precision_on_the_way_are_right(tmp_path, monkeypatch):
+    """Half of the channels sum up to 100000, the others take most of that away; 65504 is the greatest half."""
+    opencl_runtimes.require_one(opencl_runtimes.INTEL)
+    once, held = np.eye(16, dtype=np.float32), np.repeat(np.array([16384, -12000], np.float32), 16)
+    twice = np.concatenate([once, once]).reshape(32, 16, 1, 1)
+    nodes = [
+        node("Conv", ["x", "twice"], ["a"]),
+        node("Sigmoid", ["a"], ["b"]),
+        node("Conv", ["b", "held"], ["y"]),
+    ]
+    weights = {"twice": twice, "held": np.tile(held.reshape(1, 32, 1, 1), (8, 1, 1, 1))}
+    proto = nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 8, 6, 6))], weights)
+    for variable, text in opencl_runtimes.environment(opencl_runtimes.INTEL).items():
+        monkeypatch.setenv(variable, text)
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", "--float16"]
+    seen = toolchain("deploy", nets.save(proto, tmp_path), *words)
+    assert seen.code == 0, seen.err
+    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-2

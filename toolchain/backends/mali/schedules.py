@@ -518,7 +518,7 @@ def _without_guard(realize: Any, last: Mapping[Any, Any]) -> Any:
         _widened(iterator, value, last) if iterator.var in places else iterator
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True)
     ]
-    free = s_tir.SBlock(wider, block.reads, block.writes, block.name_hint, store)
+    free = s_tir.SBlock(wider, block.reads, block.writes, block.name_hint, store, annotations=block.annotations)
     return s_tir.SBlockRealize(realize.iter_values, tirx.const(1, "bool"), free)
 
 

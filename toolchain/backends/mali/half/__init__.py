@@ -1,8 +1,8 @@
 """Half precision: what computes in it, and why its sums stay finite and near to those in single precision.
 
-Convolutions and dense layers read half precision (`mixed`). Their weights are scaled for each output channel (`scaled`),
-so that the sum of a block of products is never greater than the greatest number that is multiplied; such a block is
-summed in half precision, and the blocks in single (`blocks`).
+Convolutions and dense layers read half precision (`mixed`). Their weights are scaled for each output channel
+(`scaled`), so that the sum of a block of products is never greater than the greatest number that is multiplied; such a
+block is summed in half precision, and the blocks in single (`blocks`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sums in half precision within blocks of some products, and in single across them.
 
 Layers that TVM writes convert each factor to single precision and multiply there, which costs as much as if they had
-never been halves. Here, in kernels that have a schedule already, some innermost steps of a sum get accumulators of their
-own in half precision, which are then added to those in single. `marked` says beforehand which kernels may.
+never been halves. Here, in kernels that have a schedule already, some innermost steps of a sum get accumulators of
+their own in half precision, which are then added to those in single. `marked` says beforehand which kernels may.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _marked(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
         product = _product(block.body)
         if product is None:
             return block
-        for load in product.loads:
+        for load in product:
             place = places.get(load.source)
             if place is None or any(place >= len(one) or one[place] is None for one in calls):
                 continue
@@ -101,15 +101,8 @@ def _with_annotation(block: Any, products: int) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class _Product:
-    """A step of a sum: what is multiplied, in half precision."""
-
-    loads: tuple[Any, Any]
-
-
-def _product(store: Any) -> _Product | None:
-    """Read `c[...] = c[...] + float(a[...]) * float(b[...])`, with halves a and b and single c."""
+def _product(store: Any) -> tuple[Any, Any] | None:
+    """Return what a step of a sum multiplies: a and b, halves, of `c[...] = c[...] + float(a[...]) * float(b[...])`."""
     if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != _SINGLE:
         return None
     total = store.value
@@ -123,10 +116,10 @@ def _product(store: Any) -> _Product | None:
     if any(str(one.value.source.dtype) != _HALF for one in factors):
         return None
     first, second = factors
-    return _Product((first.value, second.value))
+    return first.value, second.value
 
 
-# --- after scheduling: accumulators of their own -----------------------------------------------------------------------
+# --- after scheduling: accumulators of their own ----------------------------------------------------------------------
 
 
 def in_blocks(module: tvm.IRModule) -> tvm.IRModule:
@@ -282,17 +275,19 @@ def _in_place(loop: Any, plan: _Plan, partial: Any) -> Any:
     return _divided(summed, plan, clear, flush)
 
 
-def _added(realize: Any, plan: _Plan, partial: Any, variables: list[Any], product: _Product) -> Any:
+def _added(realize: Any, plan: _Plan, partial: Any, variables: list[Any], product: tuple[Any, Any]) -> Any:
     if not realize.block.same_as(plan.realize.block):
         return realize
-    first, second = (_bound(one, plan.realize) for one in product.loads)
+    first, second = (_bound(one, plan.realize) for one in product)
     return tirx.BufferStore(partial, tirx.BufferLoad(partial, variables) + first * second, variables)
 
 
 def _flushed(plan: _Plan, partial: Any, places: list[Any]) -> Any:
     store = _bound(plan.realize.block.body, plan.realize)
     own = [one.loop_var for one in plan.spatial]
-    target = [tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(own, places, strict=False))))) for index in store.indices]
+    target = [
+        tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(own, places, strict=False))))) for index in store.indices
+    ]
     added = tirx.BufferLoad(store.buffer, target) + tirx.Cast(_SINGLE, tirx.BufferLoad(partial, places))
     return tirx.BufferStore(store.buffer, added, target)
 

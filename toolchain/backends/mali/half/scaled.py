@@ -47,13 +47,13 @@ class _Scaler:
         return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
     def _block(self, block: Any) -> Any:
-        bindings: list[Any] = []
+        in_dataflow, bindings = isinstance(block, relax.DataflowBlock), list[Any]()
         for binding in block.bindings:
             self._values[binding.var] = binding.value
-            bindings += self._bindings(binding)
+            bindings += self._bindings(binding, relax.DataflowVar if in_dataflow else relax.Var)
         return type(block)(bindings)
 
-    def _bindings(self, binding: Any) -> list[Any]:
+    def _bindings(self, binding: Any, variable: Any) -> list[Any]:
         call = binding.value
         weight = self._weight(call)
         if weight is None:
@@ -66,7 +66,7 @@ class _Scaler:
         steps = powers.reshape([-1 if one == axis else 1 for one in range(weight.ndim)])
         half = np.ldexp(weight.astype(np.float64), steps).astype(np.float16)
         kind = binding.var.ty
-        layer = relax.DataflowVar(str(binding.var.name), kind)
+        layer = variable(str(binding.var.name), kind)
         value = relax.Call(call.op, [call.args[0], relax.const(half)], call.attrs, call.ty_args)
         undone = np.ldexp(1.0, -powers).astype(np.float32).reshape(_along(call, len(kind.shape.values)))
         return [

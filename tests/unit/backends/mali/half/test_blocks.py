@@ -1,0 +1,79 @@
+"""Kernels in half precision sum up in it, within blocks, where weights bound the sums."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from tests.support import nets
+from tests.support.nets import node, value
+from toolchain import board
+from toolchain.backends.mali.backend import Mali
+from toolchain.backends.mali.half import blocks, bound
+from toolchain.models import importer, source
+
+KIND = board.load("opencl-local").resolved().in_float16()
+RANDOM = np.random.default_rng(0)
+
+
+def weights(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def kernels(nodes, shape, initializers, folder):
+    """Return the marks of a network's kernels, and by kernel its OpenCL C."""
+    draft = nets.model(nodes, [value("x", shape)], [value("y", None)], initializers)
+    (result,) = nets.run(draft, {"x": np.zeros(shape, np.float32)})
+    proto = nets.model(nodes, [value("x", shape)], [value("y", result.shape)], initializers)
+    backend = Mali(KIND)
+    lowered = backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    marks = [one for _, one in lowered.functions_items() if isinstance(one, tirx.PrimFunc) and blocks.MARK in str(one)]
+    (host,) = tvm.compile(backend.finished(lowered, {}), target=backend.target).mod.imports
+    return len(marks), "".join(one.inspect_source() for one in host.imports)
+
+
+CASES = {
+    "1x1": ((1, 64, 8, 8), [node("Conv", ["x", "w"], ["y"])], (32, 64, 1, 1)),
+    "3x3": ((1, 16, 9, 9), [node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], (20, 16, 3, 3)),
+    "first": ((1, 3, 23, 23), [node("Conv", ["x", "w"], ["y"], strides=[2, 2])], (8, 3, 7, 7)),
+    "depthwise": ((1, 24, 9, 9), [node("Conv", ["x", "w"], ["y"], group=24)], (24, 1, 3, 3)),
+    "odd": ((1, 7, 9, 9), [node("Conv", ["x", "w"], ["y"])], (12, 7, 3, 3)),
+    "dense": ((4, 64), [node("MatMul", ["x", "w"], ["y"])], (64, 32)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_layers_multiply_and_add_vectors_of_halves(case, tmp_path):
+    shape, nodes, weight = CASES[case]
+    marks, text = kernels(nodes, shape, {"w": weights(*weight)}, tmp_path)
+    assert marks == 1
+    assert re.search(r"half4 partial\w*\[\d+\];", text)
+    steps = [line for line in text.splitlines() if re.search(r"partial\w*\[\d+\] = \(partial\w*\[\d+\] \+ ", line)]
+    assert steps
+    assert all("half4" in line and "float" not in line for line in steps)
+    assert not re.search(r"convert_float4\([^;]*\* ", text)  # nothing is multiplied in single
+    assert re.search(r"\+ \(?\(?convert_float4\(partial", text)
+
+
+def test_products_of_what_a_network_computes_keep_single_precision(tmp_path):
+    """Nobody knows how great both factors are."""
+    nodes = [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])]
+    marks, text = kernels(nodes, (16, 64), {}, tmp_path)
+    assert marks == 0
+    assert "partial" not in text
+
+
+def test_weights_beyond_the_bound_keep_single_precision():
+    from tvm import te, topi
+
+    x, w = te.placeholder((4, 64), "float16", "x"), te.placeholder((64, 32), "float16", "w")
+    function = te.create_prim_func([x, w, topi.nn.matmul(x, w, out_dtype="float32")])
+    for size, fits in ((bound.LIMIT / bound.PRODUCTS, True), (1.1 * bound.LIMIT / bound.PRODUCTS, False)):
+        held = np.full((64, 32), size, np.float16)
+        assert (blocks.MARK in str(blocks._marked(function, [[None, held]]))) == fits
+        # One call that passes something else is enough.
+        assert blocks.MARK not in str(blocks._marked(function, [[None, held], [None, None]]))

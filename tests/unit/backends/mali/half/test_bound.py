@@ -1,0 +1,35 @@
+"""Sums of products in half precision never overflow where the weights are bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolchain.backends.mali.half import bound
+
+RANDOM = np.random.default_rng(0)
+GREATEST = np.float16(65504)
+
+
+def test_only_as_many_as_are_summed_count():
+    rows = np.array([[1.0] * 40, [-4.0, *[0.0] * 39]])
+    np.testing.assert_array_equal(bound.greatest(rows), [bound.PRODUCTS, 4.0])
+
+
+def test_rows_are_brought_near_to_the_limit():
+    rows = RANDOM.standard_normal((64, 200)) * 10.0 ** RANDOM.integers(-20, 20, (64, 1))
+    rows[0] = 0
+    found = bound.greatest(np.ldexp(rows, bound.exponents(rows)[:, None]))
+    assert found[0] == 0
+    assert ((found[1:] > bound.LIMIT / 2) & (found[1:] <= bound.LIMIT)).all()
+    assert bound.exponents(np.array([[np.inf, 1.0], [np.nan, 1.0]])).tolist() == [0, 0]
+
+
+def test_no_order_of_any_inputs_overflows():
+    for _ in range(50):
+        row = RANDOM.standard_normal((1, bound.PRODUCTS)) * 10.0 ** RANDOM.uniform(-3, 6)
+        weights = np.ldexp(row, bound.exponents(row)[:, None]).astype(np.float16)[0]
+        total = np.float16(0)
+        for one in weights:  # each product is as great as it can be
+            total += one * np.copysign(GREATEST, one)
+        assert np.isfinite(total)
+        assert total > GREATEST / 4
