@@ -137,6 +137,19 @@ def test_a_device_is_added_by_its_serial(device, surroundings, tmp_path):
     assert (again["name"], again["written"]) == ("phone", False)
 
 
+def test_a_phone_is_known_by_what_it_says(device, surroundings, tmp_path, monkeypatch):
+    """Its store is where adb's login can write; here that is elsewhere, as there is no /data."""
+    monkeypatch.delenv("TOOLCHAIN_BOARDS")
+    for name, said in {"getprop": "echo 34", "uname": "case $1 in -m) echo aarch64;; *) echo Linux;; esac"}.items():
+        (device.tools / name).unlink(missing_ok=True)
+        (device.tools / name).write_text(f"#!{device.tools}/sh\n{said}\n")
+        (device.tools / name).chmod(0o755)
+    lab, root = tmp_path / "devices.toml", tmp_path / "root"
+    found = parsed("board", "add", device.host, "--devices", lab, "--no-deploy", "--root", root, "--emulated")
+    assert (found["device"]["libc"], found["device"]["libc_version"]) == ("bionic", "34")
+    assert (found["board"]["triple"], found["entry"]["host"]) == ("aarch64-linux-android24", device.host)
+
+
 def test_waiting_is_for_who_holds_the_lock(at, device, pair):
     done("deploy", pair[0].folder, *at, "--budget", 0)
     with open_shell(device.host) as shell, Store(shell, str(at[-1])).lock(Owner.here("hold it")):

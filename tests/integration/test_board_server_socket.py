@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import socket
 import stat
@@ -36,6 +37,7 @@ from tests.integration.test_board_server import (
     versions_of,
 )
 from tests.support import sshd, stranger
+from tests.support.parts import require
 from toolchain.errors import DeviceError
 from toolchain.rpc import server as board_server
 from toolchain.shell import LocalShell, SshOptions, open_shell
@@ -388,6 +390,26 @@ def test_a_folder_with_a_long_name(program, tmp_path):
         server.process.stdin.close()
         assert server.process.wait(5) == 0
         assert not any(path.exists() for path in folders)
+
+
+def test_where_no_file_can_be_a_socket_it_has_a_name(program, tmp_path):
+    """As on Android, whose SELinux refuses the bind."""
+    require("strace", "strace", shutil.which("strace") is not None)
+    refusing = ("strace", "-qq", "-o", "/dev/null", "-e", "trace=bind", "-e", "inject=bind:error=EACCES:when=1")
+    with running(program, tmp_path, "--socket", emulator=refusing) as server:
+        name = server.address.removeprefix("unix:")
+        assert re.fullmatch("@edge-board-server-[0-9a-f]{64}", name)
+        assert server.ask(f"key {server.key}") == "ok key"
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(f"\0{name[1:]}")
+            assert greeted(link, f"client:{server.key}") == RPC_MAGIC
+            assert received(link, 4 + len(GREETING)).endswith(GREETING)
+        assert [server.hear(), server.hear()] == ["session 1 begins", "session 1 ends: well"]
+        with port_to(program, "--connect", name) as port, socket.create_connection((LOOPBACK, port)) as link:
+            assert greeted(link, f"client:{server.key}") == RPC_MAGIC
+        with board_server.dial(LocalShell(), board_server.Server(name, str(program), None), 10) as link:
+            assert greeted(link, "client:wrong") == RPC_MISMATCH
+    assert run(program, "--connect", "@edge-board-server-nobody").returncode == 2
 
 
 # --- over SSH --------------------------------------------------------------------------------------------------------

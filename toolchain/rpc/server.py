@@ -47,7 +47,8 @@ class Server:
     """A board server that runs on a device. It ends when `stop` is called, or with the connection to the device.
 
     Attributes:
-        socket: Path of the Unix socket on the device where it listens; `dial` leads there.
+        socket: Path of the Unix socket on the device where it listens, or "@" and its name where no file can;
+            `dial` leads there.
         program: Path of its program on the device.
         process: Its process.
         device: Name of the device.
@@ -211,11 +212,12 @@ def _connected(server: Server, timeout_s: float) -> socket.socket:
     """Connect to a server on this machine, as `board_server --connect` does on others."""
     link = socket.socket(socket.AF_UNIX)
     try:
-        owner = os.lstat(server.socket).st_uid
+        abstract = server.socket.startswith("@")
+        owners = set() if abstract else {os.lstat(server.socket).st_uid}
         link.settimeout(timeout_s)
-        link.connect(server.socket)
+        link.connect(f"\0{server.socket[1:]}" if abstract else server.socket)
         link.settimeout(None)
-        _check_owner(server, {owner, _peer_user(link)})
+        _check_owner(server, {*owners, _peer_user(link)})
     except OSError as fault:
         link.close()
         raise DeviceError(

@@ -27,12 +27,16 @@ constexpr size_t kCarriedAtOnce = 1 << 16;
   throw Fault(kExitUsage, "no board server to connect to: " + why, path);
 }
 
-Descriptor Reach(const std::string& path) {
-  const Address address = UnixAddress(path);
+void CheckFile(const std::string& path) {
   struct stat status = {};
   if (lstat(path.c_str(), &status) != 0) NoServer(path, strerror(errno));
   if (!S_ISSOCK(status.st_mode)) NoServer(path, "it is no socket");
   if (status.st_uid != geteuid()) NoServer(path, "the socket is another user's");
+}
+
+Descriptor Reach(const std::string& path) {
+  const Address address = UnixAddress(path);
+  if (!IsAbstract(path)) CheckFile(path);
   Descriptor server(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!server.open() || connect(server.get(), address.get(), address.size) != 0) {
     NoServer(path, strerror(errno));

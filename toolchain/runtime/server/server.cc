@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../model/fault.h"
 #include "descendants.h"
 #include "log.h"
 #include "packets.h"
@@ -25,6 +26,7 @@ constexpr int64_t kAcceptPauseMs = 1000;
 constexpr char kVersionKey[] = "edge-toolchain:version";
 constexpr char kSocketName[] = "/socket";
 constexpr char kShortFolder[] = "/tmp";
+constexpr char kAbstractName[] = "@edge-board-server-";
 constexpr short kGone = POLLRDHUP | POLLHUP | POLLERR;
 
 // nohup, and a shell that starts a job in the background, have a signal ignored.
@@ -56,6 +58,17 @@ short EventsOf(const std::map<int, short>& ready, int socket) {
   return found == ready.end() ? 0 : found->second;
 }
 
+// Android's SELinux lets a login make files and no sockets among them. A name that nobody could know
+// beforehand does as well: whoever connects is asked for its user, there as here.
+Descriptor ListenAlone(const std::string& path) {
+  try {
+    return ListenUnix(UnixAddress(path));
+  } catch (const edge::Fault& fault) {
+    Log(std::string(fault.what()) + "; listening without a file");
+    return Listen(UnixAddress(kAbstractName + NewSecret()), 0);
+  }
+}
+
 }  // namespace
 
 Server::Server(const Options& options)
@@ -84,7 +97,7 @@ Descriptor Server::MakeListener() {
       socket_folder_ = std::make_unique<WorkFolder>(kShortFolder);
       path = socket_folder_->path() + kSocketName;
     }
-    listener = ListenUnix(UnixAddress(path));
+    listener = ListenAlone(path);
   } else {
     listener = Listen(Resolve("--host", options_.host, options_.port), options_.port_end);
   }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 #include "../model/fault.h"
@@ -22,6 +23,7 @@ using edge::Fault;
 using edge::kExitUsage;
 
 constexpr int kBacklog = 128;
+constexpr size_t kPathAt = offsetof(sockaddr_un, sun_path);
 
 void SetPort(Address* address, int port) {
   // The port is at the same place in both families.
@@ -63,7 +65,9 @@ int Address::port() const {
 
 std::string Address::Text() const {
   if (IsUnix()) {
-    return "unix:" + std::string(reinterpret_cast<const sockaddr_un*>(&storage)->sun_path);
+    const char* path = reinterpret_cast<const sockaddr_un*>(&storage)->sun_path;
+    if (size <= kPathAt || path[0] != '\0') return "unix:" + std::string(path);
+    return "unix:@" + std::string(path + 1, size - kPathAt - 1);
   }
   char host[INET6_ADDRSTRLEN] = "?";
   const bool six = storage.ss_family == AF_INET6;
@@ -91,6 +95,8 @@ Address Resolve(const std::string& option, const std::string& host, int port) {
   return address;
 }
 
+bool IsAbstract(const std::string& path) { return !path.empty() && path[0] == '@'; }
+
 bool FitsUnixAddress(const std::string& path) {
   return path.size() < sizeof(sockaddr_un::sun_path);
 }
@@ -106,6 +112,10 @@ Address UnixAddress(const std::string& path) {
   unix_address->sun_family = AF_UNIX;
   memcpy(unix_address->sun_path, path.c_str(), path.size() + 1);
   address.size = sizeof(sockaddr_un);
+  if (IsAbstract(path)) {
+    unix_address->sun_path[0] = '\0';
+    address.size = static_cast<socklen_t>(kPathAt + path.size());
+  }
   return address;
 }
 

@@ -34,17 +34,20 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   bool IsLoopback() const;
   bool IsUnix() const { return storage.ss_family == AF_UNIX; }
-  std::string Text() const;  // 127.0.0.1:9090, [::1]:9090, unix:/tmp/socket
+  std::string Text() const;  // 127.0.0.1:9090, [::1]:9090, unix:/tmp/socket, unix:@name
   int port() const;
 };
 
 // These throw edge::Fault of kExitUsage.
 Address Resolve(const std::string& option, const std::string& host, int port);
+// A path, or "@" and a name of the abstract namespace, where there are no files.
 Address UnixAddress(const std::string& path);
 Descriptor Listen(Address address, int last_port);
 // Makes a socket that only this user may connect to.
 Descriptor ListenUnix(const Address& address);
 
+// Whether this names no file.
+bool IsAbstract(const std::string& path);
 // Whether a path is short enough for the address of a Unix socket.
 bool FitsUnixAddress(const std::string& path);
 
