@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import toolchain
+from toolchain import board
 from toolchain.backends.mali import cost
-from toolchain.backends.mali.cost import KernelCost, Root
+from toolchain.backends.mali.cost import KernelCost, Root, network
+from toolchain.compile.compiler import scheduled
+from toolchain.compile.request import BuildRequest
+from toolchain.models import zoo
+from toolchain.models.inputs import Source
+from toolchain.models.request import Model
 
 LOADS = """
 __kernel void nest(__global float* restrict y, __global const float* restrict x, int s) {
@@ -80,3 +87,24 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     shown = toolchain("mali-cost", source, "--gpu", "g610").out
     assert "0 of them spill; modelled (Mesa 25." in shown
     assert "no board has confirmed it" in " ".join(shown.split())
+
+
+def sources_of(name: str, board_name: str) -> list[str]:
+    """Return the kernels of a network of the zoo as they are without tuning, the longest first."""
+    request = BuildRequest(Model(name, {}, Source()), board.load(board_name).resolved(), tuned=False)
+    launches = network.launches(scheduled(request), request.backend.target)
+    return sorted({launch.kernel.source for launch in launches}, key=lambda text: (-len(text), text))
+
+
+ALL = os.environ.get("TOOLCHAIN_MALI_ZOO", "")
+NETWORKS = zoo.NAMES if ALL else ("mobilenet",)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("gpu", "board_name", "most"), [("g610", "rk3588", 12), ("g52", "odroid-n2", 6)])
+def test_no_kernel_of_the_zoo_spills(compiler: Root, name: str, gpu: str, board_name: str, most: int) -> None:
+    """All of them, of all networks, with TOOLCHAIN_MALI_ZOO=1: a few seconds for each kernel."""
+    texts = sources_of(name, board_name)[: None if ALL else most]
+    found = cost.Compiler(compiler, cost.gpu(gpu)).outcomes(texts)
+    assert [one.fault for one in found if one.statistics is None] == []
+    assert {one.name: one.statistics.spills for one in found if one.statistics and one.statistics.spills} == {}
