@@ -9,27 +9,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.s_tir import dlight
-from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.dlight.analysis import normalize_prim_func
 
-_LANES = (4, 2, 1)
-_CHANNELS = (4, 3, 2, 1)  # how many input channels are taken at once
+from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, is_plain, layer_of
+from toolchain.backends.mali.tiles import Plan, Way, plans
+
 _GROUP = (16, 64)  # least and most work-items of a work-group
-_MOST_TILE = 6  # pixels
-_MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
 _MOST_REGISTERS = 11  # vectors of four in all local buffers, of 16: the others are for weights and addresses
-_WINDOW = 7  # the widest window that is unrolled
-_TAIL = 1.15  # cost of a tile that reaches over the edge
-
-
-class _UnsuitedError(Exception):
-    """A loop has no constant extent."""
 
 
 class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
@@ -41,7 +33,7 @@ class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         try:
             return _cheapest(func, target)
-        except (s_tir.ScheduleError, _UnsuitedError):
+        except (s_tir.ScheduleError, UnsuitedError):
             return None
 
 
@@ -52,12 +44,12 @@ class Vectors(dlight.ScheduleRule):  # type: ignore[misc]
         """Return the schedule; None for a kernel of another kind."""
         schedule = s_tir.Schedule(func)
         blocks = normalize_prim_func(schedule)
-        if not blocks or not all(_is_plain(one) and one.is_injective() for one in blocks):
+        if not blocks or not all(is_plain(one) and one.is_injective() for one in blocks):
             return None
         try:
             for block in dlight.try_inline(schedule, blocks):
-                _vectors(schedule, block.block_rv, target, _LANES if not has_truths(func) else (1,))
-        except (s_tir.ScheduleError, _UnsuitedError):
+                _vectors(schedule, block.block_rv, target, LANES if not has_truths(func) else (1,))
+        except (s_tir.ScheduleError, UnsuitedError):
             return None
         return schedule
 
@@ -94,11 +86,6 @@ def _single_step(block: Any) -> Any:
     return s_tir.SBlock(plain, reads, block.writes, block.name_hint, body)
 
 
-def _is_plain(block: SBlockInfo) -> bool:
-    """Whether a block is a nest of loops of known extents."""
-    return bool(block.iters) and all(one.kind in "SR" and isinstance(one.dom, int) for one in block.iters)
-
-
 def has_truths(function: tirx.PrimFunc) -> bool:
     """Whether a kernel reads, writes or computes truth values: in vectors of OpenCL, true is -1."""
     found = [str(one.dtype) == "bool" for one in function.params]
@@ -112,7 +99,7 @@ def has_truths(function: tirx.PrimFunc) -> bool:
 
 def _vectors(schedule: s_tir.Schedule, block: Any, target: tvm.target.Target, choice: Sequence[int]) -> None:
     loops = schedule.get_loops(block)
-    lanes = _divisor(_extent(schedule, loops[-1]), choice)
+    lanes = divisor(extent_of(schedule, loops[-1]), choice)
     outer, inner = schedule.split(schedule.fuse(*loops), [None, lanes])
     bind(schedule, outer, target)
     if lanes > 1:
@@ -121,7 +108,7 @@ def _vectors(schedule: s_tir.Schedule, block: Any, target: tvm.target.Target, ch
 
 def bind(schedule: s_tir.Schedule, loop: Any, target: tvm.target.Target) -> Any:
     """Spread a loop over work-items; returns the loop over those of a work-group."""
-    total = _extent(schedule, loop)
+    total = extent_of(schedule, loop)
     groups, items = schedule.split(loop, [None, _group_size(total, most_threads(target))])
     schedule.bind(groups, "blockIdx.x")
     schedule.bind(items, "threadIdx.x")
@@ -146,228 +133,45 @@ def _group_size(total: int, most: int) -> int:
 # --- tiles -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The blocks of a kernel.
-
-    Attributes:
-        reduction: What accumulates.
-        sources: Blocks before it, such as padding, in order.
-        result: The block after it, which writes what the kernel returns; None if the reduction does.
-    """
-
-    reduction: SBlockInfo
-    sources: tuple[SBlockInfo, ...]
-    result: SBlockInfo | None
-
-
-@dataclass(frozen=True)
-class _Reads:
-    """How a reduction reads its arguments.
-
-    Attributes:
-        channel: The reduced iterator along which an argument is contiguous, such as the input channels; None if there
-            is none.
-        windows: The other ones, the innermost last.
-        staged: Numbers of the arguments that several accumulators use, or that are contiguous along `channel`.
-    """
-
-    channel: int | None
-    windows: tuple[int, ...]
-    staged: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """A kernel with one reduction, prepared for its tiles.
-
-    Attributes:
-        schedule: Its schedule so far.
-        parts: The blocks.
-        reads: How the reduction reads.
-        result: The block whose loops are spread over work-items.
-    """
-
-    schedule: s_tir.Schedule
-    parts: _Part
-    reads: _Reads
-    result: Any
-
-
 def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule | None:
     """Return the cheapest schedule that a work-item has the registers for; None for a kernel of another kind."""
-    layer = _layer(func)
+    layer = layer_of(func)
     if layer is None:
         return None
-    sizes = _sizes(layer)
-    for staged in (True, False):
-        for size in sizes:
-            try:
-                found = _tiled(func, size, target, staged=staged)
-            except (s_tir.ScheduleError, _UnsuitedError, tvm.error.InternalError):
-                break  # what is staged cannot be, whatever the size: where it is read may depend on what is read
-            if registers(found) <= _MOST_REGISTERS:
-                return found
+    impossible: set[Way] = set()
+    for plan in plans(layer):
+        if plan.way in impossible:
+            continue
+        try:
+            found = _tiled(func, plan, target)
+        except (s_tir.ScheduleError, UnsuitedError, tvm.error.InternalError):
+            # Whatever the size: where something is read may depend on what is read.
+            impossible.add(plan.way)
+            continue
+        if registers(found) <= _MOST_REGISTERS:
+            return found
     return None
 
 
-def _layer(func: tirx.PrimFunc) -> _Layer | None:
-    schedule = s_tir.Schedule(func)
-    parts = _parts(schedule)
-    reads = _reads(schedule, parts.reduction) if parts else None
-    if parts is None or reads is None:
-        return None
-    main = parts.reduction.block_rv
-    result = parts.result.block_rv if parts.result else schedule.cache_write(main, 0, "local")
-    return _Layer(schedule, parts, reads, result)
-
-
-def _tiled(func: tirx.PrimFunc, size: tuple[int, int], target: tvm.target.Target, *, staged: bool) -> s_tir.Schedule:
-    layer = _layer(func)
+def _tiled(func: tirx.PrimFunc, plan: Plan, target: tvm.target.Target) -> s_tir.Schedule:
+    layer = layer_of(func)
     if layer is None:
-        raise _UnsuitedError
+        raise UnsuitedError
     schedule, main = layer.schedule, layer.parts.reduction.block_rv
-    items = _spread(layer, size, target)
+    items = _spread(layer, plan, target)
     schedule.compute_at(main, items, preserve_unit_loops=True)
     schedule.set_scope(main, 0, "local")
-    _accumulate(schedule, main, layer.parts, layer.reads, items, staged=staged)
+    _accumulate(layer, plan, items)
     return s_tir.Schedule(_unguarded(schedule.mod))
 
 
-def _parts(schedule: s_tir.Schedule) -> _Part | None:
-    """Find the only reduction of a kernel, and inline what goes before and after; None if it is not so made."""
-    blocks = normalize_prim_func(schedule)
-    if not blocks or not all(_is_plain(one) for one in blocks):
-        return None
-    reductions = [number for number, one in enumerate(blocks) if not one.is_injective()]
-    if len(reductions) != 1 or len(schedule.get(blocks[reductions[0]].block_rv).writes) != 1:
-        return None
-    place = reductions[0]
-    before, after = blocks[:place], blocks[place + 1 :]
-    for block in before[:-1] + after[:-1]:
-        schedule.compute_inline(block.block_rv)
-    return _Part(blocks[place], tuple(before[-1:]), after[-1] if after else None)
-
-
-def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> _Reads | None:
-    """Say how a reduction reads; None if nothing it reads is contiguous along what it returns."""
-    body = schedule.get(block.block_rv)
-    variables = [one.var for one in body.iter_vars]
-    spatial = [number for number, one in enumerate(block.iters) if one.kind == "S"]
-    reduced = [number for number, one in enumerate(block.iters) if one.kind == "R"]
-    if not spatial:
-        return None
-    vector, channel, staged, contiguous = spatial[-1], None, [], False
-    for number, read in enumerate(body.reads):
-        used = [_used(one.min, variables) for one in read.region]
-        along = used[-1] if used else set()
-        contiguous = contiguous or vector in along
-        if along & set(reduced) and vector not in along:
-            channel = max(along & set(reduced))
-        if set.union(set(), *used) & set(spatial[:-1]) or vector not in along:
-            staged.append(number)
-    if not contiguous:
-        return None
-    windows = tuple(one for one in reduced if one != channel)
-    return _Reads(channel, windows, tuple(staged))
-
-
-def _used(expression: Any, variables: Sequence[Any]) -> set[int]:
-    """Number the variables that an index depends on."""
-    found: set[int] = set()
-
-    def visit(node: Any) -> None:
-        found.update(number for number, one in enumerate(variables) if one.same_as(node))
-
-    tvm_ffi.structural_walk(expression, (tirx.Var, visit))
-    return found
-
-
-def _sizes(layer: _Layer) -> list[tuple[int, int]]:
-    """Return how many rows and columns a work-item may compute, the cheapest first."""
-    extents = [_extent(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
-    height, width = ([1, 1, *extents[:-1]])[-2:]
-    kinds = layer.parts.reduction.iters
-    if not layer.reads.staged or len(kinds) < 2:  # noqa: PLR2004 - nothing to share
-        return [(1, 1)]
-    sizes = [(down, across) for down in (1, 2, 4) for across in range(1, _MOST_TILE + 1) if down * across <= _MOST_TILE]
-    loads = _Loads.of(layer)
-
-    def cost(size: tuple[int, int]) -> float:
-        down, across = size
-        tiles = math.ceil(height / down) * math.ceil(width / across)
-        tail = _TAIL if height % down or width % across else 1.0
-        return tiles * tail * loads.of_tile(down, across)
-
-    return sorted(((down, across) for down, across in sizes if down <= height and across <= width), key=cost)
-
-
-@dataclass(frozen=True)
-class _Loads:
-    """How many vectors one step of a reduction loads: what costs the most on these GPUs.
-
-    Attributes:
-        weights: Vectors of weights, or of whatever the pixels of a tile share.
-        windows: Down and across, how far a pixel sees in one step.
-        strides: Down and across, how far its neighbour sees further on.
-        steps: How many steps there are.
-    """
-
-    weights: int
-    windows: tuple[int, int]
-    strides: tuple[int, int]
-    steps: int
-
-    @staticmethod
-    def of(layer: _Layer) -> _Loads:
-        """Look at the reduction of a layer."""
-        iters, reads = layer.parts.reduction.iters, layer.reads
-        extents = [int(one.dom) for one in iters]
-        few = _divisor(extents[reads.channel], _CHANNELS) if reads.channel is not None else 1
-        across = extents[reads.windows[-1]] if reads.windows else 1
-        unrolled = across if across <= _WINDOW else 1
-        total = math.prod(extent for extent, one in zip(extents, iters, strict=True) if one.kind == "R")
-        return _Loads(few * unrolled, (1, unrolled), _strides(layer), max(total // (few * unrolled), 1))
-
-    def of_tile(self, down: int, across: int) -> float:
-        """Count the vectors that a tile loads and stores in all."""
-        seen = [
-            (count - 1) * stride + window
-            for count, stride, window in zip((down, across), self.strides, self.windows, strict=True)
-        ]
-        return self.steps * (self.weights + math.prod(seen)) + 2 * down * across
-
-
-def _strides(layer: _Layer) -> tuple[int, int]:
-    """Return how far apart neighbours of a result are in what is staged: down and across."""
-    block = layer.schedule.get(layer.parts.reduction.block_rv)
-    spatial = [
-        one.var for one, known in zip(block.iter_vars, layer.parts.reduction.iters, strict=True) if known.kind == "S"
-    ]
-    staged = [side.min for number in layer.reads.staged for side in block.reads[number].region]
-    return (_stride(staged, spatial[-3:-2]), _stride(staged, spatial[-2:-1]))
-
-
-def _stride(places: Sequence[Any], variable: Sequence[Any]) -> int:
-    """Return how much the places grow where a variable grows by one; 1 if that is not a constant."""
-    analyzer, found = sym.Analyzer(), 1
-    for one in variable:
-        for place in places:
-            grown = tvm_ffi.structural_map(
-                place, (tirx.Var, lambda known, one=one: one + 1 if known.same_as(one) else known)
-            )
-            difference = analyzer.simplify(grown - place)
-            found = max(found, int(difference)) if isinstance(difference, tirx.IntImm) else found
-    return found
-
-
-def _spread(layer: _Layer, size: tuple[int, int], target: tvm.target.Target) -> Any:
+def _spread(layer: Layer, plan: Plan, target: tvm.target.Target) -> Any:
     """Give each work-item a tile of the result; returns the loop over the work-items of a group."""
     schedule = layer.schedule
     loops = schedule.get_loops(layer.result)
-    lanes = _divisor(_extent(schedule, loops[-1]), _LANES)
+    lanes = divisor(extent_of(schedule, loops[-1]), LANES)
     outer, inner = [], []
-    sizes = [1] * len(loops[:-3]) + [*size, lanes][-len(loops) :]
+    sizes = [1] * len(loops[:-3]) + [plan.rows, plan.columns, lanes][-len(loops) :]
     for loop, count in zip(loops, sizes, strict=True):
         first, second = schedule.split(loop, [None, count])
         outer.append(first)
@@ -385,12 +189,12 @@ def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: 
 
     Each of the last three dimensions has its own index: one index for all, divided again, is beyond what TVM can prove.
     """
-    total = math.prod(_extent(schedule, one) for one in outer)
+    total = math.prod(extent_of(schedule, one) for one in outer)
     most = min(_GROUP[1] if total >= _GROUP[0] * _GROUP[1] else _GROUP[0], most_threads(target))
     groups: list[Any] = []
     items: list[Any] = []
     for loop in reversed(outer[-3:]):
-        count = _share(_extent(schedule, loop), most, exact=bool(items))
+        count = _share(extent_of(schedule, loop), most, exact=bool(items))
         most //= count
         first, second = schedule.split(loop, [None, count])
         groups.insert(0, first)
@@ -410,63 +214,60 @@ def _share(extent: int, most: int, *, exact: bool) -> int:
     return whole if exact or 2 * whole >= min(extent, _GROUP[0] // 2, most) else most
 
 
-def _accumulate(  # noqa: PLR0913 - the schedule, and what is known of the kernel
-    schedule: s_tir.Schedule, main: Any, parts: _Part, reads: _Reads, items: Any, *, staged: bool
-) -> None:
+def _accumulate(layer: Layer, plan: Plan, items: Any) -> None:
     """Order the loops of a reduction within a work-item, and load what its accumulators share into registers."""
-    kinds = [one.kind for one in parts.reduction.iters]
+    schedule, main, reads = layer.schedule, layer.parts.reduction.block_rv, layer.reads
+    kinds = [one.kind for one in layer.parts.reduction.iters]
     loops = schedule.get_loops(main)[-len(kinds) :]
     tile = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
     outer, inner = [loops[number] for number in reads.windows], []
-    size = math.prod(_extent(schedule, one) for one in tile[:-1])
     if reads.channel is not None:
         channel = loops[reads.channel]
-        many, few = schedule.split(channel, [None, _divisor(_extent(schedule, channel), _CHANNELS)])
+        many, few = schedule.split(channel, [None, divisor(extent_of(schedule, channel), CHANNELS)])
         outer.append(many)
         inner.append(few)
-        size *= _extent(schedule, few)
-    if reads.windows:
+    if plan.unrolls_window and reads.windows:
         window = loops[reads.windows[-1]]
-        extent = _extent(schedule, window)
-        if extent <= _WINDOW and extent * size <= _MOST_STATEMENTS:
-            outer.remove(window)
-            inner.insert(0, window)
-    schedule.reorder(*outer, *inner, *tile)
-    place = outer[-1] if outer else items
-    _load(schedule, main, parts, reads, place, staged=staged)
+        outer.remove(window)
+        inner.insert(0, window)
+    if plan.way is Way.STREAMED:
+        schedule.reorder(*outer, *tile[:-1], *inner, tile[-1])
+        _load(layer, tile[-2])
+    else:
+        schedule.reorder(*outer, *inner, *tile)
+        _load(layer, outer[-1] if outer else items, staged=plan.way is Way.SHARED)
     for loop in [*inner, *tile[:-1]]:
         schedule.unroll(loop)
-    if _extent(schedule, tile[-1]) > 1:
+    if extent_of(schedule, tile[-1]) > 1:
         schedule.vectorize(tile[-1])
     schedule.decompose_reduction(main, (outer + inner)[0])
 
 
-def _load(  # noqa: PLR0913 - the schedule, and what is known of the kernel
-    schedule: s_tir.Schedule, main: Any, parts: _Part, reads: _Reads, place: Any, *, staged: bool
-) -> None:
-    sources = [one.block_rv for one in parts.sources]
-    if not staged:
-        for source in sources:
-            schedule.compute_inline(source)
-        return
-    padded = {_written(schedule, one): one for one in sources}
+def _load(layer: Layer, place: Any, *, staged: bool = True) -> None:
+    """Load what is staged at a loop, and have the rest computed where it is used."""
+    schedule, main, reads = layer.schedule, layer.parts.reduction.block_rv, layer.reads
+    padded = {_written(schedule, one.block_rv): one.block_rv for one in layer.parts.sources}
     body = schedule.get(main)
-    for number in reads.staged:
+    for number in reads.staged if staged else ():
         source = padded.pop(body.reads[number].source, None)
         block = source if source is not None else schedule.cache_read(main, number, "local")
         schedule.compute_at(block, place, preserve_unit_loops=True)
         if source is not None:
             schedule.set_scope(block, 0, "local")
-        loops = schedule.get_loops(block)
-        own = loops[len(schedule.get_loops(main)) - _depth_below(schedule, main, place) :]
-        for loop in own[:-1]:
-            if _extent(schedule, loop) > 1:
-                schedule.unroll(loop)
-        lanes = _divisor(_extent(schedule, own[-1]), _LANES)
-        if lanes > 1:
-            schedule.vectorize(schedule.split(own[-1], [None, lanes])[-1])
+        _as_vectors(schedule, block, len(schedule.get_loops(main)) - _depth_below(schedule, main, place))
     for source in padded.values():
         schedule.compute_inline(source)
+
+
+def _as_vectors(schedule: s_tir.Schedule, block: Any, depth: int) -> None:
+    """Unroll the loops of a block but for so many outer ones, and have the innermost load vectors."""
+    own = schedule.get_loops(block)[depth:]
+    for loop in own[:-1]:
+        if extent_of(schedule, loop) > 1:
+            schedule.unroll(loop)
+    lanes = divisor(extent_of(schedule, own[-1]), LANES)
+    if lanes > 1:
+        schedule.vectorize(schedule.split(own[-1], [None, lanes])[-1])
 
 
 def _written(schedule: s_tir.Schedule, block: Any) -> Any:
@@ -541,7 +342,7 @@ def registers(schedule: s_tir.Schedule) -> float:
 
     def visit(node: Any) -> None:
         local = [one for one in node.alloc_buffers if one.scope() == "local"]
-        found.extend(math.prod(int(size) for size in one.shape) / _LANES[0] for one in local)
+        found.extend(math.prod(int(size) for size in one.shape) / LANES[0] for one in local)
 
     # Buffers are as large as those that they were made for, until it is known what is used of them.
     transform = s_tir.transform
@@ -554,14 +355,3 @@ def registers(schedule: s_tir.Schedule) -> float:
     compacted = tvm.transform.Sequential(steps)(schedule.mod)
     tvm_ffi.structural_walk(compacted["main"].body, (s_tir.SBlock, visit))
     return sum(found)
-
-
-def _extent(schedule: s_tir.Schedule, loop: Any) -> int:
-    extent = schedule.get(loop).extent
-    if not isinstance(extent, tirx.IntImm):
-        raise _UnsuitedError
-    return int(extent)
-
-
-def _divisor(extent: int, candidates: Sequence[int]) -> int:
-    return next(one for one in candidates if extent % one == 0)

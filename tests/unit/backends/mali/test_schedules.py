@@ -189,23 +189,24 @@ def scheduled(shape, weight, attributes, folder) -> str:
 
 
 def test_a_pixel_that_is_loaded_meets_four_channels_of_several_pixels(tmp_path):
-    code = scheduled((1, 16, 8, 8), (16, 16, 1, 1), {}, tmp_path)
-    assert "float4 conv2d_nhwc_local_ptr[4]" in code
+    code = scheduled((1, 16, 32, 32), (64, 16, 1, 1), {}, tmp_path)
+    assert "float4 conv2d_nhwc_local_ptr[8]" in code
     loads = re.findall(r"__global float4\*\)\((\w+)", code)
     assert len(loads) >= 8
     assert "__local" not in code
 
 
 def test_a_row_of_a_window_is_loaded_once(tmp_path):
-    code = scheduled((1, 8, 8, 8), (8, 1, 3, 3), {"group": 8, "pads": [1, 1, 1, 1]}, tmp_path)
-    assert "float4 pad_temp_local_ptr[8]" in code or "float4 pad_temp_local_ptr[6]" in code
+    code = scheduled((1, 8, 64, 64), (8, 1, 3, 3), {"group": 8, "pads": [1, 1, 1, 1]}, tmp_path)
+    assert "float4 pad_temp_local_ptr[6]" in code
+    assert "float4 group_conv2d_nhwc_local_ptr[4]" in code
 
 
 # data, weight, and attributes of Conv, and the vectors of four that its accumulators and what they share may fill
 NARROW = {
-    "a pixel of five": ((1, 64, 5, 5), (64, 64, 1, 1), {}),
-    "a pixel of seven": ((1, 64, 7, 7), (64, 64, 1, 1), {}),
-    "a window on seven": ((1, 16, 7, 7), (16, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "a pixel of five": ((1, 16, 5, 5), (2048, 16, 1, 1), {}),
+    "a pixel of seven": ((1, 16, 7, 7), (2048, 16, 1, 1), {}),
+    "a window on seven": ((1, 16, 7, 7), (512, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
     "depthwise with steps, to seven": (
         (1, 16, 14, 14),
         (16, 1, 3, 3),
@@ -228,10 +229,17 @@ def test_a_work_item_has_the_registers_for_its_tile(name, tmp_path):
     assert 2 < schedules.registers(found) <= 11
 
 
-def test_a_tile_is_as_large_as_its_registers_let_it(tmp_path):
-    """What pixels share is loaded for five of them: the row of ten is two tiles."""
-    code = scheduled((1, 16, 10, 10), (16, 16, 1, 1), {}, tmp_path)
-    assert "float4 conv2d_nhwc_local_ptr[5]" in code
+@pytest.mark.parametrize(("width", "columns"), [(7, 7), (16, 8), (20, 8), (5, 5)])
+def test_pixels_are_streamed_past_weights_that_stay(width, columns, tmp_path):
+    """Of one channel's four weights each is loaded once for up to eight pixels, in a tile without a tail."""
+    code = scheduled((1, 16, width, width), (1024, 16, 1, 1), {}, tmp_path)
+    assert re.search(rf"float4 conv2d_nhwc_local_ptr\[{columns}\]", code)
+    assert "float pad_temp_local_ptr[4]" in code
+
+
+def test_a_small_layer_has_small_tiles(tmp_path):
+    """Else most of the GPU would have nothing to do."""
+    assert "float4 conv2d_nhwc_local_ptr[1]" in scheduled((1, 16, 8, 8), (16, 16, 1, 1), {}, tmp_path)
 
 
 def groups_of(module: tvm.IRModule) -> list[int]:

@@ -1,0 +1,150 @@
+"""What the kernels have in common that a tile of the result can be computed of: one reduction, and how it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+
+LANES = (4, 2, 1)
+CHANNELS = (4, 3, 2, 1)
+"""How many input channels are taken at once."""
+
+
+class UnsuitedError(Exception):
+    """A loop has no constant extent."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The blocks of a kernel.
+
+    Attributes:
+        reduction: What accumulates.
+        sources: Blocks before it, such as padding, in order.
+        result: The block after it, which writes what the kernel returns; None if the reduction does.
+    """
+
+    reduction: SBlockInfo
+    sources: tuple[SBlockInfo, ...]
+    result: SBlockInfo | None
+
+
+@dataclass(frozen=True)
+class Reads:
+    """How a reduction reads its arguments.
+
+    Attributes:
+        channel: The reduced iterator along which an argument is contiguous, such as the input channels; None if there
+            is none.
+        windows: The other ones, the innermost last.
+        staged: Numbers of the arguments that several accumulators use, or that are contiguous along `channel`.
+    """
+
+    channel: int | None
+    windows: tuple[int, ...]
+    staged: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kernel with one reduction, prepared for its tiles.
+
+    Attributes:
+        schedule: Its schedule so far.
+        parts: The blocks.
+        reads: How the reduction reads.
+        result: The block whose loops are spread over work-items.
+    """
+
+    schedule: s_tir.Schedule
+    parts: Part
+    reads: Reads
+    result: Any
+
+
+def layer_of(func: tirx.PrimFunc) -> Layer | None:
+    """Look at a kernel; None for one of another kind."""
+    schedule = s_tir.Schedule(func)
+    parts = _parts(schedule)
+    reads = _reads(schedule, parts.reduction) if parts else None
+    if parts is None or reads is None:
+        return None
+    main = parts.reduction.block_rv
+    result = parts.result.block_rv if parts.result else schedule.cache_write(main, 0, "local")
+    return Layer(schedule, parts, reads, result)
+
+
+def _parts(schedule: s_tir.Schedule) -> Part | None:
+    """Find the only reduction of a kernel, and inline what goes before and after; None if it is not so made."""
+    blocks = normalize_prim_func(schedule)
+    if not blocks or not all(is_plain(one) for one in blocks):
+        return None
+    reductions = [number for number, one in enumerate(blocks) if not one.is_injective()]
+    if len(reductions) != 1 or len(schedule.get(blocks[reductions[0]].block_rv).writes) != 1:
+        return None
+    place = reductions[0]
+    before, after = blocks[:place], blocks[place + 1 :]
+    for block in before[:-1] + after[:-1]:
+        schedule.compute_inline(block.block_rv)
+    return Part(blocks[place], tuple(before[-1:]), after[-1] if after else None)
+
+
+def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
+    """Say how a reduction reads; None if nothing it reads is contiguous along what it returns."""
+    body = schedule.get(block.block_rv)
+    variables = [one.var for one in body.iter_vars]
+    spatial = [number for number, one in enumerate(block.iters) if one.kind == "S"]
+    reduced = [number for number, one in enumerate(block.iters) if one.kind == "R"]
+    if not spatial:
+        return None
+    vector, channel, staged, contiguous = spatial[-1], None, [], False
+    for number, read in enumerate(body.reads):
+        used = [_used(one.min, variables) for one in read.region]
+        along = used[-1] if used else set()
+        contiguous = contiguous or vector in along
+        if along & set(reduced) and vector not in along:
+            channel = max(along & set(reduced))
+        if set.union(set(), *used) & set(spatial[:-1]) or vector not in along:
+            staged.append(number)
+    if not contiguous:
+        return None
+    windows = tuple(one for one in reduced if one != channel)
+    return Reads(channel, windows, tuple(staged))
+
+
+def _used(expression: Any, variables: Sequence[Any]) -> set[int]:
+    """Number the variables that an index depends on."""
+    found: set[int] = set()
+
+    def visit(node: Any) -> None:
+        found.update(number for number, one in enumerate(variables) if one.same_as(node))
+
+    tvm_ffi.structural_walk(expression, (tirx.Var, visit))
+    return found
+
+
+def is_plain(block: SBlockInfo) -> bool:
+    """Whether a block is a nest of loops of known extents."""
+    return bool(block.iters) and all(one.kind in "SR" and isinstance(one.dom, int) for one in block.iters)
+
+
+def extent_of(schedule: s_tir.Schedule, loop: Any) -> int:
+    """Return how often a loop runs.
+
+    Raises:
+        UnsuitedError: That is not constant.
+    """
+    extent = schedule.get(loop).extent
+    if not isinstance(extent, tirx.IntImm):
+        raise UnsuitedError
+    return int(extent)
+
+
+def divisor(extent: int, candidates: Sequence[int]) -> int:
+    """Return the first of the candidates that divides a number; one of them has to."""
+    return next(one for one in candidates if extent % one == 0)

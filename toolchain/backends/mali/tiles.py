@@ -1,0 +1,178 @@
+"""Which tile of a result a work-item computes: the one that loads the least, as loads are what these GPUs lack.
+
+Mesa's compiler counts the cycles of each unit of a Mali for a kernel: a vector of four is one cycle of the unit that
+loads and stores, and 64 multiply-adds are 1.25 of those that compute. By its figures for Bifrost and Valhall,
+
+- what is staged for all pixels and the accumulators may fill 11 of the 16 vectors that a thread has registers for;
+- where pixels are loaded one after the other, and meet weights that stay in registers, eight of them fit, or seven;
+- where a window reaches over several pixels, its row is loaded once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import sym, tirx
+
+from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, divisor, extent_of
+
+WINDOW = 7
+"""The widest window that is unrolled."""
+
+_MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
+_MOST_TILE = 8  # pixels
+_MOST_SHARED = 6  # pixels, where what they see is staged for all of them
+_TAIL = 1.15  # cost of a tile that reaches over the edge
+_ASKED = 1.25  # cost of a load that asks first whether it is within the image
+_ITEMS = 512  # work-items that keep a small GPU busy
+
+
+class Way(Enum):
+    """How the pixels of a tile get what they see."""
+
+    STREAMED = "one after the other, while the weights of a few channels stay"
+    SHARED = "all at once, a row of the window for all of them"
+    DIRECT = "from memory, wherever it is used"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one work-item computes, besides its lanes.
+
+    Attributes:
+        way: How it loads.
+        rows: Extent of the tile along the last dimension but two of the result.
+        columns: Its extent along the last dimension but one.
+        unrolls_window: Whether the innermost dimension of the window is unrolled.
+    """
+
+    way: Way
+    rows: int
+    columns: int
+    unrolls_window: bool = False
+
+
+def plans(layer: Layer) -> list[Plan]:
+    """List what a work-item may compute of a layer, the cheapest first; what loads nothing at once comes last."""
+    spans = [extent_of(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
+    height, width = ([1, 1, *spans[:-1]])[-2:]
+    loads = _Loads.of(layer)
+    found = [
+        loads.plan(way, down, across)
+        for way in Way
+        for down in (1, 2, 4)
+        for across in range(1, _MOST_TILE + 1)
+        if loads.suits(way, down * across) and down <= height and across <= width
+    ]
+    lanes = math.prod(spans[:-3]) * spans[-1] / 4
+
+    def cost(plan: Plan) -> tuple[bool, float]:
+        tiles = math.ceil(height / plan.rows) * math.ceil(width / plan.columns)
+        tail = _TAIL if height % plan.rows or width % plan.columns else 1.0
+        busy = min(1.0, tiles * lanes / _ITEMS)
+        return plan.way is Way.DIRECT, tiles * tail * loads.of_tile(plan) / busy
+
+    return sorted(found, key=cost)
+
+
+@dataclass(frozen=True)
+class _Loads:
+    """What a reduction loads, in vectors of four.
+
+    Attributes:
+        few: How many input channels are taken at once.
+        window: Extent of the innermost dimension of the window.
+        total: Products that one element of the result is the sum of.
+        strides: Down and across, how far its neighbour sees further on.
+        staged: How many arguments the pixels of a tile have to themselves.
+        streams: Whether pixels may be loaded one after the other.
+        padded: Whether a load asks first whether it is within the image: streamed, that takes too many registers.
+    """
+
+    few: int
+    window: int
+    total: int
+    strides: tuple[int, int]
+    staged: int
+    streams: bool
+    padded: bool
+
+    @staticmethod
+    def of(layer: Layer) -> _Loads:
+        """Look at the reduction of a layer."""
+        iters, reads = layer.parts.reduction.iters, layer.reads
+        extents = [int(one.dom) for one in iters]
+        few = divisor(extents[reads.channel], CHANNELS) if reads.channel is not None else 1
+        window = extents[reads.windows[-1]] if reads.windows else 1
+        total = math.prod(extent for extent, one in zip(extents, iters, strict=True) if one.kind == "R")
+        pixels = sum(one.kind == "S" for one in iters) > 1
+        shared = len(reads.staged) if len(iters) > 1 else 0
+        padded = any(_asks(layer.schedule.get(one.block_rv)) for one in layer.parts.sources)
+        streams = pixels and shared == 1 and few > 1 and total > few and not padded
+        return _Loads(few, window, total, _strides(layer), shared, streams, padded)
+
+    def suits(self, way: Way, pixels: int) -> bool:
+        """Whether a tile of so many pixels may load that way."""
+        if way is Way.STREAMED:
+            return self.streams and pixels <= _MOST_TILE
+        if not self.staged:
+            return pixels == 1
+        return pixels <= _MOST_SHARED
+
+    def plan(self, way: Way, rows: int, columns: int) -> Plan:
+        """Return a plan for a tile."""
+        statements = self.window * self.few * rows * columns
+        unrolls = self.window <= WINDOW and statements <= _MOST_STATEMENTS and way is not Way.STREAMED
+        return Plan(way, rows, columns, unrolls)
+
+    def of_tile(self, plan: Plan) -> float:
+        """Count the vectors that a tile loads and stores in all."""
+        window = self.window if plan.unrolls_window else 1
+        weights = self.few * window
+        seen = plan.rows * plan.columns
+        if plan.way is Way.SHARED:
+            down, across = self.strides
+            seen = ((plan.rows - 1) * down + 1) * ((plan.columns - 1) * across + window)
+        loads = (self.few // divisor(self.few, LANES)) * (_ASKED if self.padded else 1.0)  # three are no vector
+        return self.total / weights * (weights + loads * seen) + 2 * plan.rows * plan.columns
+
+
+def _asks(block: Any) -> bool:
+    """Whether a block computes something that depends on a condition."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.Select) or str(getattr(node.op, "name", "")).endswith(".if_then_else"):
+            found.append(node)
+
+    tvm_ffi.structural_walk(block.body, ((tvm.ir.Call, tirx.Select), visit))
+    return bool(found)
+
+
+def _strides(layer: Layer) -> tuple[int, int]:
+    """Return how far apart neighbours of a result are in what is staged: down and across."""
+    block = layer.schedule.get(layer.parts.reduction.block_rv)
+    spatial = [
+        one.var for one, known in zip(block.iter_vars, layer.parts.reduction.iters, strict=True) if known.kind == "S"
+    ]
+    staged = [side.min for number in layer.reads.staged for side in block.reads[number].region]
+    return (_stride(staged, spatial[-3:-2]), _stride(staged, spatial[-2:-1]))
+
+
+def _stride(places: Sequence[Any], variable: Sequence[Any]) -> int:
+    """Return how much the places grow where a variable grows by one; 1 if that is not a constant."""
+    analyzer, found = sym.Analyzer(), 1
+    for one in variable:
+        for place in places:
+            grown = tvm_ffi.structural_map(
+                place, (tirx.Var, lambda known, one=one: one + 1 if known.same_as(one) else known)
+            )
+            difference = analyzer.simplify(grown - place)
+            found = max(found, int(difference)) if isinstance(difference, tirx.IntImm) else found
+    return found
