@@ -1,0 +1,58 @@
+"""Which tile is the cheapest: the one that loads the least, as long as there is work for all cores."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import te, topi
+
+from tests.unit.backends.mali.test_layers import convolution
+from toolchain.backends.mali import layers, tiles
+from toolchain.backends.mali.tiles import Way
+
+
+def cheapest(function) -> tiles.Plan:
+    return tiles.plans(layers.layer_of(function))[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "columns"), [(28, 2, 4), (56, 1, 8), (14, 1, 7), (7, 1, 7), (5, 1, 5), (20, 2, 4)]
+)
+def test_pixels_are_streamed_where_they_are_all_within(size, rows, columns):
+    """Up to eight of them, in a tile that does not reach over the edge."""
+    plan = cheapest(convolution(size, 64, 1024, 1))
+    assert plan.way is Way.STREAMED
+    assert plan.rows * plan.columns == rows * columns
+    assert size % plan.rows == 0
+    assert size % plan.columns == 0
+
+
+def test_pixels_that_are_padded_share_the_row_of_a_window():
+    """What asks for each pixel whether it is within takes registers of its own: streamed, it spills."""
+    found = tiles.plans(layers.layer_of(convolution(28, 64, 256)))
+    assert found[0].way is Way.SHARED
+    assert found[0].unrolls_window
+    assert all(one.way is not Way.STREAMED for one in found)
+
+
+def test_strides_count():
+    """For results of the same size: with steps of two, neighbours have less of their window in common."""
+    plain, strided = convolution(56, 64, 256), convolution(112, 64, 256, 3, 2)
+    assert tiles.plans(layers.layer_of(plain)) != tiles.plans(layers.layer_of(strided))
+
+
+def test_loads_from_memory_come_last():
+    found = tiles.plans(layers.layer_of(convolution()))
+    ways = [one.way is Way.DIRECT for one in found]
+    assert ways == sorted(ways)
+    assert any(ways)
+
+
+def test_a_layer_with_few_results_has_small_tiles():
+    plan = cheapest(convolution(4, 64, 16, 1))
+    assert (plan.rows, plan.columns) == (1, 1)
+
+
+def test_a_product_of_a_vector_has_one_pixel():
+    x, w = te.placeholder((1, 64), name="x"), te.placeholder((64, 4000), name="w")
+    found = tiles.plans(layers.layer_of(te.create_prim_func([x, w, topi.matmul(x, w)])))
+    assert {(one.rows, one.columns) for one in found} == {(1, 1)}
