@@ -1,0 +1,87 @@
+"""Random graphs and a table of layers on three OpenCLs, in both precisions: none is wrong, and none fails.
+
+Some of each by default; `make opencl` runs 200 graphs and all layers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.support import opencl_campaign, opencl_layers, opencl_runtimes, random_graphs
+from tests.support.opencl_campaign import LIMIT
+from tests.support.opencl_runtimes import HALF, INTEL, OCLGRIND, POCL, Checks
+from toolchain import board
+from toolchain.backends.mali.backend import Mali
+
+GRAPHS = int(os.environ.get("TOOLCHAIN_OPENCL_GRAPHS", "2"))
+ALL = "TOOLCHAIN_OPENCL_GRAPHS" in os.environ
+OPERATORS = 8
+AT_ONCE = 20  # networks of a process
+SECONDS = 1200  # for those
+
+pytestmark = pytest.mark.timeout(4 * 3600 if ALL else 600)
+
+
+def networks():
+    """Return ONNX models by name: graphs by their seeds, and layers."""
+    layers = opencl_layers.layers()
+    some = layers if ALL else {name: layers[name] for name in [*layers][::27]}
+    plain = {re.sub(r"[^a-z0-9]+", "-", name.lower()): proto for name, proto in some.items()}
+    return {f"graph-{seed}": random_graphs.build(seed, OPERATORS) for seed in range(GRAPHS)} | plain
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    """The variables by which another process's TVM finds the OpenCL runtime."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLCHAIN_CACHE", cache)
+        Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
+    return {"TOOLCHAIN_CACHE": cache}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a function that compiles all networks in one precision, once."""
+    known = {}
+
+    def folders(*, half):
+        if half not in known:
+            place = tmp_path_factory.mktemp("half" if half else "single")
+            known[half] = [place / name for name in networks()]
+            for folder, proto in zip(known[half], networks().values(), strict=True):
+                opencl_campaign.compiled(proto, folder, half=half)
+        return known[half]
+
+    return folders
+
+
+CASES = [(name, half) for half in (False, True) for name in (OCLGRIND, INTEL, POCL) if not half or name in HALF]
+
+
+@pytest.mark.parametrize(("name", "half"), CASES)
+def test_all_are_right(name, half, made, plugin, tmp_path):
+    opencl_runtimes.require_one(name)
+    log = tmp_path / "faults.log"
+    chosen = opencl_runtimes.environment(name, Checks(log) if name == OCLGRIND else None) | plugin
+    folders, seen = made(half=half), []
+    for first in range(0, len(folders), AT_ONCE):
+        seen += opencl_campaign.run(folders[first : first + AT_ONCE], chosen, SECONDS)
+    assert [one for one in seen if one.fault or one.difference > LIMIT[half]] == []
+    assert len(seen) == len(folders)
+    assert not log.exists() or log.read_text() == ""
+
+
+def test_nothing_is_read_that_nobody_wrote(made, plugin, tmp_path):
+    """Buffers of a network that ran before hold its numbers: each one has a process of its own."""
+    opencl_runtimes.require_one(OCLGRIND)
+    for folder in made(half=False)[:: 1 if ALL else 3]:
+        log = tmp_path / f"{folder.name}.log"
+        chosen = opencl_runtimes.environment(OCLGRIND, Checks(log, uninitialised=True)) | plugin
+        (seen,) = opencl_campaign.run([folder], chosen, SECONDS)
+        assert not seen.fault
+        assert seen.difference <= LIMIT[False]
+        assert not log.exists() or log.read_text() == "", folder.name
