@@ -15,6 +15,8 @@ from typing import Any
 
 import tvm_ffi
 
+from toolchain.backends.mali.readonly import read_only
+
 _HOOK = "tvm_callback_opencl_postproc"
 _KERNEL = re.compile(r"^__kernel [^{;]*\{", re.MULTILINE)
 _POINTER = re.compile(r"__global (u?(?:char|short|int|long)|half|float|double)\*(?: restrict)? (\w+)")
@@ -56,7 +58,7 @@ def multiple(expression: str) -> int:
 
 @tvm_ffi.register_global_func(_HOOK, override=True)  # type: ignore[untyped-decorator]
 def _processed(source: str, target: Any) -> str:  # noqa: ARG001 - TVM passes it
-    return aligned(source)
+    return read_only(aligned(source))
 
 
 def _kernel(text: str) -> str:
