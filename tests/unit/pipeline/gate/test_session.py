@@ -294,6 +294,8 @@ def test_what_a_device_does_not_tell_never_passes(bench, tiny, other, quantity, 
         {"peak_rss_kib": -5},
         {"peak_rss_kib": 1.5},
         {"involuntary_switches": "many"},
+        {"processor": "a GPU"},
+        {"processor": {"name": "\x1b[2J", "driver": "", "version": "", "units": 1}},
         {"involuntary_switches": 1 << 70},
     ],
 )
