@@ -113,9 +113,9 @@ def state(client: str, serial: str) -> str:
     return next((one.state for one in devices(client) if one.serial == serial), "")
 
 
-def _said(client: str, words: Sequence[str], timeout: float = _ANSWER_S) -> process.Result:
+def _said(client: str, words: Sequence[str], timeout: float | None = None) -> process.Result:
     try:
-        told = process.run([client, *words], timeout=timeout, check=False, error=DeviceError)
+        told = process.run([client, *words], timeout=timeout or _ANSWER_S, check=False, error=DeviceError)
     except DeviceError as fault:
         raise faults.no_server(f"{fault.message}\n{fault.details}") from fault
     if told.returncode != 0 and "features" not in words and "connect" not in words:

@@ -15,18 +15,18 @@ from toolchain.shell.protocol import GUARDED, STREAM_S, Kind, Shell
 
 # The client and its server take services of less than 64 KiB.
 _LONGEST = 60_000
-# A process reads its input itself, and so learns of its end; when the client is gone, adbd sends SIGHUP to the shell
-# that leads the process group.
+# As `HELD`, for mksh: a shell of that kind which passed its input on keeps the pipe to the script, even when it has
+# another output by then, unless it becomes another program; and one that SIGHUP ends, as adbd has it once the client is
+# gone, ends those that it waits for. The code goes by a line, and needs no shell that waits.
 _HELD = """
 exec 3<&0
-end() { exec 2>/dev/null; trap "" TERM; kill -TERM -$$; }
-trap 'end; sleep 1; kill -KILL -$$' HUP
-sh -c "$1" <&3 3<&- &
-wait $!
-code=$?
-echo "$2 $code" >&2
-end
-exit $code
+sh -c 'trap "" HUP; cat; exec sh -c "$1" sh $0 >/dev/null 2>&1' $$ \\
+  'sleep 2; trap "" TERM; kill -TERM -$1; sleep 1; kill -KILL -$1' <&3 3<&- | {
+  sh -c "$1" 3<&-
+  echo "$2 $?" >&2
+  exec 2>/dev/null
+  kill -TERM -$$
+}
 """
 _COPY = 'sh -c "$1"; code=$?; echo "$2 $code" >&2; exit $code'
 _BODIES = {"run": GUARDED, "copy": _COPY, "held": _HELD}

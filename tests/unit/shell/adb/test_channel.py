@@ -37,7 +37,7 @@ def test_words_after_the_line_are_kept(token):
 
 
 def test_much_is_passed_on_before_the_end(token):
-    channel = AdbChannel(["sh", "-c", "head -c 5000 /dev/zero >&2; sleep 100"], token, print, held=False)
+    channel = AdbChannel(["sh", "-c", "head -c 5000 /dev/zero >&2; sleep 100"], token, print, held=True)
     assert channel.receive(20)[1].startswith(b"\0" * 100)
     assert channel.code is None
     channel.close()

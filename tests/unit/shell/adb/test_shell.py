@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -124,6 +126,23 @@ def test_nothing_outlives_a_time_limit(shell, tmp_path):
     with pytest.raises(DeviceError, match="did not finish within"):
         shell.run(f"echo $$ >{tmp_path}/pid; sleep 1000", timeout=1)
     assert gone(Path("/proc") / (tmp_path / "pid").read_text().strip())
+
+
+def test_nothing_outlives_who_started_it(device, tmp_path):
+    """Killed, it closes nothing; its client is left, whose input ends."""
+    words = f"""
+import sys
+from toolchain.shell import open_shell
+process = open_shell({device.host!r}).start("echo $$; exec sleep 1000")
+print(process.readline(20), end="", flush=True)
+sys.stdin.read()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running = Path("/proc") / owner.stdout.readline().strip()
+    assert running.exists()
+    owner.kill()
+    owner.communicate()
+    assert gone(running)
 
 
 def test_nothing_outlives_the_cable(shell, device):
