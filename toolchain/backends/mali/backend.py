@@ -20,6 +20,7 @@ from toolchain.backends.mali import (
     space,
 )
 from toolchain.backends.mali.half import halved, in_blocks
+from toolchain.backends.mali.int8 import on_bytes
 from toolchain.backends.mali.layout import channels_last, with_plain_names
 from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
@@ -62,7 +63,8 @@ class Mali(Cpu):
         transform, half = relax.transform, self.board.target.float16
         with self.target:
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
-            folded = fold.folded(tvm.transform.Sequential(first)(with_plain_names(module)))
+            prepared = tvm.transform.Sequential(first)(with_plain_names(module))
+            folded = fold.folded(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half)
             fused = fusion.fused(transform.FoldConstant()(halved(transposed) if half else transposed))
         return without_single_steps(fused)

@@ -1,0 +1,44 @@
+"""The helper for dot products of bytes: what it says to each kind of driver."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.support.parts import require
+from toolchain.backends.mali import dots
+
+KERNEL = "__kernel void k(__global int4* a) { a[0] = edge_dot4_int4(a[1], a[2]) + edge_dot4_int1(1, 2); }\n"
+DRIVERS = {
+    "none": [],
+    "Arm's": ["cl_arm_integer_dot_product_int8"],
+    "Khronos's": ["cl_khr_integer_dot_product", "__opencl_c_integer_dot_product_input_4x8bit_packed"],
+    "Khronos's without packed bytes": ["cl_khr_integer_dot_product"],
+}
+
+
+def test_only_kernels_that_call_it_have_it():
+    assert dots.with_helper("__kernel void k() {}") == "__kernel void k() {}"
+    assert dots.with_helper(KERNEL).endswith(KERNEL)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_it_compiles_whatever_a_driver_offers(driver, tmp_path):
+    require("a compiler of OpenCL C", "clang", shutil.which("clang") is not None)
+    source, made = tmp_path / "kernel.cl", tmp_path / "kernel.ll"
+    source.write_text(dots.with_helper(KERNEL), encoding="utf-8")
+    words = [
+        "-x",
+        "cl",
+        "-cl-std=CL2.0",
+        "-target",
+        "spir64",
+        "-Xclang",
+        "-finclude-default-header",
+        "-Werror=implicit",
+    ]
+    defined = [f"-D{one}" for one in DRIVERS[driver]]
+    subprocess.run(["clang", *words, *defined, "-S", "-emit-llvm", "-O1", "-o", made, source], check=True)
+    assert "edge_dot4_int1" in made.read_text(encoding="utf-8")

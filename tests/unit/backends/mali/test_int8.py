@@ -1,0 +1,82 @@
+"""Which layers of quantised networks compute on bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.support import nets, qdq_nets
+from tests.support.nets import node
+from toolchain import board
+from toolchain.backends.mali import int8
+from toolchain.backends.mali.backend import Mali
+from toolchain.models import importer, source
+
+KIND = board.load("rk3588").resolved()
+
+
+def lowered(proto, folder, kind=KIND) -> list[str]:
+    """Return the names of a network's kernels."""
+    module = Mali(kind).lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    return [str(one.name_hint) for one in module.get_global_vars()]
+
+
+def layers(proto, folder, **options) -> int:
+    names = lowered(qdq_nets.quantized(proto, folder, **options), folder)
+    return sum("conv2d_int8" in one for one in names)
+
+
+@pytest.mark.parametrize("activation", ["int8", "uint8"])
+def test_convolutions_and_dense_layers_are_on_bytes(activation, tmp_path):
+    assert layers(qdq_nets.residual(), tmp_path, activation=activation) == 4
+
+
+def test_layers_in_groups_and_half_precision_stay_on_floats(tmp_path):
+    held = {"w": qdq_nets.weights(16, 1, 3, 3)}
+    proto = qdq_nets.floating([node("Conv", ["x", "w"], ["y"], group=16)], (1, 16, 6, 6), held)
+    assert layers(proto, tmp_path) == 0
+    half = lowered(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path, KIND.in_float16())
+    assert not [one for one in half if "int8" in one]
+
+
+def test_a_network_on_floats_has_none(tmp_path):
+    proto = qdq_nets.residual()
+    assert not [
+        one
+        for one in lowered(
+            nets.model(
+                [*proto.graph.node],
+                [*proto.graph.input],
+                [nets.value("y", (1, 10))],
+                {one.name: nets_array(one) for one in proto.graph.initializer},
+            ),
+            tmp_path,
+        )
+        if "int8" in one
+    ]
+
+
+def nets_array(tensor):
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
+
+
+def test_weights_are_four_channels_to_an_int32():
+    numbers = np.arange(-30, 30, dtype=np.int16).reshape(2, 5, 3, 2)
+    packed = int8._in_fours(numbers)
+    assert packed.shape == (3, 2, 2, 2)
+    for (row, column, group, output), four in np.ndenumerate(packed):
+        own = numbers[output, 4 * group : 4 * group + 4, row, column]
+        np.testing.assert_array_equal(np.array([four]).view(np.int8), [*own, *[0] * (4 - len(own))])
+
+
+def test_kernels_call_the_helper_on_vectors(tmp_path):
+    proto = qdq_nets.quantized(qdq_nets.residual(16), tmp_path)
+    backend = Mali(KIND)
+    module = backend.lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
+    (host,) = tvm.compile(backend.finished(module, {}), target=backend.target).mod.imports
+    text = "".join(one.inspect_source() for one in host.imports)
+    assert "edge_dot4_int4(((int4)" in text
+    assert text.count("int4 edge_dot4_int4(int4 a, int4 b)") == 4
