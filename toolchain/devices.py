@@ -190,7 +190,19 @@ def read_devices(source: Path) -> dict[str, Device]:
     devices, faults = validated(dict[str, Device], table.get("devices", table), "device")
     if devices is None:
         raise InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
+    for name, device in devices.items():
+        _check_lasting(source, name, device)
     return {name: _beside(device, source.parent) for name, device in devices.items()}
+
+
+def _check_lasting(source: Path, name: str, device: Device) -> None:
+    """Refuse an address that follows whatever device is attached: an entry stands for one."""
+    if device.host == "adb:":
+        raise InputError(
+            f"device {name} of {source} has the host adb:, which is whatever device is attached",
+            details="an entry stands for one device, also when another is plugged in",
+            hint='write its serial, host = "adb:SERIAL", as `adb devices` shows it',
+        )
 
 
 def _beside(device: Device, folder: Path) -> Device:

@@ -271,3 +271,10 @@ def test_this_machine_takes_no_host():
 @pytest.mark.parametrize("host", [None, ""])
 def test_this_machine_is_its_own_device(host):
     assert devices.find_device(kind("local", "local"), host, LAB) == Device("local", "local")
+
+
+def test_an_entry_does_not_follow_whatever_device_is_attached(folder):
+    (folder / "lab.toml").write_text("[phone]\nboard = 'pi'\nhost = 'adb:'\n")
+    with pytest.raises(InputError, match=r"device phone of .* has the host adb:") as caught:
+        devices.load_devices(folder / "lab.toml")
+    assert "adb:SERIAL" in caught.value.hint
