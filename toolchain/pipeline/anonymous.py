@@ -32,7 +32,8 @@ def names_of(host: str) -> set[str]:
     user, _, place = host.rpartition("@")
     found = {platform.node(), str(Path.home()), tempfile.gettempdir(), host, user, place, place.partition(":")[0]}
     if is_adb(host):
-        found.add(host.partition(":")[2])
+        serial = host.partition(":")[2]
+        found |= {serial, serial.rpartition(":")[0]}  # of one in a network, its host
     with contextlib.suppress(KeyError, OSError):  # a container's user may have no name
         found.add(getpass.getuser())
     return {name for name in found - _EVERYWHERE if len(name) >= _SHORTEST}

@@ -52,3 +52,8 @@ def test_words_that_are_everywhere_are_no_names():
 def test_the_serial_of_adb_stays_out():
     names = anonymous.names_of("adb:R58M123456")
     assert anonymous.without(names, "adb:R58M123456: device R58M123456 not found") == "...: device ... not found"
+
+
+def test_the_host_of_a_device_in_a_network_stays_out():
+    names = anonymous.names_of("adb:phone.lab:5555")
+    assert anonymous.without(names, "phone.lab:5555 or phone.lab") == "... or ..."
