@@ -42,14 +42,15 @@ exit ${code:-255}
 """
 
 # Nobody writes to the guard's input, so its `read` ends when the channel does, and the guard ends the script's process
-# group, which the shell that runs this leads. A word in $2 asks for a last line with the code.
+# group, which the shell that runs this leads. A word in $2 asks for a last line with the code and
+# the group.
 GUARDED = """
 exec 3<&0 </dev/null
 { trap "" HUP TERM; read -r line <&3; kill -TERM -$$; sleep 1; kill -KILL -$$; } >/dev/null 2>&1 &
 guard=$!
 sh -c "$1" 3<&-
 code=$?
-[ -z "$2" ] || echo "$2 $code" >&2
+[ -z "$2" ] || echo "$2 $code $$" >&2
 exec 2>/dev/null
 kill -KILL $guard
 exit $code

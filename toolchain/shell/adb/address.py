@@ -14,6 +14,7 @@ PREFIX = "adb:"
 # Nothing that begins with a hyphen: no serial is to be read as an option.
 _SERIAL = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:%\[\]()-]{0,126}")
 _NETWORK = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}")
+_PORTLESS = re.compile(r"\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 
 
 def is_adb(host: str | None) -> bool:
@@ -52,6 +53,23 @@ def checked(serial: str, where: str) -> str:
 def is_network(serial: str) -> bool:
     """Whether a serial is the address of a device in a network, to which adb's server can connect."""
     return bool(_NETWORK.fullmatch(serial)) and not serial.startswith("usb:")
+
+
+def lacks_port(serial: str) -> bool:
+    """Whether a serial looks like the address of a device in a network, without the port that adb wants."""
+    return bool(_PORTLESS.fullmatch(serial))
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two serials are one device's: names in a network have no case, and ports no leading zeros."""
+    return _spelled(one) == _spelled(other)
+
+
+def _spelled(serial: str) -> str:
+    if not is_network(serial):
+        return serial
+    host, _, port = serial.rpartition(":")
+    return f"{host.lower()}:{int(port)}"
 
 
 def refuse_ssh(host: str, options: SshOptions) -> None:

@@ -1,7 +1,8 @@
 """A command on a device of adb, whose streams a process of the client carries.
 
 The client's exit code is the command's, and 0 as well if the device is gone in the middle. So a command says its code
-itself, as the last line of its standard error; without that line it has none.
+itself, as the last line of its standard error; without that line it has none. One that has
+no guard says its process group, too.
 """
 
 from __future__ import annotations
@@ -27,15 +28,25 @@ class AdbChannel(LocalChannel):
         words: The client's command line.
         token: The word that the line with the code begins with.
         lost: Called with the client's last words when the command ended and said no code.
+        end_group: Ends a process group on the device.
         held: Whether the end of its input ends it, which may leave it no time to say its code.
     """
 
-    def __init__(self, words: list[str], token: str, lost: Callable[[str], None], *, held: bool) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        token: str,
+        lost: Callable[[str], None],
+        end_group: Callable[[int], None],
+        *,
+        held: bool,
+    ) -> None:
         super().__init__(words, outlived=True)
         self.sent = self.received = 0
-        self._line = re.compile(token.encode() + rb" ([0-9]{1,3})\n")
+        self._line = re.compile(token.encode() + rb" ([0-9]{1,3}|-)(?: ([0-9]{1,10}))?\n")
         self._lost, self._told, self._over, self._stopped = lost, -1, False, False
         self._ends_with_input, self._back = held, b""
+        self._end_group, self._group = end_group, 0
 
     @property
     def code(self) -> int | None:
@@ -56,8 +67,9 @@ class AdbChannel(LocalChannel):
     def _without_code(self, err: bytes, *, ended: bool) -> bytes:
         """Return what may be passed on of standard error; what may be the beginning of the line is held back."""
         self._back += err
-        if found := self._line.search(self._back):
-            self._told = int(found[1])
+        while found := self._line.search(self._back):
+            self._told = self._told if found[1] == b"-" else int(found[1])
+            self._group = int(found[2] or 0)
             self._back = self._back[: found.start()] + self._back[found.end() :]
         kept = 0 if ended else _LONGEST
         words, self._back = self._back[: max(0, len(self._back) - kept)], self._back[-kept:] if kept else b""
@@ -79,14 +91,24 @@ class AdbChannel(LocalChannel):
             super().end_input()
 
     def stop(self) -> None:
-        """See `Channel.stop`. The guard of the command ends it when its input ends; waiting for that makes it true."""
+        """See `Channel.stop`. The guard of the command ends it when its input ends; waiting for that makes it true.
+
+        A copy has no guard, nor has what a command left with its output: their process group is ended by a command.
+        """
         self._stopped = True
         self.end_input()
-        deadline = time.monotonic() + (0 if self._ends_with_input else CLOSE_GRACE)
+        self._drain(0.0)
+        if self._group and not self._over:
+            self._end_group(self._group)
+        self._drain(0.0 if self._ends_with_input else CLOSE_GRACE)
+        super().stop()
+
+    def _drain(self, seconds: float) -> None:
+        """Take what it says, and throw it away, until it ends or the time is over."""
+        deadline = time.monotonic() + seconds
         with contextlib.suppress(TimeoutError, OSError, ValueError):
             while any(self.receive(max(0.0, deadline - time.monotonic()))) and time.monotonic() < deadline:
                 pass
-        super().stop()
 
     def close(self) -> None:
         """See `Channel.close`."""

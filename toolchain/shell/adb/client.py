@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.shell.adb import faults
-from toolchain.shell.adb.address import checked, is_network
-from toolchain.shell.adb.faults import READY, Attached
+from toolchain.shell.adb.address import PREFIX, alike, checked, is_network
+from toolchain.shell.adb.faults import PASSING, READY, Attached
 from toolchain.tables import printable
 
 SHELL_V2 = "shell_v2"
@@ -25,7 +25,6 @@ _ANSWER_S = 30.0  # to start a server takes some seconds on a slow machine
 _CONNECT_S = 15.0  # adb itself gives up after ten
 _SETTLE_S = 2.0  # a device that was just plugged in is offline, then authorizing, before it is there
 _LOOK_S = 0.1
-_PASSING = {"offline", "authorizing", "connecting"}
 _LINE = re.compile(r"(\S[^\t]{0,200})\t(.{1,300})")
 
 
@@ -64,17 +63,18 @@ def find(client: str, serial: str) -> Attached:
         serial: Its serial; empty for the one that ANDROID_SERIAL names, or the only one.
 
     Raises:
-        InputError: ANDROID_SERIAL has no serial.
+        InputError: ANDROID_SERIAL has no serial, or the server says one that is none.
         DeviceError: There is none, there are several and none is named, or it takes no commands.
     """
     serial = serial or checked(os.environ.get(_SERIAL_VARIABLE, ""), f"{_SERIAL_VARIABLE} in the environment")
     deadline = time.monotonic() + _SETTLE_S
     found = _known(client, serial)
-    while found.state in _PASSING and time.monotonic() < deadline:
+    while found.state in PASSING and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         found = _known(client, serial)
     if found.state != READY:
         raise faults.unusable(found)
+    checked(found.serial, PREFIX + found.serial)  # whoever has the server's port may have written it
     return found
 
 
@@ -87,19 +87,27 @@ def _known(client: str, serial: str) -> Attached:
         words, known = told.stdout + told.stderr, devices(client)
     fitting = _of(known, serial) if serial else known
     if not fitting:
-        raise faults.unknown(serial, known, words)
+        raise faults.unknown(serial, known, f"{words}\n{_asked(client)}")
     if len(fitting) > 1:
         raise faults.unnamed(known)
     return fitting[0]
 
 
 def _of(known: Sequence[Attached], serial: str) -> list[Attached]:
-    return [one for one in known if one.serial == serial]
+    return [one for one in known if alike(one.serial, serial)]
 
 
 def features(client: str, serial: str) -> frozenset[str]:
-    """Return what both the client and a device can do, in adb's words."""
-    return frozenset(_said(client, ["-s", serial, "features"]).stdout.split())
+    """Return what both the client and a device can do, in adb's words.
+
+    Raises:
+        DeviceError: It does not say.
+    """
+    told = _said(client, ["-s", serial, "features"])
+    if told.returncode != 0:
+        doing, words = "asking what its adb can do", told.stderr or told.stdout
+        raise faults.gone(Attached(serial, state(client, serial)), doing, printable(words))
+    return frozenset(told.stdout.split())
 
 
 def version(client: str) -> str:
@@ -113,11 +121,17 @@ def state(client: str, serial: str) -> str:
     return next((one.state for one in devices(client) if one.serial == serial), "")
 
 
+def _asked(client: str) -> str:
+    """Name the client and its server, which a farm has from whoever started it."""
+    port = os.environ.get("ANDROID_ADB_SERVER_PORT") or "5037"
+    return f"asked by {client}, of the server at {os.environ.get('ADB_SERVER_SOCKET') or f'port {port}'}"
+
+
 def _said(client: str, words: Sequence[str], timeout: float | None = None) -> process.Result:
     try:
         told = process.run([client, *words], timeout=timeout or _ANSWER_S, check=False, error=DeviceError)
     except DeviceError as fault:
-        raise faults.no_server(f"{fault.message}\n{fault.details}") from fault
+        raise faults.no_server(f"{fault.message}\n{fault.details}\n{_asked(client)}") from fault
     if told.returncode != 0 and "features" not in words and "connect" not in words:
-        raise faults.no_server(told.stderr or told.stdout)
+        raise faults.no_server(f"{told.stderr or told.stdout}\n{_asked(client)}")
     return told

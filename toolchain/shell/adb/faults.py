@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain import process
 from toolchain.errors import DeviceError
-from toolchain.shell.adb.address import PREFIX, is_network
+from toolchain.shell.adb.address import PREFIX, is_network, lacks_port
 from toolchain.tables import printable
 
 VARIABLE = "TOOLCHAIN_ADB"
 """Names the client, instead of the `adb` in PATH."""
 READY = "device"
 """The state of a device that takes commands."""
+PASSING = frozenset({"offline", "authorizing", "connecting"})
+"""The states of a device that is coming, or going."""
+_NO_ANDROID = {"bootloader", "host", "recovery", "rescue", "sideload"}
 _SHOWN = 20
 _AGAIN = "then run the same command again"
 
@@ -54,7 +58,7 @@ def unnamed(known: Sequence[Attached]) -> DeviceError:
     return DeviceError(
         f"{len(known)} devices are attached to adb, and adb: names none of them",
         details=_listed(known),
-        hint=f"name one: --host {PREFIX}{known[0].serial} (HOST= with make)",
+        hint=f"name one: --host {shlex.quote(PREFIX + known[0].serial)} (HOST= with make)",
     )
 
 
@@ -64,11 +68,13 @@ def unknown(serial: str, known: Sequence[Attached], words: str) -> DeviceError:
     Args:
         serial: The serial; empty for the only device.
         known: The devices that are there.
-        words: What adb said when it was to connect to it.
+        words: What adb said when it was to connect to it, and who was asked.
     """
     network = f"`adb connect {serial}` says more; the device must be on and listen there"
     cable = f"check the cable and that USB debugging is on in its developer options, {_AGAIN}"
-    if known and not is_network(serial):
+    if lacks_port(serial):
+        cable = f"in a network a port belongs to it, such as {PREFIX}{serial}:5555"
+    elif known and not is_network(serial):
         cable = f"name one of these, or check the cable, {_AGAIN}"
     return DeviceError(
         f"adb knows no device {serial}" if serial else "no device is attached to adb",
@@ -79,11 +85,11 @@ def unknown(serial: str, known: Sequence[Attached], words: str) -> DeviceError:
 
 def unusable(one: Attached) -> DeviceError:
     """A device that takes no commands."""
-    name = PREFIX + one.serial
-    if one.state == "unauthorized":
+    name, serial = PREFIX + one.serial, shlex.quote(one.serial)
+    if one.state in {"unauthorized", "authorizing"}:
         return DeviceError(
             f"{name} has not accepted this computer's key",
-            details="adb: unauthorized",
+            details=f"adb: {one.state}",
             hint=f"unlock the device and accept the key on its screen, {_AGAIN}; `adb reconnect offline` asks anew",
         )
     if one.state.startswith("no permissions"):
@@ -93,16 +99,42 @@ def unusable(one: Attached) -> DeviceError:
             hint="apt-get install android-sdk-platform-tools-common (udev rules), sudo usermod -aG plugdev $USER, log "
             f"in anew and plug the device in again, {_AGAIN}",
         )
-    if one.state == "offline":
-        way = f"adb disconnect {one.serial}; adb connect {one.serial}" if is_network(one.serial) else "plug it in again"
+    if one.state in PASSING:
+        way = f"adb disconnect {serial}; adb connect {serial}" if is_network(one.serial) else "plug it in again"
         return DeviceError(
-            f"{name} is offline: it is attached and does not answer", details="adb: offline", hint=f"{way}, {_AGAIN}"
+            f"{name} is offline: it is attached and does not answer",
+            details=f"adb: {one.state}",
+            hint=f"{way}, {_AGAIN}",
         )
-    return DeviceError(
-        f"{name} is not running Android: its state is {one.state}",
-        details=f"adb: {one.state}",
-        hint=f"start Android on it, as `adb -s {one.serial} reboot` may do, {_AGAIN}",
-    )
+    return _in_another_state(one.state, name, serial)
+
+
+def _in_another_state(state: str, name: str, serial: str) -> DeviceError:
+    if state in _NO_ANDROID:
+        cause, way = "is not running Android", f"start Android on it, as `adb -s {serial} reboot` may do"
+    elif state == "detached":
+        cause, way = "was left to other programs", f"adb -s {serial} attach"
+    else:
+        cause, way = "takes no commands", f"plug it in again, or let the server look anew: `adb -s {serial} reconnect`"
+    return DeviceError(f"{name} {cause}: its state is {state}", details=f"adb: {state}", hint=f"{way}, {_AGAIN}")
+
+
+def gone(one: Attached, doing: str, words: str) -> DeviceError:
+    """A device that took commands, and does not take one now.
+
+    Args:
+        one: The device; its state is empty if the server knows it no more.
+        doing: What was asked of it.
+        words: The client's last words.
+    """
+    if one.state and one.state != READY and one.state not in PASSING:
+        return unusable(one)
+    return lost(PREFIX + one.serial, doing, f"adb: {one.state or 'gone'}\n{process.tail(words)}".strip())
+
+
+def not_started(client: str, fault: OSError) -> DeviceError:
+    """The client was there, and is not now, or cannot be started."""
+    return not_installed(client) if isinstance(fault, FileNotFoundError) else no_server(f"{client}: {fault.strerror}")
 
 
 def too_old(name: str) -> DeviceError:

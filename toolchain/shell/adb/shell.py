@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import socket
 
@@ -28,7 +29,10 @@ sh -c 'trap "" HUP; cat; exec sh -c "$1" sh $0 >/dev/null 2>&1' $$ \\
   kill -TERM -$$
 }
 """
-_COPY = 'sh -c "$1"; code=$?; echo "$2 $code" >&2; exit $code'
+# The end of a copy's input is no reason to end it; and while the device takes none, neither that end nor the client's
+# gets through to it. So it says its process group first.
+_COPY = 'echo "$2 - $$" >&2; sh -c "$1"; code=$?; echo "$2 $code" >&2; exit $code'
+_END_S = 15.0
 _BODIES = {"run": GUARDED, "copy": _COPY, "held": _HELD}
 
 
@@ -58,7 +62,6 @@ class AdbShell(Shell):
         self._sent = self._received = 0
         self._words: str | None = None
         if client.SHELL_V2 not in client.features(self._client, self._serial):
-            self.check_alive("asking what its adb can do")
             raise faults.too_old(self.name)
 
     @property
@@ -81,7 +84,7 @@ class AdbShell(Shell):
             raise DeviceError(
                 f"a script for {self.name} is longer than adb takes",
                 details=f"{len(command.encode())} bytes, of at most {_LONGEST}",
-                hint="deploy fewer samples at once (--samples), or reach the device by SSH",
+                hint="reach the device by SSH, which takes longer ones",
             )
         self._sent += len(command.encode())
         return [self._client, "-s", self._serial, "shell", "-T", command]
@@ -93,15 +96,27 @@ class AdbShell(Shell):
         try:
             with process.signals_later():
                 channel = _Counted(self, words, token, held=kind == "held")
-        except BaseException:
+        except BaseException as fault:
             if channel:
                 channel.close()
+            elif isinstance(fault, OSError):
+                raise faults.not_started(self._client, fault) from fault
             raise
         return channel
 
+    def end_group(self, group: int) -> None:
+        """End what has no guard, a copy or what a command left with its output, by the process group that it said."""
+        script = f"kill -TERM -{group} && sleep 1 && kill -KILL -{group}"
+        with contextlib.suppress(DeviceError):  # it is gone, and the cable's end ends it there
+            argv = self._argv(script)
+            process.run(argv, timeout=_END_S, check=False, error=DeviceError)
+
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
         """See `Shell.stream`."""
-        return process.attach(self._argv(f"exec sh -c {shlex.quote(script)}"))
+        try:
+            return process.attach(self._argv(f"exec sh -c {shlex.quote(script)}"))
+        except OSError as fault:
+            raise faults.not_started(self._client, fault) from fault
 
     def lose(self, words: str) -> None:
         """Remember that a command ended without its code, and the client's last words."""
@@ -115,10 +130,8 @@ class AdbShell(Shell):
     def check_alive(self, doing: str) -> None:
         """See `Shell.check_alive`; a device that was lost and came back has none of our commands any more."""
         state = client.state(self._client, self._serial)
-        if state not in {"", "offline", faults.READY}:
-            raise faults.unusable(faults.Attached(self._serial, state))
         if state != faults.READY or self._words is not None:
-            raise faults.lost(self.name, doing, f"adb: {state or 'gone'}\n{process.tail(self._words or '')}".strip())
+            raise faults.gone(faults.Attached(self._serial, state), doing, self._words or "")
 
     def close(self) -> None:
         """There is no connection to end: each command has its own."""
@@ -128,7 +141,7 @@ class _Counted(AdbChannel):
     """A channel whose bytes a shell counts, once."""
 
     def __init__(self, shell: AdbShell, words: list[str], token: str, *, held: bool) -> None:
-        super().__init__(words, token, shell.lose, held=held)
+        super().__init__(words, token, shell.lose, shell.end_group, held=held)
         self._shell: AdbShell | None = shell
 
     def close(self) -> None:

@@ -39,6 +39,19 @@ def test_devices_in_a_network_are_told_from_others():
     assert not any(others.values()), others
 
 
+def test_addresses_in_a_network_have_more_than_one_spelling():
+    assert address.alike("Phone.LAN:05555", "phone.lan:5555")
+    assert address.alike("[FE80::1]:5555", "[fe80::1]:5555")
+    assert not address.alike("phone.lan:5555", "phone.lan:5556")
+    assert not address.alike("r58m", "R58M")
+
+
+def test_a_missing_port_is_noticed():
+    assert all(address.lacks_port(one) for one in ("10.0.0.7", "phone.lan", "[fe80::1]"))
+    others = ("10.0.0.7:5555", "R58M123456", "usb:1-4.2", "adb-1A-b._adb-tls._tcp", "")
+    assert not any(address.lacks_port(one) for one in others)
+
+
 def test_options_of_ssh_are_named():
     address.refuse_ssh("adb:x", SshOptions(password="from the environment"))  # noqa: S106
     with pytest.raises(InputError, match="--known-hosts and --ssh-config do not apply"):

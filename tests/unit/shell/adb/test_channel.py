@@ -9,7 +9,7 @@ from toolchain.shell.adb.channel import AdbChannel, new_token
 
 def outcome(script, token, *, held=False):
     lost = []
-    channel = AdbChannel(["sh", "-c", script], token, lost.append, held=held)
+    channel = AdbChannel(["sh", "-c", script], token, lost.append, print, held=held)
     out = err = b""
     while any(parts := channel.receive(20)):
         out, err = out + parts[0], err + parts[1]
@@ -37,7 +37,7 @@ def test_words_after_the_line_are_kept(token):
 
 
 def test_much_is_passed_on_before_the_end(token):
-    channel = AdbChannel(["sh", "-c", "head -c 5000 /dev/zero >&2; sleep 100"], token, print, held=True)
+    channel = AdbChannel(["sh", "-c", "head -c 5000 /dev/zero >&2; sleep 100"], token, print, print, held=True)
     assert channel.receive(20)[1].startswith(b"\0" * 100)
     assert channel.code is None
     channel.close()
@@ -51,12 +51,26 @@ def test_without_the_line_there_is_no_code(token, code):
 
 def test_a_process_whose_input_we_ended_is_not_lost(token):
     lost = []
-    channel = AdbChannel(["sh", "-c", "cat"], token, lost.append, held=True)
+    channel = AdbChannel(["sh", "-c", "cat"], token, lost.append, print, held=True)
     channel.end_input()
     assert channel.receive(20) == (b"", b"")
     assert lost == []
     channel.close()
 
 
+def test_what_a_command_left_is_ended_by_its_group(token):
+    ended = []
+    channel = AdbChannel(["sh", "-c", f"echo {token} 0 77 >&2; sleep 100"], token, print, ended.append, held=False)
+    with pytest.raises(TimeoutError):
+        channel.receive(1)
+    channel.stop()
+    channel.close()
+    assert ended == [77]
+
+
 def test_tokens_differ():
     assert new_token() != new_token()
+
+
+def test_a_group_is_told_without_a_code_first(token):
+    assert outcome(f"echo {token} - 77 >&2; echo err >&2; echo {token} 3 >&2", token) == (b"", b"err\n", 3, [])

@@ -48,6 +48,35 @@ def test_a_device_that_does_not_run_android(says, state):
     assert "adb -s R58M reboot" in caught.value.hint
 
 
+def test_a_serial_that_no_command_may_have_is_refused(says):
+    with pytest.raises(InputError, match="names no device of adb"):
+        client.find(says("List of devices attached\n-x;reboot\tdevice"), "")
+
+
+def test_a_device_is_found_by_another_spelling_of_its_address(says):
+    found = client.find(says("List of devices attached\nphone.lan:5555\tdevice"), "Phone.LAN:05555")
+    assert found.serial == "phone.lan:5555"
+
+
+def test_who_was_asked_is_told(says, monkeypatch):
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "5099")
+    monkeypatch.delenv("ADB_SERVER_SOCKET", raising=False)
+    path = says("List of devices attached")
+    with pytest.raises(DeviceError, match="knows no device R58M") as caught:
+        client.find(path, "R58M")
+    assert f"asked by {path}, of the server at port 5099" in caught.value.details
+
+
+def test_features_that_are_not_told_are_no_old_device(says, tmp_path):
+    path = says("")
+    (tmp_path / "adb").write_text(
+        "#!/bin/sh\ncase $1 in devices) printf 'R58M\\tdevice\\n';; *) echo error: closed >&2; exit 1;; esac\n"
+    )
+    with pytest.raises(DeviceError, match="was lost while asking what its adb can do") as caught:
+        client.features(path, "R58M")
+    assert "error: closed" in caught.value.details
+
+
 def test_a_server_that_does_not_start(says):
     with pytest.raises(DeviceError, match="cannot be reached or started") as caught:
         client.devices(says("error: cannot connect to daemon", 1))

@@ -15,6 +15,10 @@ from toolchain.shell.adb.faults import Attached
         ("R58M", "offline", "is offline", "plug it in again"),
         ("10.0.0.7:5555", "offline", "is offline", "adb connect 10.0.0.7:5555"),
         ("R58M", "no permissions (...)", "may not use the USB device", "udev"),
+        ("R58M", "authorizing", "has not accepted this computer's key", "accept the key on its screen"),
+        ("10.0.0.7:5555", "connecting", "is offline", "adb connect 10.0.0.7:5555"),
+        ("R58M", "detached", "was left to other programs", "adb -s R58M attach"),
+        ("R58M", "something new", "takes no commands", "adb -s R58M reconnect"),
         ("R58M", "recovery", "is not running Android", "adb -s R58M reboot"),
     ],
 )
@@ -34,7 +38,24 @@ def test_a_long_list_is_cut():
     assert "adb:device0" in fault.hint
 
 
+@pytest.mark.parametrize("state", ["", "offline", "connecting", "authorizing", "device"])
+def test_a_device_that_is_going_or_coming_back_was_lost(state):
+    fault = faults.gone(Attached("R58M", state), "running a command", "error: closed")
+    assert "connection to adb:R58M was lost while running a command" in fault.message
+    assert "error: closed" in fault.details
+
+
+def test_a_device_that_came_back_as_another_system_is_told_so():
+    assert "not running Android" in faults.gone(Attached("R58M", "recovery"), "running a command", "").message
+
+
+def test_a_serial_in_a_hint_is_quoted():
+    assert "'adb:a;reboot'" in faults.unnamed([Attached("a;reboot", "device")]).hint
+    assert "adb -s 'a;reboot' reboot" in faults.unusable(Attached("a;reboot", "recovery")).hint
+
+
 def test_an_unknown_device_is_searched_where_it_may_be():
     assert "adb connect 10.0.0.7:5555" in faults.unknown("10.0.0.7:5555", (), "failed to connect").hint
     assert "name one of these" in faults.unknown("R58M", (Attached("other", "device"),), "").hint
+    assert "adb:10.0.0.7:5555" in faults.unknown("10.0.0.7", (), "").hint
     assert "USB debugging" in faults.unknown("", (), "").hint

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -126,6 +128,51 @@ def test_nothing_outlives_a_time_limit(shell, tmp_path):
     with pytest.raises(DeviceError, match="did not finish within"):
         shell.run(f"echo $$ >{tmp_path}/pid; sleep 1000", timeout=1)
     assert gone(Path("/proc") / (tmp_path / "pid").read_text().strip())
+
+
+def test_a_time_limit_ends_what_a_command_left_with_its_output(shell, tmp_path):
+    with pytest.raises(DeviceError, match="did not finish within"):
+        shell.run(f"sleep 1000 & echo $! >{tmp_path}/pid; echo hi", timeout=1)
+    assert gone(Path("/proc") / (tmp_path / "pid").read_text().strip())
+
+
+def test_what_a_command_leaves_without_its_output_stays(shell):
+    pid = int(shell.run("sleep 1000 </dev/null >/dev/null 2>&1 & echo $!").stdout)
+    try:
+        shell.run("sleep 1")
+        os.kill(pid, 0)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_transfer_that_stalls_leaves_nothing(shell, tmp_path):
+    """Its `cat` waits for a reader of the pipe that never comes."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "source").write_bytes(b"x" * 3_000_000)
+    shell.stall = 1.0
+    with pytest.raises(DeviceError):
+        shell.push(tmp_path / "source", str(tmp_path / "pipe"))
+    deadline = time.monotonic() + 15
+    while (left := users_of(tmp_path / "pipe")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def users_of(path):
+    """Return the processes that have a path in their command line."""
+    found = []
+    for words in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [words.parent.name] if str(path).encode() in words.read_bytes() else []
+    return found
+
+
+def test_a_client_that_vanishes_is_named(shell, monkeypatch):
+    monkeypatch.setattr(shell, "_client", "/nowhere/adb")
+    with pytest.raises(DeviceError, match="/nowhere/adb is not installed here"):
+        shell.run("echo")
+    with pytest.raises(DeviceError, match="/nowhere/adb is not installed here"):
+        shell.stream("cat")
 
 
 def test_nothing_outlives_who_started_it(device, tmp_path):
