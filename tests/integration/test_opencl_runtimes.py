@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 
-from tests.support import nets, opencl_runtimes
+from tests.support import nets, opencl_runtimes, qdq_nets
 from tests.support.commands import toolchain
 from tests.support.nets import node, value
 
@@ -51,3 +52,16 @@ def test_sums_that_leave_half_precision_on_the_way_are_right(tmp_path, monkeypat
     seen = toolchain("deploy", nets.save(proto, tmp_path), *words)
     assert seen.code == 0, seen.err
     assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-2
+
+
+@pytest.mark.parametrize(("name", "activation"), [(opencl_runtimes.POCL, "uint8"), (opencl_runtimes.INTEL, "int8")])
+def test_layers_on_bytes_are_as_good_as_single_precision(name, activation, tmp_path, monkeypatch):
+    opencl_runtimes.require_one(name)
+    path = tmp_path / "net.onnx"
+    onnx.save(qdq_nets.quantized(qdq_nets.residual(), tmp_path, activation), path)
+    for variable, text in opencl_runtimes.environment(name).items():
+        monkeypatch.setenv(variable, text)
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-"]
+    seen = toolchain("deploy", path, *words)
+    assert seen.code == 0, seen.err
+    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-6

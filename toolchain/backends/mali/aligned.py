@@ -16,6 +16,7 @@ from typing import Any
 import tvm_ffi
 
 from toolchain.backends.mali import dots
+from toolchain.backends.mali.gathered import gathered
 from toolchain.backends.mali.readonly import read_only
 
 _HOOK = "tvm_callback_opencl_postproc"
@@ -59,7 +60,7 @@ def multiple(expression: str) -> int:
 
 @tvm_ffi.register_global_func(_HOOK, override=True)  # type: ignore[untyped-decorator]
 def _processed(source: str, target: Any) -> str:  # noqa: ARG001 - TVM passes it
-    return dots.with_helper(read_only(aligned(source)))
+    return dots.with_helper(read_only(aligned(gathered(source))))
 
 
 def _kernel(text: str) -> str:

@@ -14,7 +14,6 @@ from tvm import ir, tirx
 _OPERATOR = "tirx.toolchain_dot4"
 _HELPER = "edge_dot4_int"
 _PURE = 1  # TVM's CallEffectKind::kPure
-_WIDTHS = (1, 2, 4)
 
 _PREAMBLE = """\
 #if defined(cl_khr_integer_dot_product) && defined(__opencl_c_integer_dot_product_input_4x8bit_packed)
@@ -29,7 +28,10 @@ int edge_dot4_int1(int a, int b) {
 }
 #endif
 int2 edge_dot4_int2(int2 a, int2 b) { return (int2)(edge_dot4_int1(a.s0, b.s0), edge_dot4_int1(a.s1, b.s1)); }
+int3 edge_dot4_int3(int3 a, int3 b) { return (int3)(edge_dot4_int2(a.lo, b.lo), edge_dot4_int1(a.s2, b.s2)); }
 int4 edge_dot4_int4(int4 a, int4 b) { return (int4)(edge_dot4_int2(a.lo, b.lo), edge_dot4_int2(a.hi, b.hi)); }
+int8 edge_dot4_int8(int8 a, int8 b) { return (int8)(edge_dot4_int4(a.lo, b.lo), edge_dot4_int4(a.hi, b.hi)); }
+int16 edge_dot4_int16(int16 a, int16 b) { return (int16)(edge_dot4_int8(a.lo, b.lo), edge_dot4_int8(a.hi, b.hi)); }
 """
 
 
@@ -47,13 +49,14 @@ def _register() -> ir.Op:
     tvm.get_global_func("ir.RegisterOp")(_OPERATOR, "the dot product of four int8 and four others")
     ir.register_op_attr(_OPERATOR, "TCallEffectKind", _PURE)
     ir.register_op_attr(_OPERATOR, "TVectorizable", value=True)
+    ir.register_op_attr(_OPERATOR, "TScriptPrinterName", "toolchain_dot4")
     tirx.op.register_intrin_lowering(_OPERATOR, target="opencl", f=_lowered)
     return ir.Op.get(_OPERATOR)
 
 
 def _lowered(call: Any) -> Any:
-    lanes = max(width for width in _WIDTHS if str(call.ty.dtype) in {"int32", f"int32x{width}"})
-    lanes = 1 if str(call.ty.dtype) == "int32" else lanes
+    """Call the helper of as many lanes; OpenCL C has vectors of 2, 3, 4, 8 and 16, and refuses kernels of others."""
+    lanes = str(call.ty.dtype).removeprefix("int32x").removeprefix("int32") or "1"
     return ir.Call(ir.Op.get("tirx.call_pure_extern"), [f"{_HELPER}{lanes}", *call.args], None, None, None, call.ty)
 
 

@@ -2,7 +2,8 @@
 
 A layer that multiplies dequantised bytes with dequantised weights is written anew: its bytes are packed four to an
 int32, channels last, padded with their zero; their dot products are summed up in int32, which is exact, and only then
-scaled. What is between layers stays as the file has it, and so do layers in groups: floats hold their integers exactly.
+scaled. What is between layers stays as the file has it, and so do layers in groups, and those whose sums could leave
+int32 or whose scales could leave single precision.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from toolchain.backends.mali.dots import dot4
 
 _ENTRY = "main"
 _BYTE, _FOUR = "int8", 4
+_ENDS = (-128, 127)
 _IMAGE, _MATRIX = 4, 2
 
 
@@ -83,16 +85,30 @@ def _layer(operation: Operation) -> _Layer | None:
     assert data.maker is not None  # noqa: S101 - `is_dequantize` says so
     grid, weights = quantization.grid_of(data.maker, _BYTE), quantization.weights(held)
     bytes_ = data.maker.inputs[0]
-    if grid is None or weights is None or weights.has_offset or bytes_.variable is None or bytes_.shape is None:
+    if grid is None or weights is None or bytes_.variable is None or bytes_.shape is None:
+        return None
+    if weights.has_offset or not _is_exact(grid, weights):
         return None
     if operation.name == "matmul":
         return _dense(bytes_, grid, weights)
-    attributes = operation.attributes
+    return _convolution(operation.attributes, bytes_, grid, weights)
+
+
+def _convolution(attributes: Any, value: Any, grid: quantization.Grid, weights: quantization.Weights) -> _Layer | None:
     layouts = (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout))
     if layouts != ("NCHW", "OIHW", "NCHW") or int(attributes.groups) != 1:
         return None
     numbers = [[int(one) for one in getattr(attributes, name)] for name in ("strides", "padding", "dilation")]
-    return _Layer(bytes_.variable, bytes_.shape, grid, weights, *numbers)
+    return _Layer(value.variable, value.shape, grid, weights, *numbers)
+
+
+def _is_exact(grid: quantization.Grid, weights: quantization.Weights) -> bool:
+    """Whether sums fit int32 whatever the bytes are, and scales are neither lost nor endless in single precision."""
+    limits, single = np.iinfo(np.int32), np.finfo(np.float32)
+    above = max(abs(end - zero) for end in _ENDS for zero in (0, grid.zero))
+    sums = abs(weights.numbers.astype(np.int64)).reshape(len(weights.numbers), -1).sum(axis=1)
+    scales = abs(weights.scales * grid.scale)
+    return bool(sums.max() * above <= limits.max and np.all((scales >= single.tiny) & (scales <= single.max)))
 
 
 def _dense(value: Any, grid: quantization.Grid, weights: quantization.Weights) -> _Layer | None:

@@ -10,7 +10,12 @@ import pytest
 from tests.support.parts import require
 from toolchain.backends.mali import dots
 
-KERNEL = "__kernel void k(__global int4* a) { a[0] = edge_dot4_int4(a[1], a[2]) + edge_dot4_int1(1, 2); }\n"
+KERNEL = (
+    "__kernel void k(__global int4* a) { a[0] = edge_dot4_int4(a[1], a[2]) + edge_dot4_int1(1, 2); }\n"
+    "__kernel void l(__global int3* a, __global int16* b) {\n"
+    "  a[0] = edge_dot4_int3(a[1], a[2]); b[0] = edge_dot4_int16(b[1], b[2]);\n"
+    "}\n"
+)
 DRIVERS = {
     "none": [],
     "Arm's": ["cl_arm_integer_dot_product_int8"],

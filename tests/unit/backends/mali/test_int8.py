@@ -40,6 +40,36 @@ def test_layers_in_groups_and_half_precision_stay_on_floats(tmp_path):
     assert not [one for one in half if "int8" in one]
 
 
+def dense(folder, size, scale=1.0) -> list[str]:
+    """Return the kernels of a dense layer whose bytes and weights are the farthest from their zeros."""
+    held = {
+        "scale": np.array(scale, np.float32),
+        "zero": np.array(0, np.uint8),
+        "w": np.full((size, 4), -128, np.int8),
+        "none": np.array(0, np.int8),
+    }
+    nodes = [
+        node("DequantizeLinear", ["x", "scale", "zero"], ["a"]),
+        node("DequantizeLinear", ["w", "scale", "none"], ["b"]),
+        node("MatMul", ["a", "b"], ["y"]),
+    ]
+    return lowered(nets.model(nodes, [nets.value("x", (1, size), "uint8")], [nets.value("y", (1, 4))], held), folder)
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "is_on_bytes"),
+    [
+        (65793, 1.0, True),  # 255 * 128 * 65793 is 2 ** 31 - 4,128 or so
+        (65794, 1.0, False),
+        (8, 1e-20, False),  # the product of both scales is no normal number of single precision
+        (8, 1e-18, True),
+        (8, 1e20, False),
+    ],
+)
+def test_what_could_leave_int32_or_single_precision_stays_on_floats(size, scale, is_on_bytes, tmp_path):
+    assert any("int8" in one for one in dense(tmp_path, size, scale)) == is_on_bytes
+
+
 def test_a_network_on_floats_has_none(tmp_path):
     proto = qdq_nets.residual()
     assert not [

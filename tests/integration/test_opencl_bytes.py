@@ -1,0 +1,154 @@
+"""Bytes on OpenCL devices, to the bit: with powers of two as scales, layers on them are exact, and equal numpy's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.support import nets, opencl_campaign, opencl_runtimes
+from tests.support.nets import node, value
+from toolchain import board
+from toolchain.backends.mali.backend import Mali
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of bytes, or a product of matrices where there is no kernel.
+
+    Attributes:
+        zero: The byte that says zero.
+        shape: Of the bytes.
+        outputs: Channels.
+        kernel: Height and width.
+        settings: Attributes of the convolution.
+        weight: What all weights are; None for random ones with both ends of int8.
+        byte: What all bytes are; None for random ones with both ends.
+        kind: Type of the bytes.
+    """
+
+    zero: int
+    shape: tuple[int, ...]
+    outputs: int
+    kernel: tuple[int, int] | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+    weight: int | None = None
+    byte: int | None = None
+    kind: str = "uint8"
+
+
+PADDED, STEPS = ("pads", [1, 1, 1, 1]), ("strides", [2, 2])
+UNEVEN, DILATED = ("pads", [1, 0, 2, 3]), ("dilations", [2, 1])
+CASES = {
+    "first-lowest-zero": Case(0, (1, 3, 9, 9), 8, (3, 3), (PADDED, STEPS)),
+    "one-channel-highest-zero": Case(255, (1, 1, 5, 7), 1, (3, 3), (PADDED,)),
+    "five-to-three-in-a-batch": Case(-128, (2, 5, 8, 6), 3, (3, 2), (UNEVEN, DILATED), kind="int8"),
+    "whole-vectors": Case(127, (2, 16, 6, 6), 12, (1, 1), kind="int8"),
+    "symmetric": Case(0, (1, 20, 7, 7), 10, (3, 3), (PADDED,), kind="int8"),
+    "all-lowest": Case(0, (1, 6, 4, 4), 6, (3, 3), (PADDED,), -128, -128, "int8"),
+    "dense-in-a-batch": Case(77, (3, 37), 10),
+    "dense-up-to-the-end-of-int32": Case(0, (1, 65793), 4, weight=-128, byte=255),
+}
+
+
+MOVED = ("int8", "uint8")
+
+
+def _bytes(random: np.random.Generator, shape: tuple[int, ...], kind: str, one: int | None) -> NDArray[Any]:
+    """Return bytes with both ends of their type among them, or one byte everywhere."""
+    limits = np.iinfo(kind)
+    if one is not None:
+        return np.full(shape, one, kind)
+    made = random.integers(limits.min, limits.max + 1, shape).astype(kind)
+    made.flat[:2] = limits.min, limits.max
+    made.flat[-2:] = limits.max, limits.min
+    return made
+
+
+def _sums(case: Case, data: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.int64]:
+    """Return what a layer sums up, in numbers of 64 bits."""
+    above, held = data.astype(np.int64) - case.zero, weights.astype(np.int64)
+    if case.kernel is None:
+        return above @ held
+    settings = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], **dict(case.settings)}
+    top, left, bottom, right = settings["pads"]
+    (down, across), (far, wide) = settings["strides"], settings["dilations"]
+    above = np.pad(above, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    window = [(size - 1) * step + 1 for size, step in zip(case.kernel, (far, wide), strict=True)]
+    views = np.lib.stride_tricks.sliding_window_view(above, window, axis=(2, 3))
+    found: NDArray[np.int64] = np.einsum("nchwij,ocij->nohw", views[:, :, ::down, ::across, ::far, ::wide], held)
+    return found
+
+
+def _compiled(case: Case, folder: Any) -> None:
+    """Compile a case and write numpy's results beside it."""
+    random = np.random.default_rng(0)
+    conv = case.kernel is not None
+    size = (case.outputs, case.shape[1], *case.kernel) if case.kernel else (case.shape[1], case.outputs)
+    data, weights = _bytes(random, case.shape, case.kind, case.byte), _bytes(random, size, "int8", case.weight)
+    scales = np.float32(2.0) ** random.integers(-6, 6, case.outputs).astype(np.float32)
+    sums = _sums(case, data, weights)
+    assert abs(sums).max() < 2**31
+    wanted = sums.astype(np.float32) * (0.5 * scales.reshape(-1, 1, 1) if conv else 0.5 * scales)
+    layer = node("Conv", ["a", "b"], ["y"], **dict(case.settings)) if conv else node("MatMul", ["a", "b"], ["y"])
+    nodes = [
+        node("DequantizeLinear", ["x", "half", "zero"], ["a"]),
+        node("DequantizeLinear", ["w", "scales", "zeros"], ["b"], axis=0 if conv else 1),
+        layer,
+    ]
+    held = {
+        "half": np.array(0.5, np.float32),
+        "zero": np.array(case.zero, case.kind),
+        "w": weights,
+        "scales": scales,
+        "zeros": np.zeros(case.outputs, np.int8),
+    }
+    proto = nets.model(nodes, [value("x", case.shape, case.kind)], [value("y", wanted.shape)], held)
+    kernels = opencl_campaign.compiled(proto, folder, half=False)
+    assert any("int8" in str(one.name_hint) for one in kernels.get_global_vars())
+    np.savez(folder / "given.npz", data)
+    np.savez(folder / "wanted.npz", wanted)
+
+
+def _moved(kind: str, folder: Any) -> None:
+    """Compile bytes that kernels of other kinds gather: transposed and pooled, with steps."""
+    nodes = [
+        node("Transpose", ["x"], ["y"], perm=[0, 2, 3, 1]),
+        node("MaxPool", ["x"], ["z"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    shape, (least, greatest) = (2, 8, 6, 8), (np.iinfo(kind).min, np.iinfo(kind).max)
+    results = [value("y", (2, 6, 8, 8), kind), value("z", (2, 8, 3, 4), kind)]
+    opencl_campaign.compiled(nets.model(nodes, [value("x", shape, kind)], results), folder, half=False)
+    data = np.random.default_rng(0).integers(least, greatest + 1, shape).astype(kind)
+    np.savez(folder / "given.npz", data)
+    np.savez(folder / "wanted.npz", data.transpose(0, 2, 3, 1), data.reshape(2, 8, 3, 2, 4, 2).max(axis=(3, 5)))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("bytes")
+    for name, case in CASES.items():
+        _compiled(case, place / name)
+    for kind in MOVED:
+        _moved(kind, place / kind)
+    return [place / name for name in (*CASES, *MOVED)]
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    """The variables by which another process's TVM finds the OpenCL runtime."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLCHAIN_CACHE", cache)
+        Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
+    return {"TOOLCHAIN_CACHE": cache}
+
+
+@pytest.mark.parametrize("name", [opencl_runtimes.POCL, opencl_runtimes.INTEL])
+def test_sums_are_numpys_to_the_bit(name, folders, plugin):
+    opencl_runtimes.require_one(name)
+    seen = opencl_campaign.run(folders, opencl_runtimes.environment(name) | plugin, 300)
+    assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in folders]
