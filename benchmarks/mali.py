@@ -43,6 +43,7 @@ PUBLISHED_MS = {
     ("squeezenet_v1.1", "g52"): 21.6,
 }
 BACKEND = "toolchain/backends/mali"
+KEPT = "cost"
 Row = dict[str, Any]
 
 
@@ -78,16 +79,25 @@ def costed(name: str, kind: Board) -> Row:
     }
 
 
+def clear(backend: Path) -> None:
+    """Remove a backend, packages and modules, but for the model of costs, which stays today's."""
+    for path in backend.iterdir():
+        if path.is_dir() and path.name != KEPT:
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
+
+
 def of_commit(commit: str, words: list[str]) -> list[Row]:
     """Return the rows of a commit's backend, in a copy of this checkout that has it in place of today's."""
     with tempfile.TemporaryDirectory(prefix="mali-before-") as folder:
         copy = Path(folder)
         for part in ("toolchain", "boards", "docker", "docs", "tests", "benchmarks"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (copy / BACKEND).glob("*.py"):
-            path.unlink()
+        clear(copy / BACKEND)
         archive = subprocess.run(["git", "-C", ROOT, "archive", commit, BACKEND], check=True, stdout=subprocess.PIPE)
-        subprocess.run(["tar", "-x", "-C", copy], check=True, input=archive.stdout)
+        leave_out = f"--exclude={BACKEND}/{KEPT}"
+        subprocess.run(["tar", "-x", leave_out, "-C", copy], check=True, input=archive.stdout)
         report = copy / "before.json"
         argv = [sys.executable, "benchmarks/mali.py", *words, "--json", str(report)]
         environment = {**os.environ, "PYTHONPATH": str(copy)}

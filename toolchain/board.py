@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import platform
 import re
@@ -10,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import resources, state
@@ -52,6 +53,12 @@ class Target:
     float16: Annotated[bool, Field(description="layers compute in half precision")] = False
 
 
+def short_gpu(name: str) -> str:
+    """Return a GPU's short name, in small letters, also of one that is written in full."""
+    written = name.lower()
+    return next((short for short, table in gpus().items() if table["title"].lower() == written), written)
+
+
 @checked_dataclass(frozen=True, config=CONFIG)
 class Gpu:
     """The GPU of a board, for models of what kernels take there.
@@ -62,7 +69,7 @@ class Gpu:
         clock_mhz: Their highest clock.
     """
 
-    name: Annotated[Word, Field(description="short name of the GPU, such as `g610`")]
+    name: Annotated[Word, AfterValidator(short_gpu), Field(description="short name of the GPU, such as `g610`")]
     cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]
     clock_mhz: Annotated[int, Field(ge=1, le=10_000, description="their highest clock")]
 
@@ -194,8 +201,14 @@ def backends() -> dict[str, str]:
     return tomllib.loads((Path(__file__).parent / "backends" / "backends.toml").read_text(encoding="utf-8"))
 
 
+@functools.cache
+def gpus() -> dict[str, dict[str, Any]]:
+    """Return the GPUs that there is a model of, each with what the model has to know of it."""
+    return tomllib.loads((Path(__file__).parent / "backends" / "gpus.toml").read_text(encoding="utf-8"))
+
+
 def _checked_values(board: Board) -> tuple[Board | None, list[Fault]]:
-    faults = [*_faults_of_native(board), *_faults_of_triple(board), *_faults_of_backend(board)]
+    faults = [*_faults_of_native(board), *_faults_of_triple(board), *_faults_of_backend(board), *_faults_of_gpu(board)]
     return (None, faults) if faults else (board, [])
 
 
@@ -210,6 +223,16 @@ def _faults_of_backend(board: Board) -> list[Fault]:
     others = [f" or backend = {name!r}" for name, one in known.items() if one == kind]
     message = f"{kind!r} is not what backend {board.backend} compiles for"
     return [Fault("target.kind", message, f"write {known[board.backend]!r}" + ",".join(others))]
+
+
+def _faults_of_gpu(board: Board) -> list[Fault]:
+    """What kernels take on a GPU that nobody knows would be left out of every report without a word."""
+    known = gpus()
+    if board.gpu is None or board.gpu.name in known:
+        return []
+    others = "known GPUs: " + ", ".join(known) + "; without [gpu] nothing is estimated"
+    suggestion = did_you_mean(board.gpu.name, known) or others
+    return [Fault("gpu.name", f"there is no model of the GPU {board.gpu.name!r}", suggestion)]
 
 
 def _faults_of_native(board: Board) -> list[Fault]:
@@ -246,6 +269,8 @@ def schema() -> dict[str, Any]:
     document["required"].remove("name")
     document["properties"]["backend"]["enum"] = list(backends())
     document["$defs"]["Target"]["properties"]["kind"]["enum"] = list(dict.fromkeys(backends().values()))
+    named = [form for name, table in gpus().items() for form in (name, table["title"])]
+    document["$defs"]["Gpu"]["properties"]["name"]["enum"] = named
     document["title"] = "Board file"
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return document

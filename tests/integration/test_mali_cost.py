@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import mali
 from tests.support.commands import toolchain
 from toolchain import board
 from toolchain.backends.mali import cost
@@ -42,6 +43,15 @@ __kernel void unrolled(__global float* restrict y, __global const float* restric
   y[i] = a;
 }
 """
+# The brace that a macro writes ends the loop, which so has no end in the source.
+CLOSED = """#define CLOSE }
+__kernel void closed(__global float* restrict y, __global const float* restrict x, int s) {
+  int i = get_global_id(0);
+  float a = 0;
+  for (int c = 0; c < 64; ++c) { a += x[c * s + i]; CLOSE
+  y[i] = a;
+}
+"""
 BROKEN = "__kernel void broken(__global float* y) { y[0] = nothing; }"
 
 
@@ -70,6 +80,26 @@ def test_what_the_compiler_refuses_is_told_with_its_words(compiler: Root) -> Non
     assert two.statistics is not None
 
 
+def test_a_loop_that_cannot_be_had_twice_is_open(compiler: Root) -> None:
+    (found,) = cost.statistics(CLOSED, "g610", compiler)
+    assert found.load_store == 2
+    assert found.open_loops == 1
+
+
+def test_refused_kernels_end_the_command_when_all_was_said(compiler: Root, tmp_path: Path) -> None:
+    del compiler
+    source, page = tmp_path / "broken.cl", tmp_path / "costs.html"
+    source.write_text(BROKEN, encoding="utf-8")
+    found = toolchain("mali-cost", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
+    assert found.code == 3
+    assert "files on g610: 1 kernels, 0 of them spill, 1 are refused" in found.out
+    assert "refuses 1 of 1 kernels" in found.err
+    assert "nothing" in found.err
+    bogus = toolchain("mali-cost", source, "--gpu", "g610", "--cl-option", "-bogus", "--json")
+    assert bogus.code == 3
+    assert json.loads(bogus.out)[0]["failed"] == 1
+
+
 def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     del compiler  # it is there
     source, page = tmp_path / "mine.cl", tmp_path / "costs.html"
@@ -87,6 +117,14 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     shown = toolchain("mali-cost", source, "--gpu", "g610").out
     assert "0 of them spill; modelled (Mesa 25." in shown
     assert "no board has confirmed it" in " ".join(shown.split())
+
+
+def test_an_older_backend_finds_nothing_of_todays_but_the_model_of_costs(tmp_path: Path) -> None:
+    for name in ("tiles.py", "half/sums.py", "schedules/__init__.py", "cost/sources.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    mali.clear(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["cost", "sources.py"]
 
 
 def sources_of(name: str, board_name: str) -> list[str]:

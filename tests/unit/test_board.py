@@ -75,6 +75,10 @@ FAULTS = {
     "wrong-choice-without-likeness": ["backend: 'abacus' is no compiler backend (known backends: cpu, mali"],
     "warp-too-wide": ["target.thread_warp_size: 256 should be less than or equal to 128"],
     "wrong-backend": ["backend: 'malli' is no compiler backend (did you mean mali?)"],
+    "gpu-misspelt": ["gpu.name: there is no model of the GPU 'g61o' (did you mean g610?)"],
+    "gpu-without-model": [
+        "gpu.name: there is no model of the GPU 'adreno' (known GPUs: t860, g72, g52, g57, g610; without [gpu]"
+    ],
     "wrong-kind": ["target.kind: 'llvmm' is not what backend cpu compiles for (write 'llvm')"],
 }
 
@@ -182,6 +186,11 @@ def test_the_file_that_says_everything_does():
     assert {"name", *table} == {field.name for field in dataclasses.fields(Board)}
     assert set(table["target"]) == {field.name for field in dataclasses.fields(Target)}
     assert set(table["gpu"]) == {field.name for field in dataclasses.fields(Gpu)}
+
+
+def test_a_gpu_may_be_named_in_full():
+    found = board.load(str(DATA / "valid" / "gpu-in-full.toml"))
+    assert found.gpu == Gpu(name="g610", cores=4, clock_mhz=1000)
 
 
 def test_resolved_takes_this_machine_for_native():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from toolchain.board import Board
 
 _SOURCE = ".cl"
+_HINT = "what ends with .cl is taken for a file of OpenCL C; name one, a model or a package"
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,18 @@ class CostOptions:
     )
     html_path: Path | None = options.html()
 
-    def board(self) -> Board | None:
+    def board(self, gpus: Sequence[str]) -> Board | None:
         """Load the board type, resolved; without one, a board that has the first GPU.
+
+        Args:
+            gpus: Names of GPUs, as board files have them.
 
         Raises:
             InputError: There is no such board, or it has no GPU that there is a model of.
         """
         if self.board_name is None:
             boards = (board.load(name) for name in board.names())
-            having = [one for one in boards if one.gpu and one.gpu.name in self.gpus[:1]]
+            having = [one for one in boards if one.gpu and one.gpu.name in gpus[:1]]
             return self._half(having[0]) if having else None
         found = self._half(board.load(self.board_name))
         if found.backend != "mali":
@@ -71,25 +75,26 @@ class CostOptions:
 def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions, *, as_json: bool) -> Result:
     """Say what the kernels of models, packages or files of OpenCL C cost on Mali GPUs, by their machine code."""
     from toolchain.backends.mali import cost
-    from toolchain.backends.mali.cost import shown
+    from toolchain.backends.mali.cost import language, shown
 
-    kind = asked.board()
-    names = asked.gpus or ((kind.gpu.name,) if kind and kind.gpu else ())
+    named = tuple(dict.fromkeys(cost.gpu(name).name for name in asked.gpus))
+    kind = asked.board(named)
+    names = named or ((kind.gpu.name,) if kind and kind.gpu else ())
     if not names:
         raise InputError("which GPU is not said", hint="name one with --gpu, such as --gpu g610, or its --board")
-    for name in names:
-        cost.gpu(name)
-    texts = [_text(source) for source in sources if source.endswith(_SOURCE)]
-    models = [source for source in sources if not source.endswith(_SOURCE)]
+    words = language.checked(asked.compiler_options)
+    each = list(dict.fromkeys(sources))
+    texts = [_text(source) for source in each if source.endswith(_SOURCE)]
+    models = [source for source in each if not source.endswith(_SOURCE)]
     if models and kind is None:
         raise InputError(
             f"no board with a {names[0]} is known, which {models[0]} could be compiled for", hint="name a --board"
         )
     launches = {source: _launches(console, source, kind, asked) for source in models if kind}
     root = cost.root(console.say)
-    compilers = [cost.Compiler(root, cost.gpu(name), asked.compiler_options) for name in names]
+    compilers = [cost.Compiler(root, cost.gpu(name), words) for name in names]
     every = [one for compiler in compilers for one in _every(compiler, texts, launches, kind)]
-    result = Result(shown.lines(every), [one.document() for one in every], as_json)
+    result = Result(shown.lines(every), [one.document() for one in every], as_json, shown.refusal(every))
     return written(result, None, {asked.html_path: lambda: shown.html(every).encode()})
 
 
@@ -108,9 +113,15 @@ def _text(source: str) -> str:
 
     try:
         text = Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        raise InputError(f"cannot read {source}: {fault}") from fault
-    if not kernels(text):
+    except OSError as fault:
+        raise InputError(f"cannot read {source}: {fault.strerror or fault}", hint=_HINT) from fault
+    except UnicodeDecodeError as fault:
+        raise InputError(f"{source} is no text: {fault}", hint=_HINT) from fault
+    try:
+        found = kernels(text)
+    except InputError as fault:
+        raise InputError(f"{source}: {fault.message}", hint=fault.hint) from fault
+    if not found:
         raise InputError(f"{source} has no kernel", hint="a kernel of OpenCL C begins with __kernel void NAME(")
     return text
 
@@ -122,6 +133,11 @@ def _launches(console: Console, source: str, kind: Board, asked: CostOptions) ->
 
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix != ".onnx"):
-        return network.launches(compiler.graph_of(path), backend_of(kind).target)
-    request = asked.compiling.request(asked.model.model(source), kind, console.say, None)
-    return network.launches(compiler.scheduled(request), request.backend.target)
+        made = compiler.graph_of(path, kind, float16=asked.compiling.kernels.float16)
+        found = network.launches(made, backend_of(kind).target)
+    else:
+        request = asked.compiling.request(asked.model.model(source), kind, console.say, None)
+        found = network.launches(compiler.scheduled(request), request.backend.target)
+    if not found:
+        raise InputError(f"{source} has no kernel for a GPU", hint="all of it runs on the CPU, or is known beforehand")
+    return found

@@ -13,6 +13,7 @@ import toolchain
 from toolchain import bundle, files, tensors, versions
 from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT, OPERATIONS
+from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
 from toolchain.bundle.manifest import Manifest, Modelled, Tuned
 from toolchain.compile import executable, prepare
@@ -119,14 +120,22 @@ def scheduled(request: BuildRequest) -> tvm.IRModule:
     return finished
 
 
-def graph_of(path: Path) -> tvm.IRModule:
+def graph_of(path: Path, kind: Board, *, float16: bool = False) -> tvm.IRModule:
     """Return the module of a package or of a bundle's folder, its kernels scheduled.
 
+    Args:
+        path: The package or the folder.
+        kind: The board type that it must have been built for, resolved.
+        float16: Whether it must have been built to compute in half precision.
+
     Raises:
-        InputError: It is neither.
-        VerificationError: It is not whole.
+        InputError: It is neither, or was built in single precision.
+        VerificationError: It is not whole, or was built for another board.
     """
     with bundle.at_hand(path) as made:
+        bundle.check_board(made.manifest, kind)
+        if float16 and "--float16" not in made.manifest.command.split():
+            raise InputError(f"{path.name} was not built with --float16", hint="leave it out, or build it again")
         text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
     module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
     return module

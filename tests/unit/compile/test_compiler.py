@@ -21,7 +21,7 @@ from toolchain.board import Target
 from toolchain.compile import compiler, prepare
 from toolchain.compile.known import Known
 from toolchain.compile.request import BuildRequest
-from toolchain.errors import BuildError, InputError
+from toolchain.errors import BuildError, InputError, VerificationError
 from toolchain.models import importer, inputs
 from toolchain.models import source as model
 from toolchain.models.request import Model
@@ -94,6 +94,14 @@ def test_the_manifest_says_what_the_bundle_needs(tiny, native):
 def test_the_graph_is_there_for_machines_and_for_people(tiny):
     assert "nodes" in json.loads((tiny.folder / bundle.GRAPH).read_bytes())
     assert "def main" in (tiny.folder / bundle.GRAPH_TEXT).read_text()
+
+
+def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
+    assert compiler.graph_of(tiny.folder, native).get_global_vars()
+    with pytest.raises(VerificationError, match="was built for board local, and this is board rk3588"):
+        compiler.graph_of(tiny.folder, board.load("rk3588").resolved())
+    with pytest.raises(InputError, match="was not built with --float16"):
+        compiler.graph_of(tiny.folder, native, float16=True)
 
 
 def test_a_folder_with_something_else_is_left_alone(native, tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from toolchain.backends.mali.cost import language
 from toolchain.backends.mali.cost.gpus import GPUS, Gpu, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost, costs
 from toolchain.backends.mali.cost.root import Root, at_hand, root
@@ -35,10 +36,10 @@ def statistics(source: str, name: str, found: Root, options: Sequence[str] = ())
         source: OpenCL C, as TVM writes a module or as people do.
         name: The GPU, such as `g610`.
         found: The compiler.
-        options: Of the compiler.
+        options: Of the compiler, beside those of the runtime on boards.
 
     Raises:
-        InputError: There is no such GPU.
+        InputError: There is no such GPU, an option is none, or the source is too long.
         BuildError: The compiler does not work here.
     """
-    return costs(Compiler(found, gpu(name), tuple(options)), kernels(source))
+    return costs(Compiler(found, gpu(name), language.checked(options)), kernels(source))

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolchain import process
@@ -124,7 +124,12 @@ def _warm(start: _Start) -> Path:
         cache, source = Path(name) / "cache", Path(name) / "empty.cl"
         cache.mkdir()
         source.write_text(_EMPTY, encoding="utf-8")
-        outcome = start.run([source], cache).get(str(source), Outcome(fault="it came to an unexpected end"))
+        # Without a user's options, which may be wrong.
+        outcome = (
+            replace(start, options=())
+            .run([source], cache)
+            .get(str(source), Outcome(fault="it came to an unexpected end"))
+        )
         if outcome.statistics is None:
             raise BuildError(f"Mesa's compiler does not work here for {start.gpu.name}", details=outcome.fault)
         if not folder.is_dir():  # another process may have been faster

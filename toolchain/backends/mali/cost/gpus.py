@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toolchain import board
 from toolchain.errors import InputError, did_you_mean
 
 
@@ -13,6 +14,7 @@ class Gpu:
 
     Attributes:
         name: Its short name, as options and board files write it.
+        title: Its name in full.
         product: What Mesa calls its kind, in hexadecimal.
         family: Its architecture.
         arithmetic: What the compiler's arithmetic cycles are multiplied by: it counts for cores of twice the width on
@@ -21,22 +23,14 @@ class Gpu:
     """
 
     name: str
+    title: str
     product: str
     family: str
     arithmetic: float = 1.0
     judged: bool = True
 
 
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("t860", "860", "Midgard", judged=False),
-        Gpu("g72", "6221", "Bifrost, first generations", arithmetic=2.0),
-        Gpu("g52", "7212", "Bifrost, third generation"),
-        Gpu("g57", "9091", "Valhall"),
-        Gpu("g610", "a867", "Valhall"),
-    )
-}
+GPUS = {name: Gpu(name, **table) for name, table in board.gpus().items()}
 """By name: T860 is shown and never judged by, as Mesa's allocator of registers for Midgard is weak."""
 
 
@@ -46,7 +40,7 @@ def gpu(name: str) -> Gpu:
     Raises:
         InputError: Mesa's compiler is not asked for it.
     """
-    short = name.lower().removeprefix("mali-")
+    short = board.short_gpu(name)
     if short not in GPUS:
         raise InputError(
             f"there is no model of the GPU {name!r}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolchain.backends.mali.cost import cache, compiler, sources
+from toolchain.backends.mali.cost import cache, compiler, language, sources
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
@@ -68,21 +68,31 @@ class Compiler:
     Attributes:
         root: It.
         gpu: The GPU.
-        options: Its options, such as `-cl-fast-relaxed-math`.
+        options: Its options beside those of the runtime on boards, such as `-cl-fast-relaxed-math`.
     """
 
     root: Root
     gpu: Gpu
     options: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All of its options."""
+        return (*language.DEFAULT, *self.options)
+
+    @property
+    def stamp(self) -> str:
+        """What every figure of it is marked with."""
+        return f"{self.root.stamp} with {' '.join(self.words)}"
+
     def outcomes(self, texts: Sequence[str]) -> list[Outcome]:
         """Compile sources of one kernel each, but for those that are known."""
         return cache.outcomes(
             self.root.key,
             self.gpu,
-            self.options,
+            self.words,
             texts,
-            lambda missing: compiler.compiled(self.root, self.gpu, missing, self.options),
+            lambda missing: compiler.compiled(self.root, self.gpu, missing, self.words),
         )
 
 
@@ -102,7 +112,7 @@ def costs(asked: Compiler, kernels: Sequence[Kernel]) -> tuple[KernelCost, ...]:
         (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
     ]
     twice = asked.outcomes([source for _, _, source in pairs])
-    steps: list[dict[Loop, Mapping[str, float]]] = [{} for _ in kernels]
+    steps: list[dict[Loop, Mapping[str, float] | None]] = [{} for _ in kernels]
     for (number, loop, _), outcome in zip(pairs, twice, strict=True):
         steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
     return tuple(
@@ -121,17 +131,21 @@ def _units(found: Statistics) -> dict[str, float]:
     return {**found.units, CYCLES: found.cycles}
 
 
-def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float]:
-    """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one."""
+def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float] | None:
+    """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one.
+
+    Nobody knows it if the kernel with the body twice does not compile, as with a label in it.
+    """
     if once is None or twice is None:
-        return _units(once) if once else {}
+        return None
     before, after = _units(once), _units(twice)
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 
-def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, steps: Mapping[Loop, Mapping[str, float]]) -> KernelCost:
+def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, found: Mapping[Loop, Mapping[str, float] | None]) -> KernelCost:
     if outcome.statistics is None:
         return KernelCost(kernel.name, gpu.name, None, fault=outcome.fault)
+    steps = {loop: step for loop, step in found.items() if step is not None}
     total = _units(outcome.statistics)
     for loop, step in steps.items():
         turns = sources.weight(loop, list(steps)) - 1
@@ -139,7 +153,8 @@ def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, steps: Mapping[Loop, Mappi
         for name, value in step.items():
             own = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
             total[name] += turns * own
-    return KernelCost(kernel.name, gpu.name, outcome.statistics, total, sources.loops(kernel.source).open)
+    unknown = sources.loops(kernel.source).open + len(found) - len(steps)
+    return KernelCost(kernel.name, gpu.name, outcome.statistics, total, unknown)
 
 
 def _between(outer: Loop, inner: Loop, found: Mapping[Loop, object]) -> bool:

@@ -174,9 +174,9 @@ class Costs:
 
     @property
     def ms(self) -> float | None:
-        """Estimated milliseconds of a run; None if those of a kernel are not known."""
+        """Estimated milliseconds of a run; None if those of a kernel are not known, or there is none."""
         known = [row.ms for row in self.rows if row.ms is not None]
-        return sum(known) if len(known) == len(self.rows) else None
+        return sum(known) if known and len(known) == len(self.rows) else None
 
     def document(self) -> dict[str, Any]:
         """Return them for --json."""
@@ -207,14 +207,14 @@ def network(name: str, found: Sequence[Launch], asked: Compiler, board: BoardGpu
         Row(launch, cost, estimated_ms(launch, cost, asked.gpu, board))
         for launch, cost in zip(found, costs, strict=True)
     ]
-    return Costs(name, asked.gpu, asked.root.stamp, tuple(rows), board)
+    return Costs(name, asked.gpu, asked.stamp, tuple(rows), board)
 
 
 def files(name: str, texts: Sequence[str], asked: Compiler) -> Costs:
     """Return what the kernels of OpenCL C cost, each work-item of them: nobody says how many there are."""
     wanted = [kernel for text in texts for kernel in kernels(text)]
     rows = [Row(None, cost) for cost in kernel_cost.costs(asked, wanted)]
-    return Costs(name, asked.gpu, asked.root.stamp, tuple(rows))
+    return Costs(name, asked.gpu, asked.stamp, tuple(rows))
 
 
 def estimated_ms(launch: Launch, cost: KernelCost, gpu: Gpu, board: BoardGpu | None) -> float | None:

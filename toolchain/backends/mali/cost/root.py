@@ -85,7 +85,7 @@ def emulator() -> tuple[str, ...]:
     raise BuildError(
         "Mesa's compiler for Mali GPUs needs qemu on this machine",
         details="neither " + " nor ".join(_QEMU) + " is installed",
-        hint="install Debian's package qemu-user-static, or another one with qemu-aarch64",
+        hint="apt-get install qemu-user-static, or another package with qemu-aarch64; Docker does not replace it",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from toolchain import page
 from toolchain.backends.mali.cost.network import Costs, Row
+from toolchain.errors import BuildError
 from toolchain.tables import Table
 
 _NOTHING = "-"
@@ -60,11 +61,23 @@ def faults(found: Costs) -> list[str]:
     return [f"{row.cost.name}: {row.cost.fault}" for row in found.rows if row.cost.statistics is None]
 
 
+def refusal(every: Sequence[Costs]) -> BuildError | None:
+    """Return what a command ends with that has costed kernels which the compiler refuses; None if it refuses none."""
+    count = sum(found.failed for found in every)
+    if not count:
+        return None
+    return BuildError(
+        f"Mesa's compiler refuses {count} of {sum(len(found.rows) for found in every)} kernels",
+        details="\n".join(dict.fromkeys(fault for found in every for fault in faults(found))),
+        hint="correct them, or leave out options that it does not take",
+    )
+
+
 def lines(every: Sequence[Costs]) -> list[str | Table]:
     """Return what is printed."""
     parts: list[str | Table] = []
     for found in every:
-        parts += [table(found), *faults(found), summary(found)]
+        parts += [table(found), summary(found)]
     return [*parts, _WHAT]
 
 

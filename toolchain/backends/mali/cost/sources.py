@@ -11,8 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from toolchain.errors import InputError
+
 _PART = re.compile(r"^// Function: .*$", re.MULTILINE)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# A text in quotes may hold what looks like a comment, and the other way round: one search finds both.
+_QUIET = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.MULTILINE)
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+(\w+)\s*\(", re.DOTALL)
 _LOOP = re.compile(
     r"for\s*\(\s*(?P<type>int|uint|long|size_t)\s+(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;"
@@ -80,19 +84,36 @@ def kernels(text: str) -> tuple[Kernel, ...]:
 
     Args:
         text: OpenCL C: as TVM writes a module, or as people do.
+
+    Raises:
+        InputError: It is too long to be looked through.
     """
-    head, *parts = _PART.split(text[:_MOST_LETTERS])
+    if len(text) > _MOST_LETTERS:
+        raise InputError(
+            f"there are {len(text)} letters of OpenCL C, and {_MOST_LETTERS} are the most",
+            hint="split it into several files",
+        )
+    head, *parts = _PART.split(text)
     found = []
     for part in [head + part for part in parts] or [head]:
-        plain = _COMMENT.sub(" ", part)
-        places = [match for match in _KERNEL.finditer(plain) if _is_definition(plain, match)]
-        found += [Kernel(match[1], _alone(plain, match.start())) for match in places]
+        plain = _QUIET.sub(lambda match: " " if match[0].startswith("/") else match[0], part)
+        code = _code(plain)
+        places = [match for match in _KERNEL.finditer(code) if _opening(code, match) is not None]
+        found += [Kernel(match[1], _alone(plain, code, match.start())) for match in places]
     return tuple(found)
 
 
-def _is_definition(text: str, match: re.Match[str]) -> bool:
-    closed = _closing(text, match.end() - 1, "()")
-    return text[closed + 1 :].lstrip().startswith("{")
+def _code(text: str, *, directives: bool = False) -> str:
+    """Return a text of the same length where only code stands: no comments, no texts, and perhaps no directives."""
+    plain = _QUIET.sub(lambda match: " " * len(match[0]), text)
+    return plain if directives else _DIRECTIVE.sub(lambda match: " " * len(match[0]), plain)
+
+
+def _opening(code: str, match: re.Match[str]) -> int | None:
+    """Return where the brace of a kernel's definition is; None of a declaration."""
+    closed = _closing(code, match.end() - 1, "()") + 1
+    brace = closed + len(code[closed:]) - len(code[closed:].lstrip())
+    return brace if code.startswith("{", brace) else None
 
 
 def _closing(text: str, opening: int, pair: str) -> int:
@@ -105,30 +126,33 @@ def _closing(text: str, opening: int, pair: str) -> int:
     return len(text)
 
 
-def _alone(text: str, start: int) -> str:
+def _alone(text: str, code: str, start: int) -> str:
     """Drop all other kernels, and the declarations of kernels, which need no other place."""
     pieces, at = [], 0
-    for match in _KERNEL.finditer(text):
+    for match in _KERNEL.finditer(code):
         if match.start() == start or match.start() < at:
             continue
         pieces.append(text[at : match.start()])
-        closed = _closing(text, match.end() - 1, "()")
-        at = closed + 2
-        if _is_definition(text, match):
-            at = _closing(text, text.index("{", closed), "{}") + 1
+        brace = _opening(code, match)
+        at = _closing(code, match.end() - 1, "()") + 2 if brace is None else _closing(code, brace, "{}") + 1
     return "".join([*pieces, text[at:]])
 
 
 def loops(source: str) -> Loops:
-    """Find the loops of a kernel's source; of those in functions that it calls, nobody knows how often they run."""
-    own = _KERNEL.search(source)
-    known = tuple(_found(source, own.end() if own else 0))
-    return Loops(known, len(_ANY_LOOP.findall(source)) - len(known))
+    """Find the loops of a kernel's source.
+
+    Of those in functions or macros, before the kernel or behind it, nobody knows how often they run.
+    """
+    code = _code(source)
+    own = _KERNEL.search(code)
+    brace = _opening(code, own) if own else None
+    known = () if brace is None else tuple(_found(code, brace, _closing(code, brace, "{}")))
+    return Loops(known, len(_ANY_LOOP.findall(_code(source, directives=True))) - len(known))
 
 
-def _found(source: str, first: int) -> Iterator[Loop]:
-    for match in _LOOP.finditer(source, first):
-        end = _closing(source, match.end() - 1, "{}")
+def _found(code: str, first: int, last: int) -> Iterator[Loop]:
+    for match in _LOOP.finditer(code, first, last):
+        end = _closing(code, match.end() - 1, "{}")
         step = int(match["step"] or 1)
         trips = max(0, -(-(int(match["end"]) - int(match["first"])) // max(1, step)))
         yield Loop(match.start(), match.end(), end, trips, match["name"], match["type"], int(match["end"]))

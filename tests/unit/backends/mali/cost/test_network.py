@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import toolchain
 from toolchain import board
 from toolchain.backends.mali import cost
-from toolchain.backends.mali.cost import KernelCost, network
+from toolchain.backends.mali.cost import KernelCost, Root, language, network, shown
 from toolchain.backends.mali.cost.network import Costs, Launch, Row
-from toolchain.backends.mali.cost.shaderdb import Statistics
+from toolchain.backends.mali.cost.shaderdb import Outcome, Statistics
 from toolchain.backends.mali.cost.sources import Kernel
 from toolchain.compile import compiler
 from toolchain.compile.request import BuildRequest
+from toolchain.errors import BuildError, InputError
 from toolchain.models.inputs import Source
 from toolchain.models.request import Model
 
@@ -73,3 +77,47 @@ def test_boards_name_gpus_that_there_is_a_model_of() -> None:
     having = [one for one in map(board.load, board.names()) if one.gpu]
     assert {one.name for one in having} >= {"rk3588", "rk3399", "hikey970", "odroid-n2"}
     assert all(cost.gpu(one.gpu.name) for one in having if one.gpu)
+
+
+def test_nothing_takes_no_known_time() -> None:
+    assert Costs("none", cost.gpu("g610"), "modelled (Mesa 1)", (), G610).ms is None
+
+
+def test_a_loop_that_cannot_be_had_twice_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one turn of it would be charged with the whole kernel."""
+    source = "__kernel void k(__global float* y) { for (int c = 0; c < 64; ++c) { y[c] += 1; } }"
+    once = Outcome("k", Statistics(10, 8.0, {"load_store": 8.0}, 2, 1, 0, 0))
+    asked = cost.Compiler(Root(tmp_path, "key", "1", is_pinned=True), cost.gpu("g610"))
+    for twice, open_loops, cycles in [
+        (Outcome(fault="no"), 1, 8.0),
+        (Outcome("k", Statistics(12, 9.0, {"load_store": 9.0}, 2, 1, 0, 0)), 0, 8.0 + 63),
+    ]:
+        told = iter([[once], [twice]])
+        monkeypatch.setattr(cost.Compiler, "outcomes", lambda _self, _texts, told=told: next(told))
+        (found,) = cost.costs(asked, cost.kernels(source))
+        assert (found.open_loops, found.load_store) == (open_loops, cycles)
+
+
+def test_kernels_are_compiled_as_on_boards() -> None:
+    runtime = (Path(toolchain.__file__).parent / "runtime" / "opencl" / "build_options.cc").read_text(encoding="utf-8")
+    assert [f'"{option}"' in runtime for option in language.DEFAULT] == [True]
+    asked = cost.Compiler(Root(Path(), "key", "1", is_pinned=True), cost.gpu("g610"), ("-DN=4",))
+    assert asked.words == (*language.DEFAULT, "-DN=4")
+    assert asked.stamp == "modelled (Mesa 1) with -cl-std=CL1.2 -DN=4"
+
+
+@pytest.mark.parametrize("option", ["", "-", "--", "--std", "N", "-1", "-D\n", "-D" + "N" * 2000])
+def test_what_is_no_option_is_refused(option: str) -> None:
+    with pytest.raises(InputError):
+        language.checked([option])
+    assert language.checked(["-DN=4", "-D M=1", "-DN=4"]) == ("-DN=4", "-D M=1")
+
+
+def test_a_command_with_refused_kernels_fails() -> None:
+    refused = Costs("f", cost.gpu("g610"), "", (Row(None, KernelCost("r", "g610", None, fault="no such word")),))
+    fine = Costs("f", cost.gpu("g610"), "", (Row(None, item(load_store=1.0)),))
+    assert shown.refusal([fine]) is None
+    fault = shown.refusal([refused, fine])
+    assert isinstance(fault, BuildError)
+    assert fault.message == "Mesa's compiler refuses 1 of 2 kernels"
+    assert fault.details == "r: no such word"

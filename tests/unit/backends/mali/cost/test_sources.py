@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from toolchain.backends.mali.cost import sources
+from toolchain.errors import InputError
 
 TVM = """// Function: a_kernel
 __kernel void a_kernel(__global float* restrict y);
@@ -79,3 +82,45 @@ def test_the_longest_loops_remain() -> None:
     assert sources.remaining(known, 1) == (known[1],)
     assert sources.remaining(known, 0) == ()
     assert sources.remaining(known, 5) == known
+
+
+HELPER = "float helper(float v) { for (int c = 0; c < 1000; ++c) { v *= 2; } return v; }\n"
+LOOP = "__kernel void one(__global float* y) { for (int c = 0; c < 64; ++c) { y[c] += 1; } }\n"
+
+
+@pytest.mark.parametrize("text", [HELPER + LOOP, LOOP + HELPER])
+def test_only_loops_within_the_kernel_are_its_own(text: str) -> None:
+    (kernel,) = sources.kernels(text)
+    found = sources.loops(kernel.source)
+    assert [loop.trips for loop in found.known] == [64]
+    assert found.open == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#define OPEN {\n",
+        "#define OPEN \\\n  {\n",
+        '__constant char text[] = "{ // /*";\n',
+        "__constant char letter = '{'; // don't {\n",
+        '/* { " */\n',
+    ],
+)
+def test_braces_that_are_no_code_do_not_count(line: str) -> None:
+    inside = LOOP.replace("{ y[c]", "{\n" + line + "y[c]")
+    for text in (line + LOOP + HELPER, inside + HELPER, LOOP + line + HELPER):
+        (kernel,) = sources.kernels(text)
+        found = sources.loops(kernel.source)
+        assert ([loop.trips for loop in found.known], found.open) == ([64], 1)
+        (loop,) = found.known
+        assert sources.doubled(kernel.source, loop).count("y[c] += 1;") == 2
+
+
+def test_loops_of_macros_are_open() -> None:
+    (kernel,) = sources.kernels("#define AGAIN for (int k = 0; k < 9; ++k) {\n" + LOOP.replace("y[c]", "AGAIN y[c]"))
+    assert sources.loops(kernel.source).open == 1
+
+
+def test_what_is_too_long_is_refused() -> None:
+    with pytest.raises(InputError, match="4194304 are the most"):
+        sources.kernels(LOOP + " " * (1 << 22))
