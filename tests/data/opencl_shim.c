@@ -1,5 +1,5 @@
 /* An OpenCL library between a program and the real one: counts what is created and not released, and can lose the
- * device. Build: cc -shared -fPIC -o libshim.so opencl_shim.c -ldl
+ * device. Build: cc -shared -fPIC -o libshim.so opencl_shim.c -ldl; with -DOLD it is one of OpenCL 1.1.
  *
  * SHIM_LIBRARY     the real library, libOpenCL.so.1 by default
  * SHIM_COUNTS      file of thirteen 64-bit numbers, which are counted up: buffers and images created and released, programs
@@ -11,7 +11,9 @@
  * SHIM_NO_BUILD    set where no program compiles
  * SHIM_DISCRETE    set where the device says that it has a memory of its own
  * SHIM_NO_MAP      mappings after which none works any more
- * SHIM_MOVES       mappings after which each is somewhere else than the last one
+ * SHIM_MOVES       mappings after which each is somewhere else than the last one; nobody may touch the last one then
+ * SHIM_NO_UNMAP    mappings ended after which ending one fails, once
+ * SHIM_DRIVER      what the devices say of their driver
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,6 +25,12 @@
 #include <unistd.h>
 
 enum { LOST = -5 /* CL_OUT_OF_RESOURCES, as drivers say it */, NO_MEMORY = -4, NOT_BUILT = -11, NOT_MAPPED = -12 };
+
+#ifdef OLD
+enum { IS_OLD = 1 };
+#else
+enum { IS_OLD = 0 };
+#endif
 
 static void *real(const char *name) {
   static void *library;
@@ -78,10 +86,18 @@ PASS(clGetProgramBuildInfo)
 PASS(clSetKernelArg)
 PASS(clGetKernelWorkGroupInfo)
 
+static int32_t told(const char *text, size_t size, void *value, size_t *needed) {
+  if (needed) *needed = strlen(text) + 1;
+  if (value && size > strlen(text)) strcpy(value, text);
+  return 0;
+}
+
 int32_t clGetDeviceInfo(void *device, uint32_t what, size_t size, void *value, size_t *needed) {
-  enum { HOST_UNIFIED_MEMORY = 0x1035 };
+  enum { HOST_UNIFIED_MEMORY = 0x1035, DRIVER = 0x102D, VERSION = 0x102F };
   const int32_t status = ((int32_t(*)(void *, uint32_t, size_t, void *, size_t *))real("clGetDeviceInfo"))(
       device, what, size, value, needed);
+  if (IS_OLD && what == VERSION && value) memcpy(value, "OpenCL 1.1", 11);
+  if (what == DRIVER && getenv("SHIM_DRIVER")) return told(getenv("SHIM_DRIVER"), size, value, needed);
   if (what == HOST_UNIFIED_MEMORY && value && getenv("SHIM_DISCRETE")) *(uint32_t *)value = 0;
   return status;
 }
@@ -98,6 +114,7 @@ void *clCreateBuffer(void *context, uint64_t flags, size_t size, void *host, int
   return made;
 }
 
+#ifndef OLD
 void *clCreateImage(void *context, uint64_t flags, const void *format, const void *about, void *host,
                     int32_t *status) {
   void *made = ((void *(*)(void *, uint64_t, const void *, const void *, void *, int32_t *))real("clCreateImage"))(
@@ -108,6 +125,7 @@ void *clCreateImage(void *context, uint64_t flags, const void *format, const voi
   }
   return made;
 }
+#endif
 
 void *clCreateProgramWithSource(void *context, uint32_t count, const char **texts, const size_t *sizes,
                                 int32_t *status) {
@@ -171,7 +189,9 @@ static struct Moved {
 static void *move(void *there, size_t size) {
   for (int i = 0; i < 64; ++i) {
     if (moved[i].here) continue;
-    moved[i] = (struct Moved){there, aligned_alloc(64, (size + 127) / 64 * 64), size};
+    void *here = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (here == MAP_FAILED) abort();
+    moved[i] = (struct Moved){there, here, size};
     return memcpy(moved[i].here, there, size);
   }
   abort();
@@ -180,7 +200,8 @@ static void *move(void *there, size_t size) {
 void *clEnqueueMapBuffer(void *queue, void *buffer, uint32_t wait, uint64_t how, size_t offset, size_t size,
                          uint32_t count, void **events, void **event, int32_t *status) {
   const char *most = getenv("SHIM_NO_MAP"), *still = getenv("SHIM_MOVES");
-  *status = is_lost() ? LOST : most && numbers[MAPS] >= atol(most) ? NOT_MAPPED : 0;
+  enum { WRITE_INVALIDATE = 4, INVALID_VALUE = -30 };
+  *status = is_lost() ? LOST : IS_OLD && how >= WRITE_INVALIDATE ? INVALID_VALUE : most && numbers[MAPS] >= atol(most) ? NOT_MAPPED : 0;
   if (*status) return NULL;
   add(MAPS);
   void *there = ((void *(*)(void *, void *, uint32_t, uint64_t, size_t, size_t, uint32_t, void **, void **,
@@ -190,12 +211,16 @@ void *clEnqueueMapBuffer(void *queue, void *buffer, uint32_t wait, uint64_t how,
 }
 
 int32_t clEnqueueUnmapMemObject(void *queue, void *object, void *mapped, uint32_t count, void **events, void **event) {
+  const char *ended = getenv("SHIM_NO_UNMAP");
+  static int failed;
   if (is_lost()) return LOST;
+  if (ended && numbers[UNMAPS] >= atol(ended) && !failed++) return LOST;
   add(UNMAPS);
   for (int i = 0; i < 64; ++i) {
     if (!mapped || moved[i].here != mapped) continue;
     memcpy(moved[i].there, mapped, moved[i].size);
-    mapped = moved[i].there; /* what was mapped is left as it is: the next one is to be elsewhere */
+    mprotect(mapped, moved[i].size, PROT_NONE); /* it stays taken: the next one is to be elsewhere */
+    mapped = moved[i].there;
     moved[i].here = NULL;
   }
   return ((int32_t(*)(void *, void *, void *, uint32_t, void **, void **))real("clEnqueueUnmapMemObject"))(

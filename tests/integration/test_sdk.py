@@ -248,14 +248,18 @@ with edge_model.Model(sys.argv[2]) as model:
 """
 
 
-@pytest.mark.parametrize("faults", [{}, {"discrete": 1}, {"moves": 0}], ids=["shared", "its own", "moved"])
-def test_memory_in_common_with_a_gpu(sdk, faults, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("faults", "old"),
+    [({}, False), ({"discrete": 1}, False), ({"moves": 0}, False), ({}, True)],
+    ids=["shared", "its own", "moved", "OpenCL 1.1"],
+)
+def test_memory_in_common_with_a_gpu(sdk, faults, old, tmp_path, monkeypatch):
     """Inputs and outputs are the device's own memory where it has that in common; an output that is an input is not."""
     opencl.require_opencl()
     nodes = [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
     ends = [nets.value("x", (1, 4))], [nets.value(name, (1, 4)) for name in "yz"]
     done("build", nets.save(nets.model(nodes, *ends), tmp_path), "--board", "opencl-local", "-o", tmp_path / "bundle")
-    shim = opencl.Shim(tmp_path / "shim")
+    shim = opencl.Shim(tmp_path / "shim", old=old)
     for name, value in {**shim.env(**faults), "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(name, value)
     seen = ran(sys.executable, "-c", SHARED, sdk / "python", tmp_path / "bundle")
@@ -264,6 +268,50 @@ def test_memory_in_common_with_a_gpu(sdk, faults, tmp_path, monkeypatch):
     assert counts.maps == counts.unmaps
     assert counts.buffers == counts.buffers_freed
     assert (counts.maps > 0, counts.copies > 0) == ((False, True) if "discrete" in faults else (True, False))
+
+
+LOST = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+with edge_model.Model(sys.argv[2]) as model:
+    def run(number):
+        assert (model.run({"x": np.full((1, 4), number, np.float32)})["y"] == 2 * number).all()
+    for step in (run, run, run, lambda _: model.inputs):
+        try:
+            step(7)
+            print("right")
+        except edge_model.EdgeError as error:
+            print(error.code, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        ({"no_unmap": 2}, "unmapping a buffer"),
+        ({"moves": 5}, "the driver moves memory"),
+        ({"no_map": 5}, "mapping a buffer"),
+    ],
+    ids=["not given", "moved", "not given back"],
+)
+def test_memory_that_a_run_loses_is_never_used_again(sdk, faults, reason, tmp_path, monkeypatch):
+    """The second run loses it, once; neither its address nor what it held is told or computed with from then on."""
+    opencl.require_opencl()
+    model = nets.model(
+        [helper.make_node("Add", ["x", "x"], ["y"])], [nets.value("x", (1, 4))], [nets.value("y", (1, 4))]
+    )
+    done("build", nets.save(model, tmp_path), "--board", "opencl-local", "-o", tmp_path / "bundle")
+    for name, value in {**opencl.Shim(tmp_path / "shim").env(**faults), "EDGE_OPENCL_CACHE": ""}.items():
+        monkeypatch.setenv(name, value)
+    seen = ran(sys.executable, "-c", LOST, sdk / "python", tmp_path / "bundle")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    first, second, third, place = seen.stdout.splitlines()
+    assert first == "right"
+    assert second.startswith("5 ")
+    assert all(line.startswith("5 an input's memory is lost: ") for line in (third, place))
+    assert all(reason in line for line in (second, third, place))
 
 
 # --- releases that change ------------------------------------------------------------------------------------------

@@ -52,12 +52,22 @@ class Counts:
 
 
 class Shim:
-    """The counting library, in a folder of its own."""
+    """The counting library, in a folder of its own; an old one is of OpenCL 1.1."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, old: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._library, self._counts = folder / "libshim.so", folder / "counts"
-        argv = ["cc", "-shared", "-fPIC", "-O1", "-o", str(self._library), str(SHIM), "-ldl"]
+        argv = [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-o",
+            str(self._library),
+            str(SHIM),
+            "-ldl",
+            *(["-DOLD"] if old else []),
+        ]
         subprocess.run(argv, check=True)
 
     def env(self, **faults: int) -> dict[str, str]:

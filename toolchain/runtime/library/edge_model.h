@@ -114,7 +114,8 @@ EDGE_API int32_t edge_outputs(const edge_model* model);
 
 /* The input of a number, in the model's order. Write to its `data`, which stays where it is, and
  * holds zeros at first; a run leaves it as it is. Not while a run works, from another thread: the
- * memory may be the device's by then. */
+ * memory may be the device's by then. EDGE_FAILED where a run lost the memory with its device: what `data`
+ * was before is void then, and the model is to be closed. */
 EDGE_API int edge_input(edge_model* model, int32_t number, edge_tensor* tensor);
 
 /* The output of a number. Its `data` is that of the last run, and valid until the next one. */

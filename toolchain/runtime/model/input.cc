@@ -58,9 +58,20 @@ void Input::Give() {
   if (copied_.defined()) {
     tvm::runtime::Tensor(argument_).CopyFrom(copied_);
   } else if (mapping_) {
-    mapping_->End();
-    mapping_.reset();
+    EndMapping();
   }
+}
+
+// Whether the driver still has the memory mapped after a failure is not known, and so not what a later
+// run would compute with.
+void Input::EndMapping() {
+  try {
+    mapping_->End();
+  } catch (const std::exception& error) {
+    lost_ = error.what();
+    throw;
+  }
+  mapping_.reset();
 }
 
 void Input::TakeBack() noexcept {

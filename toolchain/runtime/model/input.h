@@ -19,13 +19,14 @@ class Input {
   // Holds zeros.
   Input(const TensorSpec& spec, DLDevice device);
 
-  // The host's, aligned to 64 bytes; out of bounds between Give and TakeBack.
+  // The host's, aligned to 64 bytes; out of bounds between Give and TakeBack, and once `Check` throws.
   char* data() const { return place_; }
 
   // What the model is called with.
   const tvm::ffi::Tensor& argument() const { return argument_; }
 
-  // Before a run. A fault of kExitRunFailed where the memory did not come back after the last one.
+  // Before a run. A fault of kExitRunFailed where the memory did not come back after the last one; what
+  // the device refuses is a tvm::ffi::Error, and the memory is lost from then on.
   void Give();
 
   // After a run, be it as it may; `Check` says whether that worked.
@@ -34,6 +35,7 @@ class Input {
 
  private:
   bool MapAtOnePlace();
+  void EndMapping();
 
   tvm::ffi::Tensor argument_;
   tvm::ffi::Tensor copied_;  // the host's, where the device gets a copy

@@ -177,6 +177,11 @@ void Model::Bind(const std::vector<TensorSpec>& inputs, const std::vector<Tensor
   arguments_.insert(arguments_.end(), params_.begin(), params_.end());
 }
 
+char* Model::InputData(size_t number) const {
+  inputs_[number].Check();
+  return inputs_[number].data();
+}
+
 std::vector<Tensor> Model::Run() {
   std::vector<Tensor> outputs;
   {

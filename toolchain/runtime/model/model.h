@@ -26,8 +26,8 @@ class Model {
   // Makes the arguments of every later call: inputs, which hold zeros, then the parameters.
   void Bind(const std::vector<TensorSpec>& inputs, const std::vector<tvm::ffi::Tensor>& params);
 
-  // Where an input is written to, which stays where it is.
-  char* InputData(size_t number) const { return inputs_[number].data(); }
+  // Where an input is written to, which stays where it is. A fault of kExitRunFailed where a run lost it.
+  char* InputData(size_t number) const;
 
   // Runs on what the inputs hold now; returns the outputs, in memory that the CPU may read until the
   // next run ends, when the device is done. Faults are kExitRunFailed.

@@ -4,6 +4,7 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -54,6 +55,13 @@ class Reader {
   cl_device_id id_;
 };
 
+// Devices say "OpenCL 1.2 and more words".
+bool Is12(const std::string& version) {
+  int major = 0, minor = 0;
+  if (sscanf(version.c_str(), "OpenCL %d.%d", &major, &minor) != 2) return false;
+  return major > 1 || (major == 1 && minor >= 2);
+}
+
 // For drivers whose mapped memory is not what it should be.
 bool CopyIsAskedFor() {
   const char* copy = std::getenv("EDGE_OPENCL_COPY");
@@ -66,6 +74,7 @@ Limits Described(const Library& cl, cl_device_id id, const std::string& platform
   limits.platform = platform;
   limits.name = device.Text(CL_DEVICE_NAME);
   limits.version = device.Text(CL_DEVICE_VERSION);
+  limits.is_12 = Is12(limits.version);
   limits.driver = device.Text(CL_DRIVER_VERSION);
   limits.is_gpu = (device.Number<cl_bitfield>(CL_DEVICE_TYPE) & CL_DEVICE_TYPE_GPU) != 0;
   const std::string extensions = device.Text(CL_DEVICE_EXTENSIONS);

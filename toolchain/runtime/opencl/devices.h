@@ -19,6 +19,7 @@ struct Limits {
   std::string name;
   std::string version;
   std::string driver;
+  bool is_12 = false;  // OpenCL 1.2 or newer
   bool is_gpu = false;
   bool has_fp16 = false;
   bool shares_memory = false;  // with the host: what a map gives is the buffer itself

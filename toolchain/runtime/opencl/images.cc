@@ -31,7 +31,8 @@ ImageArgument Parsed(const std::string& line, const std::vector<size_t>& sizes) 
 }
 
 // A reason why a device has no such image; empty if it has.
-std::string Refusal(const ImageLimits& limits, const ImageArgument& wanted) {
+std::string Refusal(const Library& cl, const ImageLimits& limits, const ImageArgument& wanted) {
+  if (cl.CreateImage == nullptr) return "its library has no clCreateImage, which is OpenCL 1.2's";
   if (!limits.of_buffers) return "it has no cl_khr_image2d_from_buffer";
   if (wanted.width > limits.width || wanted.height > limits.height) {
     return "its largest has " + std::to_string(limits.width) + " x " + std::to_string(limits.height);
@@ -72,7 +73,7 @@ cl_mem Images::Of(const Library& cl, cl_context context, const ImageLimits& limi
                   const std::string& device, cl_mem buffer, const ImageArgument& wanted) {
   cl_mem& image = made_[buffer][{wanted.is_half, wanted.width, wanted.height}];
   if (image != nullptr) return image;
-  const std::string refusal = Refusal(limits, wanted);
+  const std::string refusal = Refusal(cl, limits, wanted);
   if (!refusal.empty()) {
     TVM_FFI_THROW(RuntimeError) << "OpenCL: " << device << " has no images of " << wanted.width << " x "
                                 << wanted.height << " in a buffer: " << refusal;

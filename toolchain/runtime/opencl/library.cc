@@ -43,6 +43,13 @@ class Symbols {
     return *this;
   }
 
+  // One that may be missing: it is null then.
+  template <typename Function>
+  Symbols& FindIfThere(const char* name, Function* function) {
+    *function = reinterpret_cast<Function>(dlsym(handle_, name));
+    return *this;
+  }
+
   const std::string& missing() const { return missing_; }
 
  private:
@@ -60,7 +67,7 @@ std::string Fill(void* handle, Library* library) {
       .Find("clCreateContext", &library->CreateContext)
       .Find("clCreateCommandQueue", &library->CreateCommandQueue)
       .Find("clCreateBuffer", &library->CreateBuffer)
-      .Find("clCreateImage", &library->CreateImage)
+      .FindIfThere("clCreateImage", &library->CreateImage)
       .Find("clReleaseMemObject", &library->ReleaseMemObject)
       .Find("clEnqueueReadBuffer", &library->EnqueueReadBuffer)
       .Find("clEnqueueWriteBuffer", &library->EnqueueWriteBuffer)

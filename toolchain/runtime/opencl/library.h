@@ -21,6 +21,7 @@ struct Library {
                               cl_int*);
   cl_command_queue (*CreateCommandQueue)(cl_context, cl_device_id, cl_bitfield, cl_int*);
   cl_mem (*CreateBuffer)(cl_context, cl_bitfield, size_t, void*, cl_int*);
+  // null in libraries of OpenCL 1.1
   cl_mem (*CreateImage)(cl_context, cl_bitfield, const cl_image_format*, const cl_image_desc*, void*,
                         cl_int*);
   cl_int (*ReleaseMemObject)(cl_mem);

@@ -8,12 +8,12 @@
 namespace opencl {
 namespace {
 
-cl_bitfield FlagsOf(Access access) {
+cl_bitfield FlagsOf(const Device& device, Access access) {
   switch (access) {
     case Access::kRead:
       return CL_MAP_READ;
     case Access::kReplace:
-      return CL_MAP_WRITE_INVALIDATE_REGION;
+      return device.limits.is_12 ? CL_MAP_WRITE_INVALIDATE_REGION : CL_MAP_WRITE;
     case Access::kChange:
       break;
   }
@@ -22,7 +22,7 @@ cl_bitfield FlagsOf(Access access) {
 
 void* Mapped(Device& device, cl_mem buffer, Access access, size_t offset, size_t bytes) {
   cl_int status = CL_SUCCESS;
-  void* data = device.cl.EnqueueMapBuffer(device.queue, buffer, CL_TRUE, FlagsOf(access), offset,
+  void* data = device.cl.EnqueueMapBuffer(device.queue, buffer, CL_TRUE, FlagsOf(device, access), offset,
                                           bytes, 0, nullptr, nullptr, &status);
   Check(status, "mapping a buffer");
   return data;

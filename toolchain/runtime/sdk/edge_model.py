@@ -130,7 +130,11 @@ class Model:
 
     @property
     def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs' own memory, by name: what is written there is what the next run computes with."""
+        """The inputs' own memory, by name: what is written there is what the next run computes with.
+
+        While a run works, no thread may read or write it: a GPU may have it by then. After a run that lost its
+        device this raises EdgeError, and arrays from before must not be used.
+        """
         return {name: tensor.array() for name, tensor in self._tensors("input")}
 
     @property
