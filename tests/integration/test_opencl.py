@@ -406,7 +406,9 @@ def test_a_deploy_that_fails_says_why_and_leaves_the_release(name, bundle, shim,
 def test_a_report_of_a_driver_with_odd_letters(bundle, shim, tmp_path, monkeypatch):
     for variable, value in {**shim.env(), "SHIM_DRIVER": "r38\x7f\t\xe9", "EDGE_OPENCL_CACHE": ""}.items():
         monkeypatch.setenv(variable, value)
-    seen = toolchain("deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "r", "--budget", 0, "--json", "-")
+    seen = toolchain(
+        "deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "r", "--budget", 0, "--json", "-"
+    )
     assert seen.code == 0, seen.err
     assert json.loads(seen.out)["processor"]["driver"] == "r38 ??"
 

@@ -264,6 +264,14 @@ _CASES = [
     ("a board without programs", "deploy mlp --board {w}/strange.toml", 3, r"no device programs for riscv64"),
     ("no such board to diagnose", "doctor --board rpi44", 2, r"did you mean rpi4"),
     ("a device to diagnose for no board", "doctor --host me@h", 2, r"No board is named[\s\S]*--board"),
+    ("a way to no device", "doctor --board rk3399 -i {w}/key", 2, r"no device is named[\s\S]*--host"),
+    ("SSH's options for adb", "doctor --board rk3399 --host adb:none --ssh-config {w}/none", 2, r"adb"),
+    (
+        "no such CPU's device to diagnose",
+        "doctor --board rpi4 --host me@127.0.0.1:1",
+        4,
+        r"MISSING[\s\S]*device me@|cannot|refused|reach",
+    ),
     ("no such device to diagnose", "doctor --board rk3399 --host me@127.0.0.1:1", 4, r"cannot|refused|reach"),
     ("no such file of devices", "status --board x86_64 --devices {w}/none.toml", 2, r"cannot read"),
     (

@@ -23,8 +23,13 @@ class Accelerator:
         devices: Patterns of its device files.
         kinds: Patterns of files that are there only where it is of the kind that the backend's board types have.
         drivers: Patterns of the files by which a library that is only a loader finds drivers.
+        loader: Text in a library that is only a loader of drivers.
+        mark: Text in each library that is one.
         variable: The variable of the device's environment that names another library; empty if there is none.
-        remedies: What brings a missing `library` or `device`, and either where its work is `emulated`.
+        drivers_variable: The one that names another folder of drivers, or the file of one.
+        choice: The one that chooses among devices by their names.
+        remedies: What brings a missing `library` or `device`, and either where its work is `emulated`; with `android_`
+            in front, what does on Android.
     """
 
     name: str
@@ -34,7 +39,11 @@ class Accelerator:
     devices: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
+    loader: str = ""
+    mark: str = ""
     variable: str = ""
+    drivers_variable: str = ""
+    choice: str = ""
     remedies: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -108,7 +117,11 @@ def accelerators() -> tuple[Accelerator, ...]:
             devices=tuple(one.get("devices", ())),
             kinds=tuple(one.get("kinds", ())),
             drivers=tuple(one.get("drivers", ())),
+            loader=one.get("loader", ""),
+            mark=one.get("mark", ""),
             variable=one.get("variable", ""),
+            drivers_variable=one.get("drivers_variable", ""),
+            choice=one.get("choice", ""),
             remedies=one["remedies"],
         )
         for name, one in found

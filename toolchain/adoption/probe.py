@@ -45,6 +45,11 @@ class Seen:
         devices: Its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group.
         suits: Whether all that the backend's board types need is there: its library, its device, and one of their kind.
         drivers: Files by which its library, if that is only a loader, finds drivers.
+        loaders: Those of the libraries that are only loaders of drivers.
+        own: What shows that it is of the kind that the backend's board types have; device files may be among that.
+        named: The only library that is used, as a variable there says; empty if none is named.
+        drivers_named: Where alone drivers are looked for, as a variable there says.
+        choice: Which of its devices are used, as a variable there says; empty for any.
     """
 
     name: str
@@ -54,11 +59,17 @@ class Seen:
     devices: tuple[tuple[str, str, str], ...]
     suits: bool
     drivers: tuple[str, ...] = ()
+    loaders: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    named: str = ""
+    drivers_named: str = ""
+    choice: str = ""
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
-        """The groups that the login would have to be in to use its devices."""
-        return tuple(dict.fromkeys(group for path, rights, group in self.devices if "w" not in rights and group))
+        """The groups that the login would have to be in to use its devices; nobody is put into root's."""
+        shut = [group for _path, rights, group in self.devices if "w" not in rights]
+        return tuple(dict.fromkeys(group for group in shut if group not in {"", "root"}))
 
 
 @dataclass(frozen=True)
@@ -335,11 +346,25 @@ def _accelerators(answer: Answer) -> tuple[Seen, ...]:
     for one in known.accelerators():
         libraries = answer.texts(f"library.{one.name}")
         devices = [_device_file(text) for text in answer.texts(f"device.{one.name}")]
-        if libraries or devices:
-            complete = bool(devices) and bool(libraries or not one.libraries)
-            suits = complete and answer.has(f"kind.{one.name}")
-            drivers = answer.texts(f"driver.{one.name}")
-            found.append(Seen(one.name, one.title, one.backend, libraries, tuple(devices), suits, drivers))
+        named = answer.text(f"named.{one.name}")
+        if libraries or devices or named:
+            own = answer.texts(f"kind.{one.name}")
+            found.append(
+                Seen(
+                    one.name,
+                    one.title,
+                    one.backend,
+                    libraries,
+                    tuple(devices),
+                    suits=bool(devices and own) and bool(libraries or not one.libraries),
+                    drivers=answer.texts(f"driver.{one.name}"),
+                    loaders=answer.texts(f"loads.{one.name}"),
+                    own=own,
+                    named=named,
+                    drivers_named=answer.text(f"drivers_named.{one.name}"),
+                    choice=answer.text(f"choice.{one.name}"),
+                )
+            )
     return tuple(found)
 
 

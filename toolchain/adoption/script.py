@@ -173,12 +173,43 @@ def _accelerator(one: Accelerator) -> str:
     """Look for the libraries and devices of what computes; which the login may use is told with each device."""
     name = one.name
     looks = [
-        (one.libraries, f"s library.{name} $i"),
         (one.devices, f's device.{name} "$(r $i) $(stat -c %G $i) $i"'),
         (one.kinds, f"s kind.{name} $i"),
-        (one.drivers, f"s driver.{name} $i"),
     ]
-    named = f'[ ! -f "${one.variable}" ] || s library.{name} "${one.variable}"\n' if one.variable else ""
-    return named + "".join(
-        f"for i in {' '.join(files)}; do [ ! -e $i ] || {say}; done\n" for files, say in looks if files
+    files = _libraries(one) + _drivers(one) + (f's choice.{name} "${one.choice}"\n' if one.choice else "")
+    return files + "".join(_each(patterns, say) for patterns, say in looks)
+
+
+def _each(patterns: Iterable[str], say: str) -> str:
+    files = " ".join(patterns)
+    return f"for i in {files}; do [ ! -e $i ] || {say}; done\n" if files else ""
+
+
+def _libraries(one: Accelerator) -> str:
+    """Look for libraries: the one that a variable names, wherever the linker would find it, is then the only one."""
+    if not one.libraries:
+        return ""
+    told = f's library.{one.name} "$i"; ! grep -q {one.loader or "."} "$i" || s loads.{one.name} "$i"'
+    usual = _each(one.libraries, f"{{ {told}; }}")
+    if not one.variable:
+        return usual
+    named = f'[ ! -f "$i" ] || ! grep -q {one.mark} "$i" || {{ {told}; }}'
+    return f"""n=${one.variable}; s named.{one.name} "$n"
+case $n in
+  "") {usual.rstrip()} ;;
+  */*) i=$n; {named} ;;
+  *) for i in /lib /lib/* /usr/lib /usr/lib/* /usr/local/lib /vendor/lib64; do i=$i/$n; {named}; done ;;
+esac
+"""
+
+
+def _drivers(one: Accelerator) -> str:
+    usual = _each(one.drivers, f"s driver.{one.name} $i")
+    if not one.drivers_variable:
+        return usual
+    named = f'for i in "$n" "$n"/*.icd; do [ ! -f "$i" ] || s driver.{one.name} "$i"; done'
+    return (
+        f'n=${one.drivers_variable}; s drivers_named.{one.name} "$n"\n[ -z "$n" ] || {named}\n[ -n "$n" ] || {usual}'
+        if usual
+        else ""
     )

@@ -16,7 +16,7 @@ from toolchain.cli import completion, options
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gathered, option, same
-from toolchain.errors import BuildError, InputError, ToolchainError, VerificationError
+from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
 from toolchain.tables import Table, parts
 
@@ -280,17 +280,44 @@ class DoctorOptions(AddressOptions):
     )
 
 
-def _of_device(asked: DoctorOptions) -> tuple[Check, ...]:
-    """Ask a device what it has beside its CPU, if one is named or this machine is the device."""
+def _of_device(asked: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
+    """Ask a device what it has beside its CPU, if one is named or this machine is the device.
+
+    Returns:
+        What it has and lacks, and why it could not be asked.
+    """
     from toolchain.adoption import needs, probe
     from toolchain.pipeline.doctor import Check
 
     kind = asked.board()
-    if not needs.any_of(kind) or not (asked.host or asked.place or kind.connection == "local"):
-        return ()
-    with open_device(kind, asked) as lab:
-        found = probe.ask(lab.shell, asked.folder() or kind.root)
-    return tuple(Check(kind.name, one.what, one.found, one.remedy) for one in needs.of(kind, found))
+    named = asked.host or asked.place
+    if not named and not (kind.connection == "local" and needs.any_of(kind)):
+        return (), None
+    try:
+        with open_device(kind, asked) as lab:
+            found = probe.ask(lab.shell, asked.folder() or kind.root)
+    except DeviceError as fault:
+        return (Check(kind.name, f"device {named or 'of this machine'}", "", fault.hint or fault.message),), fault
+    there = (Check(kind.name, f"device {named}", f"{found.machine}, {found.model}".rstrip(", "), ""),) if named else ()
+    return (*there, *(Check(kind.name, one.what, one.found, one.remedy) for one in needs.of(kind, found))), None
+
+
+def _check_address(asked: DoctorOptions) -> bool:
+    """Refuse ways to a device where none is named; tell whether adb leads there."""
+    from toolchain.shell import check_options, is_adb
+
+    if not (asked.host or asked.place):
+        ways = [asked.root, asked.identity, asked.ssh_config, asked.devices, *asked.known_hosts]
+        if any(ways):
+            raise InputError(
+                "there is a way to a device, and no device is named", hint="name it with --host or --place"
+            )
+        return False
+    if not asked.board_name:
+        raise InputError("what is a device to have? No board is named", hint="name its type with --board")
+    device = asked.device(asked.board())
+    check_options(device.host, asked.ssh())
+    return is_adb(device.host)
 
 
 @click.command("doctor")
@@ -302,12 +329,12 @@ def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
     from toolchain.pipeline import doctor as doctors
 
     board_name = asked.board_name
-    if not board_name and (asked.host or asked.place):
-        raise InputError("what is a device to have? No board is named", hint="name its type with --board")
-    checks = doctors.examine([board.load(name) for name in ([board_name] if board_name else board.names())])
-    checks += _of_device(asked) if board_name else ()
+    by_adb = _check_address(asked)
+    boards = [board.load(name) for name in ([board_name] if board_name else board.names())]
+    of_device, fault = _of_device(asked) if board_name else ((), None)
+    checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]
-    fault = None
-    if board_name and missing:
-        fault = BuildError(f"board {board_name} lacks {len(missing)} thing(s)", hint=missing[0].remedy)
-    return Result(doctors.shown(checks), checks, as_json, fault)
+    lacks: ToolchainError | None = fault
+    if board_name and missing and not fault:
+        lacks = BuildError(f"board {board_name} lacks {len(missing)} thing(s)", hint=missing[0].remedy)
+    return Result(doctors.shown(checks), checks, as_json, lacks)

@@ -76,10 +76,10 @@ def _one_command(checks: Sequence[Check]) -> list[str]:
     return ["", f"all packages at once: {_APT}{packages}"] if packages else []
 
 
-def examine(boards: Sequence[Board]) -> tuple[Check, ...]:
-    """Look for what every board needs, then for what each of the given boards needs."""
+def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Check, ...]:
+    """Look for what every board needs, then for what each of the given boards needs; adb asks for no SSH keys."""
     common = [*(_pin(name, version) for name, version in _PINS.items()), _program("make", "make"), _space()]
-    return (*common, *(check for board in boards for check in _for_board(board)))
+    return (*common, *(check for board in boards for check in _for_board(board, by_adb=by_adb)))
 
 
 def _pin(name: str, version: str) -> Check:
@@ -103,14 +103,16 @@ def _space() -> Check:
     return Check("", "2 GB for the cache", f"{size_text(free)} in {cache}" if enough else "", "set TOOLCHAIN_CACHE")
 
 
-def _for_board(board: Board) -> list[Check]:
+def _for_board(board: Board, *, by_adb: bool) -> list[Check]:
     resolved = board.resolved()
     checks = [_image(resolved) if resolved.toolchain == "container" else _compiler(resolved)]
     if is_android(resolved.triple):
         named = os.environ.get(NDK_VARIABLE, "")
         remedy = f"set {NDK_VARIABLE}: see {resources.manual('android')}"
         checks.append(Check(board.name, "an Android NDK", named, remedy))
-    if is_android(resolved.triple):
+    if by_adb:
+        checks.append(_program(os.environ.get(ADB_VARIABLE) or "adb", "adb", board.name))
+    elif is_android(resolved.triple):
         checks.append(_way_to_android(board))
     elif board.connection == "ssh":
         keys = Path.home() / ".ssh" / "known_hosts"

@@ -9,7 +9,11 @@ from toolchain import board
 from toolchain.adoption import needs
 
 LIBRARY, ICD = "library.opencl=/usr/lib/libOpenCL.so.1", "driver.opencl=/etc/OpenCL/vendors/pocl.icd"
-MALI = "device.opencl=rw video /dev/mali0"
+LOADS = "loads.opencl=/usr/lib/libOpenCL.so.1"
+MALI, OWN = "device.opencl=rw video /dev/mali0", "kind.opencl=/dev/mali0"
+PANFROST = "kind.opencl=/sys/bus/platform/drivers/panfrost/fde60000.gpu"
+RENDER = "device.opencl=rw render /dev/dri/renderD129"
+ANDROID = "android=30"
 
 
 def lacking(name: str, *lines: str) -> dict[str, str]:
@@ -19,12 +23,14 @@ def lacking(name: str, *lines: str) -> dict[str, str]:
 
 
 def test_nothing_is_missing():
-    assert lacking("rk3399", LIBRARY, MALI) == {}
-    assert lacking("opencl-local", LIBRARY, ICD) == {}
+    assert lacking("rk3399", LIBRARY, MALI, OWN) == {}
+    assert lacking("rk3399", LIBRARY, RENDER, PANFROST) == {}
+    assert lacking("rk3399", LIBRARY, LOADS, ICD, MALI, OWN) == {}
+    assert lacking("opencl-local", LIBRARY, LOADS, ICD) == {}
 
 
 def test_no_library():
-    (found,) = lacking("rk3399", MALI).items()
+    (found,) = lacking("rk3399", MALI, OWN).items()
     assert found[0] == "library of OpenCL"
     for words in ("libmali", "mesa-opencl-icd", "EDGE_OPENCL_LIBRARY", "LD_LIBRARY_PATH=/vendor/lib64"):
         assert words in found[1]
@@ -34,9 +40,13 @@ def test_no_library():
     ("lines", "remedy"),
     [
         ([], "a kernel with the GPU's driver"),
-        (["device.opencl= video /dev/mali0"], "sudo usermod -aG video LOGIN"),
-        (["device.opencl=r render /dev/dri/renderD128"], "sudo usermod -aG render LOGIN"),
-        (["device.opencl= /dev/mali0"], "chmod a+rw /dev/mali0"),
+        ([RENDER], "a kernel with the GPU's driver"),
+        (["device.opencl= video /dev/mali0", OWN], "sudo usermod -aG video LOGIN"),
+        (["device.opencl=r render /dev/dri/renderD128", PANFROST], "sudo usermod -aG render LOGIN"),
+        (["device.opencl= video /dev/mali0", RENDER, OWN], "sudo usermod -aG video LOGIN"),
+        (["device.opencl= /dev/mali0", OWN], "chmod a+rw /dev/mali0"),
+        (["device.opencl= root /dev/mali0", OWN], 'a rule of udev: KERNEL=="mali0"'),
+        (["device.opencl= root /dev/mali0", OWN, ANDROID], "Android's image"),
     ],
 )
 def test_no_device_for_this_login(lines, remedy):
@@ -46,8 +56,43 @@ def test_no_device_for_this_login(lines, remedy):
 
 
 def test_a_loader_without_a_driver_has_no_device():
-    assert lacking("opencl-local", LIBRARY) == {"device of OpenCL": "apt-get install pocl-opencl-icd"}
+    assert lacking("opencl-local", LIBRARY, LOADS) == {"device of OpenCL": "apt-get install pocl-opencl-icd"}
     assert set(lacking("opencl-local")) == {"library of OpenCL", "device of OpenCL"}
+
+
+def test_a_loader_without_a_driver_is_no_library_of_a_board():
+    """The runtime opens it first, and it would know no device."""
+    (found,) = lacking("rk3399", LIBRARY, LOADS, MALI, OWN).items()
+    assert found[0] == "library of OpenCL"
+    assert "finds none: on the device: the vendor's GPU driver" in found[1]
+    mali = "library.opencl=/usr/lib/libmali.so"
+    assert lacking("rk3399", LIBRARY, LOADS, mali, MALI, OWN)["library of OpenCL"].endswith(
+        "EDGE_OPENCL_LIBRARY=/usr/lib/libmali.so"
+    )
+
+
+def test_what_a_variable_names_is_missing_by_name():
+    found = lacking("rk3399", "named.opencl=/nowhere.so", MALI, OWN)
+    assert "EDGE_OPENCL_LIBRARY is /nowhere.so, which is no library" in found["library of OpenCL"]
+    here = lacking("opencl-local", "named.opencl=/nowhere.so", ICD)
+    assert here["library of OpenCL"] == here["device of OpenCL"] == found["library of OpenCL"]
+    assert (
+        "OCL_ICD_VENDORS is /x"
+        in lacking("opencl-local", LIBRARY, LOADS, "drivers_named.opencl=/x")["device of OpenCL"]
+    )
+
+
+def test_a_choice_among_devices_is_told():
+    said = probed(lines=[*cores(*[(A72, ARMV8)] * 4), LIBRARY, MALI, OWN, "choice.opencl=nosuch"])
+    device = needs.of(board.load("rk3399").resolved(), said)[-1]
+    assert device.found.startswith(
+        "/dev/mali0, of which EDGE_OPENCL_DEVICE takes only those with 'nosuch' in their names"
+    )
+
+
+def test_androids_remedies_are_its_own():
+    found = lacking("rk3399", ANDROID, "device.opencl= root /dev/mali0", OWN)
+    assert not any(word in remedy for word in ("sudo", "apt-get", "usermod") for remedy in found.values())
 
 
 def test_cpus_and_simulators_need_nothing():

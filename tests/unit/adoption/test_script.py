@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -54,19 +55,32 @@ def test_each_user_land_answers_and_keeps_nothing(tools, tmp_path):
     assert not list(home.iterdir())
 
 
-def test_a_library_that_the_environment_names_is_told(tmp_path):
-    library = tmp_path / "libmine.so"
-    library.touch()
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    for named, found in ((library, True), (tmp_path / "none.so", False)):
-        done = subprocess.run(
-            ["sh", "-c", text()],
-            env={**env, "EDGE_OPENCL_LIBRARY": str(named)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert (str(named) in Answer(done.stdout, TOKEN, "here").texts("library.opencl")) is found
+@pytest.mark.parametrize("tools", [None, userlands.busybox, userlands.toybox], ids=["dash", "busybox", "toybox"])
+def test_a_library_that_the_environment_names_is_the_only_one(tools, tmp_path):
+    library = tmp_path / "my lib.so"
+    library.write_text("clGetPlatformIDs /etc/OpenCL/vendors")
+    path = str(tools(tmp_path / "bin")) if tools else os.environ["PATH"]
+    for named, found in ((str(library), (str(library),)), ("/nowhere/none.so", ()), ("/bin/sh", ()), ("none.so", ())):
+        answer = said_with(path, tmp_path, EDGE_OPENCL_LIBRARY=named)
+        assert answer.texts("library.opencl") == answer.texts("loads.opencl") == found, named
+        assert answer.text("named.opencl") == named
+
+
+def test_drivers_are_where_the_environment_says(tmp_path):
+    (tmp_path / "one.icd").touch()
+    for named in (tmp_path, tmp_path / "one.icd"):
+        answer = said_with(os.environ["PATH"], tmp_path, OCL_ICD_VENDORS=str(named), EDGE_OPENCL_DEVICE="Mali")
+        assert answer.texts("driver.opencl") == (str(tmp_path / "one.icd"),)
+        assert answer.text("choice.opencl") == "Mali"
+    assert said_with(os.environ["PATH"], tmp_path, OCL_ICD_VENDORS="/nowhere").texts("driver.opencl") == ()
+
+
+def said_with(path: str, home: Path, **env: str) -> Answer:
+    words = [str(shutil.which("sh", path=path)), "-c", text()]
+    done = subprocess.run(
+        words, env={"PATH": path, "HOME": str(home), **env}, capture_output=True, text=True, check=True
+    )
+    return Answer(done.stdout, TOKEN, "here")
 
 
 WAITING = """#!/bin/sh
