@@ -6,7 +6,9 @@ import json
 import os
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import helper
 
 from benchmarks import mali
 from tests.support.commands import toolchain
@@ -117,6 +119,16 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     shown = toolchain("mali-cost", source, "--gpu", "g610").out
     assert "0 of them spill; modelled (Mesa 25." in shown
     assert "no board has confirmed it" in " ".join(shown.split())
+
+
+def test_a_network_without_kernels_for_a_gpu_is_refused(tmp_path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
+    path = tmp_path / "same.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    found = toolchain("mali-cost", path, "--board", "rk3588")
+    assert found.code == 2
+    assert "has no kernel for a GPU" in found.err
 
 
 def test_an_older_backend_finds_nothing_of_todays_but_the_model_of_costs(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ _CASES = [
     ),
     ("no GPU to ask about", "mali-cost mlp", 2, r"which GPU is not said[\s\S]*--gpu"),
     ("no such GPU", "mali-cost mlp --gpu g61", 2, r"no model of the GPU 'g61'[\s\S]*did you mean g610"),
+    ("no such GPU, in full", "mali-cost mlp --gpu Mali-G61", 2, r"'Mali-G61'[\s\S]*did you mean g610"),
     ("a board without the GPU", "mali-cost mlp --board local", 2, r"board local has no Mali GPU"),
     ("a GPU that no board has", "mali-cost mlp --gpu g57", 2, r"no board with a g57[\s\S]*--board"),
     ("OpenCL C that is not there", "mali-cost {w}/none.cl --gpu g610", 2, r"cannot read[\s\S]*hint: "),

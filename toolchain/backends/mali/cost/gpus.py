@@ -45,6 +45,6 @@ def gpu(name: str) -> Gpu:
         raise InputError(
             f"there is no model of the GPU {name!r}",
             details="known GPUs: " + ", ".join(GPUS),
-            hint=did_you_mean(short, list(GPUS)) or "name one of these",
+            hint=did_you_mean(short.rpartition("-")[2], list(GPUS)) or "name one of these",
         )
     return GPUS[short]
