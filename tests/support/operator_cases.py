@@ -1,6 +1,6 @@
 """The single-operator cases of the onnx wheel, through the project's own import and compiler.
 
-    python -m tests.support.operator_cases [--constants] [--only REGEX] [--json FILE]
+    python -m tests.support.operator_cases [--constants] [--only REGEX] [--board opencl-local] [--json FILE]
 
 prints how many of the cases are right, refused, wrong, fail otherwise, or end the process, and each that is not right.
 A case is tried as it is, and with all inputs but the first as constants, as networks have most of them: it is right if
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import ctypes
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +31,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 RIGHT, REFUSED, WRONG, FAILED, CRASHED = "right", "refused", "wrong", "failed", "crashed"
+PROCESSOR, OPENCL = "local", "opencl-local"
 _FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 _AT_ONCE = 2  # processes
 _EPSILON = 1e-6  # of the greatest element: what is expected to be 0 is the noise of a sum there
@@ -132,14 +135,12 @@ def _array(path: Path, value: Any) -> Any:
     return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
 
 
-def computed(case: Case) -> list[np.ndarray]:
-    """Import, compile and run a case on this machine's processor."""
+def computed(case: Case, kind: str = PROCESSOR) -> list[np.ndarray]:
+    """Import, compile and run a case on this machine's processor, or on its OpenCL device."""
     import tvm
-    from tvm import relax
 
     from toolchain import board, tensors
     from toolchain.backends import backend_of
-    from toolchain.backends.cpu.lowering import PIPELINE
     from toolchain.errors import InputError
     from toolchain.models import importer, source
 
@@ -150,37 +151,68 @@ def computed(case: Case) -> list[np.ndarray]:
     specs = zip(imported.source.inputs, case.inputs, strict=True)
     if any(spec.shape != np.shape(array) for spec, array in specs):
         raise InputError("a size of 0 is taken for an open one")
-    backend = backend_of(board.load("local").resolved())
+    backend = backend_of(board.load(kind).resolved())
     finished = backend.finished(backend.lowered(imported.module), {})
-    built = tvm.compile(finished, target=backend.target, tir_pipeline=PIPELINE)
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C")) for array in case.inputs))
+    machine, device = _on_processor(finished, backend) if kind == PROCESSOR else _on_opencl(finished, backend)
+    result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in case.inputs))
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
     found = {spec.name: one.numpy() for spec, one in zip(imported.outputs, results, strict=True)}
     return list(tensors.cut(found, imported.outputs).values())
 
 
-def judged(case: Case, *, constants: bool = False) -> Verdict:
+def _on_processor(finished: Any, backend: Any) -> tuple[Any, Any]:
+    import tvm
+    from tvm import relax
+
+    from toolchain.backends.cpu.lowering import PIPELINE
+
+    return relax.VirtualMachine(tvm.compile(finished, target=backend.target, tir_pipeline=PIPELINE), tvm.cpu()), tvm.cpu()
+
+
+def _on_opencl(finished: Any, backend: Any) -> tuple[Any, Any]:
+    import tvm
+    from tvm import relax
+
+    device = _opencl(backend)
+    built = tvm.compile(finished, target=backend.target)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "net.so")
+        built.export_library(path)
+        return relax.VirtualMachine(tvm.runtime.load_module(path), device), device
+
+
+@functools.cache
+def _opencl(backend: Any) -> Any:
+    """Return this machine's OpenCL device, whose kernels are not kept."""
+    import tvm
+
+    os.environ["EDGE_OPENCL_CACHE"] = ""
+    if not tvm.runtime.device("opencl", 0).exist:
+        ctypes.CDLL(str(backend.python_runtime(lambda _line: None)))
+    return tvm.runtime.device("opencl", 0)
+
+
+def judged(case: Case, *, constants: bool = False, kind: str = PROCESSOR) -> Verdict:
     """Run a case in its forms and compare; `constants` wants just the one with constants."""
     with_some = case.with_constants()
     forms = [with_some or case] if constants else [case, *([with_some] if with_some else [])]
-    found = [_judged(form) for form in forms]
+    found = [_judged(form, kind) for form in forms]
     everything = case.with_constants(0)
-    if everything and not constants and all(kind == REFUSED for kind, _ in found):
-        found.append(_judged(everything))
+    if everything and not constants and all(verdict == REFUSED for verdict, _ in found):
+        found.append(_judged(everything, kind))
     # The last that was refused was refused for what the operator is, and not for what is computed too late.
-    kind, text = min(reversed(found), key=lambda one: _GRAVITY.index(one[0]))
-    return Verdict(case.name, case.operators, case.dtype, kind, text[:400])
+    verdict, text = min(reversed(found), key=lambda one: _GRAVITY.index(one[0]))
+    return Verdict(case.name, case.operators, case.dtype, verdict, text[:400])
 
 
 _GRAVITY = (CRASHED, FAILED, WRONG, RIGHT, REFUSED)
 
 
-def _judged(case: Case) -> tuple[str, str]:
+def _judged(case: Case, kind: str) -> tuple[str, str]:
     from toolchain.errors import InputError
 
     try:
-        found = computed(case)
+        found = computed(case, kind)
     except InputError as fault:
         return REFUSED, f"{fault.message}: {fault.details or ''}"
     except Exception as fault:  # noqa: BLE001 - whatever it is, it is counted
@@ -209,18 +241,19 @@ def _wide(array: np.ndarray) -> Any:
     return np.float64 if array.dtype.kind in "fV" else array.dtype
 
 
-def run(names: Sequence[str], *, constants: bool = False) -> list[Verdict]:
+def run(names: Sequence[str], *, constants: bool = False, kind: str = PROCESSOR) -> list[Verdict]:
     """Judge cases in processes of their own, so that one that crashes takes no other with it."""
     chunks = [list(names[start::_AT_ONCE]) for start in range(_AT_ONCE)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = list(pool.map(lambda chunk: _chunk(chunk, constants=constants), chunks))
+        parts = list(pool.map(lambda chunk: _chunk(chunk, constants=constants, kind=kind), chunks))
     return sorted((verdict for part in parts for verdict in part), key=lambda verdict: names.index(verdict.name))
 
 
-def _chunk(names: list[str], *, constants: bool) -> list[Verdict]:
+def _chunk(names: list[str], *, constants: bool, kind: str) -> list[Verdict]:
     found: list[Verdict] = []
     while names:
-        words = [sys.executable, "-m", __spec__.name, "--here", *(["--constants"] if constants else [])]
+        words = [sys.executable, "-m", __spec__.name, "--here", "--board", kind]
+        words += ["--constants"] if constants else []
         process = subprocess.run(words, input="\n".join(names), capture_output=True, text=True, check=False)
         lines = [line for line in process.stdout.splitlines() if line.startswith('{"name"')]
         found += [Verdict(**json.loads(line)) for line in lines]
@@ -231,9 +264,9 @@ def _chunk(names: list[str], *, constants: bool) -> list[Verdict]:
     return found
 
 
-def _here(names: Sequence[str], *, constants: bool) -> None:
+def _here(names: Sequence[str], *, constants: bool, kind: str) -> None:
     for name in names:
-        sys.stdout.write(json.dumps(judged(cases()[name], constants=constants).__dict__) + "\n")
+        sys.stdout.write(json.dumps(judged(cases()[name], constants=constants, kind=kind).__dict__) + "\n")
         sys.stdout.flush()
 
 
@@ -241,14 +274,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--constants", action="store_true", help="all inputs but the first are constants")
     parser.add_argument("--only", default="", help="a regular expression for the names")
+    parser.add_argument("--board", choices=(PROCESSOR, OPENCL), default=PROCESSOR)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--here", action="store_true", help="run the names of standard input in this process")
     options = parser.parse_args()
     if options.here:
-        _here(sys.stdin.read().split(), constants=options.constants)
+        _here(sys.stdin.read().split(), constants=options.constants, kind=options.board)
         return
     names = [name for name in cases() if re.search(options.only, name)]
-    found = run(names, constants=options.constants)
+    found = run(names, constants=options.constants, kind=options.board)
     if options.json:
         options.json.write_text(json.dumps([one.__dict__ for one in found], indent=1))
     for one in found:

@@ -17,6 +17,7 @@ from toolchain.backends.mali import (
     aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
     fusion,
     recurrent,
+    running,
     space,
 )
 from toolchain.backends.mali.half import halved, in_blocks
@@ -66,7 +67,8 @@ class Mali(Cpu):
             prepared = tvm.transform.Sequential(first)(with_plain_names(module))
             folded = fold.folded(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half)
-            fused = fusion.fused(transform.FoldConstant()(halved(transposed) if half else transposed))
+            typed = transform.FoldConstant()(halved(transposed) if half else transposed)
+            fused = fusion.fused(running.in_blocks_of_rows(typed))
         return without_single_steps(fused)
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
