@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.support import operator_cases, operator_table
+from tests.support import opencl, operator_cases, operator_table
 from tests.support.operator_cases import REFUSED, RIGHT
 
 EACH = int(os.environ.get("TOOLCHAIN_OPERATORS", "12"))
@@ -30,3 +30,15 @@ def test_no_case_is_wrong_or_fails_in_another_way(verdicts):
 def test_nearly_all_are_right(verdicts):
     counted = collections.Counter(one.kind for one in verdicts if not operator_table.is_exempt(one.name))
     assert counted[RIGHT] >= SHARE * counted.total(), counted
+
+
+ON_A_GPU = ("test_nonzero_example", "test_cumsum_2d_axis_1", "test_col2im_strides", "test_scatternd_add", "test_top_k")
+
+
+def test_operators_that_are_computed_in_order_on_an_opencl_device():
+    """All cases, or a few of those whose steps depend on each other, or that read behind a condition."""
+    opencl.require_opencl()
+    names = [one for one in operator_table.names() if not operator_table.is_exempt(one)] if EACH == 1 else ON_A_GPU
+    found = operator_cases.run(names, kind=operator_cases.OPENCL)
+    assert not [one for one in found if one.kind not in {RIGHT, REFUSED} and "cl_khr_fp16" not in one.text]
+    assert EACH == 1 or {one.kind for one in found} == {RIGHT}

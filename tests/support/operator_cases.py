@@ -166,7 +166,9 @@ def _on_processor(finished: Any, backend: Any) -> tuple[Any, Any]:
 
     from toolchain.backends.cpu.lowering import PIPELINE
 
-    return relax.VirtualMachine(tvm.compile(finished, target=backend.target, tir_pipeline=PIPELINE), tvm.cpu()), tvm.cpu()
+    return relax.VirtualMachine(
+        tvm.compile(finished, target=backend.target, tir_pipeline=PIPELINE), tvm.cpu()
+    ), tvm.cpu()
 
 
 def _on_opencl(finished: Any, backend: Any) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ from toolchain.backends.mali import (
 )
 from toolchain.backends.mali.half import halved, in_blocks
 from toolchain.backends.mali.int8 import on_bytes
+from toolchain.backends.mali.launched import require_launched
 from toolchain.backends.mali.layout import channels_last, with_plain_names
 from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
@@ -72,11 +73,16 @@ class Mali(Cpu):
         return without_single_steps(fused)
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element."""
+        """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element.
+
+        Raises:
+            InputError: A kernel can be spread over work-items by none of them.
+        """
         with self.target:
             schedule = dlight.ApplyDefaultSchedule(LongRows(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
+        require_launched(scheduled)
         return in_blocks(scheduled) if self.board.target.float16 else scheduled
 
     def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 LANES = (4, 2, 1)
+_GUARD = tvm.ir.Op.get("prim.if_then_else")
 CHANNELS = (4, 3, 2, 1)
 """How many input channels are taken at once."""
 
@@ -88,10 +90,24 @@ def _parts(schedule: s_tir.Schedule) -> Part | None:
     if len(reductions) != 1 or len(schedule.get(blocks[reductions[0]].block_rv).writes) != 1:
         return None
     place = reductions[0]
+    if _is_guarded(schedule.get(blocks[place].block_rv)):
+        return None
     before, after = blocks[:place], blocks[place + 1 :]
     for block in before[:-1] + after[:-1]:
         schedule.compute_inline(block.block_rv)
     return Part(blocks[place], tuple(before[-1:]), after[-1] if after else None)
+
+
+def _is_guarded(block: Any) -> bool:
+    """Whether a block asks before it reads: staged, that would be read unasked, from beyond a tensor's ends too."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, tvm.ir.Op) and call.op.same_as(_GUARD):
+            found.append(call)
+
+    tvm_ffi.structural_walk(block.body, (tvm.ir.Call, visit))
+    return bool(found)
 
 
 def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
