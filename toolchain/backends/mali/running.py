@@ -51,7 +51,7 @@ def in_blocks_of_rows(module: tvm.IRModule) -> tvm.IRModule:
     return done
 
 
-@relax.expr_functor.mutator  # type: ignore[untyped-decorator]
+@relax.expr_functor.mutator
 class _Running(relax.PyExprMutator):  # type: ignore[misc]
     """Writes the kernels of each call in its place."""
 

@@ -44,7 +44,8 @@ def _is_repeated(condition: str) -> bool:
 
 def _commas(text: str, start: int) -> tuple[list[int], int]:
     """Return where the arguments of a call are separated, and where its parenthesis is closed."""
-    depth, commas = 1, []
+    depth = 1
+    commas: list[int] = []
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")
         if not depth:
