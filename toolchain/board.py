@@ -38,6 +38,7 @@ class Target:
         max_shared_memory_per_block: Bytes of local memory of a work-group.
         thread_warp_size: Work-items that run in step.
         float16: Whether layers compute in half precision; inputs and outputs keep their types.
+        half_sums: Whether such layers also sum up in it, as far as they may.
     """
 
     kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"
@@ -51,6 +52,7 @@ class Target:
     max_shared_memory_per_block: Annotated[int, Field(ge=0, le=2**20, description="bytes of local memory")] = 0
     thread_warp_size: Annotated[int, Field(ge=0, le=128, description="work-items that run in step")] = 0
     float16: Annotated[bool, Field(description="layers compute in half precision")] = False
+    half_sums: Annotated[bool, Field(description="with float16: layers sum up in half precision, too")] = False
 
 
 def short_gpu(name: str) -> str:
@@ -127,9 +129,10 @@ class Board:
         cores = self.cores or (os.cpu_count() or 0 if self.connection == "local" else 0)
         return dataclasses.replace(self, machine=machine, triple=triple, cores=cores)
 
-    def in_float16(self) -> Board:
-        """Return the board with layers that compute in half precision."""
-        return dataclasses.replace(self, target=dataclasses.replace(self.target, float16=True))
+    def in_float16(self, *, half_sums: bool = False) -> Board:
+        """Return the board with layers that compute in half precision, and maybe sum up in it."""
+        own = dataclasses.replace(self.target, float16=True, half_sums=half_sums)
+        return dataclasses.replace(self, target=own)
 
 
 def boards_folder() -> Path:

@@ -17,7 +17,7 @@ from tests.support.nets import node, value
     ("name", "options", "most"),
     [
         *((one, [], 1e-5) for one in opencl_runtimes.NAMES),
-        *((one, ["--float16"], 2e-2) for one in opencl_runtimes.HALF),
+        *((one, [option], 2e-2) for one in opencl_runtimes.HALF for option in ("--float16", "--half-sums")),
     ],
 )
 def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
@@ -34,7 +34,8 @@ def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
     assert not log.exists() or not log.read_text()
 
 
-def test_sums_that_leave_half_precision_on_the_way_are_right(tmp_path, monkeypatch):
+@pytest.mark.parametrize("option", ["--float16", "--half-sums"])
+def test_sums_that_leave_half_precision_on_the_way_are_right(option, tmp_path, monkeypatch):
     """Half of the channels sum up to 100000, the others take most of that away; 65504 is the greatest half."""
     opencl_runtimes.require_one(opencl_runtimes.INTEL)
     once, held = np.eye(16, dtype=np.float32), np.repeat(np.array([16384, -12000], np.float32), 16)
@@ -48,7 +49,7 @@ def test_sums_that_leave_half_precision_on_the_way_are_right(tmp_path, monkeypat
     proto = nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 8, 6, 6))], weights)
     for variable, text in opencl_runtimes.environment(opencl_runtimes.INTEL).items():
         monkeypatch.setenv(variable, text)
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", "--float16"]
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
     seen = toolchain("deploy", nets.save(proto, tmp_path), *words)
     assert seen.code == 0, seen.err
     assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-2

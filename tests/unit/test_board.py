@@ -166,6 +166,7 @@ def test_what_a_file_may_say():
             max_shared_memory_per_block=32768,
             thread_warp_size=16,
             float16=True,
+            half_sums=True,
         ),
         backend="mali",
         toolchain="container",

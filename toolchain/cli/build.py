@@ -38,7 +38,7 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
     from toolchain.pipeline import Pipeline, preflight
 
-    kind = asked.board.board(float16=asked.compiling.kernels.float16)
+    kind = asked.board.board(**asked.compiling.kernels.precision)
     wanted = asked.model.model(source, asked.inputs)
     job = Pipeline(asked.compiling.request(wanted, kind, console.say, asked.toolchain), samples=asked.samples)
     made = job.build(asked.output, preflight.before_compile(job))

@@ -41,12 +41,12 @@ class BoardOptions:
         help="Board type, or its .toml.",
     )
 
-    def board(self, *, float16: bool = False) -> Board:
-        """Load the board type, resolved; with float16, as one that computes in half precision."""
+    def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
+        """Load the board type, resolved; with float16, as one that computes in half precision, and maybe sums in it."""
         from toolchain import board
 
         kind = board.load(self.board_name).resolved()
-        return kind.in_float16() if float16 else kind
+        return kind.in_float16(half_sums=half_sums) if float16 else kind
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
     from toolchain import bundle
     from toolchain.pipeline import Pipeline, preflight
 
-    kind = asked.device.board(float16=asked.compiling.kernels.float16)
+    kind = asked.device.board(**asked.compiling.kernels.precision)
     emulated = asked.device.device(kind).emulated
     if asked.output:
         bundle.check_target(asked.output)
@@ -180,7 +180,7 @@ class CompareOptions:
         """Name the command that tunes a model for the device."""
         words = ["toolchain", "tune", source, "--board", self.device.board_name]
         words += ["--host", self.device.host] if self.device.host else []
-        words += ["--float16"] if self.compiling.kernels.float16 else []
+        words += self.compiling.kernels.precision_words
         return shlex.join(words)
 
 
@@ -195,7 +195,7 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared
 
-    kind = asked.device.board(float16=asked.compiling.kernels.float16)
+    kind = asked.device.board(**asked.compiling.kernels.precision)
     jobs = asked.pipelines(source, kind, console)
     remedy = asked.tuning_command(source)
     _check_tuned(jobs[1], remedy)

@@ -64,7 +64,8 @@ class CostOptions:
 
     def _half(self, kind: Board) -> Board:
         kind = kind.resolved()
-        return kind.in_float16() if self.compiling.kernels.float16 else kind
+        wanted = self.compiling.kernels.precision
+        return kind.in_float16(half_sums=wanted["half_sums"]) if wanted["float16"] else kind
 
 
 @click.command("mali-cost", cls=ReportingCommand, reports=options.PAGES)

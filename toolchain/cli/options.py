@@ -115,6 +115,21 @@ class KernelOptions:
     )
     no_winograd: bool = option("--no-winograd", is_flag=True, help="The same as --without winograd.")
     float16: bool = option("--float16", is_flag=True, help="Compute in half precision, on devices that do.")
+    half_sums: bool = option(
+        "--half-sums", is_flag=True, help="The same, and sum up in half precision where it cannot overflow; less exact."
+    )
+
+    @property
+    def precision(self) -> dict[str, bool]:
+        """What a board is told about half precision: arguments of `BoardOptions.board`."""
+        return {"float16": self.float16 or self.half_sums, "half_sums": self.half_sums}
+
+    @property
+    def precision_words(self) -> list[str]:
+        """The options that ask for it."""
+        if self.half_sums:
+            return ["--half-sums"]
+        return ["--float16"] if self.float16 else []
 
     def left_out(self, kind: Board) -> tuple[str, ...]:
         """Return the names of the templates that are left out, in order.

@@ -48,7 +48,7 @@ class TuneOptions:
         """Return what a session is asked for; `passing` says that the file of records is gone after it."""
         from toolchain.pipeline import tune
 
-        kind = self.device.board(float16=self.kernels.float16)
+        kind = self.device.board(**self.kernels.precision)
         return tune.Request(
             model=self.model.model(source),
             boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key),
@@ -80,7 +80,7 @@ def tasks(source: str, asked: TaskOptions, *, as_json: bool) -> Result:
     from toolchain.pipeline import BuildRequest, tune
     from toolchain.records import tasks as extracted
 
-    kind = asked.board.board(float16=asked.kernels.float16)
+    kind = asked.board.board(**asked.kernels.precision)
     request = BuildRequest(asked.model.model(source), kind, without=asked.kernels.left_out(kind))
     known = tune.extract(request)
     found = extracted.select(known.tasks, asked.operators)

@@ -90,6 +90,8 @@ def build(
     applied: Applied = _guarded(name, lambda: known.applied(lowered, request))
     _tell_of(applied, known, request)
     finished = _guarded(name, lambda: backend.finished(applied.module, applied.choices))
+    for remark in backend.remarks(finished):
+        request.tell(remark)
     driver, modelled = cross.choose(request.board, request.toolchain), _modelled(lowered, applied, backend)
     work = _Work(imported, request, driver, applied, lift_constants(finished), modelled)
     with bundle.replacing(folder) as staging:

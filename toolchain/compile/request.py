@@ -69,5 +69,6 @@ class BuildRequest:
             words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         for name, value in sorted(self.model.fixed.items()):
             words += ["--fix", f"{name}={value}"]
-        words += ["--float16"] if self.board.target.float16 else []
+        if self.board.target.float16:
+            words += ["--half-sums" if self.board.target.half_sums else "--float16"]
         return " ".join([*words, "--seed", str(self.model.given.seed)])

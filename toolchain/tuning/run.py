@@ -192,6 +192,7 @@ class Tuning:
         self._measures = measures
         self._on_tick = on_tick
         self._tvm_target = backend.target
+        self._completed = backend.completed
         self._search = Search(backend, plan.tuner, plan.seed)
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -367,7 +368,7 @@ class Tuning:
         if not missing:
             return
         with self.shares.timed("build"):
-            built = self._builds.build([_module(planned.candidates[place]) for place in missing])
+            built = self._builds.build([self._completed(_module(planned.candidates[place])) for place in missing])
         for place, one in zip(missing, built, strict=True):
             if one.library is None:
                 self._record(planned, place, Measured((), "build", one.error, seconds=one.seconds))

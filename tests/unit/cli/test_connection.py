@@ -9,6 +9,7 @@ import click
 import pytest
 
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
+from toolchain.cli.options import KernelOptions
 from toolchain.errors import DeviceError, InputError
 
 
@@ -36,6 +37,10 @@ def test_a_board_type():
     assert BoardOptions().board().name == "local"
     assert not BoardOptions("rk3399").board().target.float16
     assert BoardOptions("rk3399").board(float16=True).target.float16
+    assert not BoardOptions("rk3399").board(**KernelOptions(float16=True).precision).target.half_sums
+    summing = BoardOptions("rk3399").board(**KernelOptions(half_sums=True).precision).target
+    assert summing.float16
+    assert summing.half_sums
     with pytest.raises(InputError, match="rpi9"):
         BoardOptions("rpi9").board()
 

@@ -3,6 +3,7 @@ from concurrent.futures import Future
 import pytest
 
 from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, lowered
+from toolchain.backends.base import Backend
 from toolchain.errors import BuildError, DeviceError, InputError
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
@@ -22,6 +23,16 @@ class NoBuilds(FormulaBuilds):
 
     def build(self, modules):
         return [Built(None, "no compiler", 0.1) for _ in modules]
+
+
+class Remembering(FormulaBuilds):
+    """Keeps what it is given."""
+
+    given = ()
+
+    def build(self, modules):
+        self.given = (*self.given, *modules)
+        return super().build(modules)
 
 
 class Failing(FormulaMeasures):
@@ -204,3 +215,12 @@ def test_records_that_cannot_be_written_stop_the_run(tmp_path, kernels):
     (tmp_path / "records.jsonl").mkdir()
     with pytest.raises(InputError):
         job.run()
+
+
+def test_what_is_measured_is_what_a_build_makes_of_a_candidate(tmp_path, kernels, monkeypatch):
+    monkeypatch.setattr(Backend, "completed", lambda _self, module: module.with_attr("completed", 1))
+    (tmp_path / "libraries").mkdir()
+    builds = Remembering(tmp_path / "libraries")
+    tuning(tmp_path, kernels[1:2], builds).run()
+    assert builds.given
+    assert all("completed" in (module.attrs or {}) for module in builds.given)

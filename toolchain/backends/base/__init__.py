@@ -134,6 +134,14 @@ class Backend(ABC):
             choices: By layer, how to compute it; where nothing fits, in the way that is likely the fastest.
         """
 
+    def completed(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Return kernels that have a schedule as they are compiled: those of a build, and candidates of a search."""
+        return module
+
+    def remarks(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who have something to say
+        """Say what whoever builds should know about the kernels that `finished` returned."""
+        return ()
+
     def left_out(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who leave something out
         """Name the layers of an imported module that the accelerator leaves to the CPU, each with the cause."""
         return ()

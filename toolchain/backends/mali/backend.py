@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from toolchain.backends.mali import (
     running,
     space,
 )
-from toolchain.backends.mali.half import halved, in_blocks
+from toolchain.backends.mali.half import halved, in_blocks, summary
 from toolchain.backends.mali.int8 import on_bytes
 from toolchain.backends.mali.launched import require_launched
 from toolchain.backends.mali.layout import channels_last, with_plain_names
@@ -59,16 +59,16 @@ class Mali(Cpu):
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
 
-        On a board that computes in half precision, convolutions and dense layers read it, and sum up in it as far as
-        they are marked; the inputs and outputs of the network stay as they are.
+        On a board that computes in half precision, convolutions and dense layers read it, and sum up in it where that
+        is asked for and they are marked; the inputs and outputs of the network stay as they are.
         """
-        transform, half = relax.transform, self.board.target.float16
+        transform, half, sums = relax.transform, self.board.target.float16, self.board.target.half_sums
         with self.target:
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
             prepared = tvm.transform.Sequential(first)(with_plain_names(module))
             folded = fold.folded(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half)
-            typed = transform.FoldConstant()(halved(transposed) if half else transposed)
+            typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
             fused = fusion.fused(running.in_blocks_of_rows(typed))
         return without_single_steps(fused)
 
@@ -83,7 +83,19 @@ class Mali(Cpu):
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
         require_launched(scheduled)
-        return in_blocks(scheduled) if self.board.target.float16 else scheduled
+        return self.completed(scheduled)
+
+    def completed(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Sum up in half precision where that is asked for."""
+        return in_blocks(module) if self._sums_in_half else module
+
+    def remarks(self, module: tvm.IRModule) -> Sequence[str]:
+        """Say which layers sum up in half precision, where that is asked for."""
+        return [summary(module)] if self._sums_in_half else ()
+
+    @property
+    def _sums_in_half(self) -> bool:
+        return self.board.target.float16 and self.board.target.half_sums
 
     def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
         """Schedule the kernels that were not tuned."""

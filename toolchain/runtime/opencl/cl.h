@@ -79,8 +79,11 @@ constexpr cl_uint CL_DEVICE_NAME = 0x102B;
 constexpr cl_uint CL_DRIVER_VERSION = 0x102D;
 constexpr cl_uint CL_DEVICE_VERSION = 0x102F;
 constexpr cl_uint CL_DEVICE_EXTENSIONS = 0x1030;
+constexpr cl_uint CL_DEVICE_HALF_FP_CONFIG = 0x1033;
 constexpr cl_uint CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035;
 constexpr cl_uint CL_DEVICE_IMAGE_PITCH_ALIGNMENT_KHR = 0x104A;
+
+constexpr cl_bitfield CL_FP_DENORM = 1 << 0;
 
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_bitfield CL_MEM_READ_ONLY = 1 << 2;

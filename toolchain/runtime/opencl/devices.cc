@@ -79,6 +79,7 @@ Limits Described(const Library& cl, cl_device_id id, const std::string& platform
   limits.is_gpu = (device.Number<cl_bitfield>(CL_DEVICE_TYPE) & CL_DEVICE_TYPE_GPU) != 0;
   const std::string extensions = device.Text(CL_DEVICE_EXTENSIONS);
   limits.has_fp16 = extensions.find("cl_khr_fp16") != std::string::npos;
+  limits.keeps_small_halves = (device.Number<cl_bitfield>(CL_DEVICE_HALF_FP_CONFIG) & CL_FP_DENORM) != 0;
   limits.images.of_buffers = extensions.find("cl_khr_image2d_from_buffer") != std::string::npos;
   limits.images.width = device.Number<size_t>(CL_DEVICE_IMAGE2D_MAX_WIDTH);
   limits.images.height = device.Number<size_t>(CL_DEVICE_IMAGE2D_MAX_HEIGHT);

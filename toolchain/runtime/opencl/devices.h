@@ -22,6 +22,7 @@ struct Limits {
   bool is_12 = false;  // OpenCL 1.2 or newer
   bool is_gpu = false;
   bool has_fp16 = false;
+  bool keeps_small_halves = false;  // half precision below 2^-14 is not taken for zero
   bool shares_memory = false;  // with the host: what a map gives is the buffer itself
   ImageLimits images;
   uint64_t work_group = 0;  // most work-items of a work-group

@@ -204,9 +204,16 @@ void Kernel::KeepBinary(Device& device) {
 }
 
 void Kernel::CheckFloat16(const Device& device) const {
-  if (device.limits.has_fp16 || source_.find("cl_khr_fp16") == std::string::npos) return;
-  TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " computes in half precision, which "
-                              << device.limits.name << " does not (it has no cl_khr_fp16)";
+  if (source_.find("cl_khr_fp16") == std::string::npos) return;
+  if (!device.limits.has_fp16) {
+    TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " computes in half precision, which "
+                                << device.limits.name << " does not (it has no cl_khr_fp16)";
+  }
+  // What the compiler calls accumulators in half precision: small products would be lost.
+  if (device.limits.keeps_small_halves || source_.find("half_sums") == std::string::npos) return;
+  TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " sums up in half precision, which " << device.limits.name
+                              << " takes for zero below 2^-14 (it has no CL_FP_DENORM for halves): build with --float16 "
+                                 "instead of --half-sums";
 }
 
 void Kernel::CheckLocalMemory(const Device& device, Compiled* compiled) const {

@@ -1,8 +1,10 @@
-"""Half precision: what computes in it, and why its sums stay finite and near to those in single precision.
+"""Half precision: what computes in it, and why its sums stay finite.
 
-Convolutions and dense layers read half precision (`mixed`). Their weights are scaled for each output channel
-(`scaled`), so that the sum of a block of products is never greater than the greatest number that is multiplied; such a
-block is summed in half precision, and the blocks in single (`blocks`).
+Convolutions and dense layers read half precision, and sum up in single (`mixed`); what follows the last of them is in
+single (`tail`). Where sums in half precision are asked for, weights are scaled for each output channel (`scaled`), so
+that the sum of a block of products is never greater than the greatest number that is multiplied; such a block is summed
+in half precision, and the blocks in single (`blocks`). That saves arithmetic and loses digits: of small activations,
+whose products end below half precision, and of sums that cancel.
 """
 
 from __future__ import annotations
@@ -10,18 +12,22 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from toolchain.backends.mali.half.blocks import in_blocks, marked
+from toolchain.backends.mali.half.blocks import in_blocks, marked, summary
 from toolchain.backends.mali.half.mixed import mixed
 from toolchain.backends.mali.half.scaled import scaled
+from toolchain.backends.mali.half.tail import with_single_tail
 
-__all__ = ["halved", "in_blocks"]
+__all__ = ["halved", "in_blocks", "summary"]
 
 
-def halved(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a Relax module as calls of kernels that compute in half precision, and say which sums may be in it.
+def halved(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:
+    """Return a Relax module as calls of kernels that compute in half precision.
 
     Args:
         module: Operators of Relax, and calls of kernels; its inputs and outputs keep their types.
+        sums: Whether layers shall also sum up in it, where their weights can be scaled so that this cannot overflow.
+            The kernels that may are marked.
     """
-    legal = [relax.transform.FoldConstant(), relax.transform.LegalizeOps()]
-    return marked(tvm.transform.Sequential(legal)(scaled(mixed(module))))
+    legal = tvm.transform.Sequential([relax.transform.FoldConstant(), relax.transform.LegalizeOps()])
+    in_half = with_single_tail(mixed(module))
+    return marked(legal(scaled(in_half))) if sums else legal(in_half)

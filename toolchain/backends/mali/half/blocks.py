@@ -22,6 +22,8 @@ from toolchain.backends.mali.half import bound
 MARK = "toolchain.half_products"
 """Annotation of a block that sums up products: how many of them half precision can hold."""
 
+_NAME = "half_sums"  # of accumulators: by it the runtime knows kernels that need numbers below 2 ** -14
+_DONE = "toolchain.half_sums"  # attribute of a kernel that sums up in half precision
 _ENTRY = "main"
 _KERNEL_CALL = "relax.call_tir"
 _HALF, _SINGLE = "float16", "float32"
@@ -83,7 +85,7 @@ def _is_bounded(weights: Any, load: Any, block: Any) -> bool:
     summed = [axis for axis, index in enumerate(load.indices) if _variables(index) & reduced]
     rows = np.moveaxis(weights, summed, range(-len(summed), 0)) if summed else weights
     count = math.prod(weights.shape[axis] for axis in summed)
-    return bool(np.all(bound.greatest(rows.reshape(-1, count)) <= bound.LIMIT))
+    return bool(np.all(bound.greatest(rows.reshape(-1, count)) <= bound.ROUNDED))
 
 
 def _with_annotation(block: Any, products: int) -> Any:
@@ -135,6 +137,25 @@ def in_blocks(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 
+def summary(module: tvm.IRModule) -> str:
+    """Say how many of a scheduled module's layers in half precision sum up in it, and name those that do not."""
+    kernels = {
+        str(variable.name_hint): one
+        for variable, one in module.functions_items()
+        if isinstance(one, tirx.PrimFunc) and (_DONE in (one.attrs or {}) or _multiplies_halves(one))
+    }
+    single = [name for name, one in kernels.items() if _DONE not in (one.attrs or {})]
+    told = f"{len(kernels) - len(single)} of {len(kernels)} kernels that multiply half precision sum up in it"
+    return f"{told}; in single: {', '.join(sorted(single))}" if single else told
+
+
+def _multiplies_halves(function: tirx.PrimFunc) -> bool:
+    found: list[Any] = []
+    visit = (s_tir.SBlock, lambda one: found.append(one) if _product(one.body) else None)
+    tvm_ffi.structural_walk(function.body, visit)
+    return bool(found)
+
+
 def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
     root = function.body
     if not isinstance(root, s_tir.SBlockRealize):
@@ -143,7 +164,7 @@ def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
     plan = _plan(path) if path else None
     if plan is None or not _is_alone(plan):
         return function
-    partial = tirx.decl_buffer([*plan.tile] or [1], _HALF, name="partial", scope="local")
+    partial = tirx.decl_buffer([*plan.tile] or [1], _HALF, name=_NAME, scope="local")
     block = root.block
     body = tvm_ffi.structural_map(block.body, (tirx.For, lambda loop: _in_place(loop, plan, partial)))
     done = s_tir.SBlock(
@@ -157,7 +178,7 @@ def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
         block.match_buffers,
         block.annotations,
     )
-    return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, done))
+    return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, done)).with_attr(_DONE, 1)
 
 
 def _path(statement: Any) -> list[Any]:
@@ -320,5 +341,5 @@ def _divided(loop: Any, plan: _Plan, clear: Any, flush: Any) -> Any:
     place = turn * tirx.IntImm(str(loop.loop_var.ty.dtype), plan.steps) + step
     body = tvm_ffi.structural_map(loop.body, (tirx.Var, _by({loop.loop_var: place})))
     count, size = (tirx.IntImm(str(loop.loop_var.ty.dtype), one) for one in (extent // plan.steps, plan.steps))
-    inner = tirx.For(step, loop.min, size, loop.kind, body)
+    inner = tirx.For(step, loop.min, size, loop.kind, body, annotations=loop.annotations)
     return tirx.For(turn, loop.min, count, tirx.ForKind.SERIAL, tirx.SeqStmt([clear, inner, flush]))

@@ -14,6 +14,8 @@ PRODUCTS = 32
 
 # Each of 32 additions rounds by 2 ** -11 at most, so that a sum of them is below 0.9 * (1 + 2 ** -11) ** 32 = 0.92.
 LIMIT = 0.9
+# The same of weights that were rounded to half precision since, by 2 ** -11 at most.
+ROUNDED = LIMIT * (1 + 2**-11)
 
 _EXPONENT = 100  # beyond that, single precision ends soon, too
 

@@ -16,7 +16,7 @@ from toolchain.backends.mali.backend import Mali
 from toolchain.backends.mali.half import blocks, bound
 from toolchain.models import importer, source
 
-KIND = board.load("opencl-local").resolved().in_float16()
+KIND = board.load("opencl-local").resolved().in_float16(half_sums=True)
 RANDOM = np.random.default_rng(0)
 
 
@@ -51,12 +51,12 @@ def test_layers_multiply_and_add_vectors_of_halves(case, tmp_path):
     shape, nodes, weight = CASES[case]
     marks, text = kernels(nodes, shape, {"w": weights(*weight)}, tmp_path)
     assert marks == 1
-    assert re.search(r"half4 partial\w*\[\d+\];", text)
-    steps = [line for line in text.splitlines() if re.search(r"partial\w*\[\d+\] = \(partial\w*\[\d+\] \+ ", line)]
+    assert re.search(r"half4 half_sums\w*\[\d+\];", text)
+    steps = [line for line in text.splitlines() if re.search(r"half_sums\w*\[\d+\] = \(half_sums\w*\[\d+\] \+ ", line)]
     assert steps
     assert all("half4" in line and "float" not in line for line in steps)
     assert not re.search(r"convert_float4\([^;]*\* ", text)  # nothing is multiplied in single
-    assert re.search(r"\+ \(?\(?convert_float4\(partial", text)
+    assert re.search(r"\+ \(?\(?convert_float4\(half_sums", text)
 
 
 def test_products_of_what_a_network_computes_keep_single_precision(tmp_path):
@@ -64,7 +64,7 @@ def test_products_of_what_a_network_computes_keep_single_precision(tmp_path):
     nodes = [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])]
     marks, text = kernels(nodes, (16, 64), {}, tmp_path)
     assert marks == 0
-    assert "partial" not in text
+    assert "half_sums" not in text
 
 
 def test_weights_beyond_the_bound_keep_single_precision():
@@ -77,3 +77,35 @@ def test_weights_beyond_the_bound_keep_single_precision():
         assert (blocks.MARK in str(blocks._marked(function, [[None, held]]))) == fits
         # One call that passes something else is enough.
         assert blocks.MARK not in str(blocks._marked(function, [[None, held], [None, None]]))
+
+
+def test_rounding_up_to_halves_is_no_reason_for_single_precision():
+    rows = RANDOM.standard_normal((300, 9)).astype(np.float32)
+    halves = np.ldexp(rows, bound.exponents(rows)[:, None]).astype(np.float16)
+    assert (bound.greatest(halves) > bound.LIMIT).any()
+    assert (bound.greatest(halves) <= bound.ROUNDED).all()
+
+
+def compiled(kind, folder):
+    proto = nets.model(
+        [node("MatMul", ["x", "w"], ["y"])], [value("x", (4, 64))], [value("y", (4, 32))], {"w": weights(64, 32)}
+    )
+    backend = Mali(kind)
+    return backend, backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+
+
+def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
+    backend, lowered = compiled(KIND, tmp_path)
+    (told,) = backend.remarks(backend.finished(lowered, {}))
+    assert told == "1 of 1 kernels that multiply half precision sum up in it"
+    (told,) = backend.remarks(lowered)  # without a schedule, nothing does
+    assert re.fullmatch(r"0 of 1 kernels that multiply half precision sum up in it; in single: \w*matmul\w*", told)
+
+
+def test_nothing_sums_in_half_unless_it_is_asked_for(tmp_path):
+    backend, lowered = compiled(board.load("opencl-local").resolved().in_float16(), tmp_path)
+    finished = backend.finished(lowered, {})
+    assert backend.remarks(finished) == ()
+    assert blocks.MARK not in str(lowered)
+    assert blocks._NAME not in str(finished)
+    assert "float16" in str(finished)
