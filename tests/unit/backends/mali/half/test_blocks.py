@@ -80,7 +80,8 @@ def test_weights_beyond_the_bound_keep_single_precision():
 
 
 def test_rounding_up_to_halves_is_no_reason_for_single_precision():
-    rows = RANDOM.standard_normal((300, 9)).astype(np.float32)
+    rows = RANDOM.standard_normal((300, 9))
+    rows *= 0.99999 * bound.LIMIT / bound.greatest(rows)[:, None]
     halves = np.ldexp(rows, bound.exponents(rows)[:, None]).astype(np.float16)
     assert (bound.greatest(halves) > bound.LIMIT).any()
     assert (bound.greatest(halves) <= bound.ROUNDED).all()
