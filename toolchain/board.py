@@ -211,7 +211,8 @@ def gpus() -> dict[str, dict[str, Any]]:
 
 
 def _checked_values(board: Board) -> tuple[Board | None, list[Fault]]:
-    faults = [*_faults_of_native(board), *_faults_of_triple(board), *_faults_of_backend(board), *_faults_of_gpu(board)]
+    rules = (_faults_of_native, _faults_of_triple, _faults_of_backend, _faults_of_half, _faults_of_gpu)
+    faults = [one for rule in rules for one in rule(board)]
     return (None, faults) if faults else (board, [])
 
 
@@ -226,6 +227,13 @@ def _faults_of_backend(board: Board) -> list[Fault]:
     others = [f" or backend = {name!r}" for name, one in known.items() if one == kind]
     message = f"{kind!r} is not what backend {board.backend} compiles for"
     return [Fault("target.kind", message, f"write {known[board.backend]!r}" + ",".join(others))]
+
+
+def _faults_of_half(board: Board) -> list[Fault]:
+    """What alone does nothing would be taken for what was asked for."""
+    if board.target.half_sums and not board.target.float16:
+        return [Fault("target.half_sums", "does nothing without float16", "write float16 = true beside it")]
+    return []
 
 
 def _faults_of_gpu(board: Board) -> list[Fault]:

@@ -75,6 +75,7 @@ FAULTS = {
     "wrong-choice-without-likeness": ["backend: 'abacus' is no compiler backend (known backends: cpu, mali"],
     "warp-too-wide": ["target.thread_warp_size: 256 should be less than or equal to 128"],
     "wrong-backend": ["backend: 'malli' is no compiler backend (did you mean mali?)"],
+    "half-sums-alone": ["target.half_sums: does nothing without float16 (write float16 = true beside it)"],
     "gpu-misspelt": ["gpu.name: there is no model of the GPU 'g61o' (did you mean g610?)"],
     "gpu-without-model": [
         "gpu.name: there is no model of the GPU 'adreno' (known GPUs: t860, g72, g52, g57, g610; without [gpu]"
@@ -85,6 +86,7 @@ FAULTS = {
 # What a JSON Schema sees nothing of: the file's own name, and rules that join several keys. The last one is this
 # validator's: in Python's patterns, unlike in those of JSON Schema, $ also matches before a line end.
 BEYOND_SCHEMA = {
+    "half-sums-alone",
     "name with spaces",
     "native-machine",
     "native-mcpu",
