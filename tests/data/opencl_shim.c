@@ -93,11 +93,12 @@ static int32_t told(const char *text, size_t size, void *value, size_t *needed) 
 }
 
 int32_t clGetDeviceInfo(void *device, uint32_t what, size_t size, void *value, size_t *needed) {
-  enum { HOST_UNIFIED_MEMORY = 0x1035, DRIVER = 0x102D, VERSION = 0x102F };
+  enum { HOST_UNIFIED_MEMORY = 0x1035, DRIVER = 0x102D, VERSION = 0x102F, HALF_FP_CONFIG = 0x1033 };
   const int32_t status = ((int32_t(*)(void *, uint32_t, size_t, void *, size_t *))real("clGetDeviceInfo"))(
       device, what, size, value, needed);
   if (IS_OLD && what == VERSION && value) memcpy(value, "OpenCL 1.1", 11);
   if (what == DRIVER && getenv("SHIM_DRIVER")) return told(getenv("SHIM_DRIVER"), size, value, needed);
+  if (what == HALF_FP_CONFIG && value && getenv("SHIM_SMALL_HALVES")) *(uint64_t *)value |= 1;
   if (what == HOST_UNIFIED_MEMORY && value && getenv("SHIM_DISCRETE")) *(uint32_t *)value = 0;
   return status;
 }

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import nets, opencl_runtimes, qdq_nets
+from tests.support import nets, opencl, opencl_runtimes, qdq_nets
 from tests.support.commands import toolchain
 from tests.support.nets import node, value
 
@@ -34,10 +34,23 @@ def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
     assert not log.exists() or not log.read_text()
 
 
-@pytest.mark.parametrize("option", ["--float16", "--half-sums"])
-def test_sums_that_leave_half_precision_on_the_way_are_right(option, tmp_path, monkeypatch):
-    """Half of the channels sum up to 100000, the others take most of that away; 65504 is the greatest half."""
+@pytest.fixture
+def intel(tmp_path, monkeypatch):
+    """Return a function that deploys a network there; the driver does not say that it keeps the smallest halves."""
     opencl_runtimes.require_one(opencl_runtimes.INTEL)
+    shim = opencl.Shim(tmp_path / "shim")
+
+    def deployed(proto, option, **said: int):
+        for variable, text in (opencl_runtimes.environment(opencl_runtimes.INTEL) | shim.env(**said)).items():
+            monkeypatch.setenv(variable, text)
+        words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
+        return toolchain("deploy", nets.save(proto, tmp_path), *words)
+
+    return deployed
+
+
+def _large_sums():
+    """Half of the channels sum up to 100000, the others take most of that away; 65504 is the greatest half."""
     once, held = np.eye(16, dtype=np.float32), np.repeat(np.array([16384, -12000], np.float32), 16)
     twice = np.concatenate([once, once]).reshape(32, 16, 1, 1)
     nodes = [
@@ -46,13 +59,33 @@ def test_sums_that_leave_half_precision_on_the_way_are_right(option, tmp_path, m
         node("Conv", ["b", "held"], ["y"]),
     ]
     weights = {"twice": twice, "held": np.tile(held.reshape(1, 32, 1, 1), (8, 1, 1, 1))}
-    proto = nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 8, 6, 6))], weights)
-    for variable, text in opencl_runtimes.environment(opencl_runtimes.INTEL).items():
-        monkeypatch.setenv(variable, text)
-    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--json", "-", option]
-    seen = toolchain("deploy", nets.save(proto, tmp_path), *words)
+    return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 8, 6, 6))], weights)
+
+
+def _small_inputs():
+    """A layer that reads what is far below one: half precision has fewer digits below 2^-14."""
+    held = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
+    nodes = [node("Mul", ["x", "small"], ["a"]), node("Conv", ["a", "held"], ["y"], pads=[1, 1, 1, 1])]
+    weights = {"small": np.float32(1e-4), "held": held}
+    return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 16, 6, 6))], weights)
+
+
+@pytest.mark.parametrize(
+    ("proto", "option", "most"),
+    [(_large_sums(), "--float16", 1e-2), (_large_sums(), "--half-sums", 1e-2), (_small_inputs(), "--float16", 2e-3)],
+    ids=["large-in-single", "large-in-half", "small"],
+)
+def test_sums_that_half_precision_could_not_hold_are_right(intel, proto, option, most):
+    seen = intel(proto, option, small_halves=1)
     assert seen.code == 0, seen.err
-    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= 1e-2
+    assert json.loads(seen.out)["outputs"]["max_rel_diff"] <= most
+
+
+def test_half_sums_need_a_device_that_keeps_the_smallest_halves(intel):
+    seen = intel(_large_sums(), "--half-sums")
+    assert seen.code == 4
+    assert "takes for zero below 2^-14 (it has no CL_FP_DENORM for halves)" in seen.err
+    assert "build with --float16 instead of --half-sums" in seen.err
 
 
 @pytest.mark.parametrize(("name", "activation"), [(opencl_runtimes.POCL, "uint8"), (opencl_runtimes.INTEL, "int8")])
