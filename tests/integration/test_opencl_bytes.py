@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support import nets, opencl_campaign, opencl_runtimes
+from tests.support import nets, opencl, opencl_campaign, opencl_runtimes
 from tests.support.nets import node, value
-from toolchain import board
-from toolchain.backends.mali.backend import Mali
 
 
 @dataclass(frozen=True)
@@ -139,12 +137,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory):
-    """The variables by which another process's TVM finds the OpenCL runtime."""
-    cache = str(tmp_path_factory.mktemp("cache"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOOLCHAIN_CACHE", cache)
-        Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
-    return {"TOOLCHAIN_CACHE": cache}
+    return opencl.plugin(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.mark.parametrize("name", [opencl_runtimes.POCL, opencl_runtimes.INTEL])

@@ -10,11 +10,9 @@ import re
 
 import pytest
 
-from tests.support import opencl_campaign, opencl_layers, opencl_runtimes, random_graphs
+from tests.support import opencl, opencl_campaign, opencl_layers, opencl_runtimes, random_graphs
 from tests.support.opencl_campaign import LIMIT
 from tests.support.opencl_runtimes import HALF, INTEL, OCLGRIND, POCL, Checks
-from toolchain import board
-from toolchain.backends.mali.backend import Mali
 
 GRAPHS = int(os.environ.get("TOOLCHAIN_OPENCL_GRAPHS", "2"))
 ALL = "TOOLCHAIN_OPENCL_GRAPHS" in os.environ
@@ -35,12 +33,7 @@ def networks():
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory):
-    """The variables by which another process's TVM finds the OpenCL runtime."""
-    cache = str(tmp_path_factory.mktemp("cache"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOOLCHAIN_CACHE", cache)
-        Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
-    return {"TOOLCHAIN_CACHE": cache}
+    return opencl.plugin(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import struct
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tvm
 import tvm_ffi
 from tvm import te
 
 from tests.support.parts import require
 from tests.support.paths import DATA
+from toolchain import board
+from toolchain.backends.mali.backend import Mali
 
 SHIM = DATA / "opencl_shim.c"
 HOST = {"kind": "llvm", "mcpu": "x86-64"}
@@ -25,6 +30,30 @@ def require_opencl() -> None:
     """Leave a test out, or fail it, where there is no OpenCL."""
     present = ctypes.util.find_library("OpenCL") is not None and any(Path("/etc/OpenCL/vendors").glob("*.icd"))
     require("OpenCL", "pocl-opencl-icd", present)
+
+
+def plugin(cache: Path) -> dict[str, str]:
+    """Build the OpenCL runtime for Python, in a cache of its own.
+
+    Returns:
+        The variables by which another process's TVM finds it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLCHAIN_CACHE", str(cache))
+        Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
+    return {"TOOLCHAIN_CACHE": str(cache)}
+
+
+@contextlib.contextmanager
+def device(cache: Path) -> Iterator[Any]:
+    """This machine's OpenCL device, in this process, which keeps no kernels."""
+    require_opencl()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLCHAIN_CACHE", str(cache))
+        patch.setenv("EDGE_OPENCL_CACHE", "")
+        if not tvm.runtime.device("opencl", 0).exist:
+            ctypes.CDLL(str(Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)))
+        yield tvm.runtime.device("opencl", 0)
 
 
 def target() -> tvm.target.Target:

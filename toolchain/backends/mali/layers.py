@@ -120,7 +120,7 @@ def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
         return None
     vector, channel, staged, contiguous = spatial[-1], None, [], False
     for number, read in enumerate(body.reads):
-        used = [_used(one.min, variables) for one in read.region]
+        used = [used_by(one.min, variables) for one in read.region]
         along = used[-1] if used else set()
         contiguous = contiguous or vector in along
         if along & set(reduced) and vector not in along:
@@ -133,7 +133,7 @@ def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
     return Reads(channel, windows, tuple(staged))
 
 
-def _used(expression: Any, variables: Sequence[Any]) -> set[int]:
+def used_by(expression: Any, variables: Sequence[Any]) -> set[int]:
     """Number the variables that an index depends on."""
     found: set[int] = set()
 

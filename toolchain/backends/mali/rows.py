@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from toolchain.backends.mali import schedules
+from toolchain.backends.mali.layers import used_by
 
 _BUSY = 2048  # work-items that keep all cores at work
 _SHARE = 4  # the least elements that a work-item of several takes
@@ -130,7 +130,7 @@ def _is_beside(schedule: s_tir.Schedule, reduction: Any) -> bool:
     """Whether what a reduction reads is contiguous along its results."""
     body = schedule.get(reduction)
     kept = [one.var for one in body.iter_vars if one.iter_type == tirx.IterVar.DataPar]
-    return any(_used(read.region[-1].min, kept) for read in body.reads)
+    return any(used_by(read.region[-1].min, kept) for read in body.reads)
 
 
 def _indices(schedule: s_tir.Schedule, reduction: Any, result: Any) -> set[int]:
@@ -141,18 +141,8 @@ def _indices(schedule: s_tir.Schedule, reduction: Any, result: Any) -> set[int]:
     for read in body.reads:
         if any(read.source.same_as(one) for one in written):
             found.update(
-                number for one in read.region for number in _used(one.min, [each.var for each in body.iter_vars])
+                number for one in read.region for number in used_by(one.min, [each.var for each in body.iter_vars])
             )
-    return found
-
-
-def _used(expression: Any, variables: Sequence[Any]) -> set[int]:
-    found: set[int] = set()
-
-    def visit(node: Any) -> None:
-        found.update(number for number, one in enumerate(variables) if one.same_as(node))
-
-    tvm_ffi.structural_walk(expression, (tirx.Var, visit))
     return found
 
 

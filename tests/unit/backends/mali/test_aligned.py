@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import ctypes
 import operator
 from fractions import Fraction
 
@@ -153,14 +152,8 @@ def test_a_pointer_of_another_kernel_is_none_of_this_one():
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
-    """This machine's OpenCL device, in this process."""
-    opencl.require_opencl()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOOLCHAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("EDGE_OPENCL_CACHE", "")
-        if not tvm.runtime.device("opencl", 0).exist:
-            ctypes.CDLL(str(Mali(KIND).python_runtime(lambda _line: None)))
-        yield tvm.runtime.device("opencl", 0)
+    with opencl.device(tmp_path_factory.mktemp("cache")) as found:
+        yield found
 
 
 def shifted(by: int) -> tvm.IRModule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import re
 from typing import Any
@@ -27,14 +26,8 @@ RANDOM = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
-    """This machine's OpenCL device, in this process."""
-    opencl.require_opencl()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOOLCHAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("EDGE_OPENCL_CACHE", "")
-        if not tvm.runtime.device("opencl", 0).exist:
-            ctypes.CDLL(str(Mali(KIND).python_runtime(lambda _line: None)))
-        yield tvm.runtime.device("opencl", 0)
+    with opencl.device(tmp_path_factory.mktemp("cache")) as found:
+        yield found
 
 
 def weights(*shape: int) -> np.ndarray:
