@@ -34,6 +34,11 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (cost.name, *called, str(found.instructions), *(f"{one:.1f}{mark}" for one in cycles), *limits)
 
 
+def _brief(number: float) -> str:
+    """Return three digits: networks take from microseconds to seconds."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004 - three digits before the point
+
+
 def _ordered(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: -(row.ms or 0.0))
 
@@ -43,9 +48,9 @@ def summary(found: Costs) -> str:
     parts = [f"{found.name} on {found.gpu.name}: {len(found.rows)} kernels", f"{found.spilling} of them spill"]
     parts += [f"{found.failed} are refused"] if found.failed else []
     if any(row.launch for row in found.rows):
-        parts.append(f"{found.load_store / 1e6:.1f} million cycles of load and store a run")
+        parts.append(f"{_brief(found.load_store / 1e6)} million cycles of load and store a run")
     if found.ms is not None and found.board is not None:
-        parts.append(f"estimated {found.ms:.1f} ms on {found.board.cores} cores at {found.board.clock_mhz} MHz")
+        parts.append(f"estimated {_brief(found.ms)} ms on {found.board.cores} cores at {found.board.clock_mhz} MHz")
     if not found.gpu.judged:
         parts.append("spills say nothing there, as Mesa's compiler for it is weak")
     return ", ".join(parts) + f"; {found.stamp}"
@@ -87,7 +92,7 @@ def html(every: Sequence[Costs]) -> str:
         page.Section(
             f"{found.name} on {found.gpu.name}",
             [
-                page.Facts([("In all", summary(found)), ("Refused", "\n".join(faults(found)))]),
+                page.Facts([("Refused", "\n".join(faults(found)))]),
                 page.Table(_HEAD, [_cells(row) for row in _ordered(found.rows)], range(1, len(_HEAD)), "kernels"),
             ],
         )
