@@ -6,7 +6,7 @@ COMMANDS = {
     "boards": {
         "board": "List the board types; check a board file; add a device to the lab's list.",
         "boards": "List the board types; check a board file; add a device to the lab's list.",
-        "doctor": "Say what this machine has and lacks for each board.",
+        "doctor": "Say what this machine, or a device with --host, has and lacks for each board.",
     },
     "build": {
         "build": "Compile MODEL (a zoo name or an .onnx file) for a board into a bundle.",
