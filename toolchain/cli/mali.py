@@ -134,7 +134,7 @@ def _launches(console: Console, source: str, kind: Board, asked: CostOptions) ->
 
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix != ".onnx"):
-        made = compiler.graph_of(path, kind, float16=asked.compiling.kernels.float16)
+        made = compiler.graph_of(path, kind)
         found = network.launches(made, backend_of(kind).target)
     else:
         request = asked.compiling.request(asked.model.model(source), kind, console.say, None)

@@ -20,7 +20,7 @@ from toolchain.compile import executable, prepare
 from toolchain.compile import known as records
 from toolchain.compile.constants import ENTRY, Compiled, lift_constants
 from toolchain.compile.known import Known
-from toolchain.compile.request import BuildRequest
+from toolchain.compile.request import BuildRequest, precision
 from toolchain.errors import BuildError, InputError
 from toolchain.models import importer, source
 from toolchain.models.importer import ImportedModel
@@ -122,22 +122,22 @@ def scheduled(request: BuildRequest) -> tvm.IRModule:
     return finished
 
 
-def graph_of(path: Path, kind: Board, *, float16: bool = False) -> tvm.IRModule:
+def graph_of(path: Path, kind: Board) -> tvm.IRModule:
     """Return the module of a package or of a bundle's folder, its kernels scheduled.
 
     Args:
         path: The package or the folder.
-        kind: The board type that it must have been built for, resolved.
-        float16: Whether it must have been built to compute in half precision.
+        kind: The board type that it must have been built for, resolved, in the precision that is asked for, if any is.
 
     Raises:
-        InputError: It is neither, or was built in single precision.
+        InputError: It is neither, or was built in another precision.
         VerificationError: It is not whole, or was built for another board.
     """
     with bundle.at_hand(path) as made:
         bundle.check_board(made.manifest, kind)
-        if float16 and "--float16" not in made.manifest.command.split():
-            raise InputError(f"{path.name} was not built with --float16", hint="leave it out, or build it again")
+        for word in precision(kind):
+            if word not in made.manifest.command.split():
+                raise InputError(f"{path.name} was not built with {word}", hint="leave it out, or build it again")
         text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
     module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
     return module

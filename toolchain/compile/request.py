@@ -69,6 +69,11 @@ class BuildRequest:
             words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         for name, value in sorted(self.model.fixed.items()):
             words += ["--fix", f"{name}={value}"]
-        if self.board.target.float16:
-            words += ["--half-sums" if self.board.target.half_sums else "--float16"]
-        return " ".join([*words, "--seed", str(self.model.given.seed)])
+        return " ".join([*words, *precision(self.board), "--seed", str(self.model.given.seed)])
+
+
+def precision(kind: Board) -> list[str]:
+    """Return the option of a build by which a board computes in half precision; empty for single."""
+    if not kind.target.float16:
+        return []
+    return ["--half-sums" if kind.target.half_sums else "--float16"]

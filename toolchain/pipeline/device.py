@@ -202,9 +202,7 @@ class DeviceStages:
         owner = Owner.here("bench")
         lab.store.settle(owner)
         seen = bench.current(lab.store, lab.shell.name)
-        fed, labels = self._fitting(
-            given, seen.manifest, settings
-        )  # what does not fit is told before a runner is built
+        fed, labels = self._fitting(given, seen.manifest, settings)  # before a runner is built for what does not fit
         program = self.runner()
         with lab.store.lock(owner):
             found = bench.current(lab.store, lab.shell.name)

@@ -100,8 +100,9 @@ def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
     assert compiler.graph_of(tiny.folder, native).get_global_vars()
     with pytest.raises(VerificationError, match="was built for board local, and this is board rk3588"):
         compiler.graph_of(tiny.folder, board.load("rk3588").resolved())
-    with pytest.raises(InputError, match="was not built with --float16"):
-        compiler.graph_of(tiny.folder, native, float16=True)
+    for half_sums, word in ((False, "--float16"), (True, "--half-sums")):
+        with pytest.raises(InputError, match=f"was not built with {word}"):
+            compiler.graph_of(tiny.folder, native.in_float16(half_sums=half_sums))
 
 
 def test_a_folder_with_something_else_is_left_alone(native, tmp_path):
