@@ -12,6 +12,7 @@ from typing import Any
 import tvm.s_tir
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
+_MODEL = "model"
 
 
 def meta_schedule() -> Any:
@@ -37,9 +38,12 @@ def light_intrinsics() -> None:
 def target_table(target: tvm.target.Target) -> dict[str, Any]:
     """Return a target as plain values: its kind and its attributes, in the order of their names.
 
-    What TVM derives from them, such as `feature.has_asimd`, is left out.
+    What TVM derives from them, such as `feature.has_asimd`, is left out, and so is the model's name, which decides
+    nothing of a candidate.
     """
-    attributes = {str(key): _plain(value) for key, value in target.attrs.items() if "." not in str(key)}
+    attributes = {
+        str(key): _plain(value) for key, value in target.attrs.items() if "." not in str(key) and str(key) != _MODEL
+    }
     return {"kind": str(target.kind.name), **dict(sorted(attributes.items()))}
 
 

@@ -16,6 +16,7 @@ from toolchain.backends.graph import fold
 from toolchain.backends.mali import (
     aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
     fusion,
+    gpu,
     recurrent,
     running,
     space,
@@ -54,6 +55,8 @@ class Mali(Cpu):
         described = {"kind": own.kind, "device": own.device, **limits}
         if own.max_threads_per_block:  # two words for the same thing: passes ask for either
             described["max_num_threads"] = own.max_threads_per_block
+        if self.board.gpu:
+            described["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(described, host=self.host)
 
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:

@@ -16,10 +16,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
-from toolchain.backends.mali import schedules
+from toolchain.backends.mali import gpu, schedules
 from toolchain.backends.mali.layers import used_by
 
-_BUSY = 2048  # work-items that keep all cores at work
+_ROUNDS = 4  # in which busy cores compute their work-items, at least: some rows wait longer than others
 _SHARE = 4  # the least elements that a work-item of several takes
 _FEWEST = 8  # work-items that share a row: for fewer, waiting for each other costs what they gain
 _GROUP = 64
@@ -38,10 +38,10 @@ class Rows(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         try:
             parts = _parts(schedule, blocks)
-            if parts is None or not self.suits(schedule, parts):
+            if parts is None or not self.suits(schedule, parts, _busy(target)):
                 return None
             most = min(_GROUP, schedules.most_threads(target))
-            sharing = parts.sharing(most)
+            sharing = parts.sharing(most, _busy(target))
             if sharing > 1:
                 _shared(schedule, parts, sharing, most // sharing)
             else:
@@ -50,18 +50,22 @@ class Rows(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         return schedule
 
-    def suits(self, schedule: s_tir.Schedule, parts: _Parts) -> bool:  # noqa: ARG002 - for rules that are more particular
-        """Whether the rule is for a kernel of such parts."""
+    def suits(self, schedule: s_tir.Schedule, parts: _Parts, busy: int) -> bool:  # noqa: ARG002 - for rules that are more particular
+        """Whether the rule is for a kernel of such parts, on a GPU that so many work-items keep at work."""
         return True
 
 
 class LongRows(Rows):
     """The mean or the largest number of a whole image for each channel: few results of many numbers each."""
 
-    def suits(self, schedule: s_tir.Schedule, parts: _Parts) -> bool:
+    def suits(self, schedule: s_tir.Schedule, parts: _Parts, busy: int) -> bool:
         """Whether there are too few results for all cores, and nothing is read twice."""
         alone = all(len(schedule.get(one).reads) == 1 for one in parts.reductions)
-        return alone and parts.rows < _BUSY and parts.length >= _LONG
+        return alone and parts.rows < busy and parts.length >= _LONG
+
+
+def _busy(target: tvm.target.Target) -> int:
+    return _ROUNDS * gpu.means(target).items
 
 
 def _is_known(block: SBlockInfo) -> bool:
@@ -90,11 +94,11 @@ class _Parts:
     length: int
     beside: bool
 
-    def sharing(self, most: int) -> int:
-        """Return how many work-items share a row."""
+    def sharing(self, most: int, busy: int) -> int:
+        """Return how many work-items share a row, where so many of them keep all cores at work."""
         most = min(most, self.length // _SHARE)
         count = 1
-        while self.rows * count < _BUSY and 2 * count <= most:
+        while self.rows * count < busy and 2 * count <= most:
             count *= 2
         return count if count >= _FEWEST else 1
 

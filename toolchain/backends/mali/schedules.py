@@ -17,11 +17,11 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 
+from toolchain.backends.mali import gpu
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, is_plain, layer_of
 from toolchain.backends.mali.tiles import Plan, Way, plans
 
 _GROUP = (16, 64)  # least and most work-items of a work-group
-_MOST_REGISTERS = 11  # vectors of four in all local buffers, of 16: the others are for weights and addresses
 
 
 class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
@@ -109,7 +109,7 @@ def _vectors(schedule: s_tir.Schedule, block: Any, target: tvm.target.Target, ch
 def bind(schedule: s_tir.Schedule, loop: Any, target: tvm.target.Target) -> Any:
     """Spread a loop over work-items; returns the loop over those of a work-group."""
     total = extent_of(schedule, loop)
-    groups, items = schedule.split(loop, [None, _group_size(total, most_threads(target))])
+    groups, items = schedule.split(loop, [None, _group_size(total, most_threads(target), gpu.means(target).groups)])
     schedule.bind(groups, "blockIdx.x")
     schedule.bind(items, "threadIdx.x")
     return items
@@ -120,11 +120,11 @@ def most_threads(target: tvm.target.Target) -> int:
     return int(target.attrs.get("max_threads_per_block", _GROUP[1]))
 
 
-def _group_size(total: int, most: int) -> int:
+def _group_size(total: int, most: int, groups: int) -> int:
     """Return how many work-items form a work-group: without a tail if possible, and with groups for all cores."""
     least, greatest = min(_GROUP[0], most), min(_GROUP[1], most)
     fitting = [size for size in range(least, greatest + 1) if total % size == 0]
-    whole = [size for size in fitting if total // size >= _GROUP[0]] or fitting[:1]
+    whole = [size for size in fitting if total // size >= groups] or fitting[:1]
     if whole:
         return max(whole, key=lambda size: (size % 4 == 0, size))
     return min(total, greatest)
@@ -139,7 +139,8 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
     if layer is None:
         return None
     impossible: set[Way] = set()
-    for plan in plans(layer):
+    means = gpu.means(target)
+    for plan in plans(layer, means):
         if plan.way in impossible:
             continue
         try:
@@ -148,7 +149,7 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
             # Whatever the size: where something is read may depend on what is read.
             impossible.add(plan.way)
             continue
-        if registers(found) <= _MOST_REGISTERS:
+        if registers(found) <= means.vectors:
             return found
     return None
 
@@ -190,7 +191,8 @@ def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: 
     Each of the last three dimensions has its own index: one index for all, divided again, is beyond what TVM can prove.
     """
     total = math.prod(extent_of(schedule, one) for one in outer)
-    most = min(_GROUP[1] if total >= _GROUP[0] * _GROUP[1] else _GROUP[0], most_threads(target))
+    enough = total >= gpu.means(target).groups * _GROUP[1]
+    most = min(_GROUP[1] if enough else _GROUP[0], most_threads(target))
     groups: list[Any] = []
     items: list[Any] = []
     for loop in reversed(outer[-3:]):

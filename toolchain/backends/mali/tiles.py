@@ -20,6 +20,7 @@ import tvm
 import tvm_ffi
 from tvm import sym, tirx
 
+from toolchain.backends.mali.gpu import Means
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, divisor, extent_of
 
 WINDOW = 7
@@ -30,7 +31,6 @@ _MOST_TILE = 8  # pixels
 _MOST_SHARED = 6  # pixels, where what they see is staged for all of them
 _TAIL = 1.15  # cost of a tile that reaches over the edge
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
-_ITEMS = 512  # work-items that keep a small GPU busy
 
 
 class Way(Enum):
@@ -58,8 +58,13 @@ class Plan:
     unrolls_window: bool = False
 
 
-def plans(layer: Layer) -> list[Plan]:
-    """List what a work-item may compute of a layer, the cheapest first; what loads nothing at once comes last."""
+def plans(layer: Layer, means: Means) -> list[Plan]:
+    """List what a work-item may compute of a layer, the cheapest first; what loads nothing at once comes last.
+
+    Args:
+        layer: The layer.
+        means: What the GPU has: tiles are smaller where its cores would have nothing to do.
+    """
     spans = [extent_of(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
     height, width = ([1, 1, *spans[:-1]])[-2:]
     loads = _Loads.of(layer)
@@ -75,7 +80,7 @@ def plans(layer: Layer) -> list[Plan]:
     def cost(plan: Plan) -> tuple[bool, float]:
         tiles = math.ceil(height / plan.rows) * math.ceil(width / plan.columns)
         tail = _TAIL if height % plan.rows or width % plan.columns else 1.0
-        busy = min(1.0, tiles * lanes / _ITEMS)
+        busy = min(1.0, tiles * lanes / means.items)
         return plan.way is Way.DIRECT, tiles * tail * loads.of_tile(plan) / busy
 
     return sorted(found, key=cost)

@@ -7,11 +7,18 @@ from tvm import te, topi
 
 from tests.unit.backends.mali.test_layers import convolution
 from toolchain.backends.mali import layers, tiles
+from toolchain.backends.mali.gpu import Means
 from toolchain.backends.mali.tiles import Way
 
+NOBODY_S = Means()
 
-def cheapest(function) -> tiles.Plan:
-    return tiles.plans(layers.layer_of(function))[0]
+
+def plans(function, means=NOBODY_S):
+    return tiles.plans(layers.layer_of(function), means)
+
+
+def cheapest(function, means=NOBODY_S) -> tiles.Plan:
+    return plans(function, means)[0]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +35,7 @@ def test_pixels_are_streamed_where_they_are_all_within(size, rows, columns):
 
 def test_pixels_that_are_padded_share_the_row_of_a_window():
     """What asks for each pixel whether it is within takes registers of its own: streamed, it spills."""
-    found = tiles.plans(layers.layer_of(convolution(28, 64, 256)))
+    found = plans(convolution(28, 64, 256))
     assert found[0].way is Way.SHARED
     assert found[0].unrolls_window
     assert all(one.way is not Way.STREAMED for one in found)
@@ -37,11 +44,11 @@ def test_pixels_that_are_padded_share_the_row_of_a_window():
 def test_strides_count():
     """For results of the same size: with steps of two, neighbours have less of their window in common."""
     plain, strided = convolution(56, 64, 256), convolution(112, 64, 256, 3, 2)
-    assert tiles.plans(layers.layer_of(plain)) != tiles.plans(layers.layer_of(strided))
+    assert plans(plain) != plans(strided)
 
 
 def test_loads_from_memory_come_last():
-    found = tiles.plans(layers.layer_of(convolution()))
+    found = plans(convolution())
     ways = [one.way is Way.DIRECT for one in found]
     assert ways == sorted(ways)
     assert any(ways)
@@ -54,5 +61,12 @@ def test_a_layer_with_few_results_has_small_tiles():
 
 def test_a_product_of_a_vector_has_one_pixel():
     x, w = te.placeholder((1, 64), name="x"), te.placeholder((64, 4000), name="w")
-    found = tiles.plans(layers.layer_of(te.create_prim_func([x, w, topi.matmul(x, w)])))
+    found = plans(te.create_prim_func([x, w, topi.matmul(x, w)]))
     assert {(one.rows, one.columns) for one in found} == {(1, 1)}
+
+
+def test_more_cores_get_smaller_tiles():
+    """What four cores share in large tiles leaves some of twelve without work."""
+    layer = convolution(14, 64, 128, 1)
+    few, many = cheapest(layer, Means(cores=4)), cheapest(layer, Means(cores=12))
+    assert few.rows * few.columns > many.rows * many.columns

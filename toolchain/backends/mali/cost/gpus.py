@@ -17,8 +17,10 @@ class Gpu:
         title: Its name in full.
         product: What Mesa calls its kind, in hexadecimal.
         family: Its architecture.
+        registers: Registers of 32 bits that a work-item may use before it spills.
         arithmetic: What the compiler's arithmetic cycles are multiplied by: it counts for cores of twice the width on
             the first generations of Bifrost.
+        images: Whether its kernels read weights as images.
         judged: Whether the compiler is good enough on it that spills say something of the kernel.
     """
 
@@ -26,7 +28,9 @@ class Gpu:
     title: str
     product: str
     family: str
+    registers: int
     arithmetic: float = 1.0
+    images: bool = False
     judged: bool = True
 
 
