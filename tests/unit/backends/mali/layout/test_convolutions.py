@@ -1,0 +1,69 @@
+"""Convolutions with their channels last, and weights that are transposed when the model is built."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from tests.support.channels_last import check, conv, net, transposed, weights
+from tests.support.nets import node
+
+# Between a convolution of x, which makes a, and the output y; and how often images are transposed: once before the
+# convolution, and back at the end
+KNOWN = {
+    "steps": ([node("Conv", ["a", "w"], ["y"], strides=[2, 1], pads=[1, 0, 1, 2], dilations=[1, 2])], 2),
+    "grouped": ([node("Conv", ["a", "g"], ["y"], group=4)], 2),
+}
+GIVEN = {
+    "g": weights(8, 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_known_stays_transposed(name, tmp_path):
+    nodes, times = KNOWN[name]
+    found = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
+    assert found["permute_dims"] == times
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes", "moves"),
+    [
+        ((2, 4, 11), (8, 4, 3), {"pads": [1, 1], "strides": [2]}, 1),
+        ((1, 8, 1, 12), (8, 8, 1, 3), {}, 2),
+        ((1, 4, 4, 5, 6), (4, 4, 2, 3, 3), {"pads": [0, 1, 1, 1, 1, 0]}, 3),
+    ],
+)
+def test_images_of_any_rank(shape, weight, attributes, moves, tmp_path):
+    nodes = [node("Conv", ["x", "k"], ["a"], **attributes), node("Relu", ["a"], ["b"])]
+    nodes += [node("MaxPool", ["b"], ["y"], kernel_shape=[1] * (len(shape) - 3) + [2])]
+    assert check(net(nodes, shape, {"k": weights(*weight)}), tmp_path)["permute_dims"] == moves
+
+
+def test_the_first_convolution_transposes_its_image_itself(tmp_path):
+    proto = net(
+        [node("Conv", ["x", "k"], ["a"]), node("GlobalAveragePool", ["a"], ["y"])],
+        (1, 3, 8, 8),
+        {"k": weights(8, 3, 3, 3)},
+    )
+    assert check(proto, tmp_path)["permute_dims"] == 0
+    found = check(proto, tmp_path, half=True)
+    assert (found["permute_dims"], found["call_tir"]) == (1, 0)
+
+
+def test_without_channels_in_fours_nothing_is_transposed(tmp_path):
+    proto = net([node("Conv", ["x", "k"], ["a"]), node("Relu", ["a"], ["y"])], (1, 5, 8, 8), {"k": weights(6, 5, 1, 1)})
+    assert check(proto, tmp_path)["permute_dims"] == 0
+
+
+def test_weights_are_transposed_when_the_model_is_built(tmp_path):
+    module = transposed(net([conv("x", "y", "w")]), tmp_path)
+    (call,) = [
+        one.value
+        for block in module["main"].body.blocks
+        for one in block.bindings
+        if getattr(getattr(one.value, "op", None), "name", "") == "relax.nn.conv2d"
+    ]
+    assert isinstance(call.args[1], tvm.ir.GenericConst)
+    assert [int(size) for size in call.args[1].ty.shape.values] == [3, 3, 8, 8]
+    assert str(call.attrs.data_layout) == str(call.attrs.out_layout) == "NHWC"

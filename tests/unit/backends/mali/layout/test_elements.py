@@ -1,0 +1,38 @@
+"""What is computed element by element, and reductions, where images have their channels last."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.channels_last import check, conv, net, weights
+from tests.support.nets import node
+
+# Between a convolution of x, which makes a, and the output y; and how often images are transposed: once before the
+# convolution, and back at the end
+KNOWN = {
+    "nothing": ([node("Relu", ["a"], ["y"])], 2),
+    "per channel": ([node("Add", ["a", "c"], ["b"]), node("Mul", ["c", "b"], ["y"])], 2),
+    "per image": ([node("Sub", ["a", "i"], ["y"])], 2),
+    "number": ([node("Mul", ["a", "n"], ["b"]), node("Clip", ["b", "n", "m"], ["y"])], 2),
+    "residual": ([node("Conv", ["a", "k"], ["b"]), node("Add", ["a", "b"], ["y"])], 2),
+    "sum of three": ([node("Sigmoid", ["a"], ["b"]), node("Sum", ["a", "b", "a"], ["y"])], 2),
+    "softmax": ([node("Softmax", ["a"], ["y"], axis=1)], 2),
+    "mean, kept": ([node("GlobalAveragePool", ["a"], ["b"]), node("Mul", ["a", "b"], ["y"])], 2),
+    "mean of rows": ([node("ReduceMean", ["a"], ["y"], axes=[2], keepdims=1)], 2),
+    "mean of all places": ([node("ReduceMean", ["a"], ["y"], axes=[2, 3], keepdims=0)], 1),
+    "greatest channel": ([node("ReduceMax", ["a"], ["y"], axes=[1], keepdims=0)], 1),
+}
+GIVEN = {
+    "c": weights(8, 1, 1),
+    "i": weights(9, 7),
+    "n": np.float32(0.5),
+    "m": np.float32(2.0),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_known_stays_transposed(name, tmp_path):
+    nodes, times = KNOWN[name]
+    found = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
+    assert found["permute_dims"] == times

@@ -1,0 +1,60 @@
+"""Convolutions whose channels are last, and whose weights are transposed when the model is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import te, topi
+
+from toolchain.backends.graph.values import shape_of
+from toolchain.backends.mali.layout.axes import OP, RANKS, constant, numbers, transposed_shape
+from toolchain.backends.mali.layout.writer import Made, Writer
+
+_LANES = 4
+
+
+def conv(writer: Writer, variable: Any, call: Any) -> Made | None:
+    """Convolve an image with weights that are known."""
+    data, weight = call.args
+    rank, attributes = len(shape_of(variable.ty) or ()), call.attrs
+    places = RANKS[rank]
+    layouts = (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout))
+    if layouts != (f"NC{places}", f"OI{places}", f"NC{places}") or not isinstance(weight, tvm.ir.GenericConst):
+        return None
+    array = weight.value.numpy()
+    if array.shape[0] % _LANES and writer.twin(data) is None:
+        return None
+    transposed = constant(array.transpose(*range(2, rank), 1, 0), weight)
+    settings = {name: numbers(getattr(attributes, name)) for name in ("strides", "padding", "dilation")} | {
+        "groups": int(attributes.groups),
+        "out_dtype": str(attributes.out_dtype or variable.ty.dtype),
+    }
+    is_image = rank == 4 and array.shape[1] <= _LANES and settings["groups"] == 1  # noqa: PLR2004 - height and width
+    if is_image and writer.twin(data) is None and not writer.half:
+        call = writer.builder.call_te(
+            _first_conv, writer.plain(data), transposed, settings, primfunc_name_hint=f"conv{rank - 2}d"
+        )
+        return Made(call)
+    function = getattr(OP.nn, f"conv{rank - 2}d")
+    arrangement = {"data_layout": f"N{places}C", "kernel_layout": f"{places}IO", "out_layout": f"N{places}C"}
+    return Made(function(writer.last(data), transposed, **settings, **arrangement))
+
+
+def _first_conv(data: te.Tensor, weight: te.Tensor, settings: Mapping[str, Any]) -> te.Tensor:
+    """Convolve an image in NCHW; of so few channels, it is not worth a kernel of its own that transposes them."""
+    transposed = te.compute(
+        transposed_shape(data.shape), lambda n, h, w, c: data[n, c, h, w], name="transposed", tag=topi.tag.INJECTIVE
+    )
+    return topi.nn.conv(
+        transposed,
+        weight,
+        settings["strides"],
+        settings["padding"],
+        settings["dilation"],
+        settings["groups"],
+        "NHWC",
+        "HWIO",
+        settings["out_dtype"],
+    )

@@ -1,0 +1,60 @@
+"""Transposes the images of a module: which operators are written with their channels last, and by what."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from toolchain.backends.mali.layout import convolutions, elements, pooling, shapes
+from toolchain.backends.mali.layout.axes import RANKS
+from toolchain.backends.mali.layout.writer import BINARY, Rule, Writer
+
+_ENTRY = "main"
+_UNARY = ("nn.relu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "abs", "negative")
+_UNARY_WITH_NUMBERS = ("clip", "nn.leakyrelu", "astype")
+_REDUCTIONS = ("mean", "sum", "max", "min")
+
+
+def channels_last(module: tvm.IRModule, *, half: bool = False) -> tvm.IRModule:
+    """Return a Relax module whose convolutions have their channels last; its inputs and outputs stay as they are.
+
+    Args:
+        module: Operators as the importer writes them, with weights as constants.
+        half: Whether layers are to compute in half precision later, which only operators of Relax can be made to.
+    """
+    main = module[_ENTRY]
+    writer = Writer(module, _rules(), half=half)
+    blocks = [writer.block(one) if isinstance(one, relax.DataflowBlock) else one for one in main.body.blocks]
+    body = relax.SeqExpr(blocks, main.body.body)
+    functions = dict(writer.module.functions_items())
+    functions[writer.module.get_global_var(_ENTRY)] = relax.Function(
+        main.params, body, main.ret_ty, main.is_pure, main.attrs
+    )
+    transform = relax.transform
+    steps = [transform.Normalize(), transform.CanonicalizeBindings(), transform.DeadCodeElimination()]
+    done: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return done
+
+
+def _rules() -> dict[str, Rule]:
+    """Return by operator what writes it with its channels last, if that is of use."""
+    found: dict[str, Rule] = {
+        "concat": shapes.concat,
+        "stack": shapes.stack,
+        "reshape": shapes.reshape,
+        "expand_dims": shapes.expand,
+        "squeeze": shapes.squeeze,
+        "nn.softmax": elements.softmax,
+        "nn.pad": shapes.pad,
+    }
+    found.update(
+        dict.fromkeys(_UNARY, elements.elementwise), **dict.fromkeys(_UNARY_WITH_NUMBERS, elements.elementwise)
+    )
+    found.update(dict.fromkeys(BINARY, elements.elementwise))
+    found.update(dict.fromkeys(_REDUCTIONS, elements.reduction))
+    for rank, places in RANKS.items():
+        found[f"nn.conv{rank - 2}d"] = convolutions.conv
+        for kind in ("max", "avg"):
+            found[f"nn.{kind}_pool{len(places)}d"] = pooling.pool
+            found[f"nn.adaptive_{kind}_pool{len(places)}d"] = pooling.adaptive_pool
+    return found

@@ -1,0 +1,203 @@
+"""Writes the dataflow blocks of a function anew, some of whose variables have a twin whose channels are last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from toolchain.backends.graph.imported import Meaning, meaning
+from toolchain.backends.graph.values import name_of, shape_of
+from toolchain.backends.mali.layout.axes import OP, constant, order, transposed, transposed_back, transposed_shape
+
+_PREFIX = "relax."
+BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+
+
+@dataclass(frozen=True)
+class Made:
+    """An expression in place of another, and whether its channels are last."""
+
+    value: Any
+    last: bool = True
+
+
+@dataclass
+class Block:
+    """What is known while a block is written.
+
+    Attributes:
+        own: The variables that the block has to write; any other one is there already, in the layout of the model.
+        bindings: What has been written.
+        bound: The variables of those bindings.
+        last: By variable, the one that holds the same with its channels last.
+        same: By variable, another one with the same value.
+        stretched: By variable, the one that it is a view of, with one more dimension before its channels.
+        squared: By variable, what it is the square of.
+        pooled: By variable, the same without that dimension and with its channels last.
+        stacked: By variable, those that it is a stack of.
+        reduced: By variable, a call that makes the same, but without the dimensions that were reduced to 1.
+    """
+
+    own: frozenset[Any] = frozenset()
+    bindings: list[Any] = field(default_factory=list)
+    bound: set[Any] = field(default_factory=set)
+    last: dict[Any, Any] = field(default_factory=dict)
+    same: dict[Any, Any] = field(default_factory=dict)
+    stretched: dict[Any, Any] = field(default_factory=dict)
+    squared: dict[Any, Any] = field(default_factory=dict)
+    pooled: dict[Any, Any] = field(default_factory=dict)
+    reduced: dict[Any, Any] = field(default_factory=dict)
+    stacked: dict[Any, list[Any]] = field(default_factory=dict)
+
+
+class Writer:
+    """Writes the dataflow blocks of a function anew.
+
+    Variables keep their values and their layout; beside them, some have a twin whose channels are last. A variable that
+    has one is only computed if somebody reads it as it is.
+    """
+
+    def __init__(self, module: tvm.IRModule, rules: Mapping[str, Rule], *, half: bool) -> None:
+        self.half = half
+        self._builder = relax.BlockBuilder(module)
+        self._functions = dict(module.functions_items())
+        self._now = Block()
+        self._rules = rules
+
+    @property
+    def module(self) -> tvm.IRModule:
+        """The module with the kernels that had to be added."""
+        return self._builder.get()
+
+    def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        """Write one block."""
+        self._now = Block(frozenset(binding.var for binding in block.bindings))
+        for binding in block.bindings:
+            self._binding(binding)
+        for binding in block.bindings:
+            if not isinstance(binding.var, relax.DataflowVar):
+                self.plain(binding.var)
+        return relax.DataflowBlock(self._now.bindings)
+
+    def _binding(self, binding: Any) -> None:
+        variable, made = binding.var, None
+        call = binding.value
+        same = None if isinstance(binding, relax.MatchCast) else self._same(variable, call)
+        if same is not None:
+            self._now.same[variable] = same
+            if self.twin(same) is not None:
+                self._now.last[variable] = self.twin(same)
+            return
+        if isinstance(call, relax.Call) and not isinstance(binding, relax.MatchCast):
+            made = self._ruled(variable, call)
+        if made is None:
+            self._kept(binding)
+        elif made.last:
+            self._now.last[variable] = self.twin_of(variable, made.value)
+        else:
+            self._bind(variable, made.value)
+
+    def _ruled(self, variable: Any, call: Any) -> Made | None:
+        name = name_of(call)
+        known = meaning(call, self._functions.get(call.args[0])) if name == "call_tir" else None
+        if known is not None and known.name in {*BINARY, "pad"}:
+            call = _operator(known)
+            name = known.name if known.name in BINARY else "nn.pad"
+        rule = self._rules.get(name)
+        made = rule(self, variable, call) if rule is not None and shape_of(variable.ty) is not None else None
+        if made is None and known is not None:
+            for one in relax.analysis.free_vars(call):
+                self.plain(one)
+            return Made(call, last=False)
+        return made
+
+    def _same(self, variable: Any, value: Any) -> Any:
+        """Return the variable that an expression only hands on."""
+        if isinstance(value, relax.Var):
+            return value
+        if isinstance(value, relax.TupleGetItem) and value.index == 0:
+            return self._now.same.get(value.tuple_value)
+        if not isinstance(value, relax.Call) or not value.args or not isinstance(value.args[0], relax.Var):
+            return None
+        source = value.args[0]
+        if name_of(value) == "broadcast_to":
+            return source if shape_of(source.ty) and shape_of(source.ty) == shape_of(variable.ty) else None
+        return None
+
+    def _kept(self, binding: Any) -> None:
+        """Write a binding as it is."""
+        if isinstance(binding.value, relax.Call) and name_of(binding.value) == "nn.dropout":
+            self._now.same[binding.var] = binding.value.args[0]  # its first field is; nobody wants the second
+        for variable in relax.analysis.free_vars(binding.value):
+            self.plain(variable)
+        self._now.bindings.append(binding)
+        self._now.bound.add(binding.var)
+
+    # What rules ask for
+
+    def twin_of(self, variable: Any, value: Any) -> Any:
+        """Write a new variable that is like another one, but with its channels last."""
+        return self.like(variable, transposed_shape(shape_of(variable.ty) or ()), value)
+
+    def like(self, variable: Any, shape: Sequence[int], value: Any) -> Any:
+        """Write a new variable with the name and the type of another one."""
+        kind = relax.TensorType(list(shape), str(variable.ty.dtype))
+        return self._bind(relax.DataflowVar(str(variable.name), kind), value)
+
+    def _bind(self, variable: Any, value: Any) -> Any:
+        self._now.bindings.append(relax.VarBinding(variable, value))
+        self._now.bound.add(variable)
+        return variable
+
+    def plain(self, variable: Any) -> Any:
+        """Return a variable in the layout of the model, after writing what makes it."""
+        if variable in self._now.bound or variable not in self._now.own:
+            return variable
+        if variable in self._now.same and not isinstance(variable.ty, relax.TupleType):
+            return self._bind(variable, self.plain(self._now.same[variable]))
+        if variable in self._now.last:
+            return self._bind(variable, transposed_back(self._now.last[variable], shape_of(variable.ty) or ()))
+        return variable
+
+    def twin(self, expression: Any) -> Any:
+        """Return the variable that holds the same with its channels last; None if there is none yet."""
+        return self._now.last.get(expression) if isinstance(expression, relax.Var) else None
+
+    def last(self, expression: Any) -> Any:
+        """Return a tensor of three to five dimensions with its channels last."""
+        if isinstance(expression, tvm.ir.GenericConst):
+            array = expression.value.numpy()
+            return constant(array.transpose(order(array.ndim)), expression)
+        found = self.twin(expression)
+        if found is None:
+            shape = shape_of(expression.ty) or ()
+            found = self.twin_of(expression, transposed(self.plain(expression), shape))
+            self._now.last[expression] = found
+        return found
+
+    @property
+    def now(self) -> Block:
+        """What is known of the block that is being written."""
+        return self._now
+
+    @property
+    def builder(self) -> relax.BlockBuilder:
+        """What adds kernels to the module."""
+        return self._builder
+
+
+def _operator(known: Meaning) -> Any:
+    """Return the operator of Relax in place of a kernel of the importer: other passes know what it does."""
+    if known.name != "pad":
+        return relax.Call(tvm.ir.Op.get(_PREFIX + known.name), list(known.arguments))
+    (data,), rank = known.arguments, len(known.values) // 2
+    widths = [known.values[axis + side] for axis in range(rank) for side in (0, rank)]
+    return OP.nn.pad(data, widths, "constant", 0.0)
+
+
+Rule = Callable[[Writer, Any, Any], Made | None]
+"""Writes the binding of a variable to a call: what takes its place, or None for what stays as it is."""
