@@ -11,6 +11,7 @@ from toolchain.cli import options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.reports import ReportingCommand, written
 from toolchain.progress import size_text
 
 
@@ -27,23 +28,28 @@ class BuildOptions:
     inputs: options.InputOptions = record(options.InputOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     samples: int = options.samples("Keep the reference's outputs for so many random inputs, for `deploy --samples`.")
+    cost: bool = options.cost("Say what each kernel costs")
+    html_path: Path | None = options.html()
 
 
-@click.command("build")
+@click.command("build", cls=ReportingCommand, reports=options.PAGES)
 @options.model_argument
 @gathered("asked", BuildOptions)
 @options.json_flag
 @click.pass_obj
 def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: bool) -> Result:
     """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
-    from toolchain.pipeline import Pipeline, preflight
+    from toolchain.pipeline import Pipeline, built, preflight
 
     kind = asked.board.board(**asked.compiling.kernels.precision)
     wanted = asked.model.model(source, asked.inputs)
-    job = Pipeline(asked.compiling.request(wanted, kind, console.say, asked.toolchain), samples=asked.samples)
+    request = asked.compiling.request(wanted, kind, console.say, asked.toolchain)
+    model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
+    job = Pipeline(request, samples=asked.samples)
     made = job.build(asked.output, preflight.before_compile(job))
-    document = {"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest}
-    return Result(f"{made.folder}: {made.manifest.name} for {kind.name}, sha256:{made.digest}", document, as_json)
+    found = built.Built(made, built.costs(made, kind, model) if model else None)
+    result = Result(found.shown(), found.document(), as_json, found.refusal())
+    return written(result, None, {asked.html_path: lambda: found.html().encode()})
 
 
 @click.command("package")

@@ -165,6 +165,9 @@ class CompileOptions:
     emulated: bool = option(
         "--emulated", is_flag=True, help="Apply the records of an emulator, not those of a real board."
     )
+    modelled: bool = option(
+        "--modelled", is_flag=True, help="Apply the records of `tune --modelled`, not those of a real board."
+    )
     kernels: KernelOptions = record(KernelOptions)
 
     def request(
@@ -186,16 +189,32 @@ class CompileOptions:
 
         if self.records and self.no_records:
             raise InputError("--records names what --no-records leaves out", hint="leave one of them out")
-        return BuildRequest(
+        if self.modelled:
+            self._check_modelled()
+        made = BuildRequest(
             model,
             kind,
             tell,
             toolchain or "",
             self.records,
             tuned=not self.no_records,
-            emulated=emulated or kind.emulated or self.emulated,
+            emulated=self.modelled or emulated or kind.emulated or self.emulated,
+            modelled=self.modelled,
             without=self.kernels.left_out(kind),
         )
+        if self.modelled and not made.modelled_as:
+            raise InputError(
+                f"there is no model of board {kind.name}, and so no records of one", hint="leave --modelled out"
+            )
+        return made
+
+    def _check_modelled(self) -> None:
+        from toolchain.records import SHIPPED
+
+        others = {"--emulated": self.emulated, "--no-records": self.no_records, "--records shipped": False}
+        others["--records shipped"] = str(self.records) == SHIPPED
+        if given := [name for name, is_given in others.items() if is_given]:
+            raise InputError(f"--modelled and {given[0]} exclude each other", hint="leave one of them out")
 
 
 @dataclass(frozen=True)
@@ -324,6 +343,11 @@ class TurnOptions(MeasureOptions):
 def html() -> Any:
     """Return the field for where a page goes."""
     return option("--html", type=PATH, help="Write the report as a page of HTML.")
+
+
+def cost(what: str) -> Any:
+    """Return the field for whether a model says what kernels cost; `what` says what for."""
+    return option("--cost", is_flag=True, help=f"{what}, by a model of the board's GPU: seconds a kernel, once.")
 
 
 @dataclass(frozen=True)

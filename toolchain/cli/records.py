@@ -142,7 +142,11 @@ def _written(made: Records, output: Path, *, as_json: bool) -> Result:
 
 
 def _key_text(key: Key) -> str:
-    return f"{key.id}  {key.target}, TVM {key.tvm}" + ("  EMULATED" if key.emulated else "")
+    return f"{key.id}  {key.target}, TVM {key.tvm}" + _mark(key)
+
+
+def _mark(key: Key) -> str:
+    return f"  {key.mark.upper()}" + (f" for {key.modelled}" if key.modelled else "") if key.mark else ""
 
 
 def _shown(table: Table) -> list[str | tables.Table]:
@@ -176,4 +180,5 @@ def _best_line(found: Records, record: Record) -> str:
 def _table_document(table: Table) -> dict[str, Any]:
     key = table.key
     target = {"id": table.id, "target": json.loads(key.target), "tvm": key.tvm, "emulated": key.emulated}
+    target |= {"modelled": key.modelled} if key.modelled else {}
     return {**target, "tasks": table.rows}

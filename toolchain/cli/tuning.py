@@ -14,13 +14,14 @@ from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.reports import ReportingCommand, written
-from toolchain.tables import Table
+from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.farm.boards import Wanted
+    from toolchain.pipeline.costed import Costed
     from toolchain.pipeline.preflight import Opened
     from toolchain.pipeline.tune import Request
-    from toolchain.records.tasks import Task
+    from toolchain.tables import Table
     from toolchain.tuning.report import TuneReport
 
 
@@ -42,23 +43,50 @@ class TuneOptions:
     )
     tracker: str | None = option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
     key: str | None = option("--key", help="Key of the boards at that tracker; the board type by default.")
+    modelled: bool = option(
+        "--modelled", is_flag=True, help="Ask no board: rank candidates by a model of its GPU, in records of their own."
+    )
+    prune: float | None = option(
+        "--prune",
+        metavar="TIMES",
+        type=options.Limit(min=1.0, max=1000.0),
+        help="Measure no candidate that spills or costs more than TIMES the best known, by a model of the GPU.",
+    )
     html_path: Path | None = options.html()
 
     def request(self, source: str, *, passing: bool) -> Request:
-        """Return what a session is asked for; `passing` says that the file of records is gone after it."""
+        """Return what a session is asked for; `passing` says that the file of records is gone after it.
+
+        Raises:
+            InputError: Options exclude each other, or name what is not there.
+        """
         from toolchain.pipeline import tune
 
+        self._check()
         kind = self.device.board(**self.kernels.precision)
         return tune.Request(
             model=self.model.model(source),
             boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key),
-            plan=tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)),
+            plan=dataclasses.replace(
+                tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)), prune=self.prune or 0.0
+            ),
             operators=self.operators,
             records=self.records,
             passing=passing,
             toolchain=self.toolchain or "",
             without=self.kernels.left_out(kind),
+            modelled=self.modelled,
         )
+
+    def _check(self) -> None:
+        """See that what asks no board names none, and rules nothing out before it."""
+        device = self.device
+        others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
+        if self.modelled and (given := [name for name, value in others.items() if value]):
+            raise InputError(
+                f"--modelled and {given[0]} exclude each other",
+                hint="without --modelled, candidates are measured on a board",
+            )
 
 
 @dataclass(frozen=True)
@@ -69,33 +97,38 @@ class TaskOptions:
     model: options.ModelOptions = record(options.ModelOptions)
     kernels: options.KernelOptions = record(options.KernelOptions)
     operators: tuple[str, ...] = same(TuneOptions, "operators")
+    cost: bool = options.cost("Say what each costs untuned, the costliest first")
 
 
 @click.command("tasks")
 @options.model_argument
 @gathered("asked", TaskOptions)
 @options.json_flag
-def tasks(source: str, asked: TaskOptions, *, as_json: bool) -> Result:
+@click.pass_obj
+def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool) -> Result:
     """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
-    from toolchain.pipeline import BuildRequest, tune
+    from toolchain.pipeline import BuildRequest, costed, tune
     from toolchain.records import tasks as extracted
 
     kind = asked.board.board(**asked.kernels.precision)
     request = BuildRequest(asked.model.model(source), kind, without=asked.kernels.left_out(kind))
+    model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
     known = tune.extract(request)
-    found = extracted.select(known.tasks, asked.operators)
-    rows = [
-        (str(task.id), task.name, task.operator, task.shape, str(task.weight), f"{task.gflop:.4f}") for task in found
+    chosen = extracted.select(known.tasks, asked.operators)
+    found = costed.costed(chosen, known.backend, model)
+    total = sum(task.weight * task.gflop for task in chosen)
+    lines: list[str | Table] = [
+        costed.table(found),
+        f"{len(found)} tasks, {total:.4f} GFLOPs a run",
+        *costed.summary(found, model),
     ]
-    heads = ("ID", "TASK", "OPERATOR", "SHAPE", "WEIGHT", "GFLOPs")
-    table = Table(rows, heads, numbers=[0, 4, 5], spare=[1])
-    total = sum(task.weight * task.gflop for task in found)
-    return Result([table, f"{len(found)} tasks, {total:.4f} GFLOPs a run"], [_row(task) for task in found], as_json)
+    return Result(lines, [_row(one) for one in found], as_json)
 
 
-def _row(task: Task) -> dict[str, Any]:
-    kept = ("id", "name", "operator", "shape", "weight", "gflop", "workload")
-    return {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
+def _row(found: Costed) -> dict[str, Any]:
+    kept, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), found.task
+    row = {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
+    return row if found.estimate is None else {**row, "modelled": found.document()}
 
 
 @click.command("tune", cls=ReportingCommand, reports=options.PAGES)
@@ -125,7 +158,8 @@ def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = 
     from toolchain.pipeline import tune as tuning
 
     wanted = asked.request(source, passing=passing)
-    preflight.before_build(Pipeline(wanted.build(console.say)), _opened(asked.device, wanted.boards))
+    if not asked.modelled:
+        preflight.before_build(Pipeline(wanted.build(console.say)), _opened(asked.device, wanted.boards))
     return tuning.run(wanted, console.say, console.redraw)
 
 

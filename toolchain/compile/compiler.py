@@ -57,7 +57,7 @@ class _Work:
     def command(self) -> str:
         """The command line that makes the bundle again."""
         request = self.request
-        options = records.options(self.applied, emulated=request.emulated)
+        options = records.options(self.applied, emulated=request.emulated, modelled=request.modelled)
         left_out = (f"--without {one}" for one in sorted(request.without))
         return " ".join([request.command(self.imported.source.origin), *options, *left_out])
 
@@ -147,11 +147,12 @@ def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:
     """Say for how many kernels there was a record."""
     for skipped in applied.skipped:
         request.tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
-    key = records.record_key(request.backend, emulated=request.emulated)
+    key = records.wanted_key(request)
     if known.records is not None and key not in known.records.keys:
         request.tell(f"no tuning records are for the target of {request.board.name}")
     elif known.records is not None:
-        request.tell(f"applied tuning records for {applied.tuned} of {applied.tasks} tasks")
+        mark = f"{key.mark} " if key.modelled else ""
+        request.tell(f"applied {mark}tuning records for {applied.tuned} of {applied.tasks} tasks")
     if applied.shipped:
         request.tell(f"applied the toolchain's own records for {applied.shipped} of {applied.tasks} tasks")
 

@@ -38,18 +38,24 @@ class Known:
         if self.records is None and self.shipped is None:
             return Applied(lowered)
         records = self.records or Records()
-        return apply(lowered, request.backend, records, shipped=self.shipped, emulated=request.emulated)
+        return apply(lowered, request.backend, records, shipped=self.shipped, key=wanted_key(request))
 
 
-def record_key(backend: Backend, *, emulated: bool = False) -> Key:
+def record_key(backend: Backend, *, emulated: bool = False, modelled: str = "") -> Key:
     """Return what records for a board have to be found under."""
-    return Key.of(target_table(backend.target), emulated=emulated)
+    return Key.of(target_table(backend.target), emulated=emulated, modelled=modelled)
 
 
-def options(applied: Applied, *, emulated: bool) -> tuple[str, ...]:
+def wanted_key(request: BuildRequest) -> Key:
+    """Return what the records that a build applies have to be found under."""
+    return record_key(request.backend, emulated=request.emulated, modelled=request.modelled_as)
+
+
+def options(applied: Applied, *, emulated: bool, modelled: bool = False) -> tuple[str, ...]:
     """Return the options of a command line that applies the same records again."""
     if applied.tuned:
-        return (f"--records {RECORDS}", *(("--emulated",) if emulated else ()))
+        kind = ("--modelled",) if modelled else ("--emulated",) if emulated else ()
+        return (f"--records {RECORDS}", *kind)
     return (f"--records {SHIPPED}",) if applied.shipped else ("--no-records",)
 
 
@@ -58,7 +64,7 @@ def has_records(request: BuildRequest) -> bool:
     if request.only_shipped:
         return shipped_records(request.backend) is not None
     found = own_records(request)
-    return found is not None and record_key(request.backend, emulated=request.emulated) in found.keys
+    return found is not None and wanted_key(request) in found.keys
 
 
 def own_records(request: BuildRequest) -> Records | None:
@@ -67,7 +73,7 @@ def own_records(request: BuildRequest) -> Records | None:
     Raises:
         InputError: LLVM does not know the board's CPU, or the records that were asked for are not there.
     """
-    key, path = record_key(request.backend, emulated=request.emulated), _own_file(request)
+    key, path = wanted_key(request), _own_file(request)
     if path is None or (request.records is None and not path.exists()):
         return None
     found = RecordFile(path).read()
@@ -101,7 +107,14 @@ def _listed(places: Sequence[Path]) -> str:
 
 
 def _described(key: Key) -> str:
-    return f"{key.target}, TVM {key.tvm}" + (", of an emulator" if key.emulated else "")
+    return (
+        f"{key.target}, TVM {key.tvm}"
+        + {
+            "": "",
+            "emulated": ", of an emulator",
+            "modelled": f", of the model of {key.modelled}",
+        }[key.mark]
+    )
 
 
 def shipped_for(request: BuildRequest) -> Records | None:

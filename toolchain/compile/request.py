@@ -32,6 +32,7 @@ class BuildRequest:
             those that come with the toolchain.
         tuned: Whether records are applied at all.
         emulated: Whether the records of an emulator are applied, instead of those of a real board.
+        modelled: Whether those of the board's model are, instead of either.
         without: Names of templates that must not be used.
     """
 
@@ -42,6 +43,7 @@ class BuildRequest:
     records: Path | None = None
     tuned: bool = True
     emulated: bool = False
+    modelled: bool = False
     without: tuple[str, ...] = ()
 
     @cached_property
@@ -50,6 +52,11 @@ class BuildRequest:
         from toolchain.backends import backend_of  # noqa: PLC0415 - TVM takes seconds, and not all who ask need it
 
         return backend_of(self.board, self.without)
+
+    @property
+    def modelled_as(self) -> str:
+        """What the records that are applied were computed for by a model; empty where they are none of a model's."""
+        return self.backend.costed_as if self.modelled else ""
 
     @property
     def only_shipped(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from toolchain import files
 from toolchain.backends.base import Backend, MachineModel
+from toolchain.backends.base.costs import CostModel
 from toolchain.board import Board
 from toolchain.compile import prepare
 from toolchain.compile.known import record_key
@@ -31,7 +32,9 @@ from toolchain.tables import Shown
 from toolchain.tuning import report
 from toolchain.tuning.build import Builder
 from toolchain.tuning.measure import Event, MeasurePool
+from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.measure.modelled import Modelled
+from toolchain.tuning.prune import Pruner
 from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
 from toolchain.tuning.run import Builds, Measures, Plan, TaskState, Tuning
 
@@ -52,6 +55,7 @@ class Request:
         passing: Whether that file is gone after the run, so that nobody is told to go on from it.
         toolchain: Where candidates are linked; empty means as the board file says.
         without: Names of templates that are not to be used.
+        modelled: Whether a model of the board's machine code times the candidates, and no board is asked.
     """
 
     model: Model
@@ -62,6 +66,7 @@ class Request:
     passing: bool = False
     toolchain: str = ""
     without: tuple[str, ...] = ()
+    modelled: bool = False
 
     @property
     def board(self) -> Board:
@@ -150,6 +155,9 @@ class _Session:
         tasks: Those that are tuned.
         file: Where the records go.
         redraw: Called with the table of the tasks.
+        modelled: What a model computes the times for; empty where something runs.
+        stamp: What those are by.
+        pruner: Rules out candidates before a board is asked; None to measure all.
     """
 
     wanted: Request
@@ -157,6 +165,9 @@ class _Session:
     tasks: Sequence[Task]
     file: RecordFile
     redraw: Callable[[Shown], None]
+    modelled: str = ""
+    stamp: str = ""
+    pruner: Pruner | None = None
 
 
 def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneReport:
@@ -177,7 +188,9 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
         VerificationError: A board is not what its board file says.
     """
     driver = cross.choose(wanted.board, wanted.toolchain)
-    driver.describe()  # a missing compiler is told before the boards are taken, and so are records that are none
+    if not wanted.modelled:
+        driver.describe()  # a missing compiler is told before the boards are taken, and so are records that are none
+    judge = _judge(wanted, tell)
     file = RecordFile(wanted.records or default_path(wanted.board.name))
     if file.path.exists():
         file.read()
@@ -187,6 +200,10 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
     found = extract(wanted.build(tell))
     chosen = tasks.select(found.tasks, wanted.operators)
     session = _Session(wanted, found, chosen, file, redraw)
+    if judge is not None and wanted.modelled:
+        return _by_costs(session, judge, tell)
+    if judge is not None:
+        session = replace(session, pruner=Pruner(judge, wanted.plan.prune))
     model = found.backend.machine_model if wanted.board.emulated else None
     if model is not None:
         return _by_model(session, model, tell)
@@ -200,6 +217,33 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
         return _tuned(session, builder, pool, watch)
+
+
+def _judge(wanted: Request, tell: Tell) -> CostModel | None:
+    """Return the model that times candidates or rules them out; None if neither is wanted.
+
+    Raises:
+        InputError: There is none of the board, or it is not good enough for that.
+        BuildError: It cannot be made here.
+    """
+    if not wanted.modelled and not wanted.plan.prune:
+        return None
+    found = wanted.build(tell).backend.cost_model(tell)
+    if found.obstacle:
+        raise InputError(
+            f"no model can judge candidates for {wanted.board.name}",
+            details=found.obstacle,
+            hint="leave --modelled and --prune out",
+        )
+    return found
+
+
+def _by_costs(session: _Session, model: CostModel, tell: Tell) -> TuneReport:
+    """Tune by a model of the machine code that candidates become; no board is asked."""
+    tell(f"{len(session.tasks)} tasks for {model.name}, ranked without a board: {model.stamp}")
+    watch = _Watch(tell, Boards((), model=f"{model.name}, {model.stamp}"))
+    costed = Costed(model, watch.observe)
+    return _tuned(replace(session, modelled=model.name, stamp=model.stamp), costed, costed, watch)
 
 
 def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
@@ -244,7 +288,7 @@ def _examine(board: Board, held: Boards, tell: Tell) -> None:
 def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
     wanted, found, file = session.wanted, session.found, session.file
     emulated = watch.boards.emulated
-    key = record_key(found.backend, emulated=emulated)
+    key = record_key(found.backend, emulated=emulated, modelled=session.modelled)
     job = Tuning(
         session.tasks,
         found.backend,
@@ -253,11 +297,14 @@ def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) ->
         plan=replace(wanted.plan, passing_bytes=_weight_bytes(found.imported)),
         builds=builder,
         measures=pool,
+        pruner=session.pruner,
         on_tick=lambda: session.redraw(live(job)),
     )
     with contextlib.nullcontext() if wanted.passing else _told(job, file, watch.tell):
         job.run()
-    return _report(wanted, found, job, watch, key)
+    made = _report(wanted, found, job, watch, key)
+    pruned_by = session.pruner.model.stamp if session.pruner else ""
+    return replace(made, modelled=session.stamp, pruned_by=pruned_by)
 
 
 def _weight_bytes(imported: ImportedModel) -> int:
@@ -306,6 +353,7 @@ def _row(state: TaskState, untuned_s: float | None = None) -> TaskRow:
         best_s=best,
         done=done,
         untuned_s=untuned_s,
+        pruned=state.pruned,
     )
 
 

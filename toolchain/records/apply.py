@@ -47,7 +47,7 @@ def apply(
     records: Records,
     *,
     shipped: Records | None = None,
-    emulated: bool = False,
+    key: Key | None = None,
 ) -> Applied:
     """Choose or schedule the kernels of a model by the best records for its target.
 
@@ -57,10 +57,10 @@ def apply(
         records: Where to look; what was found for another target or TVM version is passed over.
         shipped: Records of templates that come with the toolchain, whatever CPU of the same instructions they were
             found on; they count where `records` has nothing.
-        emulated: Whether the records of an emulator are wanted, instead of those of a real board.
+        key: What the records are of that are wanted; None for those of a real board.
     """
     target, templates = backend.target, backend.templates
-    key = Key.of(target_table(target), emulated=emulated)
+    key = key or Key.of(target_table(target))
     best = records.best(key)
     tasks = extract(module, backend)
     mine = [_applied(task, best[task.workload], target, templates) for task in tasks if task.workload in best]

@@ -23,6 +23,7 @@ from toolchain.records.results import Cause
 
 _SCHEMA = 1
 _ERROR_LENGTH = 500
+_NAME_LENGTH = 200
 _PLAIN_LENGTH = 2000  # a longer module is compressed
 _COMPRESSED = "zlib:"
 _LARGEST_MODULE = 64 << 20
@@ -39,17 +40,24 @@ class Key:
     Attributes:
         target: TVM target as canonical JSON.
         tvm: Version of TVM.
-        emulated: Whether the times are an emulator's.
+        emulated: Whether the times are an emulator's, or a model's.
+        modelled: What a model computed the times for, if they are none of a board; those of two are never compared.
     """
 
     target: str
     tvm: str
     emulated: bool = False
+    modelled: str = ""
 
     @classmethod
-    def of(cls, target: Mapping[str, Any], *, emulated: bool = False, tvm: str = "") -> Key:
+    def of(cls, target: Mapping[str, Any], *, emulated: bool = False, tvm: str = "", modelled: str = "") -> Key:
         """Make the key of a target for the TVM that is installed, or for version `tvm`."""
-        return cls(_compact(target, sort=True), tvm or tvm_version(), emulated)
+        return cls(_compact(target, sort=True), tvm or tvm_version(), emulated or bool(modelled), modelled)
+
+    @property
+    def mark(self) -> str:
+        """What times of it are marked with: `modelled`, `emulated`, or nothing where a board was measured."""
+        return "modelled" if self.modelled else "emulated" if self.emulated else ""
 
     @property
     def id(self) -> str:
@@ -59,7 +67,10 @@ class Key:
 
 @functools.cache
 def _key_id(key: Key) -> str:
-    return files.sha256_bytes(_compact(dataclasses.asdict(key), sort=True).encode())[:12]
+    fields = dataclasses.asdict(key)
+    if not key.modelled:  # so that other keys are called what they were before there were models
+        del fields["modelled"]
+    return files.sha256_bytes(_compact(fields, sort=True).encode())[:12]
 
 
 @functools.cache
@@ -125,7 +136,8 @@ class Record:
         workload: Structural hash of the kernel's module, in hexadecimal.
         target: TVM target that it was built for.
         tvm: Version of TVM that built it.
-        emulated: Whether the times are an emulator's.
+        emulated: Whether the times are an emulator's, or a model's.
+        modelled: What a model computed the times for; empty where something ran.
         candidate: Structural hash of the scheduled module, in hexadecimal.
         trace: The schedule, as the JSON text of `Trace.as_json()`.
         samples_s: Seconds of one run, one value per sample; empty if there is a cause.
@@ -149,6 +161,7 @@ class Record:
     target: Mapping[str, Any]
     tvm: str
     emulated: bool = False
+    modelled: Annotated[str, Field(max_length=_NAME_LENGTH)] = ""
     candidate: _Hash
     trace: str
     samples_s: Annotated[tuple[float, ...], FIRST_FAULT] = ()
@@ -166,6 +179,8 @@ class Record:
     def __post_init__(self) -> None:
         if bool(self.samples_s) == bool(self.cause):
             raise ValueError("a trial has either samples or a cause")
+        if self.modelled and not self.emulated:
+            raise ValueError("what a model computed counts as emulated, too")
         if not all(0 < sample < math.inf for sample in self.samples_s):
             raise ValueError("samples are positive numbers of seconds")
         _compact(self.target)  # a number that JSON lacks, such as infinity, has no place in a key
@@ -179,7 +194,7 @@ class Record:
     @functools.cached_property
     def key(self) -> Key:
         """What the schedule was found for."""
-        return Key.of(self.target, emulated=self.emulated, tvm=self.tvm)
+        return Key.of(self.target, emulated=self.emulated, tvm=self.tvm, modelled=self.modelled)
 
     def canonical(self) -> Record:
         """Return it without what differs between two searches that find the same: who, where and when."""
@@ -188,6 +203,7 @@ class Record:
             target=self.target,
             tvm=self.tvm,
             emulated=self.emulated,
+            modelled=self.modelled,
             candidate=self.candidate,
             trace=self.trace,
             samples_s=self.samples_s,
@@ -207,6 +223,8 @@ def _compact(value: Any, *, sort: bool = False) -> str:
 def encoded(item: Workload | Record) -> bytes:
     """Return an item as one line of a file, its newline included."""
     fields = {entry.name: getattr(item, entry.name) for entry in dataclasses.fields(item)}
+    if not fields.get("modelled"):  # most files have no such record, and are read by older toolchains, too
+        fields.pop("modelled", None)
     return (_compact(fields) + "\n").encode()
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Cause = Literal["", "build", "crash", "timeout", "refused"]
-"""Why a candidate has no latency: it did not compile; it ended the process that ran it; it took too long; or what
-runs it reported an error. Empty where it has one. A lost board is no cause: the trial is run again elsewhere."""
+Cause = Literal["", "build", "crash", "timeout", "refused", "spills", "costly"]
+"""Why a candidate has no latency: it did not compile; it ended the process that ran it; it took too long; what
+runs it reported an error; or a model said that it spills or costs too much, so that no board was asked. Empty where it
+has one. A lost board is no cause: the trial is run again elsewhere."""
+
+PRUNED: frozenset[str] = frozenset({"spills", "costly"})
+"""The causes of candidates that no board was asked about."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,10 @@ from toolchain.backends.base import Backend
 from toolchain.device.deploy import Stages
 from toolchain.errors import BuildError
 from toolchain.records import Key, Record, RecordFile, Records, Workload, traces
+from toolchain.records.results import PRUNED
 from toolchain.records.tasks import Task, args_of, layer_of
 from toolchain.tuning import task_scheduler
+from toolchain.tuning.prune import Pruner
 from toolchain.tuning.search import Search, Tuner
 from toolchain.tuning.template_search import Candidate
 from toolchain.tuning.trials import Built, Measured, Options, Trial
@@ -76,6 +78,8 @@ class Plan:
         options: How candidates are measured.
         lag: Rounds that are searched and built while others are measured: 0 where that would disturb the measuring.
         passing_bytes: Bytes of the model's weights.
+        prune: How many times as much as the best known a candidate may cost by a model, which must not see it spill
+            either, to be measured; 0 where no model is asked.
     """
 
     tuner: Tuner = "evolutionary-xgb"
@@ -87,12 +91,15 @@ class Plan:
     options: Options = field(default_factory=Options)
     lag: int = 1
     passing_bytes: int = 0
+    prune: float = 0.0
 
     def run_id(self, key: Key, tasks: Sequence[Task]) -> str:
         """Name the run that these settings make: records of the same name are a part of it."""
         settings = asdict(self)
         for limit in ("trials", "budget_s"):  # where a run ends does not change the way there
             del settings[limit]
+        if not self.prune:  # such runs are called what they were before there was pruning
+            del settings["prune"]
         named = [settings, key.id, sorted(task.workload for task in tasks)]
         return files.sha256_bytes(files.canonical_json(named))[:12]
 
@@ -106,6 +113,7 @@ class TaskState:
         planned: Candidates of the rounds so far.
         measured: Trials with a result, failures included.
         failed: Failures among them.
+        pruned: Those among them that no board was asked about.
         best_s: Best latency after each round that was learned from; a first value may come from earlier records.
         fastest_s: Best latency so far, of rounds that still run too; infinite while there is none.
         stale: Trials since the best was found.
@@ -116,6 +124,7 @@ class TaskState:
     planned: int = 0
     measured: int = 0
     failed: int = 0
+    pruned: int = 0
     best_s: tuple[float, ...] = ()
     fastest_s: float = math.inf
     stale: int = 0
@@ -162,6 +171,7 @@ class Tuning:
         plan: What is asked for.
         builds: Compiles candidates.
         measures: Measures them.
+        pruner: Rules out candidates before they are built; None to measure all.
         on_tick: Called about twice a second, and after each round.
     """
 
@@ -175,12 +185,14 @@ class Tuning:
         plan: Plan,
         builds: Builds,
         measures: Measures,
+        pruner: Pruner | None = None,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan = plan
         self.states = [TaskState(task) for task in tasks]
         self.points: list[Point] = []
-        self.shares = Stages(dict.fromkeys(("search", "build", "run"), 0.0))
+        stages = ("search", *(("model",) if pruner else ()), "build", "run")
+        self.shares = Stages(dict.fromkeys(stages, 0.0))
         self.causes: Counter[str] = Counter()
         self.resumed = 0
         self.current: TaskState | None = None
@@ -190,6 +202,7 @@ class Tuning:
         self._file = file
         self._builds = builds
         self._measures = measures
+        self._pruner = pruner
         self._on_tick = on_tick
         self._tvm_target = backend.target
         self._completed = backend.completed
@@ -251,7 +264,8 @@ class Tuning:
     def _take_up(self) -> None:
         """Learn what earlier records tell, and find those of this very run."""
         known = self._file.read() if self._file.path.exists() else Records()
-        found = known.of(self._key)
+        # What a model ruled out in another run, this one may measure.
+        found = [one for one in known.of(self._key) if one.run == self.id or one.cause not in PRUNED]
         first = next((place for place, one in enumerate(found) if one.run == self.id), len(found))
         for record in found[first:]:
             if record.run == self.id:
@@ -364,6 +378,7 @@ class Tuning:
         for record in planned.results:
             if record is not None:
                 self._count(planned.state, record)
+        self._prune(planned)
         missing = [place for place, record in enumerate(planned.results) if record is None]
         if not missing:
             return
@@ -379,6 +394,19 @@ class Tuning:
             planned.waiting.append((future, recorded))
             future.add_done_callback(partial(self._measured, planned, place, one, recorded))
         self._check()
+
+    def _prune(self, planned: _Round) -> None:
+        """Record what the model rules out, so that no board is asked about it."""
+        if self._pruner is None or planned.state.task.layer:
+            return
+        with self.shares.timed("model"):
+            verdicts = self._pruner.verdicts(planned.state.task.workload, self._as_built(planned.candidates))
+        for place, one in enumerate(verdicts):
+            if one is not None and planned.results[place] is None:
+                self._record(planned, place, Measured((), one.cause, one.error))
+
+    def _as_built(self, candidates: Sequence[Candidate | None]) -> list[Candidate | None]:
+        return [None if one is None else replace(one, module=self._completed(one.module)) for one in candidates]
 
     def _passing(self, planned: _Round) -> int:
         """Return the bytes of weights that pass the caches between two runs of a layer that a template computes."""
@@ -408,6 +436,7 @@ class Tuning:
             target=self._target,
             tvm=self._key.tvm,
             emulated=self._key.emulated,
+            modelled=self._key.modelled,
             candidate=candidate.key,
             trace=json.dumps(candidate.trace, separators=(",", ":")),
             samples_s=measured.samples_s,
@@ -429,7 +458,8 @@ class Tuning:
 
     def _count(self, state: TaskState, record: Record) -> None:
         state.measured += 1
-        state.failed += bool(record.cause)
+        state.pruned += record.cause in PRUNED
+        state.failed += bool(record.cause) and record.cause not in PRUNED
         self.causes[record.cause or "ok"] += 1
         self._last_error = record.error or self._last_error
         if record.latency_s < state.fastest_s:

@@ -134,6 +134,15 @@ def test_the_options_that_apply_the_same_again(applied, emulated, words):
     assert known.options(Applied(tvm.IRModule(), **applied), emulated=emulated) == words
 
 
+def test_records_of_a_model_are_asked_for_by_name():
+    applied = Applied(tvm.IRModule(), tuned=1)
+    assert known.options(applied, emulated=True, modelled=True) == ("--records records.jsonl", "--modelled")
+    rk3588 = board.load("rk3588").resolved()
+    wanted = known.wanted_key(request("mlp", rk3588, emulated=True, modelled=True))
+    assert wanted.modelled == "g610, 4 cores, 1000 MHz"
+    assert wanted != known.wanted_key(request("mlp", rk3588, emulated=True))
+
+
 # --- accelerators ---
 
 

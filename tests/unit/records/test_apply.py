@@ -113,8 +113,18 @@ def test_what_was_found_for_another_is_not_applied(lowered, backend, lines, fiel
 
 
 def test_an_emulated_board_takes_the_records_of_emulators_alone(lowered, backend, lines):
-    assert apply(lowered, backend, changed(lines, emulated=True), emulated=True).tuned == len(lines) / 2
-    assert apply(lowered, backend, Records.collect(lines), emulated=True).tuned == 0
+    key = Key.of(target_table(backend.target), emulated=True)
+    assert apply(lowered, backend, changed(lines, emulated=True), key=key).tuned == len(lines) / 2
+    assert apply(lowered, backend, Records.collect(lines), key=key).tuned == 0
+
+
+def test_records_of_a_model_are_for_those_who_ask_for_them(lowered, backend, lines):
+    kinds = {"emulated": True, "modelled": "g610, 4 cores, 1000 MHz"}
+    known = changed(lines, **kinds)
+    table = target_table(backend.target)
+    assert apply(lowered, backend, known, key=Key.of(table, modelled=kinds["modelled"])).tuned == len(lines) / 2
+    others = (None, Key.of(table, emulated=True), Key.of(table, modelled="g52, 4 cores, 800 MHz"))
+    assert [apply(lowered, backend, known, key=key).tuned for key in others] == [0, 0, 0]
 
 
 def test_another_number_of_cores_is_another_target(lowered, native, lines):

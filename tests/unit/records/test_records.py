@@ -170,6 +170,23 @@ def test_the_key_does_not_depend_on_the_order_of_a_target():
     assert len({KEY.id, OTHER_KEY.id, Key.of(TARGET, emulated=True).id, Key.of(TARGET, tvm="0.1").id}) == 4
 
 
+def test_what_a_model_computed_is_told_apart_and_counts_as_emulated():
+    modelled = Key.of(TARGET, modelled="g610, 4 cores, 1000 MHz")
+    assert (KEY.mark, Key.of(TARGET, emulated=True).mark, modelled.mark) == ("", "emulated", "modelled")
+    assert modelled.emulated
+    assert len({KEY.id, Key.of(TARGET, emulated=True).id, modelled.id, Key.of(TARGET, modelled="g52").id}) == 4
+    one = record(1, 1e-3, emulated=True, modelled=modelled.modelled)
+    assert one.key == one.canonical().key == modelled
+    assert parse(encode([one]), "here").trials == (one,)
+    with pytest.raises(ValueError, match="counts as emulated"):
+        record(1, 1e-3, modelled="g610")
+
+
+def test_files_without_a_models_records_are_what_they_were():
+    assert b"modelled" not in encode([record(1, 1e-3)])
+    assert Key.of(TARGET, tvm="0.27.0").id == "35ab40dc2290"
+
+
 def test_what_was_found_for_another_is_not_handed_out():
     records = Records.collect(
         [

@@ -2,11 +2,14 @@ from concurrent.futures import Future
 
 import pytest
 
+from tests.support.cost_models import FormulaCosts
 from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, lowered
 from toolchain.backends.base import Backend
 from toolchain.errors import BuildError, DeviceError, InputError
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
+from toolchain.records.results import PRUNED
+from toolchain.tuning.prune import Pruner
 from toolchain.tuning.run import BATCH, FIRST_BATCH, Plan, Tuning
 from toolchain.tuning.trials import Built, Measured
 
@@ -60,7 +63,7 @@ class Gone(FormulaMeasures):
         return future
 
 
-def tuning(tmp_path, chosen, builds=None, measures=None, **plan):
+def tuning(tmp_path, chosen, builds=None, measures=None, pruner=None, **plan):
     folder = tmp_path / "libraries"
     folder.mkdir(exist_ok=True)
     return Tuning(
@@ -71,7 +74,13 @@ def tuning(tmp_path, chosen, builds=None, measures=None, **plan):
         plan=Plan(**{"tuner": "random", "trials": 48, **plan}),
         builds=builds or FormulaBuilds(folder),
         measures=measures or FormulaMeasures(),
+        pruner=pruner,
     )
+
+
+def pruning(tmp_path, chosen, builds=None, measures=None, **plan):
+    """Return a run in which a formula rules candidates out."""
+    return tuning(tmp_path, chosen, builds, measures, Pruner(FormulaCosts(), 3.0), prune=3.0, **plan)
 
 
 def recorded(tmp_path):
@@ -224,3 +233,51 @@ def test_what_is_measured_is_what_a_build_makes_of_a_candidate(tmp_path, kernels
     tuning(tmp_path, kernels[1:2], builds).run()
     assert builds.given
     assert all("completed" in (module.attrs or {}) for module in builds.given)
+
+
+# --- what a model rules out ---
+
+
+def test_what_is_ruled_out_is_recorded_and_neither_built_nor_measured(tmp_path, kernels):
+    job = pruning(tmp_path, kernels[1:2], builds=Remembering(tmp_path), trials=40)
+    job.run()
+    found = recorded(tmp_path)
+    ruled_out = [one for one in found if one.cause in PRUNED]
+    assert {one.cause for one in ruled_out} == PRUNED
+    assert all("modelled (formula 1)" in one.error and not one.board for one in ruled_out)
+    assert len(job._builds.given) == len(found) - len(ruled_out) == 40 - len(ruled_out)
+    (state,) = job.states
+    assert (state.pruned, state.measured) == (len(ruled_out), 40)
+    assert state.failed == job.causes["crash"]
+    assert job.shares.seconds.keys() == {"search", "model", "build", "run"}
+
+
+def test_a_run_that_goes_on_rules_out_the_same(tmp_path, kernels):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    pruning(tmp_path / "whole", kernels[1:3], trials=48).run()
+    with pytest.raises(DeviceError):
+        pruning(tmp_path / "parts", kernels[1:3], measures=Gone(9), trials=48).run()
+    again = pruning(tmp_path / "parts", kernels[1:3], trials=48)
+    again.run()
+    assert again.resumed
+
+    def outcomes(folder):
+        return {(one.round, one.index): (one.candidate, one.cause) for one in recorded(folder)}
+
+    assert outcomes(tmp_path / "whole") == outcomes(tmp_path / "parts")
+
+
+def test_another_run_measures_what_one_ruled_out(tmp_path, kernels):
+    pruning(tmp_path, kernels[1:2], trials=24).run()
+    before = {one.candidate for one in recorded(tmp_path) if one.cause in PRUNED}
+    job = tuning(tmp_path, kernels[1:2], trials=24)
+    job.run()
+    measured = {one.candidate for one in recorded(tmp_path) if one.run == job.id}
+    assert before & measured
+    assert not any(one.cause in PRUNED for one in recorded(tmp_path) if one.run == job.id)
+
+
+def test_runs_that_rule_nothing_out_are_called_what_they_were(kernels):
+    assert Plan().run_id(KEY, kernels) != Plan(prune=2.0).run_id(KEY, kernels)
+    assert Plan().run_id(KEY, kernels[:1]) == Plan(prune=0.0).run_id(KEY, kernels[:1])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from toolchain.backends.base.attributes import Cycles
+from toolchain.backends.base.costs import CostModel, Tell
 from toolchain.backends.base.plugin import build_plugin
 from toolchain.errors import InputError
 
@@ -150,6 +151,26 @@ class Backend(ABC):
     def machine_model(self) -> MachineModel | None:
         """A model of the board's accelerator; None where kernels are measured."""
         return None
+
+    @property
+    def costed_as(self) -> str:
+        """What `cost_model` calls itself, without a compiler; empty where there is none."""
+        return ""
+
+    def cost_model(self, tell: Tell) -> CostModel:  # noqa: ARG002 - for those who have one
+        """Return the model of what kernels cost on the board.
+
+        Args:
+            tell: Told before what takes a while, and how far it is.
+
+        Raises:
+            InputError: There is none of this board.
+            BuildError: It cannot be made here.
+        """
+        raise InputError(
+            f"no model says what kernels cost on board {self.board.name}",
+            hint="there is one of the boards whose file names a GPU, such as rk3588",
+        )
 
     @property
     def shipped(self) -> str:

@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from toolchain.backends.base import Choice
+from toolchain.backends.base.costs import Tell
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
 from toolchain.backends.mali import (
@@ -21,6 +22,7 @@ from toolchain.backends.mali import (
     running,
     space,
 )
+from toolchain.backends.mali.cost import model
 from toolchain.backends.mali.half import halved, in_blocks, summary
 from toolchain.backends.mali.int8 import on_bytes
 from toolchain.backends.mali.launched import require_launched
@@ -95,6 +97,15 @@ class Mali(Cpu):
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Say which layers sum up in half precision, where that is asked for."""
         return [summary(module)] if self._sums_in_half else ()
+
+    @property
+    def costed_as(self) -> str:
+        """The GPU that `cost_model` is for; empty where the board file names none."""
+        return model.name_of(self.board.gpu) if self.board.gpu else ""
+
+    def cost_model(self, tell: Tell) -> model.Model:
+        """Return Mesa's compiler for the board's GPU, as a model of what kernels cost there."""
+        return model.of_board(self.board, self.target, tell)
 
     @property
     def _sums_in_half(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolchain import page
 from toolchain.device.waiting import Waited
+from toolchain.records.results import PRUNED
 from toolchain.tables import Table
 
 SCHEMA_VERSION = 1
@@ -31,6 +32,7 @@ class TaskRow:
         gflop: Billions of floating-point operations of one call.
         trials: Trials with a result.
         failed: How many of them have no latency.
+        pruned: How many more a model ruled out, so that no board was asked.
         best_s: Best latency of one call in seconds; None if there is none yet.
         done: Whether nothing is left to try.
         untuned_s: Best latency of one call as it is where nothing was tuned; None if that was not measured.
@@ -47,6 +49,7 @@ class TaskRow:
     best_s: float | None
     done: bool
     untuned_s: float | None = None
+    pruned: int = 0
 
     @property
     def gain(self) -> float | None:
@@ -111,7 +114,7 @@ class TuneReport:
     Attributes:
         model: Model name.
         board: Board type.
-        emulated: Whether the times are an emulator's.
+        emulated: Whether the times are an emulator's, or a model's.
         target: TVM's target as plain values.
         tuner: Search strategy.
         seed: Seed of the search.
@@ -125,6 +128,8 @@ class TuneReport:
         points: The estimate over time; it only falls.
         boards: The boards.
         waited: Who was at work on them before, and how long they were waited for.
+        modelled: What the times are by, if a model computed them and nothing ran; empty otherwise.
+        pruned_by: What ruled candidates out before a board was asked; empty if nothing did.
     """
 
     model: str
@@ -143,6 +148,18 @@ class TuneReport:
     points: tuple[Point, ...]
     boards: tuple[BoardRow, ...]
     waited: tuple[Waited, ...] = ()
+    modelled: str = ""
+    pruned_by: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What its times are marked with; nothing where boards were measured."""
+        return " (modelled)" if self.modelled else " (emulated)" if self.emulated else ""
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """Trials that no board was asked about, by what the model said."""
+        return {cause: number for cause, number in sorted(self.causes.items()) if cause in PRUNED and number}
 
     @property
     def estimated_s(self) -> float | None:
@@ -157,7 +174,9 @@ class TuneReport:
     @property
     def failed(self) -> dict[str, int]:
         """Trials without a latency by cause."""
-        return {cause: number for cause, number in sorted(self.causes.items()) if cause != _OK and number}
+        return {
+            cause: number for cause, number in sorted(self.causes.items()) if cause not in {_OK, *PRUNED} and number
+        }
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON holds it: latencies in seconds, null where there is none."""
@@ -166,6 +185,7 @@ class TuneReport:
             "model": self.model,
             "board": self.board,
             "emulated": self.emulated,
+            "modelled": self.modelled,
             "target": dict(self.target),
             "tuner": self.tuner,
             "seed": self.seed,
@@ -175,6 +195,8 @@ class TuneReport:
                 "resumed": self.resumed,
                 "ok": self.causes.get(_OK, 0),
                 "failed": self.failed,
+                "pruned": self.pruned,
+                "pruned_by": self.pruned_by,
             },
             "seconds": self.seconds,
             "shares_s": dict(self.shares),
@@ -281,7 +303,7 @@ def _board_cells(row: BoardRow) -> tuple[str, ...]:
 
 def summary(report: TuneReport) -> list[tuple[str, str]]:
     """Say in rows of a name and a text what was tuned, how, and how it went; texts may be empty."""
-    mark = " (emulated)" if report.emulated else ""
+    mark = report.mark
     return [
         ("model", report.model),
         ("board", f"{report.board}{mark}"),
@@ -290,6 +312,8 @@ def summary(report: TuneReport) -> list[tuple[str, str]]:
         ("options", _pairs(report.options)),
         ("latency", f"{_latency_text(report)}{mark}"),
         ("trials", _trials_text(report)),
+        ("pruned", _pruned_text(report)),
+        ("modelled", report.modelled and f"{report.modelled}: no board has confirmed it"),
         ("used time", _time_text(report)),
     ]
 
@@ -308,6 +332,14 @@ def _trials_text(report: TuneReport) -> str:
     failed = ", ".join(f"{number} {cause}" for cause, number in report.failed.items())
     resumed = f", {report.resumed} of them from an earlier part of the run" if report.resumed else ""
     return f"{report.trials}{resumed}: {report.causes.get(_OK, 0)} ok" + (f", failed: {failed}" if failed else "")
+
+
+def _pruned_text(report: TuneReport) -> str:
+    if not report.pruned_by:
+        return ""
+    whats = {"spills": "spill", "costly": "cost too much"}
+    parts = ", ".join(f"{number} {whats[cause]}" for cause, number in report.pruned.items())
+    return f"{sum(report.pruned.values())} of the trials were not measured{parts and f': {parts}'}; {report.pruned_by}"
 
 
 def _time_text(report: TuneReport) -> str:
@@ -338,10 +370,10 @@ def html(report: TuneReport) -> str:
         page.Section("Tasks", [page.Table(_TASK_HEAD, _html_rows(report.tasks), range(3, len(_TASK_HEAD)), "tasks")]),
         page.Section("Boards", [_boards(report.boards)]),
     ]
-    marks = [page.EMULATED] if report.emulated else []
+    marks = [page.MODELLED] if report.modelled else [page.EMULATED] if report.emulated else []
     title = f"{report.model} tuned for {report.board}"
     tone: page.Tone = "plain" if report.estimated_s is not None else "doubt"
-    verdict = page.Verdict(f"{_latency_text(report)}{' (emulated)' if report.emulated else ''}", tone)
+    verdict = page.Verdict(f"{_latency_text(report)}{report.mark}", tone)
     return page.Page(title, "tune", verdict, sections, marks).html()
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolchain import process
 from toolchain.backends.mali.cost import shaderdb
+from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
 from toolchain.backends.mali.cost.gpus import Gpu
-from toolchain.backends.mali.cost.root import Root, emulator
+from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import Outcome
 from toolchain.errors import BuildError
 
@@ -21,6 +21,8 @@ _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
 _START_S, _KERNEL_S = 600.0, 120.0
 _MOST_AT_ONCE = 12
+_MANY = 8  # more than that is told as it goes
+_ONE_S = 3.0  # what a kernel takes of a core, about
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,15 @@ class _Start:
     root: Root
     gpu: Gpu
     options: tuple[str, ...]
+    emulator: Emulator
 
     def run(self, sources: Sequence[Path], cache: Path) -> dict[str, Outcome]:
         """Compile files; one at which the compiler ends is missing, and so are those after it."""
-        words = [*emulator(), *self._settings(cache), str(self.root.program), *self.options, "--", *map(str, sources)]
+        words = [str(self.root.program), *self.options, "--", *map(str, sources)]
+        folders = Folders(tuple({path.parent for path in sources}), (cache,))
         patience = _START_S + _KERNEL_S * len(sources)
-        env = None if emulator() else self._environment(cache)
-        result = process.run(words, env=env, timeout=patience, check=False)
+        result = self.emulator.run(words, self.root.tree, self._environment(cache), folders, patience)
         return shaderdb.read(result.stderr.splitlines())
-
-    def _settings(self, cache: Path) -> list[str]:
-        if not emulator():
-            return []
-        pairs = (f"{name}={value}" for name, value in self._environment(cache).items())
-        return ["-L", str(self.root.tree), *(word for pair in pairs for word in ("-E", pair))]
 
     def _environment(self, cache: Path) -> Mapping[str, str]:
         libraries = self.root.tree / _LIBRARIES
@@ -61,7 +58,13 @@ class _Start:
         }
 
 
-def compiled(root: Root, gpu: Gpu, sources: Sequence[str], options: Sequence[str] = ()) -> list[Outcome]:
+def compiled(
+    root: Root,
+    gpu: Gpu,
+    sources: Sequence[str],
+    options: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda _line: None,
+) -> list[Outcome]:
     """Compile kernels.
 
     Args:
@@ -69,13 +72,14 @@ def compiled(root: Root, gpu: Gpu, sources: Sequence[str], options: Sequence[str
         gpu: For which GPU.
         sources: OpenCL C, of one kernel each.
         options: Of the compiler, such as `-cl-fast-relaxed-math`.
+        tell: Told how many are compiled, after each part of many.
 
     Returns:
         What became of each, in order; one that makes the compiler end is told as such.
     """
     if not sources:
         return []
-    start = _Start(root, gpu, tuple(options))
+    start = _Start(root, gpu, tuple(options), emulator())
     with tempfile.TemporaryDirectory(prefix="toolchain-mali-") as name:
         work, warm = Path(name), _warm(start)
         paths = [work / f"{number}.cl" for number in range(len(sources))]
@@ -84,9 +88,14 @@ def compiled(root: Root, gpu: Gpu, sources: Sequence[str], options: Sequence[str
         processes = len(os.sched_getaffinity(0))
         count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
         parts = [paths[at : at + count] for at in range(0, len(paths), count)]
+        outcomes: dict[str, Outcome] = {}
+        if len(paths) >= _MANY:
+            tell(f"{len(paths)} kernels for {gpu.name}: about {_ONE_S * len(paths) / processes:.0f} s, once")
         with ThreadPoolExecutor(processes) as pool:
-            found = list(pool.map(lambda part: _all(start, part, warm), parts))
-    outcomes = {path: outcome for part in found for path, outcome in part.items()}
+            for found in pool.map(lambda part: _all(start, part, warm), parts):
+                outcomes |= found
+                if len(paths) >= _MANY:
+                    tell(f"Mesa's compiler: {len(outcomes)} of {len(paths)} kernels for {gpu.name}")
     return [outcomes[str(path)] for path in paths]
 
 

@@ -21,6 +21,7 @@ class Gpu:
         arithmetic: What the compiler's arithmetic cycles are multiplied by: it counts for cores of twice the width on
             the first generations of Bifrost.
         images: Whether its kernels read weights as images.
+        lanes: Work-items that run in step.
         judged: Whether the compiler is good enough on it that spills say something of the kernel.
     """
 
@@ -31,6 +32,7 @@ class Gpu:
     registers: int
     arithmetic: float = 1.0
     images: bool = False
+    lanes: int = 1
     judged: bool = True
 
 

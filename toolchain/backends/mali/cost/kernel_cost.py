@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,11 +69,13 @@ class Compiler:
         root: It.
         gpu: The GPU.
         options: Its options beside those of the runtime on boards, such as `-cl-fast-relaxed-math`.
+        tell: Told how far it is, where there is much to compile.
     """
 
     root: Root
     gpu: Gpu
     options: tuple[str, ...] = ()
+    tell: Callable[[str], None] = field(default=lambda _line: None, compare=False)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -92,22 +94,27 @@ class Compiler:
             self.gpu,
             self.words,
             texts,
-            lambda missing: compiler.compiled(self.root, self.gpu, missing, self.words),
+            lambda missing: compiler.compiled(self.root, self.gpu, missing, self.words, self.tell),
         )
 
 
-def costs(asked: Compiler, kernels: Sequence[Kernel]) -> tuple[KernelCost, ...]:
+def costs(asked: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -> tuple[KernelCost, ...]:
     """Return what kernels cost.
 
     Args:
         asked: The compiler.
         kernels: They.
+        spilling: Whether the turns of loops are wanted of kernels that spill, too: they are most of the work, and
+            without them such a kernel's loops count once.
 
     Raises:
         BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
     """
     plain = asked.outcomes([kernel.source for kernel in kernels])
-    wanted = [_turning(kernel, outcome) for kernel, outcome in zip(kernels, plain, strict=True)]
+    wanted = [
+        _turning(kernel, outcome) if spilling or not _spills(outcome) else ()
+        for kernel, outcome in zip(kernels, plain, strict=True)
+    ]
     pairs = [
         (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
     ]
@@ -118,6 +125,10 @@ def costs(asked: Compiler, kernels: Sequence[Kernel]) -> tuple[KernelCost, ...]:
     return tuple(
         _cost(kernel, asked.gpu, outcome, found) for kernel, outcome, found in zip(kernels, plain, steps, strict=True)
     )
+
+
+def _spills(outcome: Outcome) -> bool:
+    return outcome.statistics is not None and outcome.statistics.spills > 0
 
 
 def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:

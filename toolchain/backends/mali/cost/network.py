@@ -67,6 +67,11 @@ def launches(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, .
     return tuple(found)
 
 
+def kernels_of(function: tirx.PrimFunc, target: tvm.target.Target) -> tuple[Launch, ...]:
+    """List the kernels that one scheduled function becomes, each called once."""
+    return tuple(_of_function(tvm.IRModule({"main": function}), target, 1))
+
+
 def _calls(module: tvm.IRModule) -> Counter[str]:
     counted: Counter[str] = Counter()
 
@@ -223,5 +228,6 @@ def estimated_ms(launch: Launch, cost: KernelCost, gpu: Gpu, board: BoardGpu | N
         return None
     arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC) * gpu.arithmetic
     busiest = max(arithmetic, cost.item.get(LOAD_STORE, 0.0) / _ACCESSES_A_CYCLE, cost.item.get("texture", 0.0))
-    items = -(-launch.groups // board.cores) * launch.group * launch.calls
+    lanes = -(-launch.group // gpu.lanes) * gpu.lanes  # those of a warp that are left over compute nothing
+    items = -(-launch.groups // board.cores) * lanes * launch.calls
     return busiest * items / board.clock_mhz / 1e3

@@ -8,7 +8,6 @@ import io
 import json
 import lzma
 import os
-import platform
 import shutil
 import tarfile
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from toolchain import files, process, resources
 from toolchain.backends.mali.cost import packages
+from toolchain.backends.mali.cost.emulator import emulator
 from toolchain.backends.mali.cost.packages import Packages
 from toolchain.errors import BuildError
 
@@ -31,8 +31,6 @@ _PROGRAM = "kernel_statistics"
 _RECORD = "root.json"
 _CURRENT = "current.json"
 _LAYOUT = "1"
-_MACHINE = "aarch64"
-_QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 _KEPT, _LEFT_OUT = "usr/lib/", ("usr/lib/clc/amdgcn", "usr/lib/clc/nvptx", "usr/lib/clc/r600", "usr/lib/clc/clspv")
 _AR, _AR_HEADER = b"!<arch>\n", 60
 _LARGEST = 1 << 30
@@ -69,24 +67,6 @@ class Root:
     def stamp(self) -> str:
         """What every figure of it is marked with."""
         return f"modelled (Mesa {self.version}{'' if self.is_pinned else ', not the pinned one'})"
-
-
-def emulator() -> tuple[str, ...]:
-    """Return the command that runs the compiler's program; nothing on a machine of its own kind.
-
-    Raises:
-        BuildError: There is none.
-    """
-    if platform.machine() == _MACHINE:
-        return ()
-    for name in _QEMU:
-        if found := shutil.which(name):
-            return (found,)
-    raise BuildError(
-        "Mesa's compiler for Mali GPUs needs qemu on this machine",
-        details="neither " + " nor ".join(_QEMU) + " is installed",
-        hint="apt-get install qemu-user-static, or another package with qemu-aarch64; Docker does not replace it",
-    )
 
 
 def at_hand() -> Root | None:

@@ -86,18 +86,26 @@ def lines(every: Sequence[Costs]) -> list[str | Table]:
     return [*parts, _WHAT]
 
 
+def section(found: Costs, *, summed: bool = False) -> page.Section:
+    """Return a page's section about the kernels of a network.
+
+    Args:
+        found: They.
+        summed: Whether it says, too, what all of them cost, where no verdict does.
+    """
+    return page.Section(
+        f"{found.name} on {found.gpu.name}",
+        [
+            page.Text(f"{summary(found)}. {_WHAT}." if summed else ""),
+            page.Facts([("Refused", "\n".join(faults(found)))]),
+            page.Table(_HEAD, [_cells(row) for row in _ordered(found.rows)], range(1, len(_HEAD)), "kernels"),
+        ],
+    )
+
+
 def html(every: Sequence[Costs]) -> str:
     """Render costs as one page that needs no other file."""
-    sections = [
-        page.Section(
-            f"{found.name} on {found.gpu.name}",
-            [
-                page.Facts([("Refused", "\n".join(faults(found)))]),
-                page.Table(_HEAD, [_cells(row) for row in _ordered(found.rows)], range(1, len(_HEAD)), "kernels"),
-            ],
-        )
-        for found in every
-    ]
+    sections = [section(found) for found in every]
     verdict = page.Verdict("\n".join(map(summary, every)), "doubt")
     title = ", ".join(dict.fromkeys(found.name for found in every))
     return page.Page(f"{title}: modelled costs", "mali-cost", verdict, sections, [page.MODELLED]).html()

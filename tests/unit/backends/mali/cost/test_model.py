@@ -1,0 +1,87 @@
+"""Mesa's compiler as a model of scheduled kernels: what it says of those that it takes, and of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import candidates
+from toolchain import board
+from toolchain.backends import backend_of
+from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model
+from toolchain.backends.mali.cost.model import Model
+from toolchain.backends.mali.cost.shaderdb import Statistics
+from toolchain.errors import InputError
+
+RK3588 = board.load("rk3588").resolved()
+ROOT = Root(Path("none"), "k", "1", is_pinned=True)
+
+
+def statistics(spills: int = 0, work_group: int = 1024) -> Statistics:
+    return Statistics(9, 8.0, {"load_store": 8.0}, 2, 0, spills, spills, work_group)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, found: Statistics | None, name: str = "g610") -> Model:
+    """Return a model whose compiler says the same of each kernel."""
+
+    def costs(_asked: object, kernels: list[object], *, spilling: bool = True) -> tuple[KernelCost, ...]:
+        del spilling
+        fault = "" if found else "refused"
+        return tuple(KernelCost("k", name, found, {"load_store": 4000.0}, fault=fault) for _ in kernels)
+
+    monkeypatch.setattr(kernel_cost, "costs", costs)
+    assert RK3588.gpu is not None
+    return Model(Compiler(ROOT, gpu(name)), RK3588.gpu, backend_of(RK3588).target)
+
+
+def test_a_kernel_takes_what_its_machine_code_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = asked(monkeypatch, statistics()).estimates([candidates.on_a_gpu()])
+    # 8 work-items are one group of one core, which computes 16 at once, 1000 cycles each.
+    assert (found.ms, found.spills, found.fault) == (pytest.approx(0.016), 0, "")
+
+
+def test_the_time_of_one_that_spills_is_told_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = asked(monkeypatch, statistics(spills=5))
+    assert [one.spills for one in asking.estimates([candidates.on_a_gpu()])] == [5]
+    assert asking.estimates([candidates.on_a_gpu()])[0].ms is not None
+    assert asking.estimates([candidates.on_a_gpu()], spilling=False)[0].ms is None
+
+
+def test_work_groups_that_have_not_registers_enough_would_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = asked(monkeypatch, statistics(work_group=4)).estimates([candidates.on_a_gpu()])
+    assert found.ms is None
+    assert "registers for 4" in found.fault
+
+
+def test_of_several_each_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, unbound, last = asked(monkeypatch, statistics()).estimates(
+        [candidates.on_a_gpu(), candidates.matmul(), candidates.on_a_gpu()]
+    )
+    assert first == last
+    assert first.ms is not None
+    assert unbound.ms is None
+    assert unbound.fault
+
+
+def test_what_the_compiler_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, None).estimates([candidates.on_a_gpu()])[0].fault == "refused"
+
+
+def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Mali-T860" in asked(monkeypatch, statistics(), "t860").obstacle
+    assert not asked(monkeypatch, statistics()).obstacle
+
+
+def test_a_model_is_named_by_what_estimates_depend_on() -> None:
+    assert backend_of(RK3588).costed_as == "g610, 4 cores, 1000 MHz"
+    assert model.name_of(board.Gpu("g52", 2, 800)) == "g52, 2 cores, 800 MHz"
+
+
+@pytest.mark.parametrize("name", ["local", "opencl-local", "vta-sim", "rpi4"])
+def test_boards_without_a_model_are_refused_by_name(name: str) -> None:
+    backend = backend_of(board.load(name).resolved())
+    assert not backend.costed_as
+    with pytest.raises(InputError, match=name) as caught:
+        backend.cost_model(print)
+    assert caught.value.hint

@@ -1,0 +1,43 @@
+"""What is told of a build, with and without the costs of its kernels."""
+
+from __future__ import annotations
+
+from toolchain import page
+from toolchain.errors import BuildError
+from toolchain.pipeline.built import Built
+
+
+class Costs:
+    """What a model could say."""
+
+    def document(self):
+        return {"stamp": "modelled (x)", "kernels": []}
+
+    def shown(self):
+        return ["two kernels, modelled (x)"]
+
+    def sections(self):
+        return [page.Section("Kernels", [page.Text("two kernels, modelled (x)")])]
+
+    def refusal(self):
+        return BuildError("refused")
+
+
+def test_a_build_alone(tiny):
+    found = Built(tiny)
+    assert found.document().keys() == {"folder", "digest", "manifest"}
+    assert found.shown() == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
+    assert found.refusal() is None
+    assert tiny.digest in found.html()
+    assert ">modelled<" not in found.html()
+
+
+def test_costs_are_in_all_that_is_told(tiny):
+    found = Built(tiny, Costs())
+    assert found.document()["costs"]["stamp"] == "modelled (x)"
+    assert found.shown()[-1] == "two kernels, modelled (x)"
+    assert str(found.refusal()) == "refused"
+    text = found.html()
+    assert ">modelled<" in text
+    assert "two kernels, modelled (x)" in text
+    assert page.is_ours(text.encode()[: page.HEAD])

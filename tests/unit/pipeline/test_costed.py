@@ -1,0 +1,54 @@
+"""Tasks with what they cost, by a model that is a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.support import tuning_client
+from tests.support.cost_models import FormulaCosts
+from toolchain.backends.base.costs import Estimate
+from toolchain.pipeline import costed
+from toolchain.pipeline.costed import Costed
+from toolchain.records import tasks
+from toolchain.tables import plain
+
+BACKEND = tuning_client.backend()
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    found = tasks.extract(tuning_client.lowered("mlp"), BACKEND)
+    return [dataclasses.replace(one, weight=place + 1) for place, one in enumerate(found)]
+
+
+def test_without_a_model_tasks_are_as_they_come(kernels):
+    found = costed.costed(kernels, BACKEND, None)
+    assert [one.task for one in found] == kernels
+    assert costed.summary(found, None) == []
+    assert "SPILLS" not in plain([costed.table(found)])
+
+
+def test_what_costs_most_in_a_run_comes_first(kernels):
+    model = FormulaCosts()
+    found = costed.costed(kernels, BACKEND, model)
+    assert {one.task.id for one in found} == {one.id for one in kernels}
+    times = [one.ms for one in found if one.ms is not None]
+    assert times == sorted(times, reverse=True)
+    for one in found:
+        assert one.estimate == model.of(BACKEND.scheduled(one.task.module))
+        assert one.ms is None or one.ms == one.task.weight * one.estimate.ms
+
+
+def test_unknown_costs_come_last_and_are_told(kernels):
+    refused = Costed(kernels[0], Estimate(fault="no such thing"), "modelled (x)")
+    known = Costed(kernels[1], Estimate(2.0, 7), "modelled (x)")
+    model = FormulaCosts(obstacle="it is weak")
+    first, fault, weak = costed.summary([known, refused], model)
+    assert first.startswith("untuned, estimated 4 ms a run of 1 tasks, 1 spill: formula")
+    assert model.stamp in first
+    assert "no such thing" in fault
+    assert weak == "it is weak"
+    assert "refused" in plain([costed.table([known, refused])])
+    assert known.document() == {"stamp": "modelled (x)", "ms": 2.0, "run_ms": 4.0, "spills": 7, "fault": ""}

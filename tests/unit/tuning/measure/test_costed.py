@@ -1,0 +1,60 @@
+"""Candidates timed by a model of their machine code: what is recorded of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain.backends.base.costs import Estimate
+from toolchain.tuning.measure import Event
+from toolchain.tuning.measure.costed import Costed
+from toolchain.tuning.trials import Built, Trial
+
+
+class Said:
+    """Says of each module what it is."""
+
+    name = "g610, 4 cores, 1000 MHz"
+    stamp = "modelled (Mesa 1)"
+    obstacle = ""
+
+    def estimates(self, modules, *, spilling=True):
+        assert spilling, "one that spills has a time, too"
+        return list(modules)
+
+
+NAME = f"{Said.name}, {Said.stamp}"
+
+
+def test_a_candidate_takes_what_the_model_says():
+    seen = []
+    machine = Costed(Said(), seen.append)
+    built = machine.build([Estimate(4.0), Estimate(1.5, 3)])
+    assert seen == []
+    results = [machine.submit(Trial(one.library, ())).result() for one in built]
+    assert [one.samples_s for one in results] == [(pytest.approx(4e-3),), (pytest.approx(1.5e-3),)]
+    assert {one.board for one in results} == {NAME}
+    trial = Trial(built[1].library, ())
+    assert seen[1] == Event("ended", NAME, trial=trial, measured=results[1])
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (Estimate(fault="no such thing"), "no such thing"),
+        (Estimate(None), "no known ends"),
+        (Estimate(1.0, 0, "x"), "x"),
+    ],
+)
+def test_what_the_model_cannot_tell_has_failed(estimate, said):
+    (built,) = Costed(Said(), [].append).build([estimate])
+    assert built.library is None
+    assert said in built.error
+
+
+def test_a_discarded_candidate_is_forgotten():
+    machine = Costed(Said(), [].append)
+    (built,) = machine.build([Estimate(1.0)])
+    machine.discard(built)
+    with pytest.raises(KeyError):
+        machine.submit(Trial(built.library, ()))
+    machine.discard(Built(None, "no", 0.0))

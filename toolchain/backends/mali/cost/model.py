@@ -1,0 +1,162 @@
+"""Mesa's compiler as the model that `build`, `tasks` and `tune` ask, without knowing of Mali."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+from toolchain import page
+from toolchain.backends.base.costs import Estimate, Tell
+from toolchain.backends.mali.cost import kernel_cost, network, shown
+from toolchain.backends.mali.cost.gpus import Gpu, gpu
+from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
+from toolchain.backends.mali.cost.network import Costs, Launch
+from toolchain.backends.mali.cost.root import root
+from toolchain.board import Board
+from toolchain.board import Gpu as BoardGpu
+from toolchain.errors import BuildError, InputError
+from toolchain.tables import Table
+
+_ENTRY = "main"
+_FAULT_LETTERS = 300
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the kernels of a network cost, as the commands want it."""
+
+    costs: Costs
+
+    def document(self) -> dict[str, Any]:
+        """Return them for --json."""
+        return self.costs.document()
+
+    def shown(self) -> list[str | Table]:
+        """Return what a person is shown."""
+        return shown.lines([self.costs])
+
+    def sections(self) -> list[page.Section]:
+        """Return what a page has of them."""
+        return [shown.section(self.costs, summed=True)]
+
+    def refusal(self) -> BuildError | None:
+        """Return what a command ends with as the compiler refuses kernels; None if it takes all."""
+        return shown.refusal([self.costs])
+
+
+@dataclass(frozen=True)
+class Model:
+    """What kernels cost on a board's GPU.
+
+    Attributes:
+        compiler: Mesa's, for that GPU.
+        board: The GPU's cores and clock.
+        target: What kernels are lowered for.
+    """
+
+    compiler: Compiler
+    board: BoardGpu
+    target: tvm.target.Target
+
+    @property
+    def name(self) -> str:
+        """The GPU, its cores and clock: what estimates depend on."""
+        return name_of(self.board)
+
+    @property
+    def stamp(self) -> str:
+        """What every figure is marked with."""
+        return self.compiler.stamp
+
+    @property
+    def obstacle(self) -> str:
+        """Why candidates cannot be judged by it; empty if they can."""
+        found = self.compiler.gpu
+        return "" if found.judged else f"Mesa's compiler for {found.title} is weak: its spills say nothing of a kernel"
+
+    def estimates(self, modules: Sequence[tvm.IRModule], *, spilling: bool = True) -> list[Estimate]:
+        """Estimate scheduled kernels, each the function `main` of a module.
+
+        Args:
+            modules: They; one may become several kernels on the GPU.
+            spilling: Whether the time of a kernel that spills is wanted, too.
+        """
+        lowered = [_lowered(module, self.target) for module in modules]
+        each = [one for one in lowered if not isinstance(one, str)]
+        kernels = [launch.kernel for launches in each for launch in launches]
+        costs = iter(kernel_cost.costs(self.compiler, kernels, spilling=spilling))
+        return [
+            Estimate(fault=one)
+            if isinstance(one, str)
+            else self._estimate([(launch, next(costs)) for launch in one], spilling=spilling)
+            for one in lowered
+        ]
+
+    def _estimate(self, found: Sequence[tuple[Launch, KernelCost]], *, spilling: bool) -> Estimate:
+        spills = sum(cost.spills for _, cost in found)
+        fault = next((said for launch, cost in found if (said := _fault(launch, cost))), "")
+        if fault or (spills and not spilling):
+            return Estimate(None, spills, fault)
+        parts = [network.estimated_ms(launch, cost, self.compiler.gpu, self.board) for launch, cost in found]
+        known = [part for part in parts if part is not None]
+        return Estimate(sum(known) if len(known) == len(parts) else None, spills)
+
+    def network(self, name: str, module: tvm.IRModule) -> Found:
+        """Say what the kernels of a scheduled Relax module cost.
+
+        Raises:
+            InputError: It has none for a GPU.
+        """
+        launches = network.launches(module, self.target)
+        if not launches:
+            raise InputError(f"{name} has no kernel for a GPU", hint="all of it runs on the CPU; leave --cost out")
+        return Found(network.network(name, launches, self.compiler, self.board))
+
+
+def _lowered(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, ...] | str:
+    """Return the kernels of a candidate as they are launched, or why it cannot be lowered."""
+    try:
+        plain = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+        return network.kernels_of(plain[_ENTRY], target) or "it has no kernel for a GPU"
+    except Exception as fault:  # noqa: BLE001 - the compiler's passes raise whatever they trip over, of any class
+        return f"{type(fault).__name__}: {fault}".strip()[-_FAULT_LETTERS:]
+
+
+def _fault(launch: Launch, cost: KernelCost) -> str:
+    """Say why a kernel would not run on the GPU; empty if it would."""
+    if cost.statistics is None:
+        return cost.fault[:_FAULT_LETTERS]
+    most = cost.statistics.work_group
+    if most and launch.group > most:
+        return f"work-groups of {launch.group} work-items, where the machine code has registers for {most}"
+    return ""
+
+
+def name_of(found: BoardGpu) -> str:
+    """Return what estimates for a board's GPU are told apart by."""
+    return f"{found.name}, {found.cores} cores, {found.clock_mhz} MHz"
+
+
+def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
+    """Return the model of a board's GPU; Mesa's compiler is fetched if it is not here.
+
+    Args:
+        board: The board type, resolved.
+        target: Its target.
+        tell: Told before what takes a while, and how far it is.
+
+    Raises:
+        InputError: The board file names no GPU.
+        BuildError: The compiler cannot be fetched, or not be run here.
+    """
+    if board.gpu is None:
+        raise InputError(
+            f"board {board.name} does not say which GPU it has, so nothing says what kernels cost there",
+            hint="name a board whose file has [gpu], such as rk3588",
+        )
+    kind: Gpu = gpu(board.gpu.name)
+    return Model(replace(Compiler(root(tell), kind), tell=tell), board.gpu, target)
