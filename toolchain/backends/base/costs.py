@@ -75,9 +75,4 @@ class CostModel(Protocol):
         """
 
     def network(self, name: str, module: tvm.IRModule) -> NetworkCosts:
-        """Say what the kernels of a scheduled Relax module cost.
-
-        Raises:
-            InputError: It has none on the device.
-            BuildError: The compiler does not work here.
-        """
+        """Say what the kernels of a scheduled Relax module cost; one that has none on the device is an `InputError`."""

@@ -22,7 +22,7 @@ _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
 _START_S, _KERNEL_S = 600.0, 120.0
 _MOST_AT_ONCE = 12
 _MANY = 8  # more than that is told as it goes
-_ONE_S = 3.0  # what a kernel takes of a core, about
+_ONE = "3 to 10 s"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def compiled(
         parts = [paths[at : at + count] for at in range(0, len(paths), count)]
         outcomes: dict[str, Outcome] = {}
         if len(paths) >= _MANY:
-            tell(f"{len(paths)} kernels for {gpu.name}: about {_ONE_S * len(paths) / processes:.0f} s, once")
+            tell(f"{len(paths)} kernels for {gpu.name}: {_ONE} of a core each, once; {processes} at a time")
         with ThreadPoolExecutor(processes) as pool:
             for found in pool.map(lambda part: _all(start, part, warm), parts):
                 outcomes |= found
