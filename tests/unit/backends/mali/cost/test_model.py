@@ -12,7 +12,6 @@ from toolchain.backends import backend_of
 from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model
 from toolchain.backends.mali.cost.model import Model
 from toolchain.backends.mali.cost.shaderdb import Statistics
-from toolchain.errors import InputError
 
 RK3588 = board.load("rk3588").resolved()
 ROOT = Root(Path("none"), "k", "1", is_pinned=True)
@@ -76,12 +75,3 @@ def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -
 def test_a_model_is_named_by_what_estimates_depend_on() -> None:
     assert backend_of(RK3588).costed_as == "g610, 4 cores, 1000 MHz"
     assert model.name_of(board.Gpu("g52", 2, 800)) == "g52, 2 cores, 800 MHz"
-
-
-@pytest.mark.parametrize("name", ["local", "opencl-local", "vta-sim", "rpi4"])
-def test_boards_without_a_model_are_refused_by_name(name: str) -> None:
-    backend = backend_of(board.load(name).resolved())
-    assert not backend.costed_as
-    with pytest.raises(InputError, match=name) as caught:
-        backend.cost_model(print)
-    assert caught.value.hint
