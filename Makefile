@@ -132,7 +132,7 @@ exact: $(READY) ## Run every convolution of four networks on the simulated array
 networks: $(READY) ## Run every network of the zoo and of the onnx wheel on the CPU and on OpenCL
 	@TOOLCHAIN_NETWORKS=all $(VENV)/bin/python -m pytest tests/integration/test_networks.py $(ARGS)
 
-opencl: $(READY) ## Run 200 random graphs and a table of layers on PoCL, Intel's OpenCL and Oclgrind, in both precisions
+opencl: $(READY) ## Run 200 random graphs and a table of layers on PoCL, Intel's, Mesa's and Oclgrind, in both precisions
 	@TOOLCHAIN_OPENCL_GRAPHS=200 $(VENV)/bin/python -m pytest -n0 tests/integration/test_opencl_campaign.py $(ARGS)
 
 operators: $(READY) ## Run all single-operator cases of the onnx wheel, and write the table of docs/models.md

@@ -1,4 +1,4 @@
-"""Random graphs and a table of layers on three OpenCLs, in both precisions: none is wrong, and none fails.
+"""Random graphs and a table of layers on four OpenCLs, in both precisions: none is wrong, and none fails.
 
 Some of each by default; `make opencl` runs 200 graphs and all layers.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import opencl, opencl_campaign, opencl_layers, opencl_runtimes, random_graphs
 from tests.support.opencl_campaign import LIMIT
-from tests.support.opencl_runtimes import HALF, INTEL, OCLGRIND, POCL, Checks
+from tests.support.opencl_runtimes import HALF, INTEL, OCLGRIND, POCL, RUSTICL, Checks
 
 GRAPHS = int(os.environ.get("TOOLCHAIN_OPENCL_GRAPHS", "2"))
 ALL = "TOOLCHAIN_OPENCL_GRAPHS" in os.environ
@@ -52,7 +52,9 @@ def made(tmp_path_factory):
     return folders
 
 
-CASES = [(name, half) for half in (False, True) for name in (OCLGRIND, INTEL, POCL) if not half or name in HALF]
+CASES = [
+    (name, half) for half in (False, True) for name in (OCLGRIND, INTEL, RUSTICL, POCL) if not half or name in HALF
+]
 
 
 @pytest.mark.parametrize(("name", "half"), CASES)
@@ -60,9 +62,9 @@ def test_all_are_right(name, half, made, plugin, tmp_path):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults.log"
     chosen = opencl_runtimes.environment(name, Checks(log) if name == OCLGRIND else None) | plugin
-    folders, seen = made(half=half), []
+    folders, seen, starter = made(half=half), [], opencl_runtimes.command(name)
     for first in range(0, len(folders), AT_ONCE):
-        seen += opencl_campaign.run(folders[first : first + AT_ONCE], chosen, SECONDS)
+        seen += opencl_campaign.run(folders[first : first + AT_ONCE], chosen, SECONDS, starter)
     assert [one for one in seen if one.fault or one.difference > LIMIT[half]] == []
     assert len(seen) == len(folders)
     assert not log.exists() or log.read_text() == ""

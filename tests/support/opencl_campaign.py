@@ -60,19 +60,22 @@ def compiled(proto: onnx.ModelProto, folder: Path, *, half: bool) -> tvm.IRModul
     return finished
 
 
-def run(folders: Iterable[Path], environment: Mapping[str, str], timeout: float) -> list[Seen]:
+def run(
+    folders: Iterable[Path], environment: Mapping[str, str], timeout: float, starter: Sequence[str] = ()
+) -> list[Seen]:
     """Run compiled networks in one process of their own.
 
     Args:
         folders: What `compiled` wrote.
         environment: Variables that choose the device, and the cache that has the runtime of this machine's Python.
         timeout: Seconds for all of them.
+        starter: Words in front of the program (`opencl_runtimes.command`).
 
     Raises:
         RuntimeError: The process ended before all were run.
     """
     names = [str(one) for one in folders]
-    argv = [sys.executable, "-m", "tests.support.opencl_campaign", *names]
+    argv = [*starter, sys.executable, "-m", "tests.support.opencl_campaign", *names]
     known = {**os.environ, "EDGE_OPENCL_CACHE": "", **environment}
     done = subprocess.run(argv, env=known, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout)
     seen = [Seen(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]

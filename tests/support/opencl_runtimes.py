@@ -2,7 +2,8 @@
 
 PoCL is what Debian has; Oclgrind interprets kernels and reports reads and writes out of bounds, races and wrong calls;
 Intel's has half precision (`cl_khr_fp16`) and dot products of integers (`cl_khr_integer_dot_product`), which PoCL lacks
-on x86.
+on x86. Mesa's has all of that, and images; its C library is not this machine's (`tests/support/rusticl.py`), so that it is
+for programs that a test starts itself.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tests.support import paths, wheels
+from tests.support import paths, rusticl, wheels
 from tests.support.parts import require
 from toolchain import files
 
-POCL, INTEL, OCLGRIND = "pocl", "intel", "oclgrind"
+POCL, INTEL, OCLGRIND, RUSTICL = "pocl", "intel", "oclgrind", "rusticl"
 NAMES = (POCL, INTEL, OCLGRIND)
-HALF = (INTEL,)
+"""Those that variables alone choose."""
+
+HALF = (INTEL, RUSTICL)
 """Those that compute in half precision."""
 
 _VENDORS = Path("/etc/OpenCL/vendors")
@@ -32,6 +35,7 @@ _LIBRARIES = "/data/lib/"
 _DRIVER = "libintelocl.so"
 _UNUSED = ("icx-lto", "libOpenCL", "libtcm_debug", "libtbbmalloc_proxy")
 _PARTS = {POCL: "pocl-opencl-icd", OCLGRIND: "oclgrind", INTEL: "a way to the package index, on x86-64"}
+_PARTS[RUSTICL] = "a way to Debian's archive, on x86-64 with a C library no newer than 2.41"
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def environment(name: str, checks: Checks | None = None) -> dict[str, str]:
     """Return the variables of a program that is to use one of the OpenCLs, and keeps no binaries.
 
     Args:
-        name: One of `NAMES`; it must be there (`require_one`).
+        name: One of `NAMES`, or `RUSTICL`; it must be there (`require_one`).
         checks: For Oclgrind alone.
     """
     found = {"EDGE_OPENCL_CACHE": "", "EDGE_OPENCL_DEVICE": ""}
@@ -59,8 +63,15 @@ def environment(name: str, checks: Checks | None = None) -> dict[str, str]:
         return found | {"EDGE_OPENCL_DEVICE": "Portable Computing Language"}
     if name == INTEL:
         return found | {"OCL_ICD_VENDORS": str(_intel() / "vendors")}
+    if name == RUSTICL:
+        return found | rusticl.environment()
     found["EDGE_OPENCL_LIBRARY"] = str(_OCLGRIND)
     return found | (_checked(checks) if checks is not None else {})
+
+
+def command(name: str) -> list[str]:
+    """Return the words in front of a program that is to use one of the OpenCLs, beside `environment`."""
+    return rusticl.command() if name == RUSTICL else []
 
 
 def _checked(checks: Checks) -> dict[str, str]:
@@ -77,7 +88,7 @@ def _checked(checks: Checks) -> dict[str, str]:
 
 
 def require_one(name: str) -> None:
-    """Leave a test out, or fail it, where one of the OpenCLs is missing; Intel's is fetched."""
+    """Leave a test out, or fail it, where one of the OpenCLs is missing; Intel's and Mesa's are fetched."""
     require(f"OpenCL of {name}", _PARTS[name], present(name))
 
 
@@ -88,6 +99,8 @@ def present(name: str) -> bool:
         return _OCLGRIND.is_file()
     if name == POCL:
         return (_VENDORS / "pocl.icd").is_file()
+    if name == RUSTICL:
+        return rusticl.present()
     if platform.machine() != "x86_64":
         return False
     try:

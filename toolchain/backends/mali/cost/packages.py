@@ -81,18 +81,26 @@ class Packages:
 
 def pinned() -> Packages:
     """Return the packages that the toolchain was developed with."""
-    return _parsed(LIST.read_text(encoding="utf-8"))
+    return listed(LIST)
 
 
-def _parsed(text: str) -> Packages:
+def listed(path: Path) -> Packages:
+    """Return the packages of a list.
+
+    Args:
+        path: A line for each: SHA-256, bytes, place; and `# snapshot: WHEN`.
+
+    Raises:
+        BuildError: A line names no package.
+    """
     found, snapshot = [], ""
-    for line in text.splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         if match := _LINE.fullmatch(line):
             found.append(Package(match[1], int(match[2]), match[3]))
         elif match := _SNAPSHOT.fullmatch(line):
             snapshot = match[1]
         elif line.strip() and not line.startswith("#"):
-            raise BuildError(f"{LIST.name} has a line that names no package", details=line[:200])
+            raise BuildError(f"{path.name} has a line that names no package", details=line[:200])
     return Packages(tuple(found), snapshot)
 
 
@@ -205,4 +213,4 @@ def _download(address: str, target: Path, wanted: Package) -> None:
         raise BuildError(f"{address}: {fault}") from fault
     if size != wanted.size or files.sha256_file(target) != wanted.sha256:
         target.unlink()
-        raise BuildError(f"{address}: it is not the file that {LIST.name} names by its SHA-256")
+        raise BuildError(f"{address}: it is not the file that is wanted, by its SHA-256")

@@ -170,7 +170,7 @@ def _made(wanted: Packages, *, is_pinned: bool) -> Root:
         downloads.mkdir()
         staged.mkdir()
         for path in packages.fetch(wanted, downloads):
-            _unpack(path, staged / "root")
+            unpack(path, staged / "root")
         (staged / "root" / "lib").symlink_to("usr/lib")
         _compile(staged / _PROGRAM)
         record = {"key": key, "version": wanted.version, "files": dict(_digests(staged))}
@@ -188,7 +188,7 @@ def _digests(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
             yield str(path.relative_to(folder)), (path.stat().st_size, files.sha256_file(path))
 
 
-def _unpack(package: Path, folder: Path) -> None:
+def unpack(package: Path, folder: Path) -> None:
     """Unpack the libraries of a package of Debian's; what else it has is not needed.
 
     Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolchain.backends.mali.cost import packages
-from toolchain.backends.mali.cost.root import Root, _unpack, at_hand, check
+from toolchain.backends.mali.cost.root import Root, at_hand, check, unpack
 from toolchain.errors import BuildError
 from toolchain.files import canonical_json, sha256_bytes
 
@@ -45,7 +45,7 @@ def test_libraries_are_unpacked_and_nothing_else(tmp_path: Path) -> None:
         "usr/share/doc/a": b"words",
         "etc/a.conf": b"settings",
     }
-    _unpack(package(tmp_path / "a.deb", members), tmp_path / "root")
+    unpack(package(tmp_path / "a.deb", members), tmp_path / "root")
     found = {str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if not path.is_dir()}
     assert found == {"usr/lib/a/liba.so.1", "usr/lib/a/liba.so"}
     assert (tmp_path / "root" / "usr/lib/a/liba.so").read_bytes() == b"a"
@@ -54,7 +54,7 @@ def test_libraries_are_unpacked_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("members", [{"usr/lib/../../../out": b"x"}, {"usr/lib/link": "/etc/passwd"}])
 def test_nothing_gets_out_of_the_folder(tmp_path: Path, members: dict[str, bytes | str]) -> None:
     with pytest.raises(BuildError, match="cannot be unpacked"):
-        _unpack(package(tmp_path / "a.deb", members), tmp_path / "deep" / "er" / "root")
+        unpack(package(tmp_path / "a.deb", members), tmp_path / "deep" / "er" / "root")
     assert not (tmp_path / "out").exists()
 
 
@@ -63,20 +63,20 @@ def test_what_is_no_package_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.deb"
     path.write_bytes(content)
     with pytest.raises(BuildError):
-        _unpack(path, tmp_path / "root")
+        unpack(path, tmp_path / "root")
 
 
 def test_a_truncated_package_is_refused(tmp_path: Path) -> None:
     path = package(tmp_path / "a.deb", {"usr/lib/a": b"a" * 5000})
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BuildError, match="cannot be unpacked"):
-        _unpack(path, tmp_path / "root")
+        unpack(path, tmp_path / "root")
 
 
 def test_another_compression_is_told(tmp_path: Path) -> None:
     path = package(tmp_path / "a.deb", {}, name="data.tar.zst")
     with pytest.raises(BuildError, match=r"no data\.tar\.xz"):
-        _unpack(path, tmp_path / "root")
+        unpack(path, tmp_path / "root")
 
 
 def test_a_file_that_was_changed_is_found(tmp_path: Path) -> None:
