@@ -2,8 +2,8 @@
 
 PoCL is what Debian has; Oclgrind interprets kernels and reports reads and writes out of bounds, races and wrong calls;
 Intel's has half precision (`cl_khr_fp16`) and dot products of integers (`cl_khr_integer_dot_product`), which PoCL lacks
-on x86. Mesa's has all of that, and images; its C library is not this machine's (`tests/support/rusticl.py`), so that it is
-for programs that a test starts itself.
+on x86. Mesa's has all of that, and images; its C library is not this machine's (`tests/support/rusticl.py`), so that it
+is for programs that a test starts itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Mesa's OpenCL for CPUs, rusticl on llvmpipe: half precision, dot products of integers and images, all without a GPU.
 
 It is Debian's, newer than the machine it may run on, and wants a newer C library. So its packages are unpacked into the
-toolchain's cache, none is installed, and a program that is to use it is started by their own dynamic linker. What such a
-program starts has this machine's C library again, and not this OpenCL.
+toolchain's cache, none is installed, and a program that is to use it is started by their own dynamic linker. What such
+a program starts has this machine's C library again, and not this OpenCL.
 """
 
 from __future__ import annotations
