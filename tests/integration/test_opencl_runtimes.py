@@ -62,18 +62,24 @@ def _large_sums():
     return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 8, 6, 6))], weights)
 
 
-def _small_inputs():
+def _small_inputs(scale):
     """A layer that reads what is far below one: half precision has fewer digits below 2^-14."""
     held = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
     nodes = [node("Mul", ["x", "small"], ["a"]), node("Conv", ["a", "held"], ["y"], pads=[1, 1, 1, 1])]
-    weights = {"small": np.float32(1e-4), "held": held}
+    weights = {"small": np.float32(scale), "held": held}
     return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 16, 6, 6))], weights)
 
 
 @pytest.mark.parametrize(
     ("proto", "option", "most"),
-    [(_large_sums(), "--float16", 1e-2), (_large_sums(), "--half-sums", 1e-2), (_small_inputs(), "--float16", 2e-3)],
-    ids=["large-in-single", "large-in-half", "small"],
+    [
+        (_large_sums(), "--float16", 1e-2),
+        (_large_sums(), "--half-sums", 1e-2),
+        (_small_inputs(1e-4), "--float16", 2e-3),
+        (_small_inputs(1e-4), "--half-sums", 2e-3),
+        (_small_inputs(1e-5), "--half-sums", 2e-3),
+    ],
+    ids=["large-in-single", "large-in-half", "small", "small-in-half", "smaller-in-half"],
 )
 def test_sums_that_half_precision_could_not_hold_are_right(intel, proto, option, most):
     seen = intel(proto, option, small_halves=1)

@@ -84,7 +84,7 @@ def build(
         InputError: The folder holds something else than a bundle.
     """
     backend, name, known = request.backend, imported.source.name, known or Known()
-    lowered = _guarded(name, lambda: backend.lowered(imported.module))
+    lowered = _guarded(name, lambda: backend.lowered(prepare.fitted(imported, request)))
     for left in _guarded(name, lambda: backend.left_out(imported.module)):
         request.tell(f"the CPU computes {left}")
     applied: Applied = _guarded(name, lambda: known.applied(lowered, request))
@@ -115,7 +115,7 @@ def scheduled(request: BuildRequest) -> tvm.IRModule:
     loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
     found = records.Known(records.own_records(request), records.shipped_for(request))
     imported = importer.import_model(prepare.suited(loaded, request))
-    lowered = _guarded(loaded.name, lambda: backend.lowered(imported.module))
+    lowered = _guarded(loaded.name, lambda: backend.lowered(prepare.fitted(imported, request)))
     applied: Applied = _guarded(loaded.name, lambda: found.applied(lowered, request))
     _tell_of(applied, found, request)
     finished: tvm.IRModule = _guarded(loaded.name, lambda: backend.finished(applied.module, applied.choices))

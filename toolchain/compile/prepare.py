@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from toolchain import quantize
 from toolchain.backends.base import Backend
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.models.source import SourceModel
+from toolchain.tensors import Tensors
+
+if TYPE_CHECKING:
+    import tvm
+
+    from toolchain.models.importer import ImportedModel
 
 _SAMPLES = 8  # to calibrate with, where a network is quantized on its way
 
@@ -41,6 +49,24 @@ def suited(source: SourceModel, request: BuildRequest) -> SourceModel:
     random = [inputs.random(source.inputs, given.seed + number) for number in range(_SAMPLES)]
     first = [inputs.make(given, source.inputs)] if given.npz or given.image else []
     return quantize.quantized(source, [*first, *random][:_SAMPLES]).source
+
+
+def fitted(imported: ImportedModel, request: BuildRequest) -> tvm.IRModule:
+    """Return a model's module as the board's backend wants it for the numbers that it is run with.
+
+    Args:
+        imported: The model of the request.
+        request: For which board, and what the model is run with; it is told what was done.
+
+    Raises:
+        InputError: What it is to be run with does not fit it.
+    """
+
+    def given() -> Tensors:
+        made = inputs.make(request.model.given, imported.source.inputs)
+        return {one.name: made[one.name] for one in imported.source.inputs}
+
+    return request.backend.fitted(imported.module, given, request.tell)
 
 
 def _obstacle(source: SourceModel) -> str:

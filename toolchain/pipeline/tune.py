@@ -107,7 +107,7 @@ def extract(request: BuildRequest) -> Extracted:
     for line in loaded.guessed:
         request.tell(line)
     imported = importer.import_model(prepare.suited(loaded, request))
-    lowered = backend.lowered(imported.module)
+    lowered = backend.lowered(prepare.fitted(imported, request))
     return Extracted(imported, backend, tasks.extract(lowered, backend))
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import tvm
 
     from toolchain.board import Board
+    from toolchain.tensors import Tensors
 
 Choice = Mapping[str, Any]
 """A template of a backend with its settings, as records hold it."""
@@ -110,6 +111,21 @@ class Backend(ABC):
         Args:
             meta_schedule: TVM's package of that name.
         """
+
+    def fitted(
+        self,
+        module: tvm.IRModule,
+        given: Callable[[], Tensors],  # noqa: ARG002 - for those whose numbers have ends
+        tell: Callable[[str], None],  # noqa: ARG002 - as above
+    ) -> tvm.IRModule:
+        """Return an imported module as it suits the numbers that it computes with; the results stay the same.
+
+        Args:
+            module: The model.
+            given: Makes inputs that it is typically run with, by name, in the order of its signature.
+            tell: Called with one line about what was done.
+        """
+        return module
 
     @abstractmethod
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:

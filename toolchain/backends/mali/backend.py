@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -23,13 +23,14 @@ from toolchain.backends.mali import (
     space,
 )
 from toolchain.backends.mali.cost import model
-from toolchain.backends.mali.half import halved, in_blocks, summary
+from toolchain.backends.mali.half import halved, in_blocks, raised, summary
 from toolchain.backends.mali.int8 import on_bytes
 from toolchain.backends.mali.launched import require_launched
 from toolchain.backends.mali.layout import channels_last, with_plain_names
 from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
 from toolchain.board import Board
+from toolchain.tensors import Tensors
 
 _LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
 
@@ -60,6 +61,17 @@ class Mali(Cpu):
         if self.board.gpu:
             described["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(described, host=self.host)
+
+    def fitted(
+        self, module: tvm.IRModule, given: Callable[[], Tensors], tell: Callable[[str], None]
+    ) -> tvm.IRModule:
+        """Give layers that sum up in half precision greater numbers, where the inputs at hand make those small."""
+        if not self._sums_in_half:
+            return module
+        made, count = raised(module, given())
+        if count:
+            tell(f"{count} layers read small numbers with these inputs, and are given greater ones to sum up")
+        return made
 
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.

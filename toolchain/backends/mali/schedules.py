@@ -18,6 +18,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 
 from toolchain.backends.mali import gpu
+from toolchain.backends.mali.half.blocks import in_blocks
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, is_plain, layer_of
 from toolchain.backends.mali.tiles import Plan, Way, plans
 
@@ -149,7 +150,7 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
             # Whatever the size: where something is read may depend on what is read.
             impossible.add(plan.way)
             continue
-        if registers(found) <= means.vectors:
+        if registers(s_tir.Schedule(in_blocks(found.mod))) <= means.vectors:  # with the sums in half precision
             return found
     return None
 

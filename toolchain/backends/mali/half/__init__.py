@@ -3,8 +3,9 @@
 Convolutions and dense layers read half precision, and sum up in single (`mixed`); what follows the last of them is in
 single (`tail`). Where sums in half precision are asked for, weights are scaled for each output channel (`scaled`), so
 that the sum of a block of products is never greater than the greatest number that is multiplied; such a block is summed
-in half precision, and the blocks in single (`blocks`). That saves arithmetic and loses digits: of small activations,
-whose products end below half precision, and of sums that cancel.
+in half precision, and the blocks in single (`blocks`). That saves arithmetic and loses digits: of sums that cancel, and
+of small activations, whose products end below half precision. Where the inputs that a model is built with make a layer
+read such, it is given greater ones (`ranges`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from tvm import relax
 
 from toolchain.backends.mali.half.blocks import in_blocks, marked, summary
 from toolchain.backends.mali.half.mixed import mixed
+from toolchain.backends.mali.half.ranges import raised
 from toolchain.backends.mali.half.scaled import scaled
 from toolchain.backends.mali.half.tail import with_single_tail
 
-__all__ = ["halved", "in_blocks", "summary"]
+__all__ = ["halved", "in_blocks", "raised", "summary"]
 
 
 def halved(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:

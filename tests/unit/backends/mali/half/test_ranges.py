@@ -1,0 +1,103 @@
+"""Layers that read small numbers are given greater ones, and compute the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tests.support import nets
+from tests.support.nets import node, value
+from toolchain import board
+from toolchain.backends.mali.backend import Mali
+from toolchain.backends.mali.half import ranges
+from toolchain.models import importer, source
+
+RANDOM = np.random.default_rng(0)
+CPU = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+
+
+def imported(folder, scale, *, dense=False):
+    """Return a network whose layers read normal numbers, then numbers of about a scale, of which one is read twice."""
+    nodes = [
+        node("Conv", ["x", "first"], ["a"], pads=[1, 1, 1, 1]),
+        node("Mul", ["a", "scale"], ["b"]),
+        node("Conv", ["b", "one"], ["c"]),
+        node("Conv", ["b", "other"], ["d"]),
+        node("Add", ["c", "d"], ["e" if dense else "y"]),
+    ]
+    held = {
+        "first": RANDOM.standard_normal((8, 4, 3, 3)).astype(np.float32),
+        "scale": np.array(scale, np.float32),
+        "one": RANDOM.standard_normal((8, 8, 1, 1)).astype(np.float32),
+        "other": RANDOM.standard_normal((8, 8, 1, 1)).astype(np.float32),
+    }
+    shape = (1, 8, 6, 6)
+    if dense:
+        nodes += [
+            node("GlobalAveragePool", ["e"], ["f"]),
+            node("Flatten", ["f"], ["g"]),
+            node("Gemm", ["g", "matrix"], ["y"], transB=1),
+        ]
+        held["matrix"] = RANDOM.standard_normal((8, 8)).astype(np.float32)
+        shape = (1, 8)
+    proto = nets.model(nodes, [value("x", (1, 4, 6, 6))], [value("y", shape)], held)
+    return importer.import_model(source.load(nets.save(proto, folder))).module
+
+
+def factors(module):
+    """Return what products with a single constant multiply by."""
+    found: list[float] = []
+
+    def visit(call):
+        if isinstance(call, relax.Call) and getattr(call.op, "name", "") == "relax.multiply":
+            held = call.args[1]
+            if isinstance(held, tvm.ir.GenericConst) and held.value.numpy().size == 1 and held.value.numpy().ndim:
+                found.append(float(held.value.numpy().reshape(())))
+
+    relax.analysis.post_order_visit(module["main"].body, visit)
+    return found
+
+
+def computed(module, x):
+    return relax.VirtualMachine(tvm.compile(module, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_small_numbers_are_raised_by_a_power_of_two_and_results_stay_to_the_bit(dense, tmp_path):
+    module, x = imported(tmp_path, 1e-5, dense=dense), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    made, count = ranges.raised(module, {"x": x})
+    assert count == 2 + dense
+    assert len(factors(made)) == 1 + dense  # both layers that read the same share it
+    assert all(np.log2(one) == 15 for one in factors(made))
+    np.testing.assert_array_equal(computed(made, x), computed(module, x))
+
+
+def test_what_is_not_small_stays(tmp_path):
+    module = imported(tmp_path, 1.0)
+    made, count = ranges.raised(module, {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)})
+    assert (count, made) == (0, module)
+
+
+def test_so_does_what_is_all_zero(tmp_path):
+    module, x = imported(tmp_path, 1e-5), np.zeros((1, 4, 6, 6), np.float32)
+    assert ranges.raised(module, {"x": x}) == (module, 0)
+
+
+@pytest.mark.parametrize(
+    ("most", "power"),
+    [(0.0, 0), (np.inf, 0), (np.nan, 0), (1.0, 0), (0.04, 0), (2.0**-5, 9), (0.01, 10), (1e-5, 15), (1e-40, 15)],
+)
+def test_powers_bring_the_greatest_near_sixteen(most, power):
+    assert ranges._power(most) == power
+    assert not 9 <= power < 15 or 8 < most * 2.0**power <= 16
+
+
+def test_only_sums_in_half_precision_want_it(tmp_path):
+    module, kind, told = imported(tmp_path, 1e-3), board.load("rk3588").resolved(), []
+    given = {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}
+    assert Mali(kind.in_float16()).fitted(module, lambda: given, told.append) is module
+    assert told == []
+    assert Mali(kind.in_float16(half_sums=True)).fitted(module, lambda: given, told.append) is not module
+    assert told == ["2 layers read small numbers with these inputs, and are given greater ones to sum up"]

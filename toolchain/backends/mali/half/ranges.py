@@ -1,0 +1,169 @@
+"""Layers whose inputs are small are given greater ones: by a power of two, which their weights take away again.
+
+Half precision has 11 bits down to 2^-14 and loses them one by one below that, and products of small activations with
+weights end there. What a layer reads is measured with the inputs that a model is built with. The products stay the same
+numbers, as both factors change by the same power of two; a sum that half precision holds is then far from either end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from toolchain.backends.graph.values import shape_of
+from toolchain.tensors import Tensors
+
+_ENTRY = "main"
+_LAYERS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")
+_DENSE, _TRANSPOSE, _MATRIX = "relax.matmul", "relax.permute_dims", 2
+_SINGLE = "float32"
+_SMALL = 2.0**-5  # what reads no more than that is given more
+_WANTED = 2.0**4  # what it reads then, at most: 2 ** 12 times that is what half precision ends at
+_MOST = 15  # a power of two that half precision has
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """A layer whose weights are constant.
+
+    Attributes:
+        data: The variable that it reads.
+        weights: Its weights.
+        transposed: The call that transposes them; None if they are used as they are.
+    """
+
+    data: Any
+    weights: NDArray[Any]
+    transposed: Any
+
+
+def raised(module: tvm.IRModule, given: Tensors) -> tuple[tvm.IRModule, int]:
+    """Return a module whose layers read no small numbers where they did, and how many layers that are.
+
+    What it computes is the same, but for what is below single precision.
+
+    Args:
+        module: Operators as the importer writes them.
+        given: Inputs of the model by name, in the order of its signature.
+    """
+    layers = _layers(module)
+    greatest = _greatest(module, list(dict.fromkeys(one.data for one in layers.values())), given)
+    powers = {variable: _power(most) for variable, most in greatest.items()}
+    small = {variable: one for variable, one in layers.items() if powers[one.data]}
+    if not small:
+        return module, 0
+    writer = _Writer(small, powers)
+    return _with_blocks(module, [writer.block(one) for one in module[_ENTRY].body.blocks]), len(small)
+
+
+def _power(most: float) -> int:
+    """Return the power of two for a layer that reads numbers up to that; 0 where they are great enough, or none."""
+    if not math.isfinite(most) or not 0 < most <= _SMALL:
+        return 0
+    return min(_MOST, math.floor(math.log2(_WANTED / most)))
+
+
+def _with_blocks(module: tvm.IRModule, blocks: Sequence[Any], result: Any = None) -> tvm.IRModule:
+    main, functions = module[_ENTRY], dict(module.functions_items())
+    body = relax.SeqExpr(list(blocks), main.body.body if result is None else result)
+    kind = main.ret_ty if result is None else relax.TupleType([one.ty for one in result.fields])
+    functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, kind, main.is_pure, main.attrs)
+    done: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return done
+
+
+def _layers(module: tvm.IRModule) -> dict[Any, _Layer]:
+    """Return by variable the layers on floats of dataflow blocks that multiply with constants."""
+    found: dict[Any, _Layer] = {}
+    for block in module[_ENTRY].body.blocks:
+        values = {one.var: one.value for one in block.bindings}
+        for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
+            layer = _layer(binding.value, values)
+            if layer is not None:
+                found[binding.var] = layer
+    return found
+
+
+def _layer(call: Any, values: Mapping[Any, Any]) -> _Layer | None:
+    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in _LAYERS:
+        return None
+    data, held = call.args
+    made = values.get(held) if isinstance(held, relax.Var) else None
+    transposed = made if isinstance(made, relax.Call) and getattr(made.op, "name", "") == _TRANSPOSE else None
+    constant = transposed.args[0] if transposed is not None else held
+    if not isinstance(constant, tvm.ir.GenericConst) or not isinstance(data, relax.Var):
+        return None
+    array, shape = constant.value.numpy(), shape_of(data.ty)
+    known = shape is not None and math.prod(shape) > 0 and str(data.ty.dtype) == str(array.dtype) == _SINGLE
+    return _Layer(data, array, transposed) if known and (call.op.name != _DENSE or array.ndim == _MATRIX) else None
+
+
+def _greatest(module: tvm.IRModule, variables: Sequence[Any], given: Tensors) -> dict[Any, float]:
+    """Return the greatest magnitudes that variables have, by computing the network on this machine."""
+    if not variables:
+        return {}
+    results = [relax.Var(f"greatest{number}", relax.TensorType([], _SINGLE)) for number, _ in enumerate(variables)]
+    measures = dict(zip(variables, results, strict=True))
+    main = module[_ENTRY]
+    blocks = [_measured(one, measures) for one in main.body.blocks]
+    whole = _with_blocks(module, [_of_inputs(main.params, measures), *blocks], relax.Tuple(results))
+    alive = relax.transform.DeadCodeElimination()(whole)
+    machine = relax.VirtualMachine(tvm.compile(alive, target=tvm.target.Target("llvm")), tvm.cpu())
+    made = machine[_ENTRY](*(tvm.runtime.tensor(one) for one in given.values()))
+    return {variable: float(one.numpy()) for variable, one in zip(variables, made, strict=True)}
+
+
+def _of_inputs(parameters: Sequence[Any], measures: Mapping[Any, Any]) -> Any:
+    return relax.BindingBlock([_measure(one, measures[one]) for one in parameters if one in measures])
+
+
+def _measure(variable: Any, result: Any) -> Any:
+    return relax.VarBinding(result, relax.op.max(relax.op.abs(variable)))
+
+
+def _measured(block: Any, measures: Mapping[Any, Any]) -> Any:
+    bindings: list[Any] = []
+    for binding in block.bindings:
+        bindings += [binding, *([_measure(binding.var, measures[binding.var])] if binding.var in measures else [])]
+    return type(block)(bindings)
+
+
+class _Writer:
+    """Writes blocks anew, in which some layers read greater numbers."""
+
+    def __init__(self, layers: Mapping[Any, _Layer], powers: Mapping[Any, int]) -> None:
+        self._layers = layers
+        self._powers = powers
+
+    def block(self, block: Any) -> Any:
+        """Return a block of `main`."""
+        made: dict[Any, Any] = {}
+        bindings: list[Any] = []
+        for binding in block.bindings:
+            layer = self._layers.get(binding.var)
+            bindings += [binding] if layer is None else self._bindings(binding, layer, made)
+        return type(block)(bindings)
+
+    def _bindings(self, binding: Any, layer: _Layer, made: dict[Any, Any]) -> list[Any]:
+        call, power = binding.value, self._powers[layer.data]
+        bindings: list[Any] = []
+        if layer.data not in made:
+            more = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty)
+            # No scalar: the kernel gets it as an argument, and is the same whatever the power is.
+            factor = np.full([1] * len(layer.data.ty.shape.values), 2.0**power, np.float32)
+            bindings.append(relax.VarBinding(more, relax.op.multiply(layer.data, relax.const(factor))))
+            made[layer.data] = more
+        weights: Any = relax.const(np.ldexp(layer.weights, -power))
+        if layer.transposed is not None:
+            fewer = relax.DataflowVar(f"{binding.var.name}_weights", call.args[1].ty)
+            bindings.append(relax.VarBinding(fewer, relax.op.permute_dims(weights, layer.transposed.attrs.axes)))
+            weights = fewer
+        value = relax.Call(call.op, [made[layer.data], weights], call.attrs, call.ty_args)
+        return [*bindings, relax.VarBinding(binding.var, value)]
