@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from tests.support import nets, opencl, opencl_campaign, opencl_runtimes
 from tests.support.nets import node, value
+from toolchain.models import reference, source
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,93 @@ def _moved(kind: str, folder: Any) -> None:
     np.savez(folder / "wanted.npz", data.transpose(0, 2, 3, 1), data.reshape(2, 8, 3, 2, 4, 2).max(axis=(3, 5)))
 
 
+class Chain:
+    """Random layers one after the other, with bytes between them; all scales are powers of two, so that sums are exact.
+
+    Attributes:
+        nodes: Of the network.
+        held: Its constants.
+        results: Its outputs: the bytes of each layer, or those of the last one alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self.nodes: list[Any] = []
+        self.held: dict[str, NDArray[Any]] = {}
+        self.results: list[Any] = []
+        self.kind = self._one("int8", "uint8")
+        self.shape = (self._one(1, 2), self._one(4, 5, 8), self._one(7, 9), 8)
+        self._all, channels = self._one(True, False), self.shape[1]
+        last = self._layer("x", self._zero("x_zero"), channels, self._one(8, 6, 12), self._one(1, 3), 1)
+        for _ in range(2):
+            channels = len(self.held[f"{last}_w"])
+            last = self._layer(last, f"{last}_zero", channels, channels, 3, channels)
+            last = self._layer(last, f"{last}_zero", channels, self._one(8, 7, 4), self._one(1, 3), 1)
+        self._result(last)
+
+    def _one(self, *values: Any) -> Any:
+        return values[self._random.integers(len(values))]
+
+    def _zero(self, name: str) -> str:
+        limits = np.iinfo(self.kind)
+        self.held[name] = np.array(self._random.integers(limits.min, limits.max + 1), self.kind)
+        return name
+
+    def _result(self, name: str) -> None:
+        self.results.append(value(name, None, self.kind))
+
+    def _layer(self, data: str, zero: str, inputs: int, outputs: int, size: int, groups: int) -> str:
+        """Add a layer of bytes, what follows it, and what makes bytes of it; return their name."""
+        name, random = f"y{len(self.nodes)}", self._random
+        strides, dilation = [self._one(1, 1, 2)] * 2, self._one(1, 1, 2) if size > 1 else 1
+        pads = [dilation * (size // 2)] * 4
+        pads[2] += self._one(0, 0, 1)
+        self.held[f"{name}_w"] = random.integers(-128, 128, (outputs, inputs // groups, size, size)).astype(np.int8)
+        self.held[f"{name}_scales"] = np.float32(2.0) ** random.integers(-12, -9, outputs).astype(np.float32)
+        self.held[f"{name}_none"] = np.zeros(outputs, np.int8)
+        self.held[f"{name}_bias"] = np.float32(random.integers(-64, 65, outputs) / 32)
+        self.held["step"], self.held["low"], self.held["high"] = map(np.float32, (0.0625, -1.5, 3.25))
+        self.nodes += [
+            node("DequantizeLinear", [data, "step", zero], [f"{name}_a"]),
+            node("DequantizeLinear", [f"{name}_w", f"{name}_scales", f"{name}_none"], [f"{name}_b"], axis=0),
+        ]
+        if groups > 1 and self._one(True, False):  # of floats, as `toolchain quantize` leaves them
+            self.held[f"{name}_w"] = np.float32(self.held[f"{name}_w"] / 4096)
+            self.nodes[-1] = node("Identity", [f"{name}_w"], [f"{name}_b"])
+        settings = {"pads": pads, "strides": strides, "dilations": [dilation] * 2, "group": groups}
+        biased = self._one(True, False)
+        given = [f"{name}_a", f"{name}_b", *([f"{name}_bias"] if biased else [])]
+        self.nodes.append(node("Conv", given, [f"{name}_c"], **settings))
+        activation = self._one("Relu", "Clip", "")
+        if activation:
+            ends = ["low", "high"] if activation == "Clip" else []
+            self.nodes.append(node(activation, [f"{name}_c", *ends], [f"{name}_d"]))
+        zero = self._zero(f"{name}_zero")
+        self.nodes.append(node("QuantizeLinear", [f"{name}_{'d' if activation else 'c'}", "step", zero], [name]))
+        if self._all:
+            self._result(name)
+        return name
+
+
+CHAINS = int(os.environ.get("TOOLCHAIN_OPENCL_CHAINS", "4"))
+
+
+def _chained(seed: int, folder: Any) -> None:
+    """Compile a chain, and write beside it what ONNX Runtime makes of it to the letter."""
+    made = Chain(seed)
+    results = {one.name: one for one in made.results}  # the last one is there twice, if all are
+    proto = nets.model(made.nodes, [value("x", made.shape, made.kind)], list(results.values()), made.held)
+    kernels = opencl_campaign.compiled(proto, folder, half=False)
+    names = [str(one.name_hint) for one in kernels.get_global_vars()]
+    assert not any("quantize" in one.replace("requantize", "") for one in names)  # all in the kernels of layers
+    random = np.random.default_rng(seed)
+    limits = np.iinfo(made.kind)
+    data = random.integers(limits.min, limits.max + 1, made.shape).astype(made.kind)
+    np.savez(folder / "given.npz", data)
+    loaded = source.load(nets.save(proto, folder))
+    np.savez(folder / "wanted.npz", *reference.run(loaded, {"x": data}, to_the_letter=True).values())
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("bytes")
@@ -132,7 +221,9 @@ def folders(tmp_path_factory):
         _compiled(case, place / name)
     for kind in MOVED:
         _moved(kind, place / kind)
-    return [place / name for name in (*CASES, *MOVED)]
+    for seed in range(CHAINS):
+        _chained(seed, place / f"chain-{seed}")
+    return [place / name for name in (*CASES, *MOVED, *(f"chain-{seed}" for seed in range(CHAINS)))]
 
 
 @pytest.fixture(scope="module")

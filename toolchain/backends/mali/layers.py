@@ -29,11 +29,13 @@ class Part:
         reduction: What accumulates.
         sources: Blocks before it, such as padding, in order.
         result: The block after it, which writes what the kernel returns; None if the reduction does.
+        levels: The block before that, of which each element of the result takes four neighbours; None for others.
     """
 
     reduction: SBlockInfo
     sources: tuple[SBlockInfo, ...]
     result: SBlockInfo | None
+    levels: SBlockInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,17 @@ def _parts(schedule: s_tir.Schedule) -> Part | None:
     if _is_guarded(schedule.get(blocks[place].block_rv)):
         return None
     before, after = blocks[:place], blocks[place + 1 :]
+    levels = after[-2] if len(after) > 1 and _joins(schedule.get(after[-1].block_rv)) else None
     for block in before[:-1] + after[:-1]:
-        schedule.compute_inline(block.block_rv)
-    return Part(blocks[place], tuple(before[-1:]), after[-1] if after else None)
+        if block is not levels:
+            schedule.compute_inline(block.block_rv)
+    return Part(blocks[place], tuple(before[-1:]), after[-1] if after else None, levels)
+
+
+def _joins(block: Any) -> bool:
+    """Whether each element of a result takes four neighbours, which kernels on bytes put into an int32."""
+    region = block.reads[0].region if len(block.reads) == 1 else ()
+    return bool(region) and isinstance(region[-1].extent, tirx.IntImm) and int(region[-1].extent) == LANES[0]
 
 
 def _is_guarded(block: Any) -> bool:

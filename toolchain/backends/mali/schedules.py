@@ -18,11 +18,13 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 
 from toolchain.backends.mali import gpu
-from toolchain.backends.mali.half.blocks import in_blocks
+from toolchain.backends.mali.half.blocks import in_blocks, sums_halves_in_single, sums_in_half
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, is_plain, layer_of
 from toolchain.backends.mali.tiles import Plan, Way, plans
 
 _GROUP = (16, 64)  # least and most work-items of a work-group
+_SUMMED = 1  # how many vectors of registers fewer there are where kernels sum up in half precision
+_CONVERTED = 3  # and where they read half precision and multiply in single: factors are held as both
 
 
 class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
@@ -150,9 +152,17 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
             # Whatever the size: where something is read may depend on what is read.
             impossible.add(plan.way)
             continue
-        if registers(s_tir.Schedule(in_blocks(found.mod))) <= means.vectors:  # with the sums in half precision
+        written = in_blocks(found.mod)  # has accumulators of its own
+        if registers(s_tir.Schedule(written)) <= means.vectors - _held_twice(written["main"]):
             return found
     return None
+
+
+def _held_twice(function: tirx.PrimFunc) -> int:
+    """Return how many vectors of registers a kernel cannot have because it computes in two precisions."""
+    if sums_halves_in_single(function):
+        return _CONVERTED
+    return _SUMMED if sums_in_half(function) else 0
 
 
 def _tiled(func: tirx.PrimFunc, plan: Plan, target: tvm.target.Target) -> s_tir.Schedule:
@@ -161,6 +171,8 @@ def _tiled(func: tirx.PrimFunc, plan: Plan, target: tvm.target.Target) -> s_tir.
         raise UnsuitedError
     schedule, main = layer.schedule, layer.parts.reduction.block_rv
     items = _spread(layer, plan, target)
+    if layer.parts.levels is not None:
+        _join(layer)
     schedule.compute_at(main, items, preserve_unit_loops=True)
     schedule.set_scope(main, 0, "local")
     _accumulate(layer, plan, items)
@@ -171,7 +183,7 @@ def _spread(layer: Layer, plan: Plan, target: tvm.target.Target) -> Any:
     """Give each work-item a tile of the result; returns the loop over the work-items of a group."""
     schedule = layer.schedule
     loops = schedule.get_loops(layer.result)
-    lanes = divisor(extent_of(schedule, loops[-1]), LANES)
+    lanes = divisor(extent_of(schedule, loops[-1]), LANES) if layer.parts.levels is None else 1
     outer, inner = [], []
     sizes = [1] * len(loops[:-3]) + [plan.rows, plan.columns, lanes][-len(loops) :]
     for loop, count in zip(loops, sizes, strict=True):
@@ -184,6 +196,15 @@ def _spread(layer: Layer, plan: Plan, target: tvm.target.Target) -> Any:
     if lanes > 1:
         schedule.vectorize(inner[-1])
     return items
+
+
+def _join(layer: Layer) -> None:
+    """Compute the four that an element of a result takes where it is written, as a vector."""
+    assert layer.parts.levels is not None  # noqa: S101 - the caller looked
+    schedule, block = layer.schedule, layer.parts.levels.block_rv
+    schedule.compute_at(block, schedule.get_loops(layer.result)[-1], preserve_unit_loops=True)
+    schedule.set_scope(block, 0, "local")
+    schedule.vectorize(schedule.get_loops(block)[-1])
 
 
 def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: tvm.target.Target) -> Any:

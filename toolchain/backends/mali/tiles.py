@@ -75,7 +75,7 @@ def plans(layer: Layer, means: Means) -> list[Plan]:
         for across in range(1, _MOST_TILE + 1)
         if loads.suits(way, down * across) and down <= height and across <= width
     ]
-    lanes = math.prod(spans[:-3]) * spans[-1] / 4
+    lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.parts.levels is None else 1)
 
     def cost(plan: Plan) -> tuple[bool, float]:
         tiles = math.ceil(height / plan.rows) * math.ceil(width / plan.columns)

@@ -142,14 +142,20 @@ def summary(module: tvm.IRModule) -> str:
     kernels = {
         str(variable.name_hint): one
         for variable, one in module.functions_items()
-        if isinstance(one, tirx.PrimFunc) and (_DONE in (one.attrs or {}) or _multiplies_halves(one))
+        if isinstance(one, tirx.PrimFunc) and (sums_in_half(one) or sums_halves_in_single(one))
     }
-    single = [name for name, one in kernels.items() if _DONE not in (one.attrs or {})]
+    single = [name for name, one in kernels.items() if not sums_in_half(one)]
     told = f"{len(kernels) - len(single)} of {len(kernels)} kernels that multiply half precision sum up in it"
     return f"{told}; in single: {', '.join(sorted(single))}" if single else told
 
 
-def _multiplies_halves(function: tirx.PrimFunc) -> bool:
+def sums_in_half(function: tirx.PrimFunc) -> bool:
+    """Whether a kernel was written anew by `in_blocks`."""
+    return _DONE in (function.attrs or {})
+
+
+def sums_halves_in_single(function: tirx.PrimFunc) -> bool:
+    """Whether a kernel multiplies half precision and adds the products up in single."""
     found: list[Any] = []
     visit = (s_tir.SBlock, lambda one: found.append(one) if _product(one.body) else None)
     tvm_ffi.structural_walk(function.body, visit)

@@ -9,7 +9,6 @@ import tvm
 from tests.support import nets, qdq_nets
 from tests.support.nets import node
 from toolchain import board
-from toolchain.backends.mali import int8
 from toolchain.backends.mali.backend import Mali
 from toolchain.models import importer, source
 
@@ -33,11 +32,18 @@ def test_convolutions_and_dense_layers_are_on_bytes(activation, tmp_path):
 
 
 def test_layers_in_groups_and_half_precision_stay_on_floats(tmp_path):
-    held = {"w": qdq_nets.weights(16, 1, 3, 3)}
-    proto = qdq_nets.floating([node("Conv", ["x", "w"], ["y"], group=16)], (1, 16, 6, 6), held)
+    held = {"w": qdq_nets.weights(16, 4, 3, 3)}
+    proto = qdq_nets.floating([node("Conv", ["x", "w"], ["y"], group=4)], (1, 16, 6, 6), held)
     assert layers(proto, tmp_path) == 0
     half = lowered(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path, KIND.in_float16())
     assert not [one for one in half if "int8" in one]
+
+
+def test_channels_by_themselves_are_on_bytes(tmp_path):
+    held = {"w": qdq_nets.weights(16, 1, 3, 3)}
+    proto = qdq_nets.floating([node("Conv", ["x", "w"], ["y"], group=16)], (1, 16, 6, 6), held)
+    names = lowered(qdq_nets.quantized(proto, tmp_path), tmp_path)
+    assert [one for one in names if "depthwise_int8" in one] == ["depthwise_int8_requantized"]
 
 
 def dense(folder, size, scale=1.0) -> list[str]:
@@ -91,15 +97,6 @@ def nets_array(tensor):
     from onnx import numpy_helper
 
     return numpy_helper.to_array(tensor)
-
-
-def test_weights_are_four_channels_to_an_int32():
-    numbers = np.arange(-30, 30, dtype=np.int16).reshape(2, 5, 3, 2)
-    packed = int8._in_fours(numbers)
-    assert packed.shape == (3, 2, 2, 2)
-    for (row, column, group, output), four in np.ndenumerate(packed):
-        own = numbers[output, 4 * group : 4 * group + 4, row, column]
-        np.testing.assert_array_equal(np.array([four]).view(np.int8), [*own, *[0] * (4 - len(own))])
 
 
 def test_kernels_call_the_helper_on_vectors(tmp_path):

@@ -1,0 +1,141 @@
+"""Layers of quantised networks on bytes: convolutions and dense layers as dot products of four int8.
+
+A layer that multiplies dequantised bytes is written anew: it reads its bytes four to an int32, channels last, and its
+dot products are summed up in int32, which is exact, and only then scaled. What follows it is done in the same kernel if
+bytes come of it (`epilogues`), so that only bytes are passed on from such a layer to the next. Convolutions of each
+channel by itself read and write bytes, too, and multiply with floats if their weights are such. What is between other
+layers stays as the file has it, and so do layers in other groups, and those whose sums could leave int32 or whose
+scales could leave single precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from toolchain.backends.graph.values import read, shape_of
+from toolchain.backends.mali.int8 import kernels
+from toolchain.backends.mali.int8.epilogues import Epilogue, epilogue_of, readers
+from toolchain.backends.mali.int8.layers import Layer, layer_of
+
+__all__ = ["on_bytes"]
+
+_ENTRY = "main"
+_IMAGE = 4
+
+
+def on_bytes(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a Relax module whose layers on dequantised bytes compute with those.
+
+    Args:
+        module: Operators as the importer writes them, before constants are folded.
+    """
+    main, builder = module[_ENTRY], relax.BlockBuilder(module)
+    blocks = [
+        _Writer(builder, one, module).written() if isinstance(one, relax.DataflowBlock) else one
+        for one in main.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, main.body.body)
+    written = builder.get()
+    functions = dict(written.functions_items())
+    functions[written.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    made = tvm.IRModule(functions, module.attrs, module.global_infos)
+    steps = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
+    done: tvm.IRModule = tvm.transform.Sequential(steps)(made)
+    return done
+
+
+class _Writer:
+    """Writes a block anew."""
+
+    def __init__(self, builder: relax.BlockBuilder, block: relax.DataflowBlock, module: tvm.IRModule) -> None:
+        self._builder, self._block = builder, block
+        self._layers: dict[Any, Layer] = {}
+        self._ends: dict[Any, tuple[Layer, Epilogue]] = {}  # by variable of bytes, which layer they come from
+        self._words: dict[Any, Any] = {}  # by variable of bytes, the one that holds four of them in an int32
+        self._bindings: list[Any] = []
+        self._find(read(block, module).operations)
+
+    def _find(self, operations: Sequence[Any]) -> None:
+        known = readers(operations)
+        for operation in operations:
+            layer = layer_of(operation)
+            if layer is None:
+                continue
+            epilogue = epilogue_of(operation, known)
+            if epilogue is not None:
+                self._ends[epilogue.out.variable] = (layer, epilogue)
+            elif layer.is_whole:
+                self._layers[operation.out.variable] = layer
+
+    def written(self) -> relax.DataflowBlock:
+        """Return the block; what nobody needs any more is still in it."""
+        for binding in self._block.bindings:
+            if binding.var in self._ends:
+                self._write_bytes(binding.var, *self._ends[binding.var])
+            elif binding.var in self._layers:
+                self._write_numbers(binding.var, self._layers[binding.var])
+            else:
+                self._bindings.append(binding)
+        return relax.DataflowBlock(self._bindings)
+
+    def _write_bytes(self, variable: Any, layer: Layer, epilogue: Epilogue) -> None:
+        """Write a layer with what follows it, and bytes for others than layers."""
+        channels = len(layer.numbers)
+        constants = [*self._constants(layer), *(kernels.widened(one, channels) for one in epilogue.added)]
+        calling = self._builder.call_te(
+            lambda *given: kernels.requantized(layer, epilogue, *given),
+            self._packed(layer),
+            *map(relax.const, constants),
+            primfunc_name_hint=f"{_name(layer)}_requantized",
+        )
+        words = self._words[variable] = self._bound(f"{variable.name}_words", calling)
+        shape, kind = shape_of(variable.ty) or (), str(variable.ty.dtype)
+        value = self._builder.call_te(
+            lambda given: kernels.unpacked(given, shape, kind), words, primfunc_name_hint="unpacked"
+        )
+        self._bindings.append(relax.VarBinding(variable, value))
+
+    def _write_numbers(self, variable: Any, layer: Layer) -> None:
+        """Write a layer whose numbers are wanted."""
+        constants = [*self._constants(layer)]
+        calling = self._builder.call_te(
+            lambda *given: kernels.convolved(layer, *given),
+            self._packed(layer),
+            *map(relax.const, constants),
+            primfunc_name_hint=_name(layer),
+        )
+        made, whole = self._bound(f"{variable.name}_last", calling), shape_of(variable.ty) or ()
+        is_image = len(whole) == _IMAGE
+        value = relax.op.permute_dims(made, [0, 3, 1, 2]) if is_image else relax.op.reshape(made, list(whole))
+        self._bindings.append(relax.VarBinding(variable, value))
+
+    def _constants(self, layer: Layer) -> list[Any]:
+        zeros = [kernels.zeros_of(layer)] if layer.is_whole else []
+        return [kernels.weights_of(layer), *zeros, kernels.widened(layer.scales, len(layer.scales))]
+
+    def _packed(self, layer: Layer) -> Any:
+        """Return the variable that holds the bytes of a layer four to an int32."""
+        source = layer.bytes
+        if source not in self._words:
+            image = source
+            if shape_of(source.ty) != layer.shape:
+                image = self._bound(f"{source.name}_pixels", relax.op.reshape(source, list(layer.shape)), source.ty)
+            calling = self._builder.call_te(
+                lambda data: kernels.packed(data, layer.shape), image, primfunc_name_hint="packed"
+            )
+            self._words[source] = self._bound(f"{source.name}_words", calling)
+        return self._words[source]
+
+    def _bound(self, name: str, value: Any, kind: Any = None) -> Any:
+        made = value.ty_args[0] if kind is None else relax.TensorType([*value.args[1].values], str(kind.dtype))
+        variable = relax.DataflowVar(name, made)
+        self._bindings.append(relax.VarBinding(variable, value))
+        return variable
+
+
+def _name(layer: Layer) -> str:
+    return "depthwise_int8" if layer.by_channel else "conv2d_int8"

@@ -1,0 +1,156 @@
+"""What follows a layer on bytes in its own kernel, where bytes are what comes of it: bias, activation, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import te, tirx
+
+from toolchain.backends.graph import quantization
+from toolchain.backends.graph.values import Operation, Value
+from toolchain.backends.mali.int8.layers import BYTE
+
+_LEAST, _GREATEST = -128, 127
+_FOLDED: Mapping[str, Callable[..., NDArray[Any]]] = {
+    "reshape": lambda array: array,
+    "isnan": np.isnan,
+    "where": np.where,
+}
+_EXPONENT = 100  # of powers of two whose inverse single precision has, too
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers below the least become it, and above the greatest that."""
+
+    least: float
+    greatest: float
+
+    def of(self, number: Any) -> Any:
+        """Return what a number becomes."""
+        if np.isfinite(self.greatest):
+            number = te.min(number, _single(self.greatest))
+        return te.max(number, _single(self.least)) if np.isfinite(self.least) else number
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """What is done to the numbers of a layer, one after the other, before they are rounded to bytes.
+
+    Attributes:
+        steps: What is added to each channel, float32, or limits.
+        grid: What the bytes say, as int8.
+        out: What the network calls the bytes.
+        inner: What it calls all that is between.
+    """
+
+    steps: tuple[NDArray[np.float32] | Limits, ...]
+    grid: quantization.Grid
+    out: Value
+    inner: tuple[Value, ...] = field(default=())
+
+    @property
+    def added(self) -> list[NDArray[np.float32]]:
+        """What is added to each channel, in order."""
+        return [one for one in self.steps if not isinstance(one, Limits)]
+
+    def byte(self, number: Any, channel: Any, added: Sequence[te.Tensor]) -> Any:
+        """Return the byte of a number as an int32, rounded as `quantize` does it.
+
+        Args:
+            number: What the layer computes, float32.
+            channel: Of which output channel.
+            added: Tensors of what `added` lists.
+        """
+        left = list(added)
+        for step in self.steps:
+            if isinstance(step, Limits):
+                number = step.of(number)
+            else:
+                number = number + left.pop(0)(channel)
+        level = te.round(self._divided(number)) + _single(self.grid.zero)
+        return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
+
+
+    def _divided(self, number: Any) -> Any:
+        """Return a number in steps of the grid: a power of two is multiplied by, which is exact and takes less."""
+        mantissa, exponent = np.frexp(self.grid.scale)
+        if mantissa == 0.5 and abs(exponent) < _EXPONENT:  # noqa: PLR2004 - what frexp returns for a power of two
+            return number * _single(1 / self.grid.scale)
+        return number / _single(self.grid.scale)
+
+
+
+def _single(number: float) -> Any:
+    return tirx.const(number, "float32")
+
+
+def readers(operations: Sequence[Operation]) -> dict[int, list[Operation]]:
+    """Return by identity of a value who reads it."""
+    found: dict[int, list[Operation]] = {}
+    for operation in operations:
+        for value in operation.inputs:
+            found.setdefault(id(value), []).append(operation)
+    return found
+
+
+def epilogue_of(layer: Operation, known: Mapping[int, list[Operation]]) -> Epilogue | None:
+    """Return what is done to a layer's numbers until they are bytes; None if somebody else needs them before.
+
+    Args:
+        layer: The layer.
+        known: What `readers` returned.
+    """
+    value, steps, inner = layer.out, list[NDArray[np.float32] | Limits](), list[Value]()
+    channels = (value.shape or ())[1]
+    while value.is_alone:
+        (reader,) = known[id(value)]
+        inner.append(value)
+        if quantization.is_quantize(reader) and reader.inputs[0] is value:
+            grid = quantization.grid_of(reader, BYTE)
+            return None if grid is None else Epilogue(tuple(steps), grid, reader.out, tuple(inner))
+        step = _step(reader, value, channels)
+        if step is None:
+            return None
+        steps.append(step)
+        value = reader.out
+    return None
+
+
+def _step(reader: Operation, value: Value, channels: int) -> NDArray[np.float32] | Limits | None:
+    """Return what an operation does to a value, if that is the same in all pixels."""
+    if reader.name == "nn.relu":
+        return Limits(0.0, np.inf)
+    if reader.name == "clip":
+        least, greatest = (float(one.value) for one in reader.call.args[1:])
+        return Limits(least, greatest)
+    if reader.name not in {"add", "maximum", "minimum"} or reader.out.shape != value.shape:
+        return None
+    (other,) = [one for one in reader.inputs if one is not value] or [value]
+    numbers = _constant(other)
+    if numbers is None or other.shape is None:
+        return None
+    if reader.name != "add":
+        limit = float(numbers.reshape(-1)[0])
+        ends = (limit, np.inf) if reader.name == "maximum" else (-np.inf, limit)
+        return Limits(*ends) if numbers.size == 1 and not np.isnan(limit) else None
+    rank = len(value.shape or ())
+    shape = (1,) * (rank - len(other.shape)) + other.shape
+    if numbers.size not in {1, channels} or any(size != 1 for axis, size in enumerate(shape) if axis != 1):
+        return None
+    return np.broadcast_to(numbers.reshape(-1), channels).astype(np.float32)
+
+
+def _constant(value: Value) -> NDArray[Any] | None:
+    """Return what a value is if it follows from constants as the importer writes biases and limits."""
+    maker = value.maker
+    if value.constant is not None:
+        return value.array
+    if maker is None or maker.name not in _FOLDED:
+        return quantization.known(value)
+    inner = [_constant(one) for one in maker.inputs]
+    return None if any(one is None for one in inner) else _FOLDED[maker.name](*inner)
