@@ -143,7 +143,7 @@ class Chain:
         self.results: list[Any] = []
         self.kind = self._one("int8", "uint8")
         self.shape = (self._one(1, 2), self._one(4, 5, 8), self._one(7, 9), 8)
-        self._all, channels = self._one(True, False), self.shape[1]
+        self._all, channels = self._one(1, 0), self.shape[1]
         last = self._layer("x", self._zero("x_zero"), channels, self._one(8, 6, 12), self._one(1, 3), 1)
         for _ in range(2):
             channels = len(self.held[f"{last}_w"])
@@ -177,11 +177,11 @@ class Chain:
             node("DequantizeLinear", [data, "step", zero], [f"{name}_a"]),
             node("DequantizeLinear", [f"{name}_w", f"{name}_scales", f"{name}_none"], [f"{name}_b"], axis=0),
         ]
-        if groups > 1 and self._one(True, False):  # of floats, as `toolchain quantize` leaves them
+        if groups > 1 and self._one(1, 0):  # of floats, as `toolchain quantize` leaves them
             self.held[f"{name}_w"] = np.float32(self.held[f"{name}_w"] / 4096)
             self.nodes[-1] = node("Identity", [f"{name}_w"], [f"{name}_b"])
         settings = {"pads": pads, "strides": strides, "dilations": [dilation] * 2, "group": groups}
-        biased = self._one(True, False)
+        biased = self._one(1, 0)
         given = [f"{name}_a", f"{name}_b", *([f"{name}_bias"] if biased else [])]
         self.nodes.append(node("Conv", given, [f"{name}_c"], **settings))
         activation = self._one("Relu", "Clip", "")

@@ -62,9 +62,7 @@ class Mali(Cpu):
             described["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(described, host=self.host)
 
-    def fitted(
-        self, module: tvm.IRModule, given: Callable[[], Tensors], tell: Callable[[str], None]
-    ) -> tvm.IRModule:
+    def fitted(self, module: tvm.IRModule, given: Callable[[], Tensors], tell: Callable[[str], None]) -> tvm.IRModule:
         """Give layers that sum up in half precision greater numbers, where the inputs at hand make those small."""
         if not self._sums_in_half:
             return module

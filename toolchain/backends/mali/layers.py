@@ -104,8 +104,8 @@ def _parts(schedule: s_tir.Schedule) -> Part | None:
 
 def _joins(block: Any) -> bool:
     """Whether each element of a result takes four neighbours, which kernels on bytes put into an int32."""
-    region = block.reads[0].region if len(block.reads) == 1 else ()
-    return bool(region) and isinstance(region[-1].extent, tirx.IntImm) and int(region[-1].extent) == LANES[0]
+    last = [list(one.region)[-1].extent for one in block.reads]
+    return len(last) == 1 and isinstance(last[0], tirx.IntImm) and int(last[0]) == LANES[0]
 
 
 def _is_guarded(block: Any) -> bool:

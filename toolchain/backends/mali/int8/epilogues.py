@@ -68,13 +68,9 @@ class Epilogue:
         """
         left = list(added)
         for step in self.steps:
-            if isinstance(step, Limits):
-                number = step.of(number)
-            else:
-                number = number + left.pop(0)(channel)
+            number = step.of(number) if isinstance(step, Limits) else number + left.pop(0)(channel)
         level = te.round(self._divided(number)) + _single(self.grid.zero)
         return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
-
 
     def _divided(self, number: Any) -> Any:
         """Return a number in steps of the grid: a power of two is multiplied by, which is exact and takes less."""
@@ -82,7 +78,6 @@ class Epilogue:
         if mantissa == 0.5 and abs(exponent) < _EXPONENT:  # noqa: PLR2004 - what frexp returns for a power of two
             return number * _single(1 / self.grid.scale)
         return number / _single(self.grid.scale)
-
 
 
 def _single(number: float) -> Any:
@@ -134,15 +129,24 @@ def _step(reader: Operation, value: Value, channels: int) -> NDArray[np.float32]
     numbers = _constant(other)
     if numbers is None or other.shape is None:
         return None
-    if reader.name != "add":
-        limit = float(numbers.reshape(-1)[0])
-        ends = (limit, np.inf) if reader.name == "maximum" else (-np.inf, limit)
-        return Limits(*ends) if numbers.size == 1 and not np.isnan(limit) else None
-    rank = len(value.shape or ())
-    shape = (1,) * (rank - len(other.shape)) + other.shape
+    if reader.name == "add":
+        return _added(numbers, (1,) * (len(value.shape or ()) - len(other.shape)) + other.shape, channels)
+    return _limit(reader.name, numbers)
+
+
+def _added(numbers: NDArray[Any], shape: tuple[int, ...], channels: int) -> NDArray[np.float32] | None:
+    """Return what is added to each channel; None if it differs from pixel to pixel."""
     if numbers.size not in {1, channels} or any(size != 1 for axis, size in enumerate(shape) if axis != 1):
         return None
     return np.broadcast_to(numbers.reshape(-1), channels).astype(np.float32)
+
+
+def _limit(name: str, numbers: NDArray[Any]) -> Limits | None:
+    """Return the limit that a maximum or a minimum with one number sets."""
+    if numbers.size != 1 or np.isnan(numbers).any():
+        return None
+    limit = float(numbers.reshape(()))
+    return Limits(limit, np.inf) if name == "maximum" else Limits(-np.inf, limit)
 
 
 def _constant(value: Value) -> NDArray[Any] | None:
