@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tvm
 
 from tests.support import nets, qdq_nets
 from tests.support.nets import node
@@ -97,13 +96,3 @@ def nets_array(tensor):
     from onnx import numpy_helper
 
     return numpy_helper.to_array(tensor)
-
-
-def test_kernels_call_the_helper_on_vectors(tmp_path):
-    proto = qdq_nets.quantized(qdq_nets.residual(16), tmp_path)
-    backend = Mali(KIND)
-    module = backend.lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
-    (host,) = tvm.compile(backend.finished(module, {}), target=backend.target).mod.imports
-    text = "".join(one.inspect_source() for one in host.imports)
-    assert "edge_dot4_int4(((int4)" in text
-    assert text.count("int4 edge_dot4_int4(int4 a, int4 b)") == 4
