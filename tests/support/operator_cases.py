@@ -34,6 +34,7 @@ RIGHT, REFUSED, WRONG, FAILED, CRASHED = "right", "refused", "wrong", "failed", 
 PROCESSOR, OPENCL = "local", "opencl-local"
 _FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 _AT_ONCE = 2  # processes
+_WITHOUT_HALF = "it has no cl_khr_fp16"  # what the device says of kernels in half precision
 _EPSILON = 1e-6  # of the greatest element: what is expected to be 0 is the noise of a sum there
 _WITHOUT_DEFAULTS = 4  # the version of the format since which an initializer need not be an input too
 
@@ -218,6 +219,8 @@ def _judged(case: Case, kind: str) -> tuple[str, str]:
     except InputError as fault:
         return REFUSED, f"{fault.message}: {fault.details or ''}"
     except Exception as fault:  # noqa: BLE001 - whatever it is, it is counted
+        if _WITHOUT_HALF in str(fault):
+            return REFUSED, str(fault).strip()
         return FAILED, f"{type(fault).__name__}: {str(fault).strip()[-300:]}"
     faults = [_difference(*both, case) for both in zip(found, case.outputs, strict=False)]
     if len(found) != len(case.outputs):

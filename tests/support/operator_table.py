@@ -3,16 +3,22 @@
     python -m tests.support.operator_table
 
 runs all cases and writes the table into docs/models.md.
+
+    python -m tests.support.operator_table --board opencl-local
+
+runs those whose values a board can have on this machine's OpenCL device, and prints what became of them, by kind.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import re
+import sys
 from collections.abc import Iterable, Sequence
 
 from tests.support import operator_cases
-from tests.support.operator_cases import REFUSED, RIGHT, Verdict
+from tests.support.operator_cases import OPENCL, PROCESSOR, REFUSED, RIGHT, Verdict
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs/models.md"
@@ -88,8 +94,22 @@ def page(table: str) -> str:
     return before + _BEGIN + table + _END + rest.partition(_END)[2]
 
 
+def promised() -> list[str]:
+    """Return the cases whose values a board can have."""
+    return [one for one in names() if not is_exempt(one)]
+
+
 def main() -> None:
-    PAGE.write_text(page(text(operator_cases.run(names()))), encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--board", choices=(PROCESSOR, OPENCL), default=PROCESSOR)
+    if parser.parse_args().board == PROCESSOR:
+        PAGE.write_text(page(text(operator_cases.run(names()))), encoding="utf-8")
+        return
+    found = operator_cases.run(promised(), kind=OPENCL)
+    for one in found:
+        if one.kind not in {RIGHT, REFUSED}:
+            sys.stdout.write(f"{one.kind:8} {one.name} {one.text}\n")
+    sys.stdout.write(f"{dict(collections.Counter(one.kind for one in found))}\n")
 
 
 if __name__ == "__main__":

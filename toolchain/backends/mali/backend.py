@@ -16,6 +16,7 @@ from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
 from toolchain.backends.mali import (
     aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
+    functions,  # noqa: F401 - TVM asks it for names as it writes kernels
     fusion,
     gpu,
     recurrent,
