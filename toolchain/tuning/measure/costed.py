@@ -33,12 +33,17 @@ class Costed:
         return f"{self._model.name}, {self._model.stamp}"
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
-        """Ask the model about kernels; one that it does not know, or that would not run, says why."""
-        return [self._built(one) for one in self._model.estimates(modules)]
+        """Ask the model about kernels; one that it does not know, that spills or would not run, says why.
+
+        The time of what spills is not asked for: to compile its loops again takes minutes, and nobody wants it.
+        """
+        return [self._built(one) for one in self._model.estimates(modules, spilling=False)]
 
     def _built(self, found: Estimate) -> Built:
-        if found.fault or found.ms is None:
-            return Built(None, found.fault or f"no estimate: its loops have no known ends; {self._model.stamp}", 0.0)
+        spills = f"{found.spills} values are spilled" if found.spills else ""
+        if found.ms is None or found.fault or spills:
+            cause = found.fault or spills or "no estimate: its loops have no known ends"
+            return Built(None, f"{cause}; {self._model.stamp}", 0.0)
         name = Path(f"modelled-{next(self._numbers)}")  # no file: it only tells trials apart
         self._seconds[name] = found.ms / 1e3
         return Built(name, "", 0.0)

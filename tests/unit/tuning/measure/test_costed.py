@@ -40,9 +40,10 @@ def test_a_candidate_takes_what_the_model_says():
 @pytest.mark.parametrize(
     ("estimate", "said"),
     [
-        (Estimate(fault="no such thing"), "no such thing"),
-        (Estimate(None), "no known ends"),
-        (Estimate(1.0, 0, "x"), "x"),
+        (Estimate(fault="no such thing"), "no such thing; modelled (Mesa 1)"),
+        (Estimate(None), "no known ends; modelled (Mesa 1)"),
+        (Estimate(1.0, 0, "x"), "x; modelled (Mesa 1)"),
+        (Estimate(None, 4), "4 values are spilled; modelled (Mesa 1)"),
     ],
 )
 def test_what_the_model_cannot_tell_has_failed(estimate, said):
