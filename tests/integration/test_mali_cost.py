@@ -150,11 +150,11 @@ def sources_of(name: str, board_name: str) -> list[str]:
 
 
 ALL = os.environ.get("TOOLCHAIN_MALI_ZOO", "")
-NETWORKS = zoo.NAMES if ALL else ("mobilenet", "squeezenet_v1.1")
+NETWORKS = zoo.NAMES if ALL else ("mobilenet",)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(("gpu", "board_name", "most"), [("g610", "rk3588", 6), ("g52", "odroid-n2", 4)])
+@pytest.mark.parametrize(("gpu", "board_name", "most"), [("g610", "rk3588", 12), ("g52", "odroid-n2", 6)])
 def test_no_kernel_of_the_zoo_spills(compiler: Root, name: str, gpu: str, board_name: str, most: int) -> None:
     """Those that a campaign has compiled are looked up, and one of them is compiled again; of the others, the longest.
 
