@@ -15,9 +15,15 @@ RANKS = {3: "W", 4: "HW", 5: "DHW"}
 OP = relax.op
 
 
-def order(rank: int) -> list[int]:
-    """Return which dimension of NCHW each one of NHWC is."""
-    return [0, *range(2, rank), 1]
+def order(rank: int, places: int | None = None) -> list[int]:
+    """Return which dimension of NCHW each one of NHWC is.
+
+    Args:
+        rank: How many dimensions there are.
+        places: How many of them are places in an image: the last ones. All but two by default.
+    """
+    first = 2 if places is None else rank - places
+    return [0, *range(first, rank), *range(1, first)]
 
 
 def transposed_shape(shape: Sequence[int]) -> tuple[int, ...]:

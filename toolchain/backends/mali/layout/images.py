@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from toolchain.backends.mali.layout import convolutions, elements, pooling, shapes
+from toolchain.backends.mali.layout import convolutions, elements, kernels, pooling, resizing, shapes
 from toolchain.backends.mali.layout.axes import RANKS
 from toolchain.backends.mali.layout.writer import BINARY, Rule, Writer
 
@@ -44,6 +44,9 @@ def _rules() -> dict[str, Rule]:
         "reshape": shapes.reshape,
         "expand_dims": shapes.expand,
         "squeeze": shapes.squeeze,
+        "permute_dims": shapes.permute,
+        "call_tir": kernels.kernel,
+        "image.resize2d": resizing.resize,
         "nn.softmax": elements.softmax,
         "nn.pad": shapes.pad,
     }

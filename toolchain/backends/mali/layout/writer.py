@@ -25,6 +25,21 @@ class Made:
     last: bool = True
 
 
+@dataclass(frozen=True)
+class Parted:
+    """An image whose channels are parted into several dimensions, which are last.
+
+    Attributes:
+        value: The variable: batch, places, parts of the channels.
+        places: How many of its dimensions are places.
+        whole: The variable before its channels were parted, if all that it has since become are views of it.
+    """
+
+    value: Any
+    places: int
+    whole: Any = None
+
+
 @dataclass
 class Block:
     """What is known while a block is written.
@@ -38,6 +53,7 @@ class Block:
         stretched: By variable, the one that it is a view of, with one more dimension before its channels.
         squared: By variable, what it is the square of.
         pooled: By variable, the same without that dimension and with its channels last.
+        parted: By variable, the same with its places before what its channels are parted into.
         stacked: By variable, those that it is a stack of.
         reduced: By variable, a call that makes the same, but without the dimensions that were reduced to 1.
     """
@@ -51,6 +67,7 @@ class Block:
     squared: dict[Any, Any] = field(default_factory=dict)
     pooled: dict[Any, Any] = field(default_factory=dict)
     reduced: dict[Any, Any] = field(default_factory=dict)
+    parted: dict[Any, Parted] = field(default_factory=dict)
     stacked: dict[Any, list[Any]] = field(default_factory=dict)
 
 
@@ -178,6 +195,10 @@ class Writer:
             found = self.twin_of(expression, transposed(self.plain(expression), shape))
             self._now.last[expression] = found
         return found
+
+    def function(self, name: Any) -> Any:
+        """Return the function of the module that has a name; None if it has none."""
+        return self._functions.get(name)
 
     @property
     def now(self) -> Block:
