@@ -17,6 +17,7 @@ import tvm_ffi
 
 from toolchain.backends.mali import dots
 from toolchain.backends.mali.gathered import gathered
+from toolchain.backends.mali.images import imaged
 from toolchain.backends.mali.readonly import read_only
 from toolchain.backends.mali.truths import with_shared_truths
 
@@ -61,7 +62,7 @@ def multiple(expression: str) -> int:
 
 @tvm_ffi.register_global_func(_HOOK, override=True)  # type: ignore[untyped-decorator]
 def _processed(source: str, target: Any) -> str:  # noqa: ARG001 - TVM passes it
-    return dots.with_helper(read_only(aligned(gathered(with_shared_truths(source)))))
+    return dots.with_helper(imaged(read_only(aligned(gathered(with_shared_truths(source))))))
 
 
 def _kernel(text: str) -> str:

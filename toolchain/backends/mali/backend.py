@@ -19,6 +19,7 @@ from toolchain.backends.mali import (
     functions,  # noqa: F401 - TVM asks it for names as it writes kernels
     fusion,
     gpu,
+    images,
     recurrent,
     running,
     space,
@@ -97,7 +98,7 @@ class Mali(Cpu):
         with self.target:
             schedule = dlight.ApplyDefaultSchedule(LongRows(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
             # DLight writes into what it is given.
-            scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
+            scheduled: tvm.IRModule = schedule(recurrent.threaded(self._with_images(module), self.target).clone())
         require_launched(scheduled)
         return self.completed(scheduled)
 
@@ -108,6 +109,9 @@ class Mali(Cpu):
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Say which layers sum up in half precision, where that is asked for."""
         return [summary(module)] if self._sums_in_half else ()
+
+    def _with_images(self, module: tvm.IRModule) -> tvm.IRModule:
+        return images.marked(module) if gpu.means(self.target).images else module
 
     @property
     def costed_as(self) -> str:

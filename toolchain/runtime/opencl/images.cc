@@ -3,6 +3,7 @@
 
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "status.h"
@@ -30,17 +31,9 @@ ImageArgument Parsed(const std::string& line, const std::vector<size_t>& sizes) 
   return found;
 }
 
-// A reason why a device has no such image; empty if it has.
-std::string Refusal(const Library& cl, const ImageLimits& limits, const ImageArgument& wanted) {
-  if (cl.CreateImage == nullptr) return "its library has no clCreateImage, which is OpenCL 1.2's";
-  if (!limits.of_buffers) return "it has no cl_khr_image2d_from_buffer";
-  if (wanted.width > limits.width || wanted.height > limits.height) {
-    return "its largest has " + std::to_string(limits.width) + " x " + std::to_string(limits.height);
-  }
-  if (limits.pitch > 1 && wanted.width % limits.pitch != 0) {
-    return "its rows are multiples of " + std::to_string(limits.pitch);
-  }
-  return "";
+bool Fits(const ImageLimits& limits, const ImageArgument& wanted) {
+  const bool whole_rows = limits.pitch <= 1 || wanted.width % limits.pitch == 0;
+  return whole_rows && wanted.width <= limits.width && wanted.height <= limits.height;
 }
 
 cl_mem Made(const Library& cl, cl_context context, cl_mem buffer, const ImageArgument& wanted) {
@@ -53,7 +46,7 @@ cl_mem Made(const Library& cl, cl_context context, cl_mem buffer, const ImageArg
   about.mem_object = buffer;
   cl_int status = CL_SUCCESS;
   const cl_mem made = cl.CreateImage(context, CL_MEM_READ_ONLY, &format, &about, nullptr, &status);
-  Check(status, "making an image of a buffer");
+  Check(status, "making an image of a buffer (EDGE_OPENCL_IMAGES=0 does without)");
   return made;
 }
 
@@ -69,16 +62,16 @@ std::vector<ImageArgument> ImageArguments(const std::string& source,
   return found;
 }
 
-cl_mem Images::Of(const Library& cl, cl_context context, const ImageLimits& limits,
-                  const std::string& device, cl_mem buffer, const ImageArgument& wanted) {
+bool Fit(const Library& cl, const ImageLimits& limits, const std::vector<ImageArgument>& wanted) {
+  const bool has_views = cl.CreateImage != nullptr && limits.of_buffers;
+  const auto fits = [&limits](const ImageArgument& one) { return Fits(limits, one); };
+  return has_views && std::all_of(wanted.begin(), wanted.end(), fits);
+}
+
+cl_mem Images::Of(const Library& cl, cl_context context, cl_mem buffer, const ImageArgument& wanted) {
   cl_mem& image = made_[buffer][{wanted.is_half, wanted.width, wanted.height}];
-  if (image != nullptr) return image;
-  const std::string refusal = Refusal(cl, limits, wanted);
-  if (!refusal.empty()) {
-    TVM_FFI_THROW(RuntimeError) << "OpenCL: " << device << " has no images of " << wanted.width << " x "
-                                << wanted.height << " in a buffer: " << refusal;
-  }
-  return image = Made(cl, context, buffer, wanted);
+  if (image == nullptr) image = Made(cl, context, buffer, wanted);
+  return image;
 }
 
 void Images::Drop(const Library& cl, cl_mem buffer) {

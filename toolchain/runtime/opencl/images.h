@@ -1,6 +1,8 @@
 // Buffers that a kernel reads as images, through the texture unit, which has a path and a cache of its
 // own. The compiler says so in a line of the kernel's source:
 //   // edge-image: ARGUMENT_INDEX float|half WIDTH_IN_TEXELS HEIGHT
+// and has two forms of what reads it: EDGE_IMAGES is defined where they are images. A device that has no
+// such images gets the other one, as does everybody with EDGE_OPENCL_IMAGES=0.
 #ifndef OPENCL_IMAGES_H_
 #define OPENCL_IMAGES_H_
 
@@ -37,13 +39,15 @@ struct ImageLimits {
   uint32_t pitch = 0;  // texels that a row's length in memory is a multiple of
 };
 
+// Whether a device has all of these images.
+bool Fit(const Library& cl, const ImageLimits& limits, const std::vector<ImageArgument>& wanted);
+
 // The images of a context's buffers, each made when it is first needed and kept for as long as its
 // buffer. Not for several threads at once.
 class Images {
  public:
-  // A view of a buffer. Throws tvm::ffi::Error where the device has no such views.
-  cl_mem Of(const Library& cl, cl_context context, const ImageLimits& limits, const std::string& device,
-            cl_mem buffer, const ImageArgument& wanted);
+  // A view of a buffer, of a shape that fits. Throws tvm::ffi::Error where the driver makes none.
+  cl_mem Of(const Library& cl, cl_context context, cl_mem buffer, const ImageArgument& wanted);
 
   // Releases those of a buffer, which goes: the next one may have its address.
   void Drop(const Library& cl, cl_mem buffer);

@@ -39,9 +39,9 @@ class Program {
 };
 
 // Everything that a binary depends on.
-std::string CacheKey(const Limits& limits, const std::string& source) {
+std::string CacheKey(const Limits& limits, bool images, const std::string& source) {
   return limits.platform + "\n" + limits.name + "\n" + limits.version + "\n" + limits.driver +
-         "\n" + BuildOptions(limits) + "\n" + source;
+         "\n" + BuildOptions(limits, images) + "\n" + source;
 }
 
 std::string BuildLog(const Device& device, cl_program program) {
@@ -71,8 +71,8 @@ std::optional<std::string> BinaryOf(const Device& device, cl_program program) {
   return binary;
 }
 
-cl_int Built(const Device& device, cl_program program) {
-  const std::string options = BuildOptions(device.limits);
+cl_int Built(const Device& device, bool images, cl_program program) {
+  const std::string options = BuildOptions(device.limits, images);
   return device.cl.BuildProgram(program, 1, &device.id, options.c_str(), nullptr, nullptr);
 }
 
@@ -82,7 +82,8 @@ cl_kernel KernelOf(const Device& device, cl_program program, const std::string& 
 }
 
 // Returns null where the driver does not take the binary (any more).
-cl_kernel FromBinary(const Device& device, const std::string& binary, const std::string& name) {
+cl_kernel FromBinary(const Device& device, bool images, const std::string& binary,
+                     const std::string& name) {
   const auto* start = reinterpret_cast<const unsigned char*>(binary.data());
   const size_t size = binary.size();
   cl_int status = CL_SUCCESS;
@@ -90,14 +91,14 @@ cl_kernel FromBinary(const Device& device, const std::string& binary, const std:
       device.cl, device.cl.CreateProgramWithBinary(device.context, 1, &device.id, &size, &start,
                                                    nullptr, &status));
   if (status != CL_SUCCESS) return nullptr;
-  status = Built(device, program.get());
+  status = Built(device, images, program.get());
   if (status != CL_SUCCESS) return nullptr;
   const cl_kernel made = KernelOf(device, program.get(), name, &status);
   return status == CL_SUCCESS ? made : nullptr;
 }
 
 // Returns the kernel, and its program for its binary to be read.
-std::pair<cl_kernel, cl_program> FromSource(const Device& device, const std::string& source,
+std::pair<cl_kernel, cl_program> FromSource(const Device& device, bool images, const std::string& source,
                                             const std::string& name) {
   const char* start = source.data();
   const size_t size = source.size();
@@ -105,7 +106,7 @@ std::pair<cl_kernel, cl_program> FromSource(const Device& device, const std::str
   Program program(device.cl, device.cl.CreateProgramWithSource(device.context, 1, &start, &size,
                                                                &status));
   if (status != CL_SUCCESS) Fail(status, "handing over the source of kernel " + name);
-  status = Built(device, program.get());
+  status = Built(device, images, program.get());
   if (status != CL_SUCCESS) {
     TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name << " does not compile on "
                                 << device.limits.name << ": " << StatusName(status) << "\n"
@@ -145,62 +146,65 @@ void Kernel::Launch(Device& device, const Extent& extent, void* const* arguments
   KeepBinary(device);
 }
 
-void Kernel::Enqueue(Device& device, cl_kernel kernel, const Extent& extent,
+void Kernel::Enqueue(Device& device, const Compiled& compiled, const Extent& extent,
                      void* const* arguments) const {
   const std::lock_guard<std::mutex> lock(device.launching);
-  SetArguments(device, kernel, arguments);
+  SetArguments(device, compiled, arguments);
   const cl_int status =
-      device.cl.EnqueueNDRangeKernel(device.queue, kernel, kDimensions, nullptr, extent.global,
+      device.cl.EnqueueNDRangeKernel(device.queue, compiled.kernel, kDimensions, nullptr, extent.global,
                                      extent.local, 0, nullptr, nullptr);
-  if (status != CL_SUCCESS) FailLaunching(device, kernel, extent, status);
+  if (status != CL_SUCCESS) FailLaunching(device, compiled.kernel, extent, status);
   device.Launched();
 }
 
-void Kernel::SetArguments(Device& device, cl_kernel kernel, void* const* arguments) const {
+void Kernel::SetArguments(Device& device, const Compiled& compiled, void* const* arguments) const {
   for (size_t i = 0; i < sizes_.size(); ++i) {
     const auto is_it = [i](const ImageArgument& one) { return one.argument == i; };
     const auto found = std::find_if(images_.begin(), images_.end(), is_it);
     cl_mem image = nullptr;
     const void* value = arguments[i];
-    if (found != images_.end()) {
+    if (compiled.images && found != images_.end()) {
       image = device.ImageOf(*static_cast<const cl_mem*>(value), *found);
       value = &image;
     }
-    const cl_int status = device.cl.SetKernelArg(kernel, static_cast<cl_uint>(i), sizes_[i], value);
+    const cl_int status =
+        device.cl.SetKernelArg(compiled.kernel, static_cast<cl_uint>(i), sizes_[i], value);
     if (status != CL_SUCCESS) {
       Fail(status, "setting argument " + std::to_string(i) + " of kernel " + name_);
     }
   }
 }
 
-cl_kernel Kernel::CompiledFor(Device& device) {
+Kernel::Compiled Kernel::CompiledFor(Device& device) {
   const std::lock_guard<std::mutex> lock(compiling_);
   Compiled& compiled = compiled_[&device];
   if (compiled.kernel == nullptr) Compile(device, &compiled);
-  return compiled.kernel;
+  return compiled;
 }
 
 void Kernel::Compile(const Device& device, Compiled* compiled) const {
-  const auto binary = BinaryCache::Default().Find(CacheKey(device.limits, source_));
+  const bool images = !images_.empty() && Fit(device.cl, device.limits.images, images_);
+  const auto binary = BinaryCache::Default().Find(CacheKey(device.limits, images, source_));
   CheckFloat16(device);
-  if (binary) compiled->kernel = FromBinary(device, *binary, name_);
+  if (binary) compiled->kernel = FromBinary(device, images, *binary, name_);
   if (compiled->kernel == nullptr) {
-    std::tie(compiled->kernel, compiled->fresh) = FromSource(device, source_, name_);
+    std::tie(compiled->kernel, compiled->fresh) = FromSource(device, images, source_, name_);
   }
   CheckLocalMemory(device, compiled);
+  compiled->images = images;
 }
 
 void Kernel::KeepBinary(Device& device) {
   const std::lock_guard<std::mutex> lock(compiling_);
-  cl_program& fresh = compiled_[&device].fresh;
-  if (fresh == nullptr) return;
+  Compiled& compiled = compiled_[&device];
+  if (compiled.fresh == nullptr) return;
   const BinaryCache cache = BinaryCache::Default();
   // A device that fails here says so again to whoever waits for its results.
   if (cache.Keeps() && device.Drain() == CL_SUCCESS) {
-    const auto binary = BinaryOf(device, fresh);
-    if (binary) cache.Keep(CacheKey(device.limits, source_), *binary);
+    const auto binary = BinaryOf(device, compiled.fresh);
+    if (binary) cache.Keep(CacheKey(device.limits, compiled.images, source_), *binary);
   }
-  device.cl.ReleaseProgram(std::exchange(fresh, nullptr));
+  device.cl.ReleaseProgram(std::exchange(compiled.fresh, nullptr));
 }
 
 void Kernel::CheckFloat16(const Device& device) const {

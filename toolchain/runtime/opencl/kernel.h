@@ -39,17 +39,18 @@ class Kernel {
   // binary is not kept yet.
   struct Compiled {
     cl_kernel kernel = nullptr;
+    bool images = false;  // whether the arguments that may be images are
     cl_program fresh = nullptr;
   };
 
   static void Release(const Device& device, Compiled* compiled);
 
-  cl_kernel CompiledFor(Device& device);
+  Compiled CompiledFor(Device& device);
   void Compile(const Device& device, Compiled* compiled) const;
   void CheckFloat16(const Device& device) const;
   void CheckLocalMemory(const Device& device, Compiled* compiled) const;
-  void SetArguments(Device& device, cl_kernel kernel, void* const* arguments) const;
-  void Enqueue(Device& device, cl_kernel kernel, const Extent& extent,
+  void SetArguments(Device& device, const Compiled& compiled, void* const* arguments) const;
+  void Enqueue(Device& device, const Compiled& compiled, const Extent& extent,
                void* const* arguments) const;
   // Keeps the binary of a kernel after its first launch: some drivers only then compile what the
   // work-groups' size decides, and put that into the binary too.
@@ -60,7 +61,7 @@ class Kernel {
   const std::string name_;
   const std::string source_;
   const std::vector<size_t> sizes_;
-  const std::vector<ImageArgument> images_;  // of the arguments, those that are read as images
+  const std::vector<ImageArgument> images_;  // of the arguments, those that may be read as images
   std::mutex compiling_;
   std::map<Device*, Compiled> compiled_;
 };

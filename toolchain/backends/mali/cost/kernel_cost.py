@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolchain.backends.mali import images
 from toolchain.backends.mali.cost import cache, compiler, language, sources
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
@@ -88,12 +89,16 @@ class Compiler:
         return f"{self.root.stamp} with {' '.join(self.words)}"
 
     def outcomes(self, texts: Sequence[str]) -> list[Outcome]:
-        """Compile sources of one kernel each, but for those that are known."""
+        """Compile sources of one kernel each, but for those that are known.
+
+        What may be read as an image is, where the runtime would do so on this GPU.
+        """
+        imaged = f"#define {images.SWITCH}\n"
         return cache.outcomes(
             self.root.key,
             self.gpu,
             self.words,
-            texts,
+            [imaged + text if self.gpu.images and images.SWITCH in text else text for text in texts],
             lambda missing: compiler.compiled(self.root, self.gpu, missing, self.words, self.tell),
         )
 

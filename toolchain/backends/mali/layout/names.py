@@ -8,6 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from toolchain.backends.mali.images import MARK
+
 _ENTRY = "main"
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -18,7 +20,7 @@ def with_plain_names(module: tvm.IRModule) -> tvm.IRModule:
     renamed = {
         one: relax.Var(f"input{number}", one.ty)
         for number, one in enumerate(main.params)
-        if not _C_NAME.fullmatch(str(one.name))
+        if not _C_NAME.fullmatch(str(one.name)) or MARK in str(one.name)
     }
     if not renamed:
         return module
