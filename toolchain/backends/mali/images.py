@@ -105,10 +105,14 @@ def _extent(size: Any) -> int:
 def texels_of(shape: list[int], dtype: str) -> tuple[int, int] | None:
     """Return the width and height of a constant as an image; None for what is none, such as one number a channel.
 
+    Those are matrices: of layers with windows, nobody has asked the model yet whether registers suffice.
+
     Rows are as long as those of the constant, if that is a power of two: a step to the next row of the one is then a
     step to the next of the other.
     """
-    if len(shape) < 2 or dtype not in _TYPES or shape[-1] % _LANES or math.prod(shape) == shape[-1]:  # noqa: PLR2004
+    if len(shape) < 2 or dtype not in _TYPES or shape[-1] % _LANES:  # noqa: PLR2004
+        return None
+    if math.prod(shape) == shape[-1] or math.prod(shape[:-2]) != 1:
         return None
     total, row = math.prod(shape) // _LANES, shape[-1] // _LANES
     width = min(max(row & -row, _NARROWEST), _WIDEST)

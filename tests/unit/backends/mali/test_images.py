@@ -24,8 +24,8 @@ __kernel void one(__global float* restrict y_ptr, __global const float* restrict
         ((1, 1, 512, 512), "float32", (128, 512)),
         ((1, 1, 512, 512), "float16", (128, 512)),
         ((3, 3, 64, 1, 1), "float32", None),
-        ((3, 3, 1, 64), "float32", None),  # 144 texels are no whole rows
-        ((3, 3, 1, 256), "float32", (64, 9)),
+        ((1, 1, 12, 36), "float32", None),  # 108 texels are no whole rows
+        ((3, 3, 1, 256), "float32", None),
         ((64, 96), "float32", (64, 24)),
         ((1024, 65536), "float32", (8192, 2048)),
         ((1, 1, 1, 512), "float32", None),
