@@ -145,10 +145,7 @@ class KernelOptions:
         known = backend_of(kind).template_names
         for name in sorted(named - {"all", *known}):
             hint = did_you_mean(name, known) or "`all` leaves out every one of them"
-            there_are = (
-                f"templates: {', '.join(known)}" if known else f"kernels for {kind.name} are made without templates"
-            )
-            raise InputError(f"no template is called {name!r}", details=there_are, hint=hint)
+            raise InputError(f"no template is called {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
         return tuple(sorted(known if "all" in named else named))
 
 

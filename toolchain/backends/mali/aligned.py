@@ -26,7 +26,7 @@ _KERNEL = re.compile(r"^__kernel [^{;]*\{", re.MULTILINE)
 _POINTER = re.compile(r"__global (u?(?:char|short|int|long)|half|float|double)\*(?: restrict)? (\w+)")
 _ACCESS = re.compile(r"\bv(load|store)(2|4|8|16)\(")
 _SUM = re.compile(r"\s*(\w+) \+ (.*)", re.DOTALL)
-_TOKEN = re.compile(r"\s*(?:(\d+)[uUlL]*|([A-Za-z_]\w*)|(<<|>>|[-+*/%(),]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)[uUlL]*|([A-Za-z_]\w*)|(<<|>>|[-+*/%&(),\[\]]))")
 _CASTS = {"int", "uint", "long", "ulong", "short", "ushort"}
 _CONVERSIONS = {f"convert_{one}" for one in _CASTS}
 _ALL = 1 << 62
@@ -145,12 +145,16 @@ class _Tokens:
             raise _StrangeError
 
     def whole(self) -> int:
-        """Read a sum, or a shift: those bind least of what is known."""
+        """Read a sum, a shift, or some bits of either: those bind least of what is known."""
         total = self._plain_sum()
         while self._peek() in {"<<", ">>"}:
             operator = self._take()
             bits = self._literal()
             total = total << bits if operator == "<<" else _shared(total, 1 << bits)
+        while self._peek() == "&":  # the lowest bits that are 0 stay so
+            self._take()
+            self._plain_sum()
+            total = math.gcd(total, _ALL)
         return total
 
     def _plain_sum(self) -> int:
@@ -195,7 +199,16 @@ class _Tokens:
             return int(word.rstrip("uUlL")) or _ALL
         if not word.isidentifier():
             raise _StrangeError
+        if self._peek() == "[":
+            return self._element()
         return self._call(word) if self._peek() == "(" else 1
+
+    def _element(self) -> int:
+        """Read an element of an array, of which nothing is known."""
+        self._take()
+        self.whole()
+        self._expect("]")
+        return 1
 
     def _bracket(self) -> int:
         if self._peek() in _CASTS:

@@ -23,6 +23,7 @@ from toolchain.backends.mali import (
     recurrent,
     running,
     space,
+    winograd,
 )
 from toolchain.backends.mali.cost import model
 from toolchain.backends.mali.half import halved, in_blocks, raised, summary
@@ -40,13 +41,14 @@ _LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_
 class Mali(Cpu):
     """Mali GPUs through OpenCL: all kernels are TVM's, with a schedule of MetaSchedule or of the rules here."""
 
-    template_names = ()
+    template_names = (winograd.NAME,)
     runtime = "opencl"
     shipped_by_lanes: ClassVar[Mapping[int, str]] = {}
     space = staticmethod(space.space)
 
     def __init__(self, board: Board, without: Collection[str] = ()) -> None:
         super().__init__(board, {*without, *Cpu.template_names})
+        self._tiled = winograd.NAME not in without  # those of the CPU are left out in any case
 
     @cached_property
     def target(self) -> tvm.target.Target:
@@ -84,10 +86,10 @@ class Mali(Cpu):
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
             prepared = tvm.transform.Sequential(first)(with_plain_names(module))
             folded = fold.folded(prepared if half else on_bytes(prepared))
-            transposed = channels_last(folded, half=half)
+            transposed = channels_last(folded, half=half, tiled=self._tiled)
             typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
             fused = fusion.fused(running.in_blocks_of_rows(typed))
-        return without_single_steps(fused)
+        return winograd.scheduled(without_single_steps(fused))
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element.

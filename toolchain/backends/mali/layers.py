@@ -47,11 +47,13 @@ class Reads:
             is none.
         windows: The other ones, the innermost last.
         staged: Numbers of the arguments that several accumulators use, or that are contiguous along `channel`.
+        apart: Whether the last dimension but two of what it returns numbers products that share nothing.
     """
 
     channel: int | None
     windows: tuple[int, ...]
     staged: tuple[int, ...]
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,20 @@ def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
     if not spatial:
         return None
     vector, channel, staged, contiguous = spatial[-1], None, [], False
-    for number, read in enumerate(body.reads):
-        used = [used_by(one.min, variables) for one in read.region]
+    regions = [[used_by(one.min, variables) for one in read.region] for read in body.reads]
+    # Matrices that are multiplied in pairs: each index but the last two chooses a pair.
+    pairs = {one for one in spatial[:-2] if len(regions) > 1 and all(one in set.union(*of) for of in regions if of)}
+    for number, used in enumerate(regions):
         along = used[-1] if used else set()
         contiguous = contiguous or vector in along
         if along & set(reduced) and vector not in along:
             channel = max(along & set(reduced))
-        if set.union(set(), *used) & set(spatial[:-1]) or vector not in along:
+        if set.union(set(), *used) & (set(spatial[:-1]) - pairs) or vector not in along:
             staged.append(number)
     if not contiguous:
         return None
     windows = tuple(one for one in reduced if one != channel)
-    return Reads(channel, windows, tuple(staged))
+    return Reads(channel, windows, tuple(staged), bool(pairs & set(spatial[-3:])))
 
 
 def used_by(expression: Any, variables: Sequence[Any]) -> set[int]:

@@ -28,6 +28,7 @@ WINDOW = 7
 
 _MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
 _MOST_TILE = 8  # pixels
+_MOST_WINDOWED = 7  # of those, where a window is walked through as well: its loops take registers
 _MOST_SHARED = 6  # pixels, where what they see is staged for all of them
 _TAIL = 1.15  # cost of a tile that reaches over the edge
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
@@ -71,7 +72,7 @@ def plans(layer: Layer, means: Means) -> list[Plan]:
     found = [
         loads.plan(way, down, across)
         for way in Way
-        for down in (1, 2, 4)
+        for down in ((1,) if layer.reads.apart else (1, 2, 4))
         for across in range(1, _MOST_TILE + 1)
         if loads.suits(way, down * across) and down <= height and across <= width
     ]
@@ -98,6 +99,7 @@ class _Loads:
         staged: How many arguments the pixels of a tile have to themselves.
         streams: Whether pixels may be loaded one after the other.
         padded: Whether a load asks first whether it is within the image: streamed, that takes too many registers.
+        windowed: Whether a window of several pixels is walked through.
     """
 
     few: int
@@ -107,6 +109,7 @@ class _Loads:
     staged: int
     streams: bool
     padded: bool
+    windowed: bool
 
     @staticmethod
     def of(layer: Layer) -> _Loads:
@@ -120,12 +123,13 @@ class _Loads:
         shared = len(reads.staged) if len(iters) > 1 else 0
         padded = any(_asks(layer.schedule.get(one.block_rv)) for one in layer.parts.sources)
         streams = pixels and shared == 1 and few > 1 and total > few and not padded
-        return _Loads(few, window, total, _strides(layer), shared, streams, padded)
+        windowed = any(extents[one] > 1 for one in reads.windows)
+        return _Loads(few, window, total, _strides(layer), shared, streams, padded, windowed)
 
     def suits(self, way: Way, pixels: int) -> bool:
         """Whether a tile of so many pixels may load that way."""
         if way is Way.STREAMED:
-            return self.streams and pixels <= _MOST_TILE
+            return self.streams and pixels <= (_MOST_WINDOWED if self.windowed else _MOST_TILE)
         if not self.staged:
             return pixels == 1
         return pixels <= _MOST_SHARED

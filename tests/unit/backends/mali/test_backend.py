@@ -18,6 +18,7 @@ from toolchain.backends.cpu.layers import Dense, to_json
 from toolchain.backends.mali.backend import Mali
 from toolchain.errors import InputError
 from toolchain.models import importer, source
+from toolchain.records import tasks
 
 BOARDS = ("hikey970", "odroid-n2", "opencl-local", "rk3399", "rk3588")
 
@@ -68,13 +69,46 @@ def test_kernels_become_opencl_c(tmp_path):
     assert "__kernel void" in kernels.inspect_source()
 
 
-def test_there_are_no_templates_and_no_records_of_the_projects():
+def test_templates_of_the_cpu_and_records_of_the_projects_are_none_of_its_own():
     backend = Mali(board.load("rk3588").resolved())
     layer = to_json(Dense(1, 64, 64))
-    assert backend.template_names == ()
+    assert backend.template_names == ("winograd",)
     assert Cpu(backend.board).templates.candidates(layer)
     assert not backend.templates.candidates(layer)
     assert not backend.templates.fits(layer, Cpu(backend.board).templates.candidates(layer)[0])
     assert not backend.computes_int8
     assert backend.machine_model is None
     assert Mali(board.load("opencl-local").resolved()).shipped == ""
+
+
+def large(tmp_path):
+    """A convolution that gains by Winograd's algorithm."""
+    weights = np.random.default_rng(0).standard_normal((128, 128, 3, 3)).astype(np.float32)
+    net = nets.model(
+        [node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["y"])],
+        [value("x", (1, 128, 28, 28))],
+        [value("y", (1, 128, 28, 28))],
+        {"w": weights},
+    )
+    return importer.import_model(source.load(str(nets.save(net, tmp_path))))
+
+
+@pytest.mark.parametrize(
+    ("without", "options", "tiled"),
+    [((), {}, True), (("winograd",), {}, False), ((), {"float16": True}, False)],
+)
+def test_large_convolutions_are_winograd_s_in_single_precision_unless_it_is_left_out(tmp_path, without, options, tiled):
+    kind = board.load("rk3588").resolved()
+    backend = Mali(dataclasses.replace(kind, target=dataclasses.replace(kind.target, **options)), without)
+    lowered = backend.lowered(large(tmp_path).module)
+    names = {one.name_hint for one in lowered.functions}
+    assert ({"winograd_inputs", "winograd_products", "fused_winograd_conv2d_relu"} <= names) == tiled
+    assert any("winograd" in one for one in names) == tiled
+
+
+def test_products_are_what_is_tuned_of_winograd_s_convolution(tmp_path):
+    """Transforms are written as they are to run."""
+    backend = Mali(board.load("rk3588").resolved())
+    found = [one.name for one in tasks.extract(backend.lowered(large(tmp_path).module), backend)]
+    assert "winograd_products" in found
+    assert not any("inputs" in one or "conv2d" in one for one in found)

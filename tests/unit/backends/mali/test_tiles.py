@@ -41,6 +41,20 @@ def test_pixels_that_are_padded_share_the_row_of_a_window():
     assert all(one.way is not Way.STREAMED for one in found)
 
 
+def test_a_window_that_is_walked_through_takes_registers_of_its_own():
+    x, w = te.placeholder((1, 230, 230, 4), name="x"), te.placeholder((7, 7, 4, 64), name="w")
+    plan = cheapest(te.create_prim_func([x, w, topi.nn.conv2d_nhwc(x, w, 2, 0, 1)]))
+    assert plan.way is Way.STREAMED
+    assert plan.rows * plan.columns == 7
+
+
+def test_products_of_pairs_of_matrices_share_nothing():
+    a, b = te.placeholder((36, 64, 32), name="a"), te.placeholder((36, 32, 64), name="b")
+    found = plans(te.create_prim_func([a, b, topi.nn.batch_matmul(a, b, transpose_b=False)]))
+    assert found[0].way is Way.STREAMED
+    assert {one.rows for one in found} == {1}
+
+
 def test_strides_count():
     """For results of the same size: with steps of two, neighbours have less of their window in common."""
     plain, strided = convolution(56, 64, 256), convolution(112, 64, 256, 3, 2)

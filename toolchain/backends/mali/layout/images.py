@@ -15,15 +15,16 @@ _UNARY_WITH_NUMBERS = ("clip", "nn.leakyrelu", "astype")
 _REDUCTIONS = ("mean", "sum", "max", "min")
 
 
-def channels_last(module: tvm.IRModule, *, half: bool = False) -> tvm.IRModule:
+def channels_last(module: tvm.IRModule, *, half: bool = False, tiled: bool = False) -> tvm.IRModule:
     """Return a Relax module whose convolutions have their channels last; its inputs and outputs stay as they are.
 
     Args:
         module: Operators as the importer writes them, with weights as constants.
         half: Whether layers are to compute in half precision later, which only operators of Relax can be made to.
+        tiled: Whether 3x3 convolutions may be computed by Winograd's algorithm, for which half precision is too coarse.
     """
     main = module[_ENTRY]
-    writer = Writer(module, _rules(), half=half)
+    writer = Writer(module, _rules(), half=half, tiled=tiled and not half)
     blocks = [writer.block(one) if isinstance(one, relax.DataflowBlock) else one for one in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
     functions = dict(writer.module.functions_items())

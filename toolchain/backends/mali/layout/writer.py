@@ -78,8 +78,8 @@ class Writer:
     has one is only computed if somebody reads it as it is.
     """
 
-    def __init__(self, module: tvm.IRModule, rules: Mapping[str, Rule], *, half: bool) -> None:
-        self.half = half
+    def __init__(self, module: tvm.IRModule, rules: Mapping[str, Rule], *, half: bool, tiled: bool = False) -> None:
+        self.half, self.tiled = half, tiled
         self._builder = relax.BlockBuilder(module)
         self._functions = dict(module.functions_items())
         self._now = Block()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tvm
 
-from tests.support.channels_last import check, conv, net, transposed, weights
+from tests.support.channels_last import check, conv, net, operators, transposed, weights
 from tests.support.nets import node
 
 # Between a convolution of x, which makes a, and the output y; and how often images are transposed: once before the
@@ -29,7 +29,7 @@ def test_what_is_known_stays_transposed(name, tmp_path):
 @pytest.mark.parametrize(
     ("shape", "weight", "attributes", "moves"),
     [
-        ((2, 4, 11), (8, 4, 3), {"pads": [1, 1], "strides": [2]}, 1),
+        ((2, 2, 11), (8, 2, 3), {"pads": [1, 1], "strides": [2]}, 1),
         ((1, 8, 1, 12), (8, 8, 1, 3), {}, 2),
         ((1, 4, 4, 5, 6), (4, 4, 2, 3, 3), {"pads": [0, 1, 1, 1, 1, 0]}, 3),
     ],
@@ -43,12 +43,20 @@ def test_images_of_any_rank(shape, weight, attributes, moves, tmp_path):
 def test_the_first_convolution_transposes_its_image_itself(tmp_path):
     proto = net(
         [node("Conv", ["x", "k"], ["a"]), node("GlobalAveragePool", ["a"], ["y"])],
-        (1, 3, 8, 8),
-        {"k": weights(8, 3, 3, 3)},
+        (1, 2, 8, 8),
+        {"k": weights(8, 2, 3, 3)},
     )
     assert check(proto, tmp_path)["permute_dims"] == 0
     found = check(proto, tmp_path, half=True)
     assert (found["permute_dims"], found["call_tir"]) == (1, 0)
+
+
+def test_an_image_of_three_channels_is_padded_by_a_kernel_of_its_own(tmp_path):
+    nodes = [node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1]), node("GlobalAveragePool", ["a"], ["y"])]
+    proto = net(nodes, (1, 3, 8, 8), {"k": weights(8, 3, 3, 3)})
+    found = operators(transposed(proto, tmp_path))
+    assert (found["permute_dims"], found["call_tir"], found["nn.conv2d"]) == (0, 1, 1)
+    assert operators(transposed(proto, tmp_path, half=True))["call_tir"] == 0
 
 
 def test_without_channels_in_fours_nothing_is_transposed(tmp_path):

@@ -29,16 +29,16 @@ Seen against double precision, with random data and 64 to 1024 channels: F(2x2) 
 direct convolution 6e-7 to 3.7e-6; it is the sum over the channels that counts most.
 """
 
-_POINT = 1 / math.sqrt(2)  # the other one is twice this; their squares are 1/2 and 2
+POINT = 1 / math.sqrt(2)  # the other one is twice this; their squares are 1/2 and 2
 
 _FILTERS = {
     2: [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
     4: [
         [1, 0, 0],
-        [-2 / 3, -2 / 3 * _POINT, -1 / 3],
-        [-2 / 3, 2 / 3 * _POINT, -1 / 3],
-        [1 / 6, 1 / 3 * _POINT, 1 / 3],
-        [1 / 6, -1 / 3 * _POINT, 1 / 3],
+        [-2 / 3, -2 / 3 * POINT, -1 / 3],
+        [-2 / 3, 2 / 3 * POINT, -1 / 3],
+        [1 / 6, 1 / 3 * POINT, 1 / 3],
+        [1 / 6, -1 / 3 * POINT, 1 / 3],
         [0, 0, 1],
     ],
 }
@@ -66,8 +66,8 @@ def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
 
     if len(d) == 4:  # noqa: PLR2004 - F(2x2)
         return [T.Bind(value) for value in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]
-    inner_even, inner_odd = T.Bind(d[4] - c(2) * d[2]), T.Bind(c(_POINT) * (d[3] - c(2) * d[1]))
-    outer_even, outer_odd = T.Bind(d[4] - c(0.5) * d[2]), T.Bind(c(2 * _POINT) * (d[3] - c(0.5) * d[1]))
+    inner_even, inner_odd = T.Bind(d[4] - c(2) * d[2]), T.Bind(c(POINT) * (d[3] - c(2) * d[1]))
+    outer_even, outer_odd = T.Bind(d[4] - c(0.5) * d[2]), T.Bind(c(2 * POINT) * (d[3] - c(0.5) * d[1]))
     made = (
         d[0] + d[4] - c(2.5) * d[2],
         inner_even + inner_odd,
@@ -91,8 +91,8 @@ def outputs(m: Sequence[Any], lanes: int) -> list[Any]:
     outer, outer_odd = T.Bind(m[3] + m[4]), T.Bind(m[3] - m[4])
     made = (
         m[0] + inner + outer,
-        c(_POINT) * (inner_odd + c(2) * outer_odd),
+        c(POINT) * (inner_odd + c(2) * outer_odd),
         c(0.5) * inner + c(2) * outer,
-        m[5] + c(_POINT / 2) * (inner_odd + c(8) * outer_odd),
+        m[5] + c(POINT / 2) * (inner_odd + c(8) * outer_odd),
     )
     return [T.Bind(value) for value in made]

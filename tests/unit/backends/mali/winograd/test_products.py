@@ -1,0 +1,52 @@
+"""Products of components and the results of those, as numpy has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from toolchain.backends.mali.layers import layer_of
+from toolchain.backends.mali.winograd import Tiling, products
+from toolchain.backends.mali.winograd.tiling import OUTPUTS
+
+RANDOM = np.random.default_rng(0)
+CPU = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+
+
+def run(function, *given, shape):
+    made = tvm.runtime.tensor(np.zeros(shape, np.float32))
+    tvm.compile(function, target=CPU)["main"](*map(tvm.runtime.tensor, given), made)
+    return made.numpy()
+
+
+def multiplication(components=4, tiles=14, inputs=8, outputs=16):
+    a = te.placeholder((components, tiles, inputs), name="a")
+    b = te.placeholder((components, inputs, outputs), name="b")
+    return te.create_prim_func([a, b, products.multiplied(a, b)])
+
+
+def test_each_component_has_its_own_weights():
+    a, b = (RANDOM.standard_normal(shape).astype(np.float32) for shape in ((4, 14, 8), (4, 8, 16)))
+    np.testing.assert_allclose(run(multiplication(), a, b, shape=(4, 14, 16)), a @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_pixels_are_loaded_past_weights_of_one_component():
+    """That is what makes the products cheap: only the components are staged."""
+    found = layer_of(multiplication()).reads
+    assert found.apart
+    assert found.staged == (0,)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_results_are_those_of_both_transforms(size):
+    tiling = Tiling((2, 7, 5, 4), 4, (1, 1, 1, 1), size)
+    given = te.placeholder((tiling.components, tiling.tiles, 4), name="p")
+    array = RANDOM.standard_normal([int(one) for one in given.shape]).astype(np.float32)
+    found = run(te.create_prim_func([given, products.results(given, tiling)]), array, shape=(2, 7, 5, 4))
+    matrix = np.array(OUTPUTS[size])
+    split = array.reshape(tiling.side, tiling.side, 2, tiling.down, tiling.across, 4)
+    whole = np.einsum("ik,jl,klnyxc->nyixjc", matrix, matrix, split)
+    wanted = whole.reshape(2, tiling.down * size, tiling.across * size, 4)[:, :7, :5]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,68 @@
+"""Winograd's convolution F(2x2, 3x3) and F(4x4, 3x3), in single precision: fewer multiplications, and more memory.
+
+Three kernels: the components of tiles of the input, their products with weights that are transformed when the model is
+built, and the results, with what follows the layer. The transformed input and the products have 2.25 (F(4x4)) or 4
+(F(2x2)) times the elements of what they are made of, and the weights 4 or 1.8 times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from toolchain.backends.cpu.kernels.winograd import algebra
+from toolchain.backends.mali.winograd import choice, inputs, outputs, products
+from toolchain.backends.mali.winograd.choice import tiling as tiling
+from toolchain.backends.mali.winograd.outputs import scheduled as scheduled
+from toolchain.backends.mali.winograd.tiling import Tiling as Tiling
+
+__all__ = ["NAME", "Tiling", "choice", "convolved", "inputs", "outputs", "products", "scheduled", "tiling"]
+
+NAME = "winograd"
+"""Of the template, for whoever leaves it out."""
+
+_FUSED, _ALONE = 4, 8  # TVM's kinds of operation: one that what follows is fused with, one that is a kernel
+
+
+def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray[Any], of: Tiling) -> Any:
+    """Write a convolution.
+
+    Args:
+        builder: Gets the kernels.
+        bind: Writes a variable of a shape and a value, and returns it.
+        data: Images [n, h, w, in].
+        weights: [out, in, 3, 3].
+        of: The convolution.
+
+    Returns:
+        The expression of the results [n, h, w, out].
+    """
+    kernel = builder.add_func(inputs.kernel(of), "winograd_inputs")
+    shape = (of.components, of.tiles, of.inputs)
+    components = bind(shape, relax.call_tir(kernel, [data], relax.TensorType(shape, "float32")))
+    constant = relax.const(transformed(weights, of.size), "float32")
+    made = builder.call_te(
+        products.multiplied,
+        components,
+        constant,
+        primfunc_name_hint="winograd_products",
+        primfunc_attrs={"op_pattern": _ALONE},
+    )
+    shape = (of.components, of.tiles, of.outputs)
+    return builder.call_te(
+        lambda multiplied: products.results(multiplied, of),
+        bind(shape, made),
+        primfunc_name_hint="winograd_conv2d",
+        primfunc_attrs={"op_pattern": _FUSED},
+    )
+
+
+def transformed(weights: NDArray[Any], size: int) -> NDArray[np.float32]:
+    """Transform weights [out, in, 3, 3] to [component, in, out], in double precision until they are rounded."""
+    side = size + algebra.TAPS - 1
+    found = algebra.filters(weights, size).reshape(side, side, *weights.shape[:2])
+    # Components of CPUs are numbered by columns.
+    return np.ascontiguousarray(found.transpose(1, 0, 3, 2).reshape(side**2, *weights.shape[1::-1]), np.float32)

@@ -1,0 +1,139 @@
+"""The kernel that transforms the inputs of a Winograd convolution: tiles of an image to their components.
+
+All components of a tile are more vectors than a work-item has registers for, and so are two rows of them. So each
+work-item computes a row, of four channels: the rows of the image that it is made of are four at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import sym, tirx
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
+
+from toolchain.backends.mali import written
+from toolchain.backends.mali.winograd.tiling import INPUTS, LANES, Tiling
+
+_GROUP = 64  # most work-items of a work-group
+
+Expr = Any
+
+
+def kernel(tiling: Tiling) -> tirx.PrimFunc:
+    """Write the kernel: images [n, h, w, c] to components [component, tile, c], component `row * side + column`.
+
+    Args:
+        tiling: The convolution; its channels come in fours.
+    """
+    components = (tiling.components, tiling.tiles, tiling.inputs)
+
+    def body(image: Any, made: Any) -> None:
+        _Writer(tiling, image, made).write()
+
+    return written.kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
+
+
+class _Registers:
+    """What a work-item keeps, by constant numbers: TVM writes what is only bound again wherever it is used."""
+
+    def __init__(self, values: Sequence[Expr], dtype: str = f"float32x{LANES}") -> None:
+        self._buffer = T.alloc_buffer((len(values),), dtype, scope="local")
+        for number, value in enumerate(values):
+            T.buffer_store(self._buffer, value, [number])
+
+    def __getitem__(self, number: int) -> Expr:
+        return self._buffer[number]
+
+
+class _Writer:
+    """Writes the kernel."""
+
+    def __init__(self, tiling: Tiling, image: Any, made: Any) -> None:
+        self._tiling, self._image, self._made = tiling, image, made
+        self._matrix = INPUTS[tiling.size]
+        self._slots = max(sum(one != 0 for one in row) for row in self._matrix)
+
+    def write(self) -> None:
+        """Write all that is done: a work-group has neighbouring channels of neighbouring tiles of one row."""
+        tiling = self._tiling
+        blocks = tiling.inputs // LANES
+        deep = written.largest_divisor(blocks, _GROUP // 4)
+        wide = written.largest_divisor(tiling.across, _GROUP // deep)
+        groups = {
+            "group_z": tiling.side * tiling.image[0] * tiling.down,
+            "group_y": tiling.across // wide,
+            "group_x": blocks // deep,
+        }
+        with written.launched(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
+            self._item(row, y * wide + tile, (x * deep + block) * LANES)
+
+    def _item(self, row: Expr, across: Expr, channel: Expr) -> None:
+        tiling = self._tiling
+        part, line = row % tiling.side, row // tiling.side  # line: which row of tiles, of all images
+        top, left = line % tiling.down * tiling.size - tiling.padding[0], across * tiling.size - tiling.padding[1]
+        shared, factors = self._rows(part, top)
+
+        def vector(column: int) -> Expr:
+            return self._column(line // tiling.down, shared, factors, left + column, channel)
+
+        columns = _Registers([vector(column) for column in range(tiling.side)])
+        lanes = tirx.Ramp(channel, 1, LANES)
+        for column, value in enumerate(_weighted(columns, of) for of in self._matrix):
+            place = [part * tiling.side + column, line * tiling.across + across, lanes]
+            T.buffer_store(self._made, value, place)
+
+    def _rows(self, part: Expr, top: Expr) -> tuple[_Registers, _Registers]:
+        """Keep which rows of the image a row of components is made of, and how many times each: none outside."""
+        height, rows = self._tiling.image[1], self._slotted()
+        places = [top + _of_part(part, [of[slot][0] for of in rows], "int32") for slot in range(self._slots)]
+        kept = _Registers(places, "int32")
+        factors = []
+        for slot in range(self._slots):
+            factor = _of_part(part, [of[slot][1] for of in rows], "float32")
+            inside = tirx.all(kept[slot] >= 0, kept[slot] < height)
+            factors.append(tirx.Select(inside, factor, tirx.const(0.0, "float32")))
+        multiplied = _Registers(factors, "float32")
+        within = [tirx.max(tirx.min(kept[slot], height - 1), 0) for slot in range(self._slots)]
+        return _Registers(within, "int32"), multiplied
+
+    def _slotted(self) -> list[list[tuple[int, float]]]:
+        """List for each row of components its rows of inputs with their factors; the same number of them for each."""
+        found = []
+        for row in self._matrix:
+            used = [(number, factor) for number, factor in enumerate(row) if factor]
+            found.append(used + [(used[-1][0], 0.0)] * (self._slots - len(used)))
+        return found
+
+    def _column(self, image: Expr, rows: _Registers, factors: _Registers, column: Expr, channel: Expr) -> Expr:
+        """Return the weighted sum of a column of inputs; what is outside of the image counts nothing."""
+        width, lanes = self._tiling.image[2], tirx.Ramp(channel, 1, LANES)
+        within = tirx.max(tirx.min(column, width - 1), 0)
+        read = [self._image[image, rows[slot], within, lanes] for slot in range(self._slots)]
+        total = _wide(factors[0]) * read[0]
+        for slot in range(1, self._slots):
+            total = total + _wide(factors[slot]) * read[slot]
+        inside = sym.Analyzer().simplify(tirx.all(column >= 0, column < width))
+        counts = tirx.Select(inside, tirx.const(1.0, "float32"), tirx.const(0.0, "float32"))
+        return total * _wide(counts)
+
+
+def _weighted(vectors: _Registers, factors: Sequence[float]) -> Expr:
+    total = None
+    for number, factor in enumerate(factors):
+        if factor:
+            term = vectors[number] if factor == 1 else _wide(tirx.const(factor, "float32")) * vectors[number]
+            total = term if total is None else total + term
+    return total
+
+
+def _wide(value: Expr) -> Expr:
+    return tirx.Broadcast(value, LANES)
+
+
+def _of_part(part: Expr, values: Sequence[float], dtype: str) -> Expr:
+    """Return the number of one part, of which all work-items of a group have the same."""
+    found = tirx.const(values[-1], dtype)
+    for number, value in reversed(list(enumerate(values[:-1]))):
+        found = tirx.Select(part == number, tirx.const(value, dtype), found)
+    return found
