@@ -17,7 +17,7 @@ from tests.support.nets import node, value
     ("name", "options", "most"),
     [
         *((one, [], 1e-5) for one in opencl_runtimes.NAMES),
-        *((one, [option], 2e-2) for one in opencl_runtimes.HALF for option in ("--float16", "--half-sums")),
+        *((opencl_runtimes.INTEL, [option], 2e-2) for option in ("--float16", "--half-sums")),
     ],
 )
 def test_a_network_is_right_on_each(name, options, most, tmp_path, monkeypatch):
