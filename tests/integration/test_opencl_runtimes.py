@@ -70,6 +70,21 @@ def _small_inputs(scale):
     return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 16, 6, 6))], weights)
 
 
+def _small_between(scale):
+    """A layer that reads what another one passes on to it: in half precision, before it is made greater."""
+    random = np.random.default_rng(0)
+    nodes = [
+        node("Conv", ["x", "small"], ["a"], pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "held"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    weights = {
+        "small": random.standard_normal((16, 16, 3, 3)).astype(np.float32) * np.float32(scale / 12),
+        "held": random.standard_normal((16, 16, 3, 3)).astype(np.float32),
+    }
+    return nets.model(nodes, [value("x", (1, 16, 6, 6))], [value("y", (1, 16, 6, 6))], weights)
+
+
 @pytest.mark.parametrize(
     ("proto", "option", "most"),
     [
@@ -78,8 +93,9 @@ def _small_inputs(scale):
         (_small_inputs(1e-4), "--float16", 2e-3),
         (_small_inputs(1e-4), "--half-sums", 2e-3),
         (_small_inputs(1e-5), "--half-sums", 2e-3),
+        (_small_between(1e-4), "--half-sums", 2e-3),
     ],
-    ids=["large-in-single", "large-in-half", "small", "small-in-half", "smaller-in-half"],
+    ids=["large-in-single", "large-in-half", "small", "small-in-half", "smaller-in-half", "small-between"],
 )
 def test_sums_that_half_precision_could_not_hold_are_right(intel, proto, option, most):
     seen = intel(proto, option, small_halves=1)

@@ -90,6 +90,7 @@ class DeployOptions:
             device=self.device,
             toolchain=self.toolchain,
             model=self.model,
+            inputs=options.GivenOptions(self.inputs.npz, self.inputs.image),
             search=options.SearchOptions(trials=trials),
             kernels=self.compiling.kernels,
             threads=self.measuring.threads,
@@ -180,7 +181,7 @@ class CompareOptions:
         """Name the command that tunes a model for the device."""
         words = ["toolchain", "tune", source, "--board", self.device.board_name]
         words += ["--host", self.device.host] if self.device.host else []
-        words += self.compiling.kernels.precision_words
+        words += [*self.inputs.words, *self.compiling.kernels.precision_words]
         return shlex.join(words)
 
 

@@ -36,6 +36,7 @@ class CostOptions:
         "--gpu", multiple=True, metavar="NAME", help="GPU to compile for, such as g610; by default the board's."
     )
     model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.GivenOptions = record(options.GivenOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     compiler_options: tuple[str, ...] = option(
         "--cl-option", multiple=True, metavar="OPTION", help="Give the OpenCL compiler an option."
@@ -137,7 +138,7 @@ def _launches(console: Console, source: str, kind: Board, asked: CostOptions) ->
         made = compiler.graph_of(path, kind)
         found = network.launches(made, backend_of(kind).target)
     else:
-        request = asked.compiling.request(asked.model.model(source), kind, console.say, None)
+        request = asked.compiling.request(asked.model.model(source, asked.inputs), kind, console.say, None)
         found = network.launches(compiler.scheduled(request), request.backend.target)
     if not found:
         raise InputError(f"{source} has no kernel for a GPU", hint="all of it runs on the CPU, or is known beforehand")

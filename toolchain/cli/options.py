@@ -55,27 +55,39 @@ class ModelOptions:
     )
     seed: int = option("--seed", default=0, show_default=True, help="Seed of zoo weights and of random inputs.")
 
-    def model(self, source: str, given: InputOptions | None = None) -> Model:
+    def model(self, source: str, given: GivenOptions | None = None) -> Model:
         """Return what is to be built: a zoo name or a file, and what it is run with."""
         from toolchain.models.request import Model
 
-        inputs = (given or InputOptions()).source(self.seed)
+        inputs = (given or GivenOptions()).source(self.seed)
         return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed))
 
 
 @dataclass(frozen=True)
-class InputOptions:
-    """What a model is run with, where it is not random."""
+class GivenOptions:
+    """What a model is run with, where it is not random; builds that fit a network to its inputs look at it, too."""
 
     npz: Path | None = option("--input", type=PATH, help="Inputs as an .npz file, one array for each input; or .npy.")
     image: Path | None = option("--image", type=PATH, help="A picture, with the usual ImageNet preprocessing.")
-    labels: Path | None = option("--labels", type=PATH, help="Class names, one a line, for a top-5 table.")
 
     def source(self, seed: int) -> inputs.Source:
         """Return where the inputs come from; what is not given is random."""
         from toolchain.models import inputs
 
         return inputs.Source(self.npz, self.image, seed)
+
+    @property
+    def words(self) -> list[str]:
+        """The same as words of a command line."""
+        named = (("--input", self.npz), ("--image", self.image))
+        return [word for option, path in named if path for word in (option, str(path))]
+
+
+@dataclass(frozen=True)
+class InputOptions(GivenOptions):
+    """The same, and what its outputs are called."""
+
+    labels: Path | None = option("--labels", type=PATH, help="Class names, one a line, for a top-5 table.")
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

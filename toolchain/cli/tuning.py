@@ -32,6 +32,7 @@ class TuneOptions:
     device: DeviceOptions = record(DeviceOptions)
     toolchain: str | None = options.toolchain()
     model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.GivenOptions = record(options.GivenOptions)
     search: options.SearchOptions = record(options.SearchOptions)
     kernels: options.KernelOptions = record(options.KernelOptions)
     threads: int | None = same(options.MeasureOptions, "threads")
@@ -65,7 +66,7 @@ class TuneOptions:
         self._check()
         kind = self.device.board(**self.kernels.precision)
         return tune.Request(
-            model=self.model.model(source),
+            model=self.model.model(source, self.inputs),
             boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key),
             plan=dataclasses.replace(
                 tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)), prune=self.prune or 0.0
@@ -95,6 +96,7 @@ class TaskOptions:
 
     board: BoardOptions = record(BoardOptions)
     model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.GivenOptions = record(options.GivenOptions)
     kernels: options.KernelOptions = record(options.KernelOptions)
     operators: tuple[str, ...] = same(TuneOptions, "operators")
     cost: bool = options.cost("Say what each costs untuned, the costliest first")
@@ -111,7 +113,7 @@ def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool
     from toolchain.records import tasks as extracted
 
     kind = asked.board.board(**asked.kernels.precision)
-    request = BuildRequest(asked.model.model(source), kind, without=asked.kernels.left_out(kind))
+    request = BuildRequest(asked.model.model(source, asked.inputs), kind, without=asked.kernels.left_out(kind))
     model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
     known = tune.extract(request)
     chosen = extracted.select(known.tasks, asked.operators)

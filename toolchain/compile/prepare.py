@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolchain import quantize
 from toolchain.backends.base import Backend
@@ -14,10 +14,12 @@ from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
     import tvm
+    from numpy.typing import NDArray
 
     from toolchain.models.importer import ImportedModel
 
 _SAMPLES = 8  # to calibrate with, where a network is quantized on its way
+_MEASURED = 4  # random ones that ranges are measured with, beside what is given
 
 
 def is_computed_to_the_letter(source: SourceModel, backend: Backend) -> bool:
@@ -46,9 +48,17 @@ def suited(source: SourceModel, request: BuildRequest) -> SourceModel:
         tell(f"{obstacle}: the CPU computes everything")
         return source
     tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
-    random = [inputs.random(source.inputs, given.seed + number) for number in range(_SAMPLES)]
-    first = [inputs.make(given, source.inputs)] if given.npz or given.image else []
-    return quantize.quantized(source, [*first, *random][:_SAMPLES]).source
+    samples = [*_own(given, source), *_random(given, source, _SAMPLES)]
+    return quantize.quantized(source, samples[:_SAMPLES]).source
+
+
+def _own(given: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:
+    """Return the inputs that a user named; none if they are random."""
+    return [inputs.make(given, source.inputs)] if given.npz or given.image else []
+
+
+def _random(given: inputs.Source, source: SourceModel, count: int) -> list[dict[str, NDArray[Any]]]:
+    return [inputs.random(source.inputs, given.seed + number) for number in range(count)]
 
 
 def fitted(imported: ImportedModel, request: BuildRequest) -> tvm.IRModule:
@@ -61,12 +71,14 @@ def fitted(imported: ImportedModel, request: BuildRequest) -> tvm.IRModule:
     Raises:
         InputError: What it is to be run with does not fit it.
     """
+    given, model = request.model.given, imported.source
+    own = _own(given, model)  # what does not fit is told in any case
 
-    def given() -> Tensors:
-        made = inputs.make(request.model.given, imported.source.inputs)
-        return {one.name: made[one.name] for one in imported.source.inputs}
+    def samples() -> list[Tensors]:
+        every = [*own, *_random(given, model, _MEASURED)]
+        return [{one.name: made[one.name] for one in model.inputs} for made in every]
 
-    return request.backend.fitted(imported.module, given, request.tell)
+    return request.backend.fitted(imported.module, samples, request.tell)
 
 
 def _obstacle(source: SourceModel) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,7 +77,10 @@ class BuildRequest:
             words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         for name, value in sorted(self.model.fixed.items()):
             words += ["--fix", f"{name}={value}"]
-        return " ".join([*words, *precision(self.board), "--seed", str(self.model.given.seed)])
+        given = self.model.given  # its numbers are in the bundle's reference, if somebody has no file of that name
+        for option, path in (("--input", given.npz), ("--image", given.image)):
+            words += [option, shlex.quote(path.name)] if path else []
+        return " ".join([*words, *precision(self.board), "--seed", str(given.seed)])
 
 
 def precision(kind: Board) -> list[str]:

@@ -115,14 +115,14 @@ class Backend(ABC):
     def fitted(
         self,
         module: tvm.IRModule,
-        given: Callable[[], Tensors],  # noqa: ARG002 - for those whose numbers have ends
+        samples: Callable[[], Sequence[Tensors]],  # noqa: ARG002 - for those whose numbers have ends
         tell: Callable[[str], None],  # noqa: ARG002 - as above
     ) -> tvm.IRModule:
         """Return an imported module as it suits the numbers that it computes with; the results stay the same.
 
         Args:
             module: The model.
-            given: Makes inputs that it is typically run with, by name, in the order of its signature.
+            samples: Makes inputs that it is typically run with, each by name, in the order of its signature.
             tell: Called with one line about what was done.
         """
         return module

@@ -66,13 +66,15 @@ class Mali(Cpu):
             described["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(described, host=self.host)
 
-    def fitted(self, module: tvm.IRModule, given: Callable[[], Tensors], tell: Callable[[str], None]) -> tvm.IRModule:
-        """Give layers that sum up in half precision greater numbers, where the inputs at hand make those small."""
+    def fitted(
+        self, module: tvm.IRModule, samples: Callable[[], Sequence[Tensors]], tell: Callable[[str], None]
+    ) -> tvm.IRModule:
+        """Give layers that sum up in half precision greater numbers, where all inputs at hand make those small."""
         if not self._sums_in_half:
             return module
-        made, count = raised(module, given())
-        if count:
-            tell(f"{count} layers read small numbers with these inputs, and are given greater ones to sum up")
+        made, layers = raised(module, samples())
+        for one in layers:
+            tell(str(one))
         return made
 
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:

@@ -1,8 +1,9 @@
 """Layers whose inputs are small are given greater ones: by a power of two, which their weights take away again.
 
 Half precision has 11 bits down to 2^-14 and loses them one by one below that, and products of small activations with
-weights end there. What a layer reads is measured with the inputs that a model is built with. The products stay the same
-numbers, as both factors change by the same power of two; a sum that half precision holds is then far from either end.
+weights end there. What a layer reads is measured with several inputs: what only some of them make small stays. The
+products stay the same numbers, as both factors change by the same power of two; a sum that half precision holds is then
+far from either end. What other inputs make too great for that is limited, and stays finite.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _LAYERS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmu
 _DENSE, _TRANSPOSE, _MATRIX = "relax.matmul", "relax.permute_dims", 2
 _SINGLE = "float32"
 _SMALL = 2.0**-5  # what reads no more than that is given more
-_WANTED = 2.0**4  # what it reads then, at most: 2 ** 12 times that is what half precision ends at
+_WANTED = 2.0**4  # what it reads then, at most: half precision ends at 4094 times that
+_GREATEST = 65504.0  # of half precision
 _MOST = 15  # a power of two that half precision has
 
 
@@ -37,30 +39,60 @@ class _Layer:
         data: The variable that it reads.
         weights: Its weights.
         transposed: The call that transposes them; None if they are used as they are.
+        operator: What it is called.
     """
 
     data: Any
     weights: NDArray[Any]
     transposed: Any
+    operator: str
+
+    def __str__(self) -> str:
+        return f"{self.operator}, weights {'x'.join(map(str, self.weights.shape))}"
 
 
-def raised(module: tvm.IRModule, given: Tensors) -> tuple[tvm.IRModule, int]:
-    """Return a module whose layers read no small numbers where they did, and how many layers that are.
+@dataclass(frozen=True)
+class Raised:
+    """A layer that is given greater numbers.
 
-    What it computes is the same, but for what is below single precision.
+    Attributes:
+        name: Which it is, for people: its place among the layers, its operator, and its weights.
+        seen: The greatest magnitude that it reads with any of the inputs at hand.
+        most: The greatest that it may read: what is beyond is taken for that.
+    """
+
+    name: str
+    seen: float
+    most: float
+
+    def __str__(self) -> str:
+        found = f"it reads {self.seen:.2g} at most, and may read {self.most:.4g}"
+        return f"{self.name} is given greater numbers to sum up: {found}"
+
+
+def raised(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tvm.IRModule, tuple[Raised, ...]]:
+    """Return a module whose layers read no small numbers where they did, and which layers that are.
+
+    What it computes is the same, but for what is below single precision, as long as they read no more than they may.
 
     Args:
         module: Operators as the importer writes them.
-        given: Inputs of the model by name, in the order of its signature.
+        samples: Inputs of the model by name, in the order of its signature. Layers have to read small
+            numbers with each.
     """
     layers = _layers(module)
-    greatest = _greatest(module, list(dict.fromkeys(one.data for one in layers.values())), given)
+    greatest = _greatest(module, list(dict.fromkeys(one.data for one in layers.values())), samples)
     powers = {variable: _power(most) for variable, most in greatest.items()}
     small = {variable: one for variable, one in layers.items() if powers[one.data]}
     if not small:
-        return module, 0
+        return module, ()
     writer = _Writer(small, powers)
-    return _with_blocks(module, [writer.block(one) for one in module[_ENTRY].body.blocks]), len(small)
+    names = {one: f"layer {number}" for number, one in enumerate(layers, 1)}
+    told = tuple(
+        Raised(f"{names[one]} ({layer})", greatest[layer.data], math.ldexp(_GREATEST, -powers[layer.data]))
+        for one, layer in small.items()
+    )
+    return _with_blocks(module, [writer.block(one) for one in module[_ENTRY].body.blocks]), told
 
 
 def _power(most: float) -> int:
@@ -102,11 +134,13 @@ def _layer(call: Any, values: Mapping[Any, Any]) -> _Layer | None:
         return None
     array, shape = constant.value.numpy(), shape_of(data.ty)
     known = shape is not None and math.prod(shape) > 0 and str(data.ty.dtype) == str(array.dtype) == _SINGLE
-    return _Layer(data, array, transposed) if known and (call.op.name != _DENSE or array.ndim == _MATRIX) else None
+    if not known or (call.op.name == _DENSE and array.ndim != _MATRIX):
+        return None
+    return _Layer(data, array, transposed, call.op.name.rpartition(".")[2])
 
 
-def _greatest(module: tvm.IRModule, variables: Sequence[Any], given: Tensors) -> dict[Any, float]:
-    """Return the greatest magnitudes that variables have, by computing the network on this machine."""
+def _greatest(module: tvm.IRModule, variables: Sequence[Any], samples: Sequence[Tensors]) -> dict[Any, float]:
+    """Return the greatest magnitudes that variables have, by computing the network on this machine; NaN if any is."""
     if not variables:
         return {}
     results = [relax.Var(f"greatest{number}", relax.TensorType([], _SINGLE)) for number, _ in enumerate(variables)]
@@ -116,8 +150,13 @@ def _greatest(module: tvm.IRModule, variables: Sequence[Any], given: Tensors) ->
     whole = _with_blocks(module, [_of_inputs(main.params, measures), *blocks], relax.Tuple(results))
     alive = relax.transform.DeadCodeElimination()(whole)
     machine = relax.VirtualMachine(tvm.compile(alive, target=tvm.target.Target("llvm")), tvm.cpu())
-    made = machine[_ENTRY](*(tvm.runtime.tensor(one) for one in given.values()))
-    return {variable: float(one.numpy()) for variable, one in zip(variables, made, strict=True)}
+    seen = np.array(
+        [
+            [one.numpy() for one in machine[_ENTRY](*(tvm.runtime.tensor(one) for one in given.values()))]
+            for given in samples
+        ]
+    )
+    return dict(zip(variables, map(float, np.max(seen, axis=0)), strict=True))
 
 
 def _of_inputs(parameters: Sequence[Any], measures: Mapping[Any, Any]) -> Any:
@@ -155,11 +194,8 @@ class _Writer:
         call, power = binding.value, self._powers[layer.data]
         bindings: list[Any] = []
         if layer.data not in made:
-            more = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty)
-            # No scalar: the kernel gets it as an argument, and is the same whatever the power is.
-            factor = np.full([1] * len(layer.data.ty.shape.values), 2.0**power, np.float32)
-            bindings.append(relax.VarBinding(more, relax.op.multiply(layer.data, relax.const(factor))))
-            made[layer.data] = more
+            made[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty)
+            bindings.append(relax.VarBinding(made[layer.data], _more(layer.data, power)))
         weights: Any = relax.const(np.ldexp(layer.weights, -power))
         if layer.transposed is not None:
             fewer = relax.DataflowVar(f"{binding.var.name}_weights", call.args[1].ty)
@@ -167,3 +203,19 @@ class _Writer:
             weights = fewer
         value = relax.Call(call.op, [made[layer.data], weights], call.attrs, call.ty_args)
         return [*bindings, relax.VarBinding(binding.var, value)]
+
+
+def _more(data: Any, power: int) -> Any:
+    """Return a tensor times a power of two, within what half precision holds.
+
+    Minimum and maximum make a number of NaN on some devices, so that what is none is added again: the difference is 0
+    for numbers, and NaN for infinity, which no limit hides either.
+    """
+
+    def held(number: float) -> Any:
+        # No scalar: the kernel gets it as an argument, and is the same whatever the power is.
+        return relax.const(np.full([1] * len(data.ty.shape.values), number, np.float32))
+
+    op, most = relax.op, math.ldexp(_GREATEST, -power)
+    within = op.maximum(op.minimum(data, held(most)), held(-most))
+    return op.add(op.multiply(within, held(2.0**power)), op.subtract(data, data))

@@ -67,22 +67,39 @@ def computed(module, x):
 @pytest.mark.parametrize("dense", [False, True])
 def test_small_numbers_are_raised_by_a_power_of_two_and_results_stay_to_the_bit(dense, tmp_path):
     module, x = imported(tmp_path, 1e-5, dense=dense), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
-    made, count = ranges.raised(module, {"x": x})
-    assert count == 2 + dense
+    made, layers = ranges.raised(module, [{"x": x}])
+    assert len(layers) == 2 + dense
     assert len(factors(made)) == 1 + dense  # both layers that read the same share it
     assert all(np.log2(one) == 15 for one in factors(made))
+    assert {one.most for one in layers} == {65504 / 2**15}
     np.testing.assert_array_equal(computed(made, x), computed(module, x))
 
 
 def test_what_is_not_small_stays(tmp_path):
     module = imported(tmp_path, 1.0)
-    made, count = ranges.raised(module, {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)})
-    assert (count, made) == (0, module)
+    assert ranges.raised(module, [{"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}]) == (module, ())
+
+
+@pytest.mark.parametrize("other", [1e5, np.inf, np.nan])
+def test_neither_does_what_one_of_several_inputs_makes_great_or_no_number(other, tmp_path):
+    module, x = imported(tmp_path, 1e-5), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    assert ranges.raised(module, [{"x": x}, {"x": x * np.float32(other)}]) == (module, ())
+
+
+def test_what_is_too_great_is_limited_and_what_is_no_number_stays_none(tmp_path):
+    module, x = imported(tmp_path, 1e-5), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    made, layers = ranges.raised(module, [{"x": x}])
+    great = computed(made, x * np.float32(1e30))
+    assert np.isfinite(great).all()
+    assert np.abs(great).max() <= 2 * 8 * layers[0].most * 5  # two sums of eight products, weights below five
+    for other in (np.nan, np.inf):
+        x[0, :, 0, 0] = other
+        assert np.isnan(computed(made, x)[0, :, 0, 0]).all()
 
 
 def test_so_does_what_is_all_zero(tmp_path):
     module, x = imported(tmp_path, 1e-5), np.zeros((1, 4, 6, 6), np.float32)
-    assert ranges.raised(module, {"x": x}) == (module, 0)
+    assert ranges.raised(module, [{"x": x}]) == (module, ())
 
 
 @pytest.mark.parametrize(
@@ -97,7 +114,11 @@ def test_powers_bring_the_greatest_near_sixteen(most, power):
 def test_only_sums_in_half_precision_want_it(tmp_path):
     module, kind, told = imported(tmp_path, 1e-3), board.load("rk3588").resolved(), []
     given = {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}
-    assert Mali(kind.in_float16()).fitted(module, lambda: given, told.append) is module
+    assert Mali(kind.in_float16()).fitted(module, lambda: [given], told.append) is module
     assert told == []
-    assert Mali(kind.in_float16(half_sums=True)).fitted(module, lambda: given, told.append) is not module
-    assert told == ["2 layers read small numbers with these inputs, and are given greater ones to sum up"]
+    assert Mali(kind.in_float16(half_sums=True)).fitted(module, lambda: [given], told.append) is not module
+    assert [one.partition(" is given")[0] for one in told] == [
+        "layer 2 (conv2d, weights 8x8x1x1)",
+        "layer 3 (conv2d, weights 8x8x1x1)",
+    ]
+    assert all("may read" in one for one in told)
