@@ -3,9 +3,9 @@
 Mesa's compiler says of G610 what the kernels of ResNet-18 are made of. A multiply-add of vectors of four is 0.11
 cycles of a core among the products of components, where it is arithmetic that counts, and 0.135 in a direct
 convolution that pads, of tiles of four pixels, where it is loads: a core does four a cycle. A row of components of
-F(4x4) is 11.6 cycles, and one of results 13.3; the bytes that they move take longer: a core of G610 and of G52 gets
-six and a half a cycle from memory, by what is published of RK3588 and A311D. Kernels take as long as the slower of
-the two, one after the other.
+F(4x4) is 11.6 cycles, and one of results 13.3; the bytes that they move take longer: a core of G610 gets six and a half
+a cycle from memory, by what clpeak is published to measure on RK3588, and other GPUs are taken to be like it. Kernels
+take as long as the slower of the two, one after the other.
 """
 
 from __future__ import annotations
