@@ -81,7 +81,8 @@ class Mali(Cpu):
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
 
         On a board that computes in half precision, convolutions and dense layers read it, and sum up in it where that
-        is asked for and they are marked; the inputs and outputs of the network stay as they are.
+        is asked for and they are marked; the inputs and outputs of the network stay as they are. Which weights may be
+        images is known here alone, as what is tuned is a kernel without its network.
         """
         transform, half, sums = relax.transform, self.board.target.float16, self.board.target.half_sums
         with self.target:
@@ -91,7 +92,7 @@ class Mali(Cpu):
             transposed = channels_last(folded, half=half, tiled=self._tiled)
             typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
             fused = fusion.fused(running.in_blocks_of_rows(typed))
-        return winograd.scheduled(without_single_steps(fused))
+        return self._with_images(winograd.scheduled(without_single_steps(fused)))
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element.
@@ -102,7 +103,7 @@ class Mali(Cpu):
         with self.target:
             schedule = dlight.ApplyDefaultSchedule(LongRows(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
             # DLight writes into what it is given.
-            scheduled: tvm.IRModule = schedule(recurrent.threaded(self._with_images(module), self.target).clone())
+            scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
         require_launched(scheduled)
         return self.completed(scheduled)
 

@@ -26,6 +26,7 @@ SWITCH = "EDGE_IMAGES"
 
 _LANES = 4
 _NARROWEST, _WIDEST = 64, 8192  # texels of a row: rows of 64 are what every known driver takes
+_HIGHEST = 16384  # rows: what every device with such views has
 _TYPES = {"float32": "float", "float16": "half"}
 _CALLS = {"relax.call_tir", "relax.call_tir_inplace"}
 _SCHEDULED = "tirx.is_scheduled"
@@ -55,7 +56,8 @@ __constant sampler_t edge_plain = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_NONE
 def marked(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module whose kernels have names for the arguments that may be read as images.
 
-    Those are constants in each call. Kernels that have a schedule already stay as they are: they were measured so.
+    Those are constants in each call. Kernels that are written as they are to run stay so. Names are nothing that
+    records of a kernel depend on.
 
     Args:
         module: Calls of kernels, with their weights as constants.
@@ -116,7 +118,8 @@ def texels_of(shape: list[int], dtype: str) -> tuple[int, int] | None:
         return None
     total, row = math.prod(shape) // _LANES, shape[-1] // _LANES
     width = min(max(row & -row, _NARROWEST), _WIDEST)
-    return (width, total // width) if total and total % width == 0 else None
+    fits = total and total % width == 0 and total // width <= _HIGHEST
+    return (width, total // width) if fits else None
 
 
 # --- how they are read -----------------------------------------------------------------------------------------------

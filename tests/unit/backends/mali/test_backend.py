@@ -15,6 +15,7 @@ from toolchain import board
 from toolchain.backends import backend_of
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.cpu.layers import Dense, to_json
+from toolchain.backends.mali import images
 from toolchain.backends.mali.backend import Mali
 from toolchain.errors import InputError
 from toolchain.models import importer, source
@@ -112,3 +113,16 @@ def test_products_are_what_is_tuned_of_winograd_s_convolution(tmp_path):
     found = [one.name for one in tasks.extract(backend.lowered(large(tmp_path).module), backend)]
     assert "winograd_products" in found
     assert not any("inputs" in one or "conv2d" in one for one in found)
+
+
+def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
+    """A task is a kernel without its network, which alone knows what is constant."""
+    weights = {"w": np.ones((256, 64), np.float32)}
+    net = nets.model([node("MatMul", ["x", "w"], ["y"])], [value("x", (5, 256))], [value("y", (5, 64))], weights)
+    backend = Mali(board.load("rk3588").resolved())
+    lowered = backend.lowered(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
+    (task,) = tasks.extract(lowered, backend)
+    (built,) = [one for one in backend.finished(lowered, {}).functions.values() if isinstance(one, tirx.PrimFunc)]
+    names = [one.name for one in backend.scheduled(task.module)["main"].params]
+    assert names == [one.name for one in built.params]
+    assert sum(images.MARK in one for one in names) == 1

@@ -32,6 +32,7 @@ __kernel void one(__global float* restrict y_ptr, __global const float* restrict
         ((512,), "float32", None),
         ((64, 66), "float32", None),
         ((64, 64), "int32", None),
+        ((16384, 1004), "float32", None),  # 64256 rows, as its own rows are none of an image
     ],
 )
 def test_constants_of_whole_rows_are_images(shape, dtype, texels):
