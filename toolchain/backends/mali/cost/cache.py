@@ -15,7 +15,10 @@ from toolchain.errors import InputError
 
 _FORMAT = "1"
 
-Compile = Callable[[Sequence[str]], Sequence[Outcome]]
+Keep = Callable[[str, Outcome], None]
+"""Takes a source and what became of it."""
+
+Compile = Callable[[Sequence[str], Keep], Sequence[Outcome]]
 
 
 def outcomes(key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str], compile_: Compile) -> list[Outcome]:
@@ -26,17 +29,20 @@ def outcomes(key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str],
         gpu: For which GPU.
         options: Of the compiler.
         sources: OpenCL C of one kernel each.
-        compile_: Compiles sources.
+        compile_: Compiles sources, and hands over what became of each as soon as it is known: what an interrupted run
+            was told is not asked again.
     """
     folder = files.check_cache() / "mali-cost" / f"{key[:16]}-{gpu.name}"
     named = {_name(source, options): source for source in sources}
     known = {name: one for name in named if (one := _read(folder / name[:2] / name)) is not None}
     missing = [name for name in named if name not in known]
-    made = compile_([named[name] for name in missing]) if missing else []
-    for name, outcome in zip(missing, made, strict=True):
-        known[name] = outcome
-        if outcome.statistics is not None:  # what failed may have failed for want of memory or time
-            _write(folder / name[:2] / name, outcome)
+
+    def keep(source: str, outcome: Outcome) -> None:
+        name = _name(source, options)
+        _write(folder / name[:2] / name, outcome)
+
+    made = compile_([named[name] for name in missing], keep) if missing else []
+    known |= dict(zip(missing, made, strict=True))
     return [known[_name(source, options)] for source in sources]
 
 
@@ -53,7 +59,7 @@ def _read(path: Path) -> Outcome | None:
 
 
 def _write(path: Path, outcome: Outcome) -> None:
-    if outcome.statistics is None:
+    if outcome.statistics is None:  # what failed may have failed for want of memory or time
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(InputError):  # a full disk: it is made again

@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolchain.backends.mali.cost import shaderdb
+from toolchain.backends.mali.cost.cache import Keep
 from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import Outcome
 from toolchain.errors import BuildError
 
+_Kept = Callable[[Mapping[str, Outcome]], Mapping[str, Outcome]]
 _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
-_START_S, _KERNEL_S = 600.0, 120.0
+_START_S, _KERNEL_S, _ALONE_S = 600.0, 120.0, 360.0
 _MOST_AT_ONCE = 12
 _MANY = 8  # more than that is told as it goes
 _ONE = "3 to 10 s"
@@ -34,11 +36,14 @@ class _Start:
     options: tuple[str, ...]
     emulator: Emulator
 
-    def run(self, sources: Sequence[Path], cache: Path) -> dict[str, Outcome]:
-        """Compile files; one at which the compiler ends is missing, and so are those after it."""
+    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> dict[str, Outcome]:
+        """Compile files; one at which the compiler ends is missing, and so are those after it.
+
+        Raises:
+            BuildError: It was not started, or took longer than `patience` seconds.
+        """
         words = [str(self.root.program), *self.options, "--", *map(str, sources)]
         folders = Folders(tuple({path.parent for path in sources}), (cache,))
-        patience = _START_S + _KERNEL_S * len(sources)
         result = self.emulator.run(words, self.root.tree, self._environment(cache), folders, patience)
         return shaderdb.read(result.stderr.splitlines())
 
@@ -58,12 +63,14 @@ class _Start:
         }
 
 
-def compiled(
+def compiled(  # noqa: PLR0913 - these are independent of each other
     root: Root,
     gpu: Gpu,
     sources: Sequence[str],
     options: Sequence[str] = (),
+    *,
     tell: Callable[[str], None] = lambda _line: None,
+    keep: Keep = lambda _source, _outcome: None,
 ) -> list[Outcome]:
     """Compile kernels.
 
@@ -73,6 +80,7 @@ def compiled(
         sources: OpenCL C, of one kernel each.
         options: Of the compiler, such as `-cl-fast-relaxed-math`.
         tell: Told how many are compiled, after each part of many.
+        keep: Given each as soon as it is there, from several threads: an interrupted run need not ask again.
 
     Returns:
         What became of each, in order; one that makes the compiler end is told as such.
@@ -82,41 +90,75 @@ def compiled(
     start = _Start(root, gpu, tuple(options), emulator())
     with tempfile.TemporaryDirectory(prefix="toolchain-mali-") as name:
         work, warm = Path(name), _warm(start)
-        paths = [work / f"{number}.cl" for number in range(len(sources))]
-        for path, source in zip(paths, sources, strict=True):
-            path.write_text(source, encoding="utf-8")
-        processes = len(os.sched_getaffinity(0))
-        count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
-        parts = [paths[at : at + count] for at in range(0, len(paths), count)]
-        outcomes: dict[str, Outcome] = {}
-        if len(paths) >= _MANY:
-            tell(f"{len(paths)} kernels for {gpu.name}: {_ONE} of a core each, once; {processes} at a time")
-        with ThreadPoolExecutor(processes) as pool:
-            for found in pool.map(lambda part: _all(start, part, warm), parts):
-                outcomes |= found
-                if len(paths) >= _MANY:
-                    tell(f"Mesa's compiler: {len(outcomes)} of {len(paths)} kernels for {gpu.name}")
-    return [outcomes[str(path)] for path in paths]
+        paths = {str(work / f"{number}.cl"): source for number, source in enumerate(sources)}
+        for path, source in paths.items():
+            Path(path).write_text(source, encoding="utf-8")
+
+        def kept(found: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
+            for path, outcome in found.items():
+                keep(paths[path], outcome)
+            return found
+
+        outcomes = _all(start, [Path(path) for path in paths], warm, tell, kept)
+    return [outcomes[path] for path in paths]
 
 
-def _all(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
-    """Compile files, going on behind each that the compiler does not survive."""
+def _all(
+    start: _Start, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], kept: _Kept
+) -> dict[str, Outcome]:
+    """Compile files in parts, several parts at a time; what has no answer then is asked about once more, alone.
+
+    So nobody is blamed for what was compiled beside it, nor for want of memory while others were.
+    """
+    processes = len(os.sched_getaffinity(0))
+    count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
+    parts = [paths[at : at + count] for at in range(0, len(paths), count)]
+    outcomes: dict[str, Outcome] = {}
+    if len(paths) >= _MANY:
+        tell(f"{len(paths)} kernels for {start.gpu.name}: {_ONE} of a core each, once; {processes} at a time")
+    with ThreadPoolExecutor(processes) as pool:
+        for found in pool.map(lambda part: kept(_part(start, part, warm)), parts):
+            outcomes |= found
+            if len(paths) >= _MANY:
+                tell(f"Mesa's compiler: {len(outcomes)} of {len(paths)} kernels for {start.gpu.name}")
+    for path in paths:
+        if str(path) not in outcomes:
+            outcomes |= kept({str(path): _alone(start, path, warm)})
+    return outcomes
+
+
+def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
+    """Compile files in one process, and in another those behind one that it does not survive.
+
+    Returns:
+        Those that the compiler said something of.
+    """
     found: dict[str, Outcome] = {}
     left = list(paths)
     while left:
-        cache = left[0].with_suffix(".cache")
-        shutil.copytree(warm, cache)  # with what it compiled before, the compiler would print nothing
         try:
-            found |= start.run(left, cache)
-        except BuildError as fault:
-            found[str(left[0])] = Outcome(fault=fault.message)
-        finally:
-            shutil.rmtree(cache)
-        left = [path for path in left if str(path) not in found]
-        if left:
-            found.setdefault(str(left[0]), Outcome(fault="the compiler came to an unexpected end"))
-            left = left[1:]
+            found |= _run(start, left, warm, _KERNEL_S * len(left))
+        except BuildError:  # each of them may be the cause
+            return found
+        left = [path for path in left if str(path) not in found][1:]
     return found
+
+
+def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
+    try:
+        found = _run(start, [path], warm, _ALONE_S)
+    except BuildError as fault:
+        return Outcome(fault=fault.message)
+    return found.get(str(path), Outcome(fault="the compiler came to an unexpected end"))
+
+
+def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> dict[str, Outcome]:
+    cache = paths[0].with_suffix(".cache")
+    shutil.copytree(warm, cache)  # with what it compiled before, the compiler would print nothing
+    try:
+        return start.run(paths, cache, patience)
+    finally:
+        shutil.rmtree(cache)
 
 
 def _warm(start: _Start) -> Path:
@@ -136,7 +178,7 @@ def _warm(start: _Start) -> Path:
         # Without a user's options, which may be wrong.
         outcome = (
             replace(start, options=())
-            .run([source], cache)
+            .run([source], cache, _START_S)
             .get(str(source), Outcome(fault="it came to an unexpected end"))
         )
         if outcome.statistics is None:

@@ -99,7 +99,9 @@ class Compiler:
             self.gpu,
             self.words,
             [imaged + text if self.gpu.images and images.SWITCH in text else text for text in texts],
-            lambda missing: compiler.compiled(self.root, self.gpu, missing, self.words, self.tell),
+            lambda missing, keep: compiler.compiled(
+                self.root, self.gpu, missing, self.words, tell=self.tell, keep=keep
+            ),
         )
 
 
