@@ -76,8 +76,10 @@ def _cells(one: Costed) -> tuple[str, ...]:
 
 
 def _costs(one: Costed) -> tuple[str, str]:
-    if one.estimate is None or one.estimate.fault:
-        return _NOTHING, "refused" if one.estimate else _NOTHING
+    if one.estimate is None:
+        return _NOTHING, _NOTHING
+    if one.estimate.fault:
+        return _NOTHING, "refused" if one.estimate.answered else "no answer"
     return _NOTHING if one.ms is None else f"{one.ms:.3f}", str(one.estimate.spills)
 
 

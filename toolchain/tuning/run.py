@@ -503,11 +503,11 @@ class Tuning:
             raise self._fault
         hopeless = min(_HOPELESS, self.plan.trials)
         if self.trials >= hopeless and all(math.isinf(state.fastest_s) for state in self.states):
+            boards = "" if self._key.modelled else "; `toolchain farm status` shows the boards"
             raise BuildError(
                 f"none of {self.trials} candidates of {len(self.states)} task(s) gave a latency",
                 details=f"{_causes(self.causes)}\nthe last one said: {self._last_error}",
-                hint=f"`toolchain records show {shlex.quote(str(self._file.path))}` lists the failures; "
-                "`toolchain farm status` shows the boards",
+                hint=f"`toolchain records show {shlex.quote(str(self._file.path))}` lists the failures{boards}",
             )
 
 

@@ -51,4 +51,6 @@ def test_unknown_costs_come_last_and_are_told(kernels):
     assert "no such thing" in fault
     assert weak == "it is weak"
     assert "refused" in plain([costed.table([known, refused])])
+    silent = Costed(kernels[0], Estimate(fault="qemu is gone", answered=False), "modelled (x)")
+    assert "no answer" in plain([costed.table([known, silent])])
     assert known.document() == {"stamp": "modelled (x)", "ms": 2.0, "run_ms": 4.0, "spills": 7, "fault": ""}

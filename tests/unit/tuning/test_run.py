@@ -63,13 +63,13 @@ class Gone(FormulaMeasures):
         return future
 
 
-def tuning(tmp_path, chosen, builds=None, measures=None, pruner=None, **plan):
+def tuning(tmp_path, chosen, builds=None, measures=None, pruner=None, key=KEY, **plan):
     folder = tmp_path / "libraries"
     folder.mkdir(exist_ok=True)
     return Tuning(
         chosen,
         backend(),
-        KEY,
+        key,
         file=RecordFile(tmp_path / "records.jsonl"),
         plan=Plan(**{"tuner": "random", "trials": 48, **plan}),
         builds=builds or FormulaBuilds(folder),
@@ -177,6 +177,16 @@ def test_when_nothing_works_the_cause_is_told(tmp_path, kernels, builds, measure
     assert words in caught.value.details
     assert 0 < job.trials < 120
     assert len(recorded(tmp_path)) == job.trials
+
+
+@pytest.mark.parametrize("modelled", ["", "g610, 4 cores, 1000 MHz"])
+def test_boards_are_pointed_at_where_there_are_some(tmp_path, kernels, modelled):
+    key = Key.of(target_table(backend().target), modelled=modelled)
+    job = tuning(tmp_path, kernels[1:2], NoBuilds(tmp_path), trials=500, key=key)
+    with pytest.raises(BuildError) as caught:
+        job.run()
+    assert "records show" in caught.value.hint
+    assert ("farm status" in caught.value.hint) == (not modelled)
 
 
 def test_what_was_measured_before_the_boards_were_lost_is_kept(tmp_path, kernels):

@@ -25,11 +25,13 @@ class Estimate:
         ms: Milliseconds that one call takes, estimated; None if the model does not know.
         spills: Values that are written to memory for want of registers.
         fault: Why nothing is known, or why a device would not run it; empty if all is well.
+        answered: Whether that is known of the kernel; if not, the compiler did not answer, and may another time.
     """
 
     ms: float | None = None
     spills: int = 0
     fault: str = ""
+    answered: bool = True
 
 
 class NetworkCosts(Protocol):

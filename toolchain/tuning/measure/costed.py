@@ -10,6 +10,7 @@ from pathlib import Path
 import tvm
 
 from toolchain.backends.base.costs import CostModel, Estimate
+from toolchain.errors import BuildError
 from toolchain.tuning.measure.events import Event, Observer
 from toolchain.tuning.trials import Built, Measured, Trial
 
@@ -36,10 +37,19 @@ class Costed:
         """Ask the model about kernels; one that it does not know, that spills or would not run, says why.
 
         The time of what spills is not asked for: to compile its loops again takes minutes, and nobody wants it.
+
+        Raises:
+            BuildError: The model's compiler did not answer: nothing is known of the candidate, and nothing is recorded.
         """
         return [self._built(one) for one in self._model.estimates(modules, spilling=False)]
 
     def _built(self, found: Estimate) -> Built:
+        if not found.answered:
+            raise BuildError(
+                "the model's compiler did not answer when it was asked about a candidate",
+                details=f"{found.fault}; {self._model.stamp}",
+                hint="the same command goes on from there; if it ends there again, --op or --seed lead around it",
+            )
         spills = f"{found.spills} values are spilled" if found.spills else ""
         if found.ms is None or found.fault or spills:
             cause = found.fault or spills or "no estimate: its loops have no known ends"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolchain.backends.base.costs import Estimate
+from toolchain.errors import BuildError
 from toolchain.tuning.measure import Event
 from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.trials import Built, Trial
@@ -50,6 +51,13 @@ def test_what_the_model_cannot_tell_has_failed(estimate, said):
     (built,) = Costed(Said(), [].append).build([estimate])
     assert built.library is None
     assert said in built.error
+
+
+def test_nothing_is_recorded_of_what_has_no_answer():
+    with pytest.raises(BuildError, match="did not answer") as caught:
+        Costed(Said(), [].append).build([Estimate(1.0), Estimate(fault="qemu is gone", answered=False)])
+    assert "qemu is gone" in caught.value.details
+    assert "goes on" in caught.value.hint
 
 
 def test_a_discarded_candidate_is_forgotten():

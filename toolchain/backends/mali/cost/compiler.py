@@ -148,8 +148,8 @@ def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
     try:
         found = _run(start, [path], warm, _ALONE_S)
     except BuildError as fault:
-        return Outcome(fault=fault.message)
-    return found.get(str(path), Outcome(fault="the compiler came to an unexpected end"))
+        return Outcome(fault=fault.message, answered=False)
+    return found.get(str(path), Outcome(fault="the compiler came to an unexpected end", answered=False))
 
 
 def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> dict[str, Outcome]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolchain.backends.mali import images
@@ -28,6 +28,8 @@ class KernelCost:
         item: Cycles of one work-item by unit, all turns of loops counted, spills among them.
         open_loops: Loops whose turns nobody knows: they count once in `item` too.
         fault: Why there are no statistics.
+        answered: Whether the compiler said something of the kernel and of what its loops' turns are counted by; if not,
+            another time may give another answer, and `fault` says why there is none now.
     """
 
     name: str
@@ -36,6 +38,7 @@ class KernelCost:
     item: Mapping[str, float] = field(default_factory=dict)
     open_loops: int = 0
     fault: str = ""
+    answered: bool = True
 
     @property
     def load_store(self) -> float:
@@ -127,10 +130,14 @@ def costs(asked: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) 
     ]
     twice = asked.outcomes([source for _, _, source in pairs])
     steps: list[dict[Loop, Mapping[str, float] | None]] = [{} for _ in kernels]
+    silent = {number: outcome.fault for number, outcome in enumerate(plain) if not outcome.answered}
     for (number, loop, _), outcome in zip(pairs, twice, strict=True):
         steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
+        silent |= {} if outcome.answered else {number: outcome.fault}
+    found = [_cost(kernels[number], asked.gpu, plain[number], steps[number]) for number in range(len(kernels))]
     return tuple(
-        _cost(kernel, asked.gpu, outcome, found) for kernel, outcome, found in zip(kernels, plain, steps, strict=True)
+        replace(one, fault=silent[number], answered=False) if number in silent else one
+        for number, one in enumerate(found)
     )
 
 

@@ -98,6 +98,9 @@ class Model:
 
     def _estimate(self, found: Sequence[tuple[Launch, KernelCost]], *, spilling: bool) -> Estimate:
         spills = sum(cost.spills for _, cost in found)
+        silent = next((cost for _, cost in found if not cost.answered), None)
+        if silent is not None:
+            return Estimate(fault=silent.fault[:_FAULT_LETTERS], answered=False)
         fault = next((said for launch, cost in found if (said := _fault(launch, cost))), "")
         if fault or (spills and not spilling):
             return Estimate(None, spills, fault)

@@ -69,11 +69,19 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one file: a kernel's statistics, or the cause why there are none."""
+    """What became of one file: a kernel's statistics, or the cause why there are none.
+
+    Attributes:
+        name: The kernel.
+        statistics: Of its machine code.
+        fault: Why there are none.
+        answered: Whether that is the compiler's word on the kernel; if not, another time may give another answer.
+    """
 
     name: str = ""
     statistics: Statistics | None = None
     fault: str = ""
+    answered: bool = True
 
 
 @dataclass

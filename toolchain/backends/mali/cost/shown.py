@@ -24,7 +24,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     cost, launch, found = row.cost, row.launch, row.cost.statistics
     called = (_NOTHING, _NOTHING) if launch is None else (str(launch.calls), str(launch.groups * launch.group))
     if found is None:
-        return (cost.name, *called, "refused", *([_NOTHING] * 7))
+        return (cost.name, *called, "refused" if cost.answered else "no answer", *([_NOTHING] * 7))
     arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC)
     cycles = [arithmetic, cost.load_store, cost.item.get("texture", 0.0)]
     mark = "+" if cost.open_loops else ""

@@ -69,13 +69,14 @@ def faults(found: Sequence[Outcome]) -> str:
 def test_only_the_kernel_that_hangs_is_blamed(ask: Callable[..., list[Outcome]]) -> None:
     found = ask(Machine({"d": SLOW}), TEXTS)
     assert faults(found) == "d"
-    assert found[3].fault == SLOW.message
+    assert found[3] == Outcome(fault=SLOW.message, answered=False)
 
 
 def test_only_the_kernel_at_which_the_compiler_ends_is_blamed(ask: Callable[..., list[Outcome]]) -> None:
     found = ask(Machine({"b": None, "e": None}), TEXTS)
     assert faults(found) == "be"
     assert "unexpected end" in found[1].fault
+    assert [one.answered for one in found] == [True, False, True, True, False, True]
 
 
 @pytest.mark.parametrize("fault", [SLOW, None])

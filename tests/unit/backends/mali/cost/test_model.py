@@ -9,6 +9,7 @@ import pytest
 from tests.support import candidates
 from toolchain import board
 from toolchain.backends import backend_of
+from toolchain.backends.base.costs import Estimate
 from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model
 from toolchain.backends.mali.cost.model import Model
 from toolchain.backends.mali.cost.shaderdb import Statistics
@@ -65,6 +66,13 @@ def test_of_several_each_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_compiler_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(monkeypatch, None).estimates([candidates.on_a_gpu()])[0].fault == "refused"
+
+
+def test_what_has_no_answer_is_not_said_to_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = KernelCost("k", "g610", statistics(), {"load_store": 4.0}, 1, fault="qemu is gone", answered=False)
+    asking = asked(monkeypatch, None)
+    monkeypatch.setattr(kernel_cost, "costs", lambda _asked, kernels, **_more: (silent,) * len(kernels))
+    assert asking.estimates([candidates.on_a_gpu()]) == [Estimate(fault="qemu is gone", answered=False)]
 
 
 def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:

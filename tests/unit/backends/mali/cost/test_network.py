@@ -90,12 +90,15 @@ def test_a_loop_that_cannot_be_had_twice_is_open(tmp_path: Path, monkeypatch: py
     asked = cost.Compiler(Root(tmp_path, "key", "1", is_pinned=True), cost.gpu("g610"))
     for twice, open_loops, cycles in [
         (Outcome(fault="no"), 1, 8.0),
+        (Outcome(fault="gone", answered=False), 1, 8.0),
         (Outcome("k", Statistics(12, 9.0, {"load_store": 9.0}, 2, 1, 0, 0)), 0, 8.0 + 63),
     ]:
         told = iter([[once], [twice]])
         monkeypatch.setattr(cost.Compiler, "outcomes", lambda _self, _texts, told=told: next(told))
         (found,) = cost.costs(asked, cost.kernels(source))
         assert (found.open_loops, found.load_store) == (open_loops, cycles)
+        assert found.answered == twice.answered
+        assert found.fault == ("" if found.answered else "gone")
 
 
 def test_kernels_are_compiled_as_on_boards() -> None:
