@@ -16,6 +16,7 @@ class FormulaCosts:
     """Takes a millisecond and up to sixteen more by a candidate's hash; one in eight spills, and one is refused."""
 
     name: str = "formula, 4 cores"
+    identity: str = "formula 1"
     stamp: str = "modelled (formula 1)"
     obstacle: str = ""
     asked: list[bool] = field(default_factory=list)

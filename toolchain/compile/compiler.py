@@ -26,6 +26,7 @@ from toolchain.models import importer, source
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
+from toolchain.records import Records
 from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
@@ -147,12 +148,12 @@ def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:
     """Say for how many kernels there was a record."""
     for skipped in applied.skipped:
         request.tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
-    key = records.wanted_key(request)
+    key = records.found_key(request, known.records or Records())
     if known.records is not None and key not in known.records.keys:
         request.tell(f"no tuning records are for the target of {request.board.name}")
     elif known.records is not None:
-        mark = f"{key.mark} " if key.modelled else ""
-        request.tell(f"applied {mark}tuning records for {applied.tuned} of {applied.tasks} tasks")
+        mark, by = (f"{key.mark} ", f": {key.modelled}") if key.modelled else ("", "")
+        request.tell(f"applied {mark}tuning records for {applied.tuned} of {applied.tasks} tasks{by}")
     if applied.shipped:
         request.tell(f"applied the toolchain's own records for {applied.shipped} of {applied.tasks} tasks")
 

@@ -38,7 +38,7 @@ class Known:
         if self.records is None and self.shipped is None:
             return Applied(lowered)
         records = self.records or Records()
-        return apply(lowered, request.backend, records, shipped=self.shipped, key=wanted_key(request))
+        return apply(lowered, request.backend, records, shipped=self.shipped, key=found_key(request, records))
 
 
 def record_key(backend: Backend, *, emulated: bool = False, modelled: str = "") -> Key:
@@ -47,8 +47,20 @@ def record_key(backend: Backend, *, emulated: bool = False, modelled: str = "") 
 
 
 def wanted_key(request: BuildRequest) -> Key:
-    """Return what the records that a build applies have to be found under."""
+    """Return what the records that a build applies have to be found under; a model's, without what they are by."""
     return record_key(request.backend, emulated=request.emulated, modelled=request.modelled_as)
+
+
+def found_key(request: BuildRequest, found: Records) -> Key:
+    """Return what the records that a build applies are found under.
+
+    A model's are there by each compiler that made them, and a build needs none of those: the newest one's are taken.
+    """
+    wanted = wanted_key(request)
+    if not wanted.modelled:
+        return wanted
+    suited = [trial for trial in found.trials if trial.key.of_any_version == wanted]
+    return max(suited, key=lambda trial: (trial.key.version, trial.time)).key if suited else wanted
 
 
 def options(applied: Applied, *, emulated: bool, modelled: bool = False) -> tuple[str, ...]:
@@ -64,7 +76,7 @@ def has_records(request: BuildRequest) -> bool:
     if request.only_shipped:
         return shipped_records(request.backend) is not None
     found = own_records(request)
-    return found is not None and wanted_key(request) in found.keys
+    return found is not None and found_key(request, found) in found.keys
 
 
 def own_records(request: BuildRequest) -> Records | None:
@@ -73,10 +85,11 @@ def own_records(request: BuildRequest) -> Records | None:
     Raises:
         InputError: LLVM does not know the board's CPU, or the records that were asked for are not there.
     """
-    key, path = wanted_key(request), _own_file(request)
+    path = _own_file(request)
     if path is None or (request.records is None and not path.exists()):
         return None
     found = RecordFile(path).read()
+    key = found_key(request, found)
     if request.records and key not in found.keys:
         raise InputError(
             f"{path} has no records for {request.board.name}",

@@ -26,6 +26,7 @@ from toolchain.models.importer import ImportedModel
 from toolchain.models.request import Model
 from toolchain.native import cross
 from toolchain.records import Key, RecordFile, default_path, tasks
+from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task
 from toolchain.rpc import hardware
 from toolchain.tables import Shown
@@ -243,7 +244,8 @@ def _by_costs(session: _Session, model: CostModel, tell: Tell) -> TuneReport:
     tell(f"{len(session.tasks)} tasks for {model.name}, ranked without a board: {model.stamp}")
     watch = _Watch(tell, Boards((), model=f"{model.name}, {model.stamp}"))
     costed = Costed(model, watch.observe)
-    return _tuned(replace(session, modelled=model.name, stamp=model.stamp), costed, costed, watch)
+    by = modelled_by(model.name, model.identity)
+    return _tuned(replace(session, modelled=by, stamp=model.stamp), costed, costed, watch)
 
 
 def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:

@@ -8,6 +8,7 @@ import functools
 import importlib.metadata
 import json
 import math
+import re
 import statistics
 import zlib
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import InputError
 from toolchain.records.results import Cause
 
+_BY = "; "
 _SCHEMA = 1
 _ERROR_LENGTH = 500
 _NAME_LENGTH = 200
@@ -41,7 +43,8 @@ class Key:
         target: TVM target as canonical JSON.
         tvm: Version of TVM.
         emulated: Whether the times are an emulator's, or a model's.
-        modelled: What a model computed the times for, if they are none of a board; those of two are never compared.
+        modelled: What a model computed the times for, if they are none of a board, and after a `;` what by; those of
+            two are never compared.
     """
 
     target: str
@@ -60,9 +63,24 @@ class Key:
         return "modelled" if self.modelled else "emulated" if self.emulated else ""
 
     @property
+    def of_any_version(self) -> Key:
+        """The same without what the times were computed by."""
+        return dataclasses.replace(self, modelled=self.modelled.partition(_BY)[0])
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The numbers of the version of what the times were computed by, the first of what is told of it."""
+        return tuple(map(int, re.findall(r"\d{1,18}", self.modelled.partition(_BY)[2].partition(",")[0])))
+
+    @property
     def id(self) -> str:
         """Twelve hexadecimal digits that name it on a command line."""
         return _key_id(self)
+
+
+def modelled_by(machine: str, model: str) -> str:
+    """Return what a key says of times that a model computed: what for, and by which model."""
+    return f"{machine}{_BY}{model}"
 
 
 @functools.cache
@@ -137,7 +155,7 @@ class Record:
         target: TVM target that it was built for.
         tvm: Version of TVM that built it.
         emulated: Whether the times are an emulator's, or a model's.
-        modelled: What a model computed the times for; empty where something ran.
+        modelled: What a model computed the times for, and what by; empty where something ran.
         candidate: Structural hash of the scheduled module, in hexadecimal.
         trace: The schedule, as the JSON text of `Trace.as_json()`.
         samples_s: Seconds of one run, one value per sample; empty if there is a cause.

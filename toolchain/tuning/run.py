@@ -27,6 +27,7 @@ from toolchain.backends.base import Backend
 from toolchain.device.deploy import Stages
 from toolchain.errors import BuildError
 from toolchain.records import Key, Record, RecordFile, Records, Workload, traces
+from toolchain.records.lines import modelled_by
 from toolchain.records.results import PRUNED
 from toolchain.records.tasks import Task, args_of, layer_of
 from toolchain.tuning import task_scheduler
@@ -93,14 +94,20 @@ class Plan:
     passing_bytes: int = 0
     prune: float = 0.0
 
-    def run_id(self, key: Key, tasks: Sequence[Task]) -> str:
-        """Name the run that these settings make: records of the same name are a part of it."""
+    def run_id(self, key: Key, tasks: Sequence[Task], pruned_by: str = "") -> str:
+        """Name the run that these settings make: records of the same name are a part of it.
+
+        Args:
+            key: What its records are found under.
+            tasks: What is tuned.
+            pruned_by: Which model rules candidates out: another one rules out others.
+        """
         settings = asdict(self)
         for limit in ("trials", "budget_s"):  # where a run ends does not change the way there
             del settings[limit]
         if not self.prune:  # such runs are called what they were before there was pruning
             del settings["prune"]
-        named = [settings, key.id, sorted(task.workload for task in tasks)]
+        named = [settings, key.id, sorted(task.workload for task in tasks), *([pruned_by] if pruned_by else [])]
         return files.sha256_bytes(files.canonical_json(named))[:12]
 
 
@@ -196,7 +203,7 @@ class Tuning:
         self.causes: Counter[str] = Counter()
         self.resumed = 0
         self.current: TaskState | None = None
-        self.id = plan.run_id(key, tasks)
+        self.id = plan.run_id(key, tasks, modelled_by(pruner.model.name, pruner.model.identity) if pruner else "")
         self._key = key
         self._target = json.loads(key.target)
         self._file = file

@@ -143,6 +143,27 @@ def test_records_of_a_model_are_asked_for_by_name():
     assert wanted != known.wanted_key(request("mlp", rk3588, emulated=True))
 
 
+def test_of_two_compilers_of_a_model_the_newest_ones_records_are_taken(folder):
+    rk3588, machine = board.load("rk3588").resolved(), "g610, 4 cores, 1000 MHz"
+    wanted = request("mlp", rk3588, emulated=True, modelled=True)
+    target = json.loads(known.wanted_key(wanted).target)
+
+    def of(by, **fields):
+        return tunings.record(target=target, emulated=True, modelled=by, **fields)
+
+    old, new = of(f"{machine}; Mesa 25.0.7-2, k, formula 1", time=9.0), of(f"{machine}; Mesa 25.0.10-1, k, formula 1")
+    later = of(f"{machine}; Mesa 25.0.10-1, k, formula 2", time=5.0)
+    foreign = of("g610, 2 cores, 1000 MHz; Mesa 26.0, k, formula 1")
+    assert known.found_key(wanted, Records.collect([new, old, foreign])) == new.key
+    assert known.found_key(wanted, Records.collect([later, new, old])) == later.key
+    assert known.found_key(request("mlp", rk3588, emulated=True), Records.collect([new])).modelled == ""
+    RecordFile(folder / "own.jsonl").append([foreign])
+    with pytest.raises(InputError, match="no records for rk3588"):
+        known.own_records(dataclasses.replace(wanted, records=folder / "own.jsonl"))
+    RecordFile(folder / "own.jsonl").append([old])
+    assert known.own_records(dataclasses.replace(wanted, records=folder / "own.jsonl")) is not None
+
+
 # --- accelerators ---
 
 

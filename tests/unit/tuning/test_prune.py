@@ -16,6 +16,7 @@ class Said:
     """Says of each module what it is."""
 
     name = "g610"
+    identity = "Mesa 1"
     stamp = STAMP
     obstacle = ""
 

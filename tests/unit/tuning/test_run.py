@@ -291,3 +291,11 @@ def test_another_run_measures_what_one_ruled_out(tmp_path, kernels):
 def test_runs_that_rule_nothing_out_are_called_what_they_were(kernels):
     assert Plan().run_id(KEY, kernels) != Plan(prune=2.0).run_id(KEY, kernels)
     assert Plan().run_id(KEY, kernels[:1]) == Plan(prune=0.0).run_id(KEY, kernels[:1])
+
+
+def test_another_model_rules_out_other_candidates(tmp_path, kernels):
+    runs = {
+        tuning(tmp_path, kernels, pruner=Pruner(FormulaCosts(identity=one), 2.0), prune=2.0).id
+        for one in ("Mesa 1", "Mesa 2")
+    }
+    assert len(runs) == 2

@@ -58,6 +58,10 @@ class CostModel(Protocol):
         """What the estimates are for: those of two names are not compared with each other."""
 
     @property
+    def identity(self) -> str:
+        """What the estimates are by, its version first: those of two are not compared with each other, either."""
+
+    @property
     def stamp(self) -> str:
         """What every figure is marked with: `modelled`, and by what."""
 

@@ -15,6 +15,7 @@ class Said:
     """Says of each module what it is."""
 
     name = "g610, 4 cores, 1000 MHz"
+    identity = "Mesa 1"
     stamp = "modelled (Mesa 1)"
     obstacle = ""
 

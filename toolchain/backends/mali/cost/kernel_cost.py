@@ -87,6 +87,11 @@ class Compiler:
         return (*language.DEFAULT, *self.options)
 
     @property
+    def identity(self) -> str:
+        """What tells it apart from others, its version first."""
+        return f"Mesa {self.root.version}, {self.root.key[:8]}, {' '.join(self.words)}"
+
+    @property
     def stamp(self) -> str:
         """What every figure of it is marked with."""
         return f"{self.root.stamp} with {' '.join(self.words)}"

@@ -64,8 +64,13 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The GPU, its cores and clock: what estimates depend on."""
+        """The GPU, its cores and clock."""
         return name_of(self.board)
+
+    @property
+    def identity(self) -> str:
+        """Which compiler, its version first, and which formula: others make other estimates."""
+        return f"{self.compiler.identity}, formula {network.FORMULA}"
 
     @property
     def stamp(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from tests.support import candidates
 from toolchain import board
 from toolchain.backends import backend_of
 from toolchain.backends.base.costs import Estimate
-from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model
+from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model, network
 from toolchain.backends.mali.cost.model import Model
 from toolchain.backends.mali.cost.shaderdb import Statistics
+from toolchain.records import Key
+from toolchain.records.lines import modelled_by
 
 RK3588 = board.load("rk3588").resolved()
 ROOT = Root(Path("none"), "k", "1", is_pinned=True)
@@ -83,3 +86,18 @@ def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -
 def test_a_model_is_named_by_what_estimates_depend_on() -> None:
     assert backend_of(RK3588).costed_as == "g610, 4 cores, 1000 MHz"
     assert model.name_of(board.Gpu("g52", 2, 800)) == "g52, 2 cores, 800 MHz"
+
+
+def test_another_compiler_or_formula_is_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = asked(monkeypatch, statistics())
+    assert asking.identity == "Mesa 1, k, -cl-std=CL1.2, formula 1"
+    key = Key.of({"kind": "opencl"}, modelled=modelled_by(asking.name, asking.identity))
+    assert key.of_any_version == Key.of({"kind": "opencl"}, modelled=asking.name)
+    others = [
+        Compiler(Root(Path("none"), "k", "2", is_pinned=True), gpu("g610")),
+        Compiler(Root(Path("none"), "other", "1", is_pinned=True), gpu("g610")),
+        Compiler(ROOT, gpu("g610"), ("-cl-fast-relaxed-math",)),
+    ]
+    found = {asking.identity, *(dataclasses.replace(asking, compiler=one).identity for one in others)}
+    monkeypatch.setattr(network, "FORMULA", 2)
+    assert len({*found, asking.identity}) == 5
