@@ -67,6 +67,8 @@ _CASES = [
     ("ranking without a model", "tune mlp --board rpi4 --modelled", 2, r"what kernels cost on board rpi4"),
     ("ruling out by no model", "tune mlp --prune 2", 2, r"what kernels cost on board local"),
     ("no board, and a board", "tune mlp --board rk3588 --modelled --host a", 2, r"--modelled and --host exclude"),
+    ("a linker, and no board", "tune mlp --board rk3588 --modelled --toolchain host", 2, r"and --toolchain exclude"),
+    ("threads, and no board", "tune mlp --board rk3588 --modelled --threads 2", 2, r"--modelled and --threads exclude"),
     ("ruled out and ranked", "tune mlp --board rk3588 --modelled --prune 2", 2, r"--modelled and --prune exclude"),
     (
         "ruled out by less than the best",

@@ -80,9 +80,10 @@ class TuneOptions:
         )
 
     def _check(self) -> None:
-        """See that what asks no board names none, and rules nothing out before it."""
+        """See that what asks no board names none, rules nothing out before it, and neither links nor runs anything."""
         device = self.device
         others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
+        others |= {"--toolchain": self.toolchain, "--threads": self.threads}
         if self.modelled and (given := [name for name, value in others.items() if value]):
             raise InputError(
                 f"--modelled and {given[0]} exclude each other",

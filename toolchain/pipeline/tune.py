@@ -188,9 +188,10 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
         DeviceError: No board is left.
         VerificationError: A board is not what its board file says.
     """
-    driver = cross.choose(wanted.board, wanted.toolchain)
     if not wanted.modelled:
-        driver.describe()  # a missing compiler is told before the boards are taken, and so are records that are none
+        cross.choose(
+            wanted.board, wanted.toolchain
+        ).describe()  # a missing compiler is told before the boards are taken, and so are records that are none
     judge = _judge(wanted, tell)
     file = RecordFile(wanted.records or default_path(wanted.board.name))
     if file.path.exists():
@@ -209,6 +210,7 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
     if model is not None:
         return _by_model(session, model, tell)
     tell(f"{len(chosen)} tasks for {wanted.board.name}")
+    driver = cross.choose(wanted.board, wanted.toolchain)
     with contextlib.ExitStack() as stack:
         folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
         timeout_s = wanted.plan.options.build_timeout_s
