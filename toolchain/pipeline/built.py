@@ -78,7 +78,6 @@ def costs(made: Bundle, kind: Board, model: CostModel) -> NetworkCosts:
         model: The board's.
 
     Raises:
-        InputError: It has no kernel on the accelerator.
         BuildError: The model's compiler does not work here.
     """
     from toolchain.compile import compiler  # noqa: PLC0415 - TVM takes seconds

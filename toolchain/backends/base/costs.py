@@ -81,4 +81,4 @@ class CostModel(Protocol):
         """
 
     def network(self, name: str, module: tvm.IRModule) -> NetworkCosts:
-        """Say what the kernels of a scheduled Relax module cost; one that has none on the device is an `InputError`."""
+        """Say what the kernels of a scheduled Relax module cost; of one that has none on the device, just that."""

@@ -37,15 +37,21 @@ class Found:
 
     def shown(self) -> list[str | Table]:
         """Return what a person is shown."""
-        return shown.lines([self.costs])
+        return shown.lines([self.costs]) if self.costs.rows else [self._nothing]
 
     def sections(self) -> list[page.Section]:
         """Return what a page has of them."""
+        if not self.costs.rows:
+            return [page.Section(f"{self.costs.name} on {self.costs.gpu.name}", [page.Text(self._nothing)])]
         return [shown.section(self.costs, summed=True)]
 
     def refusal(self) -> BuildError | None:
         """Return what a command ends with as the compiler refuses kernels; None if it takes all."""
         return shown.refusal([self.costs])
+
+    @property
+    def _nothing(self) -> str:
+        return f"{self.costs.name} has no kernel for a GPU: all of it runs on the CPU; {self.costs.stamp}"
 
 
 @dataclass(frozen=True)
@@ -114,15 +120,8 @@ class Model:
         return Estimate(sum(known) if len(known) == len(parts) else None, spills)
 
     def network(self, name: str, module: tvm.IRModule) -> Found:
-        """Say what the kernels of a scheduled Relax module cost.
-
-        Raises:
-            InputError: It has none for a GPU.
-        """
-        launches = network.launches(module, self.target)
-        if not launches:
-            raise InputError(f"{name} has no kernel for a GPU", hint="all of it runs on the CPU; leave --cost out")
-        return Found(network.network(name, launches, self.compiler, self.board))
+        """Say what the kernels of a scheduled Relax module cost; of one without any for a GPU, just that."""
+        return Found(network.network(name, network.launches(module, self.target), self.compiler, self.board))
 
 
 def _lowered(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, ...] | str:

@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import tvm
 
 from tests.support import candidates
-from toolchain import board
+from toolchain import board, page
 from toolchain.backends import backend_of
 from toolchain.backends.base.costs import Estimate
 from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model, network
@@ -81,6 +82,17 @@ def test_what_has_no_answer_is_not_said_to_be_refused(monkeypatch: pytest.Monkey
 def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Mali-T860" in asked(monkeypatch, statistics(), "t860").obstacle
     assert not asked(monkeypatch, statistics()).obstacle
+
+
+def test_of_a_network_without_kernels_just_that_is_told() -> None:
+    assert RK3588.gpu is not None
+    found = Model(Compiler(ROOT, gpu("g610")), RK3588.gpu, backend_of(RK3588).target).network("same", tvm.IRModule())
+    sentence = "same has no kernel for a GPU: all of it runs on the CPU; modelled (Mesa 1) with -cl-std=CL1.2"
+    assert found.shown() == [sentence]
+    (section,) = found.sections()
+    assert section.parts == [page.Text(sentence)]
+    assert found.document()["kernels"] == []
+    assert found.refusal() is None
 
 
 def test_a_model_is_named_by_what_estimates_depend_on() -> None:
