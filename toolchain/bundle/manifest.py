@@ -75,12 +75,14 @@ class Tuned:
         tasks: How many kernels the model has; 0 where none is tuned.
         tuned: For how many of them a record was applied.
         shipped: For how many more a record that comes with the toolchain was.
+        modelled: What a model computed the applied records' times for, and by what; empty where they were measured.
     """
 
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     tasks: Annotated[int, Field(ge=0)] = 0
     tuned: Annotated[int, Field(ge=0)] = 0
     shipped: Annotated[int, Field(ge=0)] = 0
+    modelled: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ class Manifest:
         for name in ("reference", "records", "modelled"):
             if document[name] is None:
                 del document[name]
+        if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
+            del document["records"]["modelled"]
         for spec in (*document["inputs"], *document["outputs"]):
             if spec["bound"] is None:
                 del spec["bound"]

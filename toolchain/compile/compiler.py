@@ -162,7 +162,7 @@ def _tuned(applied: Applied) -> Tuned:
     if not applied.tuned and not applied.shipped:
         return Tuned()
     digest = files.sha256_bytes(applied.records) if applied.tuned else ""
-    return Tuned(digest, applied.tasks, applied.tuned, applied.shipped)
+    return Tuned(digest, applied.tasks, applied.tuned, applied.shipped, applied.modelled)
 
 
 def _modelled(lowered: tvm.IRModule, applied: Applied, backend: Backend) -> Modelled | None:

@@ -37,7 +37,9 @@ class Built:
 
     def shown(self) -> str | list[str | Table]:
         """Return what a person is shown."""
-        line = f"{self.bundle.folder}: {self._what}, sha256:{self.bundle.digest}"
+        records = self.bundle.manifest.records
+        by = ", by modelled tuning records" if records and records.modelled else ""
+        line = f"{self.bundle.folder}: {self._what}, sha256:{self.bundle.digest}{by}"
         return line if self.costs is None else [line, "", *self.costs.shown()]
 
     def refusal(self) -> BuildError | None:
@@ -48,7 +50,8 @@ class Built:
         """Render it as one page that needs no other file."""
         sections = [page.Section("The bundle", [page.Facts(self._facts())])]
         sections += self.costs.sections() if self.costs else []
-        marks = [page.MODELLED] if self.costs else []
+        records = self.bundle.manifest.records
+        marks = [page.MODELLED] if self.costs or (records and records.modelled) else []
         return page.Page(f"{self._what}", "build", None, sections, marks).html()
 
     @property
@@ -65,6 +68,7 @@ class Built:
             ("size", size_text(sizes)),
             ("target", ", ".join(f"{name} {value}" for name, value in manifest.target.items())),
             ("kernels with tuning records", tuned),
+            ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
             ("made by", manifest.command),
         ]
 

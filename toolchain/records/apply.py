@@ -30,6 +30,7 @@ class Applied:
         records: The records that were applied, as the bytes of a file, but for those that come with the toolchain;
             empty if there are none.
         skipped: Names of the tasks whose record does not fit any more.
+        modelled: What the times of the applied records were computed for by a model, and by what; empty otherwise.
     """
 
     module: tvm.IRModule
@@ -39,6 +40,7 @@ class Applied:
     shipped: int = 0
     records: bytes = b""
     skipped: tuple[str, ...] = ()
+    modelled: str = ""
 
 
 def apply(
@@ -76,6 +78,7 @@ def apply(
         len(others),
         best_bytes(records, key, known) if known else b"",
         tuple(one.task.name for one in mine if not one.fits),
+        key.modelled if known else "",
     )
 
 

@@ -473,6 +473,14 @@ def test_records_travel_in_the_package_and_to_no_device(tuned, tmp_path):
     assert bundle.RECORDS not in found.manifest.files
 
 
+def test_records_of_a_model_are_told_to_be_such(tuned, tmp_path):
+    assert b"modelled" not in tuned.manifest.encoded()  # as it was before there were models
+    wanted = dataclasses.replace(tuned.manifest.records, modelled="g610, 4 cores, 1000 MHz; Mesa 1")
+    found = made.variant(tuned, tmp_path / "modelled", {}, records=wanted)
+    assert bundle.load(found.folder).manifest.records.modelled == wanted.modelled
+    assert found.digest != tuned.digest
+
+
 def test_a_package_without_records_is_of_the_same_bundle(tuned, tmp_path):
     tuned.records.unlink()
     bundle.pack(tuned, tmp_path / "bare.tar")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support import bundles
 from toolchain import page
+from toolchain.bundle.manifest import Tuned
 from toolchain.errors import BuildError
 from toolchain.pipeline.built import Built
 
@@ -30,6 +32,15 @@ def test_a_build_alone(tiny):
     assert found.refusal() is None
     assert tiny.digest in found.html()
     assert ">modelled<" not in found.html()
+
+
+def test_records_of_a_model_are_marked_in_all_that_is_told(tiny, tmp_path):
+    by = "g610, 4 cores, 1000 MHz; Mesa 1"
+    found = Built(bundles.variant(tiny, tmp_path / "made", {}, records=Tuned("0" * 64, 2, 1, modelled=by)))
+    assert found.document()["manifest"].records.modelled == by
+    assert found.shown().endswith(", by modelled tuning records")
+    assert ">modelled<" in found.html()
+    assert by in found.html()
 
 
 def test_costs_are_in_all_that_is_told(tiny):

@@ -122,7 +122,8 @@ def test_records_of_a_model_are_for_those_who_ask_for_them(lowered, backend, lin
     kinds = {"emulated": True, "modelled": "g610, 4 cores, 1000 MHz"}
     known = changed(lines, **kinds)
     table = target_table(backend.target)
-    assert apply(lowered, backend, known, key=Key.of(table, modelled=kinds["modelled"])).tuned == len(lines) / 2
+    applied = apply(lowered, backend, known, key=Key.of(table, modelled=kinds["modelled"]))
+    assert (applied.tuned, applied.modelled) == (len(lines) / 2, kinds["modelled"])
     others = (None, Key.of(table, emulated=True), Key.of(table, modelled="g52, 4 cores, 800 MHz"))
     assert [apply(lowered, backend, known, key=key).tuned for key in others] == [0, 0, 0]
 
