@@ -83,7 +83,7 @@ def own_records(request: BuildRequest) -> Records | None:
     """Read the user's tuning records that are to be applied; None if there are none.
 
     Raises:
-        InputError: LLVM does not know the board's CPU, or the records that were asked for are not there.
+        InputError: The records that were asked for are not there.
     """
     path = _own_file(request)
     if path is None or (request.records is None and not path.exists()):
@@ -120,14 +120,8 @@ def _listed(places: Sequence[Path]) -> str:
 
 
 def _described(key: Key) -> str:
-    return (
-        f"{key.target}, TVM {key.tvm}"
-        + {
-            "": "",
-            "emulated": ", of an emulator",
-            "modelled": f", of the model of {key.modelled}",
-        }[key.mark]
-    )
+    by = {"emulated": ", of an emulator", "modelled": f", of the model of {key.modelled}"}
+    return f"{key.target}, TVM {key.tvm}{by.get(key.mark, '')}"
 
 
 def shipped_for(request: BuildRequest) -> Records | None:

@@ -90,6 +90,7 @@ class Pipeline:
         """
         from toolchain.compile import known  # noqa: PLC0415 - as above
 
+        _ = self.request.backend.target
         known.own_records(self.request)
 
     def build(self, folder: Path | None = None, read: Loaded | None = None) -> Bundle:

@@ -110,7 +110,8 @@ def test_document():
     assert document["schema_version"] == 1
     assert document["emulated"] is True
     assert document["target"]["mattr"] == ["+fp16", "+aes"]
-    assert document["trials"] == {"total": 100, "resumed": 16, "ok": 67, "failed": {"build": 1, "timeout": 32}}
+    counted = {"total": 100, "resumed": 16, "ok": 67, "failed": {"build": 1, "timeout": 32}}
+    assert document["trials"] == {**counted, "pruned": {}, "pruned_by": ""}
     assert document["estimated_s"] == pytest.approx(0.0015521)
     assert document["points"][2] == {"seconds": 240.0, "trials": 80, "estimated_s": 0.0015521}
     assert document["boards"][0] == {"name": "rpi4-1", "trials": 60, "failed": 20, "quarantines": 1}
@@ -118,6 +119,7 @@ def test_document():
     assert sum(row["share"] for row in document["tasks"]) == pytest.approx(1.0)
     assert sorted({field.name for field in dataclasses.fields(TuneReport)} - document.keys()) == [
         "causes",
+        "pruned_by",
         "resumed",
         "shares",
     ]
