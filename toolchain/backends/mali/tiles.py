@@ -28,7 +28,7 @@ WINDOW = 7
 
 _MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
 _MOST_TILE = 8  # pixels
-_MOST_WINDOWED = 7  # of those, where a window is walked through as well: its loops take registers
+_MOST_WINDOWED = 4  # of those, where a window is walked through as well: its loops take registers
 _MOST_SHARED = 6  # pixels, where what they see is staged for all of them
 _TAIL = 1.15  # cost of a tile that reaches over the edge
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
