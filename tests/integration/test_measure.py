@@ -169,7 +169,7 @@ def pool_of(*servers: Server, options: Options = QUICK, rules: Rules = RULES):
     with MeasurePool([server.place for server in servers], options, events.append, rules) as pool:
         yield pool, events
     assert threading.active_count() <= threads
-    until(lambda: own_sockets() == sockets)
+    until(lambda: own_sockets() <= sockets)  # fewer: what an earlier test left to the collector may go meanwhile
 
 
 def own_sockets() -> int:

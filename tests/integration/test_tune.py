@@ -28,6 +28,7 @@ from toolchain.pipeline import tune
 from toolchain.tuning.measure import MeasurePool, Rules
 
 TRIALS = 24
+UNPRUNED = {"pruned": {}, "pruned_by": ""}
 OPTIONS = ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
 QUICK = ("mlp", "--without", "all", "--op", "matmul", *OPTIONS, "--tuner", "evolutionary-random")
 TASKS = 3  # what `--op matmul` finds in mlp
@@ -84,7 +85,7 @@ def here(tmp_path_factory):
 
 def test_a_report_tells_all(here):
     report = here.report
-    assert report["trials"] == {"total": TRIALS, "resumed": 0, "ok": TRIALS, "failed": {}}
+    assert report["trials"] == {"total": TRIALS, "resumed": 0, "ok": TRIALS, "failed": {}, **UNPRUNED}
     assert (report["model"], report["board"], report["emulated"]) == ("mlp", "local", False)
     assert [task["operator"] for task in report["tasks"]] == ["matmul"] * TASKS
     assert sum(task["trials"] for task in report["tasks"]) == TRIALS
@@ -102,7 +103,7 @@ def test_the_same_command_measures_nothing_again(here):
     before = here.records.read_bytes()
     seen = done("tune", *QUICK, *here.words, "--json")
     report = json.loads(seen.out)
-    assert report["trials"] == {"total": TRIALS, "resumed": TRIALS, "ok": TRIALS, "failed": {}}
+    assert report["trials"] == {"total": TRIALS, "resumed": TRIALS, "ok": TRIALS, "failed": {}, **UNPRUNED}
     assert names(report) == {"local": 0}
     assert here.records.read_bytes() == before
     assert report["estimated_s"] == here.report["estimated_s"]
