@@ -43,7 +43,9 @@ PUBLISHED_MS = {
     ("squeezenet_v1.1", "g52"): 21.6,
 }
 BACKEND = "toolchain/backends/mali"
-KEPT = "cost"
+COSTS = "cost"
+KEPT = (COSTS, "images.py")
+"""What counts, and what it needs: today's, where a commit has none."""
 Row = dict[str, Any]
 
 
@@ -82,9 +84,11 @@ def costed(name: str, kind: Board) -> Row:
 def clear(backend: Path) -> None:
     """Remove a backend, packages and modules, but for the model of costs, which stays today's."""
     for path in backend.iterdir():
-        if path.is_dir() and path.name != KEPT:
+        if path.name in KEPT:
+            continue
+        if path.is_dir():
             shutil.rmtree(path)
-        elif path.is_file():
+        else:
             path.unlink()
 
 
@@ -96,7 +100,7 @@ def of_commit(commit: str, words: list[str]) -> list[Row]:
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         clear(copy / BACKEND)
         archive = subprocess.run(["git", "-C", ROOT, "archive", commit, BACKEND], check=True, stdout=subprocess.PIPE)
-        leave_out = f"--exclude={BACKEND}/{KEPT}"
+        leave_out = f"--exclude={BACKEND}/{COSTS}"
         subprocess.run(["tar", "-x", leave_out, "-C", copy], check=True, input=archive.stdout)
         report = copy / "before.json"
         argv = [sys.executable, "benchmarks/mali.py", *words, "--json", str(report)]
