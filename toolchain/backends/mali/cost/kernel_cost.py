@@ -161,14 +161,22 @@ def _units(found: Statistics) -> dict[str, float]:
     return {**found.units, CYCLES: found.cycles}
 
 
+def _unspilled(found: Statistics) -> dict[str, float]:
+    """Return the units without what is spilled and read again, each of which is an access."""
+    accesses = max(0.0, found.unit(LOAD_STORE) - found.spills - found.fills)
+    units = {**found.units, LOAD_STORE: accesses}
+    return {**units, CYCLES: max(units.values())}
+
+
 def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float] | None:
     """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one.
 
-    Nobody knows it if the kernel with the body twice does not compile, as with a label in it.
+    Two bodies in a row may lack registers where one does not: what only they spill is no part of a turn. Nobody knows
+    it if the kernel with the body twice does not compile, as with a label in it.
     """
     if once is None or twice is None:
         return None
-    before, after = _units(once), _units(twice)
+    before, after = _units(once), _units(twice) if once.spills else _unspilled(twice)
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 

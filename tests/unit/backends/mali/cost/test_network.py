@@ -92,6 +92,8 @@ def test_a_loop_that_cannot_be_had_twice_is_open(tmp_path: Path, monkeypatch: py
         (Outcome(fault="no"), 1, 8.0),
         (Outcome(fault="gone", answered=False), 1, 8.0),
         (Outcome("k", Statistics(12, 9.0, {"load_store": 9.0}, 2, 1, 0, 0)), 0, 8.0 + 63),
+        # Both bodies together spill: 5 values, which are read 16 times.
+        (Outcome("k", Statistics(12, 30.0, {"load_store": 30.0}, 2, 1, 5, 16)), 0, 8.0 + 63),
     ]:
         told = iter([[once], [twice]])
         monkeypatch.setattr(cost.Compiler, "outcomes", lambda _self, _texts, told=told: next(told))
