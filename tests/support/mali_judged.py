@@ -1,4 +1,4 @@
-"""What Mesa's compiler said of the kernels of the zoo in a campaign, by the digest of each one's source.
+"""What Mesa's compiler said of the kernels of the zoo in a campaign, by the digest of each one's source without names.
 
 A test that finds a kernel here need not compile it. Kernels that have changed since are not here: a campaign
 (TOOLCHAIN_MALI_ZOO=1, in one process) adds them; what no kernel is any more does no harm.
@@ -7,6 +7,7 @@ A test that finds a kernel here need not compile it. Kernels that have changed s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,18 @@ from toolchain import files
 from toolchain.backends.mali.cost import Compiler
 
 PLACE = Path(__file__).parent.parent / "data" / "mali" / "judged.json"
+
+_NAME = re.compile(r"\b[A-Za-z]\w*_(kernel|ptr)\b")
+
+
+def nameless(source: str) -> str:
+    """Return a kernel with numbers for the names of itself and of what it reads and writes.
+
+    Those say where in a network it stands, and nothing of what it does: networks share kernels then, and one more layer
+    in front of others leaves theirs as they are.
+    """
+    known: dict[str, str] = {}
+    return _NAME.sub(lambda one: known.setdefault(one[0], f"n{len(known)}_{one[1]}"), source)
 
 
 def digest(source: str) -> str:
