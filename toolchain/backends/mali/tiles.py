@@ -28,7 +28,11 @@ WINDOW = 7
 
 _MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
 _MOST_TILE = 8  # pixels
-_MOST_WINDOWED = 4  # of those, where a window is walked through as well: its loops take registers
+_MOST_SHORT = 7  # of those, where the compiler unrolls the sum, and loads ahead
+_MOST_TAILED = 5  # and where the tile reaches over the edge: pixels ask first whether they are within
+_MOST_WINDOWED = 4  # where a window is walked through: its loops take registers
+_MOST_WIDE = 3  # and where that is unrolled, too
+_UNROLLED = 4  # turns of a loop that the compiler unrolls
 _MOST_SHARED = 6  # pixels, where what they see is staged for all of them
 _TAIL = 1.15  # cost of a tile that reaches over the edge
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
@@ -74,7 +78,8 @@ def plans(layer: Layer, means: Means) -> list[Plan]:
         for way in Way
         for down in ((1,) if layer.reads.apart else (1, 2, 4))
         for across in range(1, _MOST_TILE + 1)
-        if loads.suits(way, down * across) and down <= height and across <= width
+        if down <= height and across <= width
+        if loads.suits(way, down * across, reaches_over=bool(height % down or width % across))
     ]
     lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.parts.levels is None else 1)
 
@@ -126,13 +131,20 @@ class _Loads:
         windowed = any(extents[one] > 1 for one in reads.windows)
         return _Loads(few, window, total, _strides(layer), shared, streams, padded, windowed)
 
-    def suits(self, way: Way, pixels: int) -> bool:
-        """Whether a tile of so many pixels may load that way."""
+    def suits(self, way: Way, pixels: int, *, reaches_over: bool) -> bool:
+        """Whether a tile of so many pixels, which may reach over an edge, may load that way."""
         if way is Way.STREAMED:
-            return self.streams and pixels <= (_MOST_WINDOWED if self.windowed else _MOST_TILE)
+            return self.streams and pixels <= self._most_streamed(reaches_over=reaches_over)
         if not self.staged:
             return pixels == 1
         return pixels <= _MOST_SHARED
+
+    def _most_streamed(self, *, reaches_over: bool) -> int:
+        if self.windowed:
+            return _MOST_WIDE if self.window >= _UNROLLED else _MOST_WINDOWED
+        if reaches_over:
+            return _MOST_TAILED
+        return _MOST_SHORT if self.total // self.few <= _UNROLLED else _MOST_TILE
 
     def plan(self, way: Way, rows: int, columns: int) -> Plan:
         """Return a plan for a tile."""

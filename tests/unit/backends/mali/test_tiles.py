@@ -33,6 +33,14 @@ def test_pixels_are_streamed_where_they_are_all_within(size, rows, columns):
     assert size % plan.columns == 0
 
 
+@pytest.mark.parametrize("size", [27, 13, 73, 31])
+def test_a_tile_that_reaches_over_the_edge_has_five_pixels_at_most(size):
+    """They ask first whether they are within: eight and six of SqueezeNet's spilled, and seven of Inception's."""
+    tiles_of = [one for one in plans(convolution(size, 64, 1024, 1)) if one.way is Way.STREAMED]
+    over = [one for one in tiles_of if size % one.rows or size % one.columns]
+    assert max(one.rows * one.columns for one in over) == 5
+
+
 def test_pixels_that_are_padded_share_the_row_of_a_window():
     """What asks for each pixel whether it is within takes registers of its own: streamed, it spills."""
     found = plans(convolution(28, 64, 256))
@@ -41,11 +49,19 @@ def test_pixels_that_are_padded_share_the_row_of_a_window():
     assert all(one.way is not Way.STREAMED for one in found)
 
 
-def test_a_window_that_is_walked_through_takes_registers_of_its_own():
-    x, w = te.placeholder((1, 230, 230, 4), name="x"), te.placeholder((7, 7, 4, 64), name="w")
-    plan = cheapest(te.create_prim_func([x, w, topi.nn.conv2d_nhwc(x, w, 2, 0, 1)]))
-    assert plan.way is Way.STREAMED
-    assert plan.rows * plan.columns == 4
+@pytest.mark.parametrize(("window", "result", "most"), [(3, 112, 4), (3, 149, 4), (7, 112, 3)])
+def test_a_window_that_is_walked_through_takes_registers_of_its_own(window, result, most):
+    """Fewer are left where it is wide."""
+    size = 2 * (result - 1) + window
+    x, w = te.placeholder((1, size, size, 4), name="x"), te.placeholder((window, window, 4, 64), name="w")
+    found = plans(te.create_prim_func([x, w, topi.nn.conv2d_nhwc(x, w, 2, 0, 1)]))
+    assert max(one.rows * one.columns for one in found if one.way is Way.STREAMED) == most
+
+
+@pytest.mark.parametrize(("channels", "most"), [(16, 7), (20, 8)])
+def test_a_short_sum_is_unrolled_and_takes_registers_of_its_own(channels, most):
+    found = plans(convolution(112, channels, 96, 1))
+    assert max(one.rows * one.columns for one in found if one.way is Way.STREAMED) == most
 
 
 def test_products_of_pairs_of_matrices_share_nothing():
