@@ -175,9 +175,11 @@ def _alone(schedule: s_tir.Schedule, parts: _Parts, target: tvm.target.Target, *
 def _shared(schedule: s_tir.Schedule, parts: _Parts, count: int, most: int) -> None:
     """Give each row to some work-items of a group, which take turns; a group has at most so many rows.
 
-    No group reaches over the last row: all its work-items have to come to where they wait for each other.
+    No group reaches over the last row: all its work-items have to come to where they wait for each other. Where several
+    read what one of them has written, a group has one row: with more, TVM does not have the others wait for it.
     """
-    together = max(one for one in range(1, most + 1) if parts.rows % one == 0)
+    alone = bool(parts.across) or len(parts.reductions) > 1
+    together = 1 if alone else max(one for one in range(1, most + 1) if parts.rows % one == 0)
     groups, row = schedule.split(parts.row, [None, together])
     of_rows, of_steps = ("threadIdx.x", "threadIdx.y") if parts.beside else ("threadIdx.y", "threadIdx.x")
     schedule.bind(groups, "blockIdx.x")

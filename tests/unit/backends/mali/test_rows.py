@@ -94,6 +94,17 @@ def test_softmax_keeps_no_row_in_local_memory(tmp_path):
     assert "40000]" not in code
 
 
+def test_rows_that_others_read_have_a_group_of_their_own(tmp_path):
+    """Between what one work-item writes and others read, TVM puts no barrier where a group has several rows."""
+    finished, executable = compiled(net([node("Softmax", ["x"], ["y"])], (6, 64)), tmp_path)
+    (extents,) = [
+        dict(opencl.thread_extents(one)) for _, one in finished.functions_items() if isinstance(one, tirx.PrimFunc)
+    ]
+    assert extents["blockIdx.x"] == 6
+    written = sources(executable).partition(" T_softmax_maxelem_shared_ptr[0] = ")[2]
+    assert written.index("barrier(") < written.index("- T_softmax_maxelem_shared_ptr[0]")
+
+
 @pytest.mark.parametrize("most", [4, 8, 64])
 def test_groups_stay_within_the_limit_of_the_device(most, tmp_path):
     kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, max_threads_per_block=most))
