@@ -2,7 +2,7 @@
 
 Three channels are no vector. Read one by one they are three loads a pixel, and a convolution that pads asks for each
 whether it is within. So one kernel transposes, pads, and adds a channel of zeros; the convolution then reads a vector a
-pixel, four pixels one after the other.
+pixel, a few pixels one after the other.
 """
 
 from __future__ import annotations
