@@ -463,9 +463,7 @@ def test_server_dies_under_a_process(mortal):
 
 def test_frozen_server(mortal):
     server, shell = mortal
-    sessions = sshd.descendants(server.process.pid)
-    for pid in sessions:
-        os.kill(pid, signal.SIGSTOP)
+    server.freeze_sessions()
     started = time.monotonic()
     with pytest.raises(DeviceError):
         shell.run("true", timeout=0.5)

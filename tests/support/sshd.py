@@ -60,9 +60,17 @@ class Server:
 
     def kill_sessions(self) -> None:
         """End every connection with SIGKILL, as a crash or a power cut would; the server goes on."""
+        self._signal_sessions(signal.SIGKILL)
+
+    def freeze_sessions(self) -> None:
+        """Halt every connection, as a server that hangs would: the sockets stay open, and nobody answers."""
+        self._signal_sessions(signal.SIGSTOP)
+
+    def _signal_sessions(self, number: int) -> None:
+        # A login's unprivileged helper ends when it has done its work, which may be now.
         for pid in descendants(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def stop(self) -> None:
         sessions = descendants(self.process.pid)
