@@ -36,12 +36,13 @@ _BODY_END = "\n}"
 _PRODUCT = re.compile(r"(.*\S) \* (\d+)", re.DOTALL)
 _LITERAL = re.compile(r"\d+")
 
+# Mesa's compiler ends unexpectedly at read_imageh; halves are the same numbers as floats.
 _PREAMBLE = f"""\
 #ifdef {SWITCH}
 __constant sampler_t edge_plain = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_NONE | CLK_FILTER_NEAREST;
 #define EDGE_TEXELS(type, name) __read_only image2d_t name
 #define EDGE_TEXEL_float(name, index, x, y) read_imagef(name, edge_plain, (int2)((int)(x), (int)(y)))
-#define EDGE_TEXEL_half(name, index, x, y) read_imageh(name, edge_plain, (int2)((int)(x), (int)(y)))
+#define EDGE_TEXEL_half(name, index, x, y) convert_half4(EDGE_TEXEL_float(name, index, x, y))
 #else
 #define EDGE_TEXELS(type, name) __global const type* restrict name
 #define EDGE_TEXEL_float(name, index, x, y) (*(__global const float4*)(name + (index)))

@@ -98,3 +98,8 @@ def test_an_argument_that_is_written_or_not_marked_stays():
     for name, new in ((NAME, "w_ptr"), ("const float* restrict", "float* restrict")):
         source = KERNEL.replace("INDEX", "0").replace(name, new)
         assert images.imaged(source) == source
+
+
+def test_halves_are_read_by_what_mesas_compiler_survives():
+    assert "read_imageh" not in images._PREAMBLE
+    assert "convert_half4(EDGE_TEXEL_float(" in images._PREAMBLE
