@@ -122,6 +122,56 @@ class Modelled:
 
 
 @dataclass(frozen=True)
+class HalfOutput:
+    """How far an output in half precision is from the reference.
+
+    Attributes:
+        name: Of the output.
+        max_rel: The largest difference, relative to the largest magnitude of the reference; None if it is not finite.
+        limit: What a deploy accepts.
+        ok: Whether it is within that.
+    """
+
+    name: str
+    max_rel: Annotated[float, Field(ge=0)] | None
+    limit: Annotated[float, Field(ge=0)]
+    ok: bool
+
+    def __str__(self) -> str:
+        off = "not finite" if self.max_rel is None else f"{self.max_rel:.1e} of its largest value off"
+        return f"{self.name} {off} (limit {self.limit:.0e})"
+
+
+@dataclass(frozen=True)
+class InHalf:
+    """How far a network in half precision is from its reference, as the machine that built it computed. No device did.
+
+    Attributes:
+        reference: What computed the reference.
+        inputs: What both were run with, for people.
+        outputs: What was found of each output; none if nothing is known.
+        obstacle: Why nothing is; empty if it is.
+    """
+
+    reference: str
+    inputs: str
+    outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]
+    obstacle: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no output is known to be beyond its limit."""
+        return all(one.ok for one in self.outputs)
+
+    def lines(self) -> list[str]:
+        """Say it, a line for each output."""
+        if self.obstacle:
+            return [f"how far half precision is off is not known before a deploy: {self.obstacle}"]
+        by = f"from {self.reference} with {self.inputs}, emulated"
+        return [f"{'in half precision,' if one.ok else 'WRONG in half precision:'} {one} {by}" for one in self.outputs]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that someone has to know about a bundle before running it, and to make it again.
 
@@ -148,6 +198,7 @@ class Manifest:
         reference: Digest and size of the reference; None if it was built without one.
         records: The tuning records that were applied.
         modelled: What a model of the board's accelerator says; None where there is none.
+        half: How far half precision is from the reference; None where the board computes in single.
     """
 
     schema: Literal[3]
@@ -172,11 +223,12 @@ class Manifest:
     reference: FileRecord | None = None
     records: Tuned | None = None
     modelled: Modelled | None = None
+    half: InHalf | None = None
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled"):
+        for name in ("reference", "records", "modelled", "half"):
             if document[name] is None:
                 del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same

@@ -15,8 +15,8 @@ from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT, OPERATIONS
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
-from toolchain.bundle.manifest import Manifest, Modelled, Tuned
-from toolchain.compile import executable, prepare
+from toolchain.bundle.manifest import InHalf, Manifest, Modelled, Tuned
+from toolchain.compile import executable, prepare, rounding
 from toolchain.compile import known as records
 from toolchain.compile.constants import ENTRY, Compiled, lift_constants
 from toolchain.compile.known import Known
@@ -45,6 +45,7 @@ class _Work:
         applied: The records that were applied to it.
         compiled: It.
         modelled: What a model of the accelerator says of it.
+        half: How far half precision is from the reference.
     """
 
     imported: ImportedModel
@@ -53,6 +54,7 @@ class _Work:
     applied: Applied
     compiled: Compiled
     modelled: Modelled | None
+    half: InHalf | None
 
     @property
     def command(self) -> str:
@@ -94,7 +96,8 @@ def build(
     for remark in backend.remarks(finished):
         request.tell(remark)
     driver, modelled = cross.choose(request.board, request.toolchain), _modelled(lowered, applied, backend)
-    work = _Work(imported, request, driver, applied, lift_constants(finished), modelled)
+    half: InHalf | None = _guarded(name, lambda: rounding.in_half(finished, imported, request, reference))
+    work = _Work(imported, request, driver, applied, lift_constants(finished), modelled, half)
     with bundle.replacing(folder) as staging:
         _write(work, staging)
         if reference is not None:
@@ -268,6 +271,7 @@ def _manifest(work: _Work, staging: Path) -> Manifest:
         reference=bundle.recorded_reference(staging),
         records=_tuned(work.applied),
         modelled=work.modelled,
+        half=work.half,
     )
 
 

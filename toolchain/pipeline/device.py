@@ -186,6 +186,7 @@ class DeviceStages:
             transfer=done.transfer,
             top=_top(labels, measured),
             modelled=made.manifest.modelled,
+            half=made.manifest.half,
             application=done.application,
             fidelity=done.fidelity,
             unchecked=done.difference is None,
@@ -223,6 +224,7 @@ class DeviceStages:
             transfer=measured.transfer,
             top=_top(labels, measured),
             modelled=found.manifest.modelled,
+            half=found.manifest.half,
             unchecked=lab.store.is_unchecked(found.generation.digest),
             waited=lab.store.waited,
         )

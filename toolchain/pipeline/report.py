@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toolchain.bundle.manifest import Modelled
+from toolchain.bundle.manifest import InHalf, Modelled
 from toolchain.device.application import Started
 from toolchain.device.bench import Latency, Measurement
 from toolchain.device.energy import Energy
@@ -51,6 +51,7 @@ class Report:
         verified: What the device found of the release's signatures; None where it asks for none.
         energy: Joules of an inference, or why there are none; None where nobody asked.
         waited: Who was at work on the device meanwhile, and how long they were waited for.
+        half: How far half precision is from the reference by the machine that built it; None in single precision.
     """
 
     board: str
@@ -73,6 +74,7 @@ class Report:
     verified: Verified | None = None
     energy: Energy | None = None
     waited: tuple[Waited, ...] = ()
+    half: InHalf | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -90,6 +92,7 @@ class Report:
             "latency_ms": asdict(measured.latency),
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
             "modelled": _modelled(self.modelled),
+            "half_precision": asdict(self.half) if self.half else None,
             "threads": measured.run.threads,
             "load_ms": measured.run.load_ms,
             "peak_rss_kib": measured.run.peak_rss_kib,
@@ -160,6 +163,7 @@ def shown(report: Report) -> list[str | Table]:
         ("", f"{_spread(latency)}{mark}"),
         ("runs", f"{_runs_text(report)}{mark}"),
         ("modelled", modelled_text(report.modelled)),
+        *(("when built", line) for line in (report.half.lines() if report.half else ())),
         ("transfer", _transfer_text(report.transfer)),
         ("signed", signed_text(report.verified)),
         ("application", application_text(report.application)),

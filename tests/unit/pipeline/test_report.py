@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import junit
 from toolchain import files
-from toolchain.bundle.manifest import Modelled
+from toolchain.bundle.manifest import HalfOutput, InHalf, Modelled
 from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
@@ -24,6 +24,7 @@ from toolchain.device.store import DeviceFacts
 from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
 from toolchain.pipeline import report
+from toolchain.pipeline.pages import measured
 from toolchain.pipeline.report import Report
 from toolchain.tensors import Difference
 
@@ -258,3 +259,23 @@ def test_modelled_numbers_are_told_to_be_none_of_the_device():
 def test_a_board_without_an_accelerator_has_no_modelled_numbers():
     assert parsed(made())["modelled"] is None
     assert "modelled" not in report.table(made())
+
+
+# --- half precision ---
+
+HALF = InHalf("onnxruntime 1", "random numbers of seed 0", (HalfOutput("y", 3.1e-3, 2e-2, ok=True),))
+
+
+def test_what_a_build_found_of_half_precision_is_in_all_forms():
+    found = made(half=HALF)
+    assert parsed(found)["half_precision"]["outputs"] == [{"name": "y", "max_rel": 3.1e-3, "limit": 2e-2, "ok": True}]
+    assert "in half precision, y 3.1e-03 of its largest value off (limit 2e-02) from onnxruntime 1" in report.table(
+        found
+    )
+    assert "Half precision when it was built, emulated" in measured.html(found)
+
+
+def test_single_precision_has_no_such_figures():
+    assert parsed(made())["half_precision"] is None
+    assert "half precision" not in report.table(made())
+    assert "Half precision" not in measured.html(made())

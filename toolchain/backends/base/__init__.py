@@ -159,6 +159,14 @@ class Backend(ABC):
         """Say what whoever builds should know about the kernels that `finished` returned."""
         return ()
 
+    def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Return what `finished` returned as kernels for this machine's CPU that round as the board's do.
+
+        Raises:
+            InputError: A kernel cannot be computed here.
+        """
+        return module
+
     def left_out(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who leave something out
         """Name the layers of an imported module that the accelerator leaves to the CPU, each with the cause."""
         return ()

@@ -26,7 +26,7 @@ from toolchain.backends.mali import (
     winograd,
 )
 from toolchain.backends.mali.cost import model
-from toolchain.backends.mali.half import halved, in_blocks, raised, summary
+from toolchain.backends.mali.half import halved, in_blocks, on_cpu, raised, summary
 from toolchain.backends.mali.int8 import on_bytes
 from toolchain.backends.mali.launched import require_launched
 from toolchain.backends.mali.layout import channels_last, with_plain_names
@@ -114,6 +114,10 @@ class Mali(Cpu):
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Say which layers sum up in half precision, where that is asked for."""
         return [summary(module)] if self._sums_in_half else ()
+
+    def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Return scheduled kernels with plain loops, which round as those with work-items do."""
+        return on_cpu(module)
 
     def _with_images(self, module: tvm.IRModule) -> tvm.IRModule:
         return images.marked(module) if gpu.means(self.target).images else module

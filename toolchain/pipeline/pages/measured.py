@@ -8,6 +8,7 @@ from toolchain.device.shipment import Transfer
 from toolchain.models.inputs import Guess
 from toolchain.page import number
 from toolchain.pipeline import report as reports
+from toolchain.pipeline.built import half_part
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.report import Report
 from toolchain.tensors import Difference
@@ -29,6 +30,7 @@ def html(report: Report, command: str = "deploy") -> str:
         page.Section("Outputs", [page.Facts(_outputs(report)), *_top(report)]),
         page.Section("Runs", [*common.runs(named), page.Facts(_runs(report))]),
         page.Section("Energy", _energy(report.energy)),
+        page.Section("Half precision when it was built, emulated", _half(report)),
         page.Section("Modelled, not measured", [page.Facts(_modelled(report))]),
         page.Section("Warnings", [page.Notes(_warnings(report))]),
         page.Section("Conditions", [common.conditions(report.measurement.before, report.measurement.after)]),
@@ -108,6 +110,10 @@ def _runs(report: Report) -> list[tuple[str, str]]:
         ("loading", f"{number(run.load_ms)} ms"),
         ("peak memory", f"{number(run.peak_rss_kib / 1024)} MiB"),
     ]
+
+
+def _half(report: Report) -> list[page.Part]:
+    return [half_part(report.half)] if report.half else []
 
 
 def _modelled(report: Report) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ single (`tail`). Where sums in half precision are asked for, weights are scaled 
 that the sum of a block of products is never greater than the greatest number that is multiplied; such a block is summed
 in half precision, and the blocks in single (`blocks`). That saves arithmetic and loses digits: of sums that cancel, and
 of small activations, whose products end below half precision. Where the inputs that a model is built with make a layer
-read such, it is given greater ones (`ranges`).
+read such, it is given greater ones (`ranges`). How far all that is off is seen on this machine's CPU (`emulated`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import tvm
 from tvm import relax
 
 from toolchain.backends.mali.half.blocks import in_blocks, marked, summary
+from toolchain.backends.mali.half.emulated import on_cpu
 from toolchain.backends.mali.half.mixed import mixed
 from toolchain.backends.mali.half.ranges import raised
 from toolchain.backends.mali.half.scaled import scaled
 from toolchain.backends.mali.half.tail import with_single_tail
 
-__all__ = ["halved", "in_blocks", "raised", "summary"]
+__all__ = ["halved", "in_blocks", "on_cpu", "raised", "summary"]
 
 
 def halved(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:

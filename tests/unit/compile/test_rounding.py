@@ -1,0 +1,92 @@
+"""What a build says of half precision, before there is a device."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support import nets
+from toolchain import board, bundle
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.pipeline import BuildRequest, Pipeline
+from toolchain.pipeline.built import Built
+
+LOCAL = board.load("opencl-local").resolved()
+RANDOM = np.random.default_rng(0)
+
+
+def built(nodes, shape, held, folder, kind):
+    """Build a network, and return the bundle and all that was told."""
+    draft = nets.model(nodes, [nets.value("x", shape)], [nets.value("y", None)], held)
+    (result,) = nets.run(draft, {"x": np.zeros(shape, np.float32)})
+    proto = nets.model(nodes, [nets.value("x", shape)], [nets.value("y", result.shape)], held)
+    told: list[str] = []
+    request = BuildRequest(Model(nets.save(proto, folder), {}, inputs.Source(seed=5)), kind, told.append)
+    return Pipeline(request).build(folder / "made"), "\n".join(map(str, told))
+
+
+def dense(folder, kind, weights=None):
+    held = {"w": RANDOM.standard_normal((48, 10)).astype(np.float32) if weights is None else weights}
+    return built([nets.node("MatMul", ["x", "w"], ["y"])], (2, 48), held, folder, kind)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_the_difference_of_each_output_is_in_the_manifest_and_told(tmp_path, sums):
+    made, told = dense(tmp_path, LOCAL.in_float16(half_sums=sums))
+    half = bundle.load(made.folder).manifest.half
+    assert half.inputs == "random numbers of seed 5"
+    assert half.reference.startswith("onnxruntime")
+    (one,) = half.outputs
+    assert (one.name, one.limit, one.ok) == ("y", 2e-2, True)
+    assert 1e-5 < one.max_rel < 1e-2
+    assert f"y {one.max_rel:.1e} of its largest value off (limit 2e-02)" in told
+    found = Built(made)
+    assert found.refusal() is None
+    assert any("emulated" in str(line) for line in found.shown())
+    assert json.loads(made.manifest.encoded())["half"]["outputs"][0]["max_rel"] == one.max_rel
+    assert "Half precision, emulated" in found.html()
+
+
+def test_single_precision_has_none(tmp_path):
+    made, told = dense(tmp_path, LOCAL)
+    assert made.manifest.half is None
+    assert "half" not in json.loads(made.manifest.encoded())
+    assert "half precision" not in told
+
+
+def test_sums_that_cancel_are_beyond_the_limit_and_the_build_ends_so(tmp_path):
+    weights = RANDOM.standard_normal((8, 16, 3, 3)).astype(np.float32)
+    nodes = [nets.node("Concat", ["x", "x"], ["c"], axis=1), nets.node("Conv", ["c", "w"], ["y"])]
+    held = {"w": np.concatenate([weights, 1e-3 - weights], axis=1)}
+    made, told = built(nodes, (1, 16, 6, 6), held, tmp_path, LOCAL.in_float16(half_sums=True))
+    (one,) = made.manifest.half.outputs
+    assert not one.ok
+    assert one.max_rel > 0.02
+    assert "WRONG in half precision: y" in told
+    fault = Built(made).refusal()
+    assert fault.exit_code == 5
+    assert "--float16 instead of --half-sums" in fault.hint
+    assert "beyond" in Built(made).html()
+
+
+def test_what_overflows_is_said_to_be_no_number(tmp_path):
+    made, told = dense(tmp_path, LOCAL.in_float16(), np.full((48, 10), 1e30, np.float32))
+    (one,) = made.manifest.half.outputs
+    assert (one.max_rel, one.ok) == (None, False)
+    assert "y not finite" in told
+    assert Built(made).refusal().hint == "leave --float16 out"
+
+
+def test_what_cannot_be_computed_here_is_said_to_be_unknown(tmp_path):
+    nodes = [nets.node("ScatterND", ["x", "places", "given"], ["y"])]
+    held = {"places": np.array([[1], [1]], np.int64), "given": np.ones((2, 50), np.float32)}
+    made, told = built(nodes, (4, 50), held, tmp_path, LOCAL.in_float16())
+    half = made.manifest.half
+    assert (half.outputs, half.ok) == ((), True)
+    assert "scatter_nd is written as work-items" in half.obstacle
+    assert "not known before a deploy" in told
+    assert Built(made).refusal() is None
+    assert "scatter_nd" in Built(made).html()
