@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tests.support import nets, opencl, opencl_campaign, opencl_runtimes
 from tests.support.nets import node, value
+from toolchain.backends.mali import dots
 from toolchain.models import reference, source
 
 
@@ -231,8 +232,39 @@ def plugin(tmp_path_factory):
     return opencl.plugin(tmp_path_factory.mktemp("cache"))
 
 
+def run(name, folders, plugin):
+    """Run compiled networks on one of the OpenCLs."""
+    opencl_runtimes.require_one(name)
+    found = opencl_runtimes.environment(name) | plugin
+    return opencl_campaign.run(folders, found, 300, opencl_runtimes.command(name))
+
+
 @pytest.mark.parametrize("name", [opencl_runtimes.POCL, opencl_runtimes.INTEL])
 def test_sums_are_numpys_to_the_bit(name, folders, plugin):
-    opencl_runtimes.require_one(name)
-    seen = opencl_campaign.run(folders, opencl_runtimes.environment(name) | plugin, 300)
+    seen = run(name, folders, plugin)
     assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in folders]
+
+
+@pytest.fixture(scope="module")
+def instructed(tmp_path_factory):
+    """Return networks whose kernels no device compiles that would multiply bytes one by one."""
+    place = tmp_path_factory.mktemp("instructed")
+    refused = dots._PREAMBLE.replace("#else\n", "#else\n#error no dot products of bytes\n")
+    assert refused != dots._PREAMBLE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dots, "_PREAMBLE", refused)
+        for name, case in CASES.items():
+            _compiled(case, place / name)
+        for seed in range(CHAINS):
+            _chained(seed, place / f"chain-{seed}")
+    return sorted(place.iterdir())
+
+
+def test_a_device_that_has_the_instructions_uses_them_and_sums_are_the_same(instructed, plugin):
+    seen = run(opencl_runtimes.RUSTICL, instructed, plugin)
+    assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in instructed]
+
+
+def test_one_that_lacks_them_would_have_refused(instructed, plugin):
+    (seen,) = run(opencl_runtimes.POCL, instructed[-1:], plugin)
+    assert "no dot products of bytes" in seen.fault
