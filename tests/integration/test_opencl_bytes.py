@@ -196,12 +196,92 @@ class Chain:
         return name
 
 
+class Joints(Chain):
+    """Random layers with what joins them: a layer's input is added to it, two are added up, or side by side."""
+
+    def __init__(self, seed: int) -> None:  # not Chain's, which has layers in a row
+        self._random = np.random.default_rng(seed)
+        self.nodes, self.held, self.results = [], {}, []
+        self.kind = self._one("int8", "uint8")
+        self._all, channels, width = 0, self._one(4, 5, 8), self._one(4, 6, 8)
+        self.shape = (self._one(1, 2), channels, self._one(7, 9), 8)
+        self.held["step"], self.held["low"], self.held["high"] = map(np.float32, (0.0625, -1.5, 3.25))
+        self.held["half"] = np.float32(0.03125)
+        last = self._same("x", self._zero("x_zero"), channels, width)
+        second = self._same(last, f"{last}_zero", width, width, last)
+        third = self._same(second, f"{second}_zero", width, width)
+        joins = [self._beside, self._layers, lambda first, second, _channels: self._summed(first, second)]
+        for join in self._random.permutation(joins):
+            third = join(second, third, width)
+        self._result(self._same(third, f"{third}_zero", width, 5))
+
+    def _numbers(self, data: str) -> str:
+        """Make numbers of bytes once more, for a reader of their own."""
+        name = f"n{len(self.nodes)}"
+        self.nodes.append(node("DequantizeLinear", [data, self._one("step", "half"), f"{data}_zero"], [name]))
+        return name
+
+    def _bytes_of(self, data: str) -> str:
+        """Limit numbers or not, and make bytes of them."""
+        name, activation = f"q{len(self.nodes)}", self._one("Relu", "Clip", "")
+        if activation:
+            ends = ["low", "high"] if activation == "Clip" else []
+            self.nodes.append(node(activation, [data, *ends], [f"{name}_d"]))
+        self.nodes.append(
+            node("QuantizeLinear", [f"{name}_d" if activation else data, "step", self._zero(f"{name}_zero")], [name])
+        )
+        return name
+
+    def _conv(self, data: str, zero: str, inputs: int, outputs: int) -> str:
+        """Add a layer of bytes that keeps height and width; return the name of its numbers."""
+        name, random = f"c{len(self.nodes)}", self._random
+        self.held[f"{name}_w"] = random.integers(-128, 128, (outputs, inputs, 3, 3)).astype(np.int8)
+        self.held[f"{name}_scales"] = np.float32(2.0) ** random.integers(-12, -9, outputs).astype(np.float32)
+        self.held[f"{name}_none"] = np.zeros(outputs, np.int8)
+        self.nodes += [
+            node("DequantizeLinear", [data, "step", zero], [f"{name}_a"]),
+            node("DequantizeLinear", [f"{name}_w", f"{name}_scales", f"{name}_none"], [f"{name}_b"], axis=0),
+            node("Conv", [f"{name}_a", f"{name}_b"], [name], pads=[1, 1, 1, 1]),
+        ]
+        return name
+
+    def _same(self, data: str, zero: str, inputs: int, outputs: int, skipped: str = "") -> str:
+        """Add a layer, to which what was before may be added; return the name of its bytes."""
+        last = self._conv(data, zero, inputs, outputs)
+        return self._bytes_of(self._sum(last, self._numbers(skipped)) if skipped else last)
+
+    def _sum(self, first: str, second: str) -> str:
+        name = f"s{len(self.nodes)}"
+        self.nodes.append(node("Add", self._one([first, second], [second, first]), [name]))
+        return name
+
+    def _layers(self, first: str, second: str, channels: int) -> str:
+        """Add up two layers, neither of which makes bytes."""
+        layers = [self._conv(one, f"{one}_zero", channels, channels) for one in (first, second)]
+        return self._bytes_of(self._sum(*layers))
+
+    def _summed(self, first: str, second: str) -> str:
+        return self._bytes_of(self._sum(self._numbers(first), self._numbers(second)))
+
+    def _beside(self, first: str, second: str, channels: int) -> str:
+        """Put two side by side, take the greatest of each window, and go on with as many channels as before."""
+        name = f"b{len(self.nodes)}"
+        self.nodes.append(node("Concat", [self._numbers(first), self._numbers(second)], [name], axis=1))
+        pooled = self._one(
+            "", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, {"kernel_shape": [2, 3], "pads": [0, 1, 1, 1]}
+        )
+        if pooled:
+            self.nodes.append(node("MaxPool", [name], [f"{name}_m"], **pooled))
+        made = self._bytes_of(f"{name}_m" if pooled else name)
+        return self._same(made, f"{made}_zero", 2 * channels, channels)
+
+
 CHAINS = int(os.environ.get("TOOLCHAIN_OPENCL_CHAINS", "4"))
 
 
-def _chained(seed: int, folder: Any) -> None:
+def _chained(seed: int, folder: Any, kind: type[Chain] = Chain) -> None:
     """Compile a chain, and write beside it what ONNX Runtime makes of it to the letter."""
-    made = Chain(seed)
+    made = kind(seed)
     results = {one.name: one for one in made.results}  # the last one is there twice, if all are
     proto = nets.model(made.nodes, [value("x", made.shape, made.kind)], list(results.values()), made.held)
     kernels = opencl_campaign.compiled(proto, folder, half=False)
@@ -224,7 +304,9 @@ def folders(tmp_path_factory):
         _moved(kind, place / kind)
     for seed in range(CHAINS):
         _chained(seed, place / f"chain-{seed}")
-    return [place / name for name in (*CASES, *MOVED, *(f"chain-{seed}" for seed in range(CHAINS)))]
+        _chained(seed, place / f"joints-{seed}", Joints)
+    names = (f"{kind}-{seed}" for kind in ("chain", "joints") for seed in range(CHAINS))
+    return [place / name for name in (*CASES, *MOVED, *names)]
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,11 @@
 
 A layer that multiplies dequantised bytes is written anew: it reads its bytes four to an int32, channels last, and its
 dot products are summed up in int32, which is exact, and only then scaled. What follows it is done in the same kernel if
-bytes come of it (`epilogues`), so that only bytes are passed on from such a layer to the next. Convolutions of each
-channel by itself read and write bytes, too, and multiply with floats if their weights are such. What is between other
-layers stays as the file has it, and so do layers in other groups, and those whose sums could leave int32 or whose
-scales could leave single precision.
+bytes come of it (`epilogues`), so that only bytes are passed on from such a layer to the next; sums, concatenations and
+maxima of bytes between layers are kernels of bytes, too (`elements`). Convolutions of each channel by itself read and
+write bytes, too, and multiply with floats if their weights are such. What is between other layers stays as the file has
+it, and so do layers in other groups, and those whose sums could leave int32 or whose scales could leave single
+precision.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tvm import relax
 
 from toolchain.backends.graph.values import read, shape_of
 from toolchain.backends.mali.int8 import kernels
-from toolchain.backends.mali.int8.epilogues import Epilogue, epilogue_of, readers
+from toolchain.backends.mali.int8.elements import Elements, elements_of
+from toolchain.backends.mali.int8.epilogues import Epilogue, Other, epilogue_of, readers
 from toolchain.backends.mali.int8.layers import Layer, layer_of
 
 __all__ = ["on_bytes"]
@@ -55,6 +57,8 @@ class _Writer:
         self._builder, self._block = builder, block
         self._layers: dict[Any, Layer] = {}
         self._ends: dict[Any, tuple[Layer, Epilogue]] = {}  # by variable of bytes, which layer they come from
+        self._elements: dict[Any, Elements] = {}  # by variable of bytes, of which others they are made
+        self._numbers: dict[Any, Any] = {}  # by variable of an image of numbers, the one that has it NHWC
         self._words: dict[Any, Any] = {}  # by variable of bytes, the one that holds four of them in an int32
         self._bindings: list[Any] = []
         self._find(read(block, module).operations)
@@ -66,16 +70,25 @@ class _Writer:
             if layer is None:
                 continue
             epilogue = epilogue_of(operation, known)
-            if epilogue is not None:
+            if epilogue is not None and epilogue.out.variable not in self._ends:
                 self._ends[epilogue.out.variable] = (layer, epilogue)
-            elif layer.is_whole:
+            elif layer.is_whole:  # of two layers that are added up, one has the other in its kernel
                 self._layers[operation.out.variable] = layer
+        for operation in operations:
+            elements = elements_of(operation)
+            made = {*self._ends, *self._elements}
+            if elements is None or elements.out.variable in made:
+                continue
+            if any(one.value.variable in made for one in elements.leaves):
+                self._elements[elements.out.variable] = elements
 
     def written(self) -> relax.DataflowBlock:
         """Return the block; what nobody needs any more is still in it."""
         for binding in self._block.bindings:
             if binding.var in self._ends:
                 self._write_bytes(binding.var, *self._ends[binding.var])
+            elif binding.var in self._elements:
+                self._write_elements(binding.var, self._elements[binding.var])
             elif binding.var in self._layers:
                 self._write_numbers(binding.var, self._layers[binding.var])
             else:
@@ -85,13 +98,30 @@ class _Writer:
     def _write_bytes(self, variable: Any, layer: Layer, epilogue: Epilogue) -> None:
         """Write a layer with what follows it, and bytes for others than layers."""
         channels = len(layer.numbers)
-        constants = [*self._constants(layer), *(kernels.widened(one, channels) for one in epilogue.added)]
+        added = [
+            self._image(one) if isinstance(one, Other) else relax.const(kernels.widened(one, channels))
+            for one in epilogue.added
+        ]
         calling = self._builder.call_te(
             lambda *given: kernels.requantized(layer, epilogue, *given),
-            self._packed(layer),
-            *map(relax.const, constants),
+            self._packed(layer.bytes, layer.shape),
+            *map(relax.const, self._constants(layer)),
+            *added,
             primfunc_name_hint=f"{_name(layer)}_requantized",
         )
+        self._bind_bytes(variable, calling)
+
+    def _write_elements(self, variable: Any, elements: Elements) -> None:
+        """Write bytes that are made of others, element by element."""
+        calling = self._builder.call_te(
+            lambda *given: kernels.elementwise(elements, *given),
+            *map(self._image, elements.leaves),
+            primfunc_name_hint="elements_int8",
+        )
+        self._bind_bytes(variable, calling)
+
+    def _bind_bytes(self, variable: Any, calling: Any) -> None:
+        """Bind what computes bytes, four to an int32, and the bytes themselves for others than layers."""
         words = self._words[variable] = self._bound(f"{variable.name}_words", calling)
         shape, kind = shape_of(variable.ty) or (), str(variable.ty.dtype)
         value = self._builder.call_te(
@@ -99,17 +129,34 @@ class _Writer:
         )
         self._bindings.append(relax.VarBinding(variable, value))
 
+    def _image(self, other: Other) -> Any:
+        """Return the variable that holds another image for a kernel, NHWC: its bytes, or its numbers."""
+        variable = other.value.variable
+        if other.grid is not None:
+            return self._packed(variable, other.value.shape or ())
+        if variable not in self._numbers:
+            moved = relax.op.permute_dims(variable, [0, 2, 3, 1])
+            batch, channels, height, width = other.value.shape or ()
+            made = relax.DataflowVar(
+                f"{variable.name}_last", relax.TensorType([batch, height, width, channels], "float32")
+            )
+            self._bindings.append(relax.VarBinding(made, moved))
+            self._numbers[variable] = made
+        return self._numbers[variable]
+
     def _write_numbers(self, variable: Any, layer: Layer) -> None:
         """Write a layer whose numbers are wanted."""
         constants = [*self._constants(layer)]
         calling = self._builder.call_te(
             lambda *given: kernels.convolved(layer, *given),
-            self._packed(layer),
+            self._packed(layer.bytes, layer.shape),
             *map(relax.const, constants),
             primfunc_name_hint=_name(layer),
         )
         made, whole = self._bound(f"{variable.name}_last", calling), shape_of(variable.ty) or ()
         is_image = len(whole) == _IMAGE
+        if is_image:
+            self._numbers[variable] = made
         value = relax.op.permute_dims(made, [0, 3, 1, 2]) if is_image else relax.op.reshape(made, list(whole))
         self._bindings.append(relax.VarBinding(variable, value))
 
@@ -117,15 +164,19 @@ class _Writer:
         zeros = [kernels.zeros_of(layer)] if layer.is_whole else []
         return [kernels.weights_of(layer), *zeros, kernels.widened(layer.scales, len(layer.scales))]
 
-    def _packed(self, layer: Layer) -> Any:
-        """Return the variable that holds the bytes of a layer four to an int32."""
-        source = layer.bytes
+    def _packed(self, source: Any, shape: Sequence[int]) -> Any:
+        """Return the variable that holds bytes four to an int32.
+
+        Args:
+            source: The variable of the bytes.
+            shape: What they are as images, NCHW.
+        """
         if source not in self._words:
             image = source
-            if shape_of(source.ty) != layer.shape:
-                image = self._bound(f"{source.name}_pixels", relax.op.reshape(source, list(layer.shape)), source.ty)
+            if shape_of(source.ty) != tuple(shape):
+                image = self._bound(f"{source.name}_pixels", relax.op.reshape(source, list(shape)), source.ty)
             calling = self._builder.call_te(
-                lambda data: kernels.packed(data, layer.shape), image, primfunc_name_hint="packed"
+                lambda data: kernels.packed(data, shape), image, primfunc_name_hint="packed"
             )
             self._words[source] = self._bound(f"{source.name}_words", calling)
         return self._words[source]

@@ -12,7 +12,7 @@ from tvm import te, tirx
 
 from toolchain.backends.graph import quantization
 from toolchain.backends.graph.values import Operation, Value
-from toolchain.backends.mali.int8.layers import BYTE
+from toolchain.backends.mali.int8.layers import BYTE, FOUR
 
 _LEAST, _GREATEST = -128, 127
 _FOLDED: Mapping[str, Callable[..., NDArray[Any]]] = {
@@ -20,6 +20,8 @@ _FOLDED: Mapping[str, Callable[..., NDArray[Any]]] = {
     "isnan": np.isnan,
     "where": np.where,
 }
+_LAST = 24  # bits above a byte that is to be the sign's
+_IMAGE = 4
 _EXPONENT = 100  # of powers of two whose inverse single precision has, too
 
 
@@ -38,46 +40,110 @@ class Limits:
 
 
 @dataclass(frozen=True, eq=False)
+class Other:
+    """Another image that is added, each of its elements to one.
+
+    Attributes:
+        value: What the network calls it, NCHW: bytes, or numbers that another layer computes.
+        grid: What its bytes say, as int8; None if it is numbers.
+        channels: How many it has.
+    """
+
+    value: Value
+    grid: quantization.Grid | None
+    channels: int
+
+    def at(self, held: te.Tensor) -> Callable[..., Any]:
+        """Return what computes the number at a place: of image, row, column and channel.
+
+        Args:
+            held: The bytes four to an int32, or the numbers, NHWC.
+        """
+
+        def number(image: Any, row: Any, column: Any, channel: Any) -> Any:
+            if self.grid is not None:
+                return self.said(byte_of(held, image, row, column, channel))
+            found = held(image, row, column, channel)
+            return found if self.channels % FOUR == 0 else tirx.if_then_else(channel < self.channels, found, _single(0))
+
+        return number
+
+    def said(self, byte: Any) -> Any:
+        """Return the number that one of its bytes says, as int32."""
+        assert self.grid is not None  # noqa: S101 - whoever has a byte
+        return (byte - self.grid.zero).astype("float32") * _single(self.grid.scale)
+
+
+def byte_of(words: te.Tensor, image: Any, row: Any, column: Any, channel: Any) -> Any:
+    """Return the byte at a place as an int32, of int32 that hold four channels each, NHWC."""
+    return lane(words(image, row, column, channel // FOUR), channel)
+
+
+Step = NDArray[np.float32] | Limits | Other
+"""What is done to numbers: something is added to each channel, or they are limited, or another image is added."""
+
+
+@dataclass(frozen=True, eq=False)
 class Epilogue:
     """What is done to the numbers of a layer, one after the other, before they are rounded to bytes.
 
     Attributes:
-        steps: What is added to each channel, float32, or limits.
+        steps: What is added to each channel, float32, limits, or other images.
         grid: What the bytes say, as int8.
         out: What the network calls the bytes.
         inner: What it calls all that is between.
     """
 
-    steps: tuple[NDArray[np.float32] | Limits, ...]
+    steps: tuple[Step, ...]
     grid: quantization.Grid
     out: Value
     inner: tuple[Value, ...] = field(default=())
 
     @property
-    def added(self) -> list[NDArray[np.float32]]:
-        """What is added to each channel, in order."""
+    def added(self) -> list[NDArray[np.float32] | Other]:
+        """What is added, in order."""
         return [one for one in self.steps if not isinstance(one, Limits)]
 
-    def byte(self, number: Any, channel: Any, added: Sequence[te.Tensor]) -> Any:
-        """Return the byte of a number as an int32, rounded as `quantize` does it.
+    def byte(self, number: Any, place: Sequence[Any], added: Sequence[te.Tensor]) -> Any:
+        """Return the byte of a number as an int32.
 
         Args:
             number: What the layer computes, float32.
-            channel: Of which output channel.
+            place: Of which image, row, column and output channel.
             added: Tensors of what `added` lists.
         """
         left = list(added)
         for step in self.steps:
-            number = step.of(number) if isinstance(step, Limits) else number + left.pop(0)(channel)
-        level = te.round(self._divided(number)) + _single(self.grid.zero)
-        return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
+            if isinstance(step, Limits):
+                number = step.of(number)
+            elif isinstance(step, Other):
+                number = number + step.at(left.pop(0))(*place)
+            else:
+                number = number + left.pop(0)(place[-1])
+        return rounded(number, self.grid)
 
-    def _divided(self, number: Any) -> Any:
-        """Return a number in steps of the grid: a power of two is multiplied by, which is exact and takes less."""
-        mantissa, exponent = np.frexp(self.grid.scale)
-        if mantissa == 0.5 and abs(exponent) < _EXPONENT:  # noqa: PLR2004 - what frexp returns for a power of two
-            return number * _single(1 / self.grid.scale)
-        return number / _single(self.grid.scale)
+
+def rounded(number: Any, grid: quantization.Grid) -> Any:
+    """Return the byte of a number as an int32, rounded as `quantize` does it."""
+    level = te.round(_divided(number, grid)) + _single(grid.zero)
+    return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
+
+
+def _divided(number: Any, grid: quantization.Grid) -> Any:
+    """Return a number in steps of a grid: a power of two is multiplied by, which is exact and takes less."""
+    mantissa, exponent = np.frexp(grid.scale)
+    if mantissa == 0.5 and abs(exponent) < _EXPONENT:  # noqa: PLR2004 - what frexp returns for a power of two
+        return number * _single(1 / grid.scale)
+    return number / _single(grid.scale)
+
+
+def lane(word: Any, channel: Any) -> Any:
+    """Return the byte of a channel, with its sign.
+
+    Indices get 64 bits later, and so does what is computed with them: without a sign, the byte's place does not.
+    """
+    place = (channel % FOUR * 8).astype("uint32")
+    return ((word.astype("uint32") >> place).astype("int32") << _LAST) >> _LAST
 
 
 def _single(number: float) -> Any:
@@ -100,7 +166,7 @@ def epilogue_of(layer: Operation, known: Mapping[int, list[Operation]]) -> Epilo
         layer: The layer.
         known: What `readers` returned.
     """
-    value, steps, inner = layer.out, list[NDArray[np.float32] | Limits](), list[Value]()
+    value, steps, inner = layer.out, list[Step](), list[Value]()
     channels = (value.shape or ())[1]
     while value.is_alone:
         (reader,) = known[id(value)]
@@ -108,7 +174,7 @@ def epilogue_of(layer: Operation, known: Mapping[int, list[Operation]]) -> Epilo
         if quantization.is_quantize(reader) and reader.inputs[0] is value:
             grid = quantization.grid_of(reader, BYTE)
             return None if grid is None else Epilogue(tuple(steps), grid, reader.out, tuple(inner))
-        step = _step(reader, value, channels)
+        step = step_of(reader, value, channels)
         if step is None:
             return None
         steps.append(step)
@@ -116,8 +182,14 @@ def epilogue_of(layer: Operation, known: Mapping[int, list[Operation]]) -> Epilo
     return None
 
 
-def _step(reader: Operation, value: Value, channels: int) -> NDArray[np.float32] | Limits | None:
-    """Return what an operation does to a value, if that is the same in all pixels."""
+def step_of(reader: Operation, value: Value, channels: int) -> Step | None:
+    """Return what an operation does to a value, if it can be done in the kernel of that.
+
+    Args:
+        reader: The operation.
+        value: One of what it reads.
+        channels: How many channels that has.
+    """
     if reader.name == "nn.relu":
         return Limits(0.0, np.inf)
     if reader.name == "clip":
@@ -128,10 +200,29 @@ def _step(reader: Operation, value: Value, channels: int) -> NDArray[np.float32]
     (other,) = [one for one in reader.inputs if one is not value] or [value]
     numbers = _constant(other)
     if numbers is None or other.shape is None:
-        return None
+        return _other(other, value) if reader.name == "add" else None
     if reader.name == "add":
         return _added(numbers, (1,) * (len(value.shape or ()) - len(other.shape)) + other.shape, channels)
     return _limit(reader.name, numbers)
+
+
+def _other(other: Value, value: Value) -> Other | None:
+    """Return an image that is added to a value."""
+    shape = other.shape or ()
+    if other is value or shape != value.shape or len(shape) != _IMAGE or other.dtype != "float32":
+        return None
+    return dequantized(other) or (None if other.variable is None else Other(other, None, shape[1]))
+
+
+def dequantized(value: Value) -> Other | None:
+    """Return the bytes that an image says, if it does."""
+    if not quantization.is_dequantize(value.maker) or len(value.shape or ()) != _IMAGE:
+        return None
+    assert value.maker is not None  # noqa: S101 - `is_dequantize` says so
+    grid, bytes_ = quantization.grid_of(value.maker, BYTE), value.maker.inputs[0]
+    if grid is None or bytes_.variable is None or bytes_.constant is not None:
+        return None
+    return Other(bytes_, grid, (value.shape or ())[1])
 
 
 def _added(numbers: NDArray[Any], shape: tuple[int, ...], channels: int) -> NDArray[np.float32] | None:

@@ -11,10 +11,9 @@ from tvm import te, tirx
 
 from toolchain.backends.graph import quantization
 from toolchain.backends.mali.dots import dot4
-from toolchain.backends.mali.int8.epilogues import Epilogue
+from toolchain.backends.mali.int8.elements import Elements
+from toolchain.backends.mali.int8.epilogues import Epilogue, lane, rounded
 from toolchain.backends.mali.int8.layers import BYTE, FOUR, Layer
-
-_LAST = 24  # bits above a byte that is to be the sign's
 
 
 def fours(channels: int) -> int:
@@ -68,7 +67,7 @@ def unpacked(words: te.Tensor, shape: Sequence[int], dtype: str) -> te.Tensor:
 
     def byte(image: Any, channel: Any, *pixel: Any) -> Any:
         row, column = pixel or (0, 0)
-        return (_lane(words(image, row, column, channel // FOUR), channel) + below).astype(dtype)
+        return (lane(words(image, row, column, channel // FOUR), channel) + below).astype(dtype)
 
     return te.compute(tuple(shape), byte, name="unpacked", tag="injective")
 
@@ -97,21 +96,40 @@ def requantized(
         epilogue: What follows it.
         words: Its bytes, as `packed` computes them.
         weights: What `weights_of` returned.
-        others: What `convolved` takes, and what is added to each channel.
+        others: What `convolved` takes, and what is added: to each channel, or other images.
     """
     count = len(epilogue.added)
     total, number = _sums(layer, words, weights, others[: len(others) - count])
     added = others[len(others) - count :]
 
     def level(image: Any, row: Any, column: Any, channel: Any) -> Any:
-        return epilogue.byte(number(image, row, column, channel), channel, added)
+        return epilogue.byte(number(image, row, column, channel), (image, row, column, channel), added)
 
-    levels = te.compute(total.shape, level, name="levels")
+    return _in_fours(te.compute(total.shape, level, name="levels"), len(layer.numbers), "requantized")
+
+
+def elementwise(elements: Elements, *words: te.Tensor) -> te.Tensor:
+    """Compute bytes of which each is made of a few others, four channels to an int32.
+
+    Args:
+        elements: How.
+        words: The bytes of its leaves, as `packed` computes them.
+    """
+    tensors = {one.value.variable: tensor for one, tensor in zip(elements.leaves, words, strict=True)}
+    number = elements.number(tensors)
+    batch, channels, height, width = elements.out.shape or ()
+    shape = (batch, height, width, fours(channels) * FOUR)
+    levels = te.compute(shape, lambda *place: rounded(number(*place), elements.grid), name="levels")
+    return _in_fours(levels, channels, "elements")
+
+
+def _in_fours(levels: te.Tensor, channels: int, name: str) -> te.Tensor:
+    """Compute four bytes to an int32, of an int32 each."""
 
     def four(image: Any, row: Any, column: Any, group: Any) -> Any:
         return _joined([levels(image, row, column, group * FOUR + place) & 255 for place in range(FOUR)])
 
-    return te.compute((*total.shape[:3], fours(len(layer.numbers))), four, name="requantized")
+    return te.compute((*levels.shape[:3], fours(channels)), four, name=name)
 
 
 def _sums(layer: Layer, words: te.Tensor, weights: te.Tensor, others: Sequence[te.Tensor]) -> tuple[te.Tensor, Any]:
@@ -128,7 +146,7 @@ def _sums(layer: Layer, words: te.Tensor, weights: te.Tensor, others: Sequence[t
         place = (image, row * down + over[0] * far, column * across + over[1] * wide)
         if not layer.by_channel:
             return te.sum(dot4(seen(*place, over[2]), weights(*over, channel)), axis=over)
-        byte = _lane(seen(*place, channel // FOUR), channel)
+        byte = lane(seen(*place, channel // FOUR), channel)
         factor = byte if layer.is_whole else (byte - layer.grid.zero).astype("float32")
         return te.sum(factor * weights(*over, channel), axis=over)
 
@@ -164,12 +182,3 @@ def _joined(bytes_: Sequence[Any]) -> Any:
     for other in others:
         first = first | other
     return first
-
-
-def _lane(word: Any, channel: Any) -> Any:
-    """Return the byte of a channel, with its sign.
-
-    Indices get 64 bits later, and so does what is computed with them: without a sign, the byte's place does not.
-    """
-    place = (channel % FOUR * 8).astype("uint32")
-    return ((word.astype("uint32") >> place).astype("int32") << _LAST) >> _LAST
