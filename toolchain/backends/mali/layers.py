@@ -106,7 +106,7 @@ def _parts(schedule: s_tir.Schedule) -> Part | None:
 
 def _joins(block: Any) -> bool:
     """Whether each element of a result takes four neighbours, which kernels on bytes put into an int32."""
-    last = [list(one.region)[-1].extent for one in block.reads]
+    last = [list(one.region)[-1].extent for one in block.reads if len(one.region)]
     return len(last) == 1 and isinstance(last[0], tirx.IntImm) and int(last[0]) == LANES[0]
 
 
