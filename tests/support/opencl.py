@@ -78,6 +78,7 @@ class Counts:
     copies: int
     flushes: int
     images: int
+    calls: int
 
 
 class Shim:
@@ -99,15 +100,18 @@ class Shim:
         ]
         subprocess.run(argv, check=True)
 
-    def env(self, **faults: int) -> dict[str, str]:
-        """Return the environment of a program that is to use it, with a fresh count, and what is to fail."""
+    def env(self, **faults: int | str) -> dict[str, str]:
+        """Return the environment of a program that is to use it, with a fresh count, and what is to fail.
+
+        It hands calls on to the library `library`; by default, to this machine's.
+        """
         self._counts.unlink(missing_ok=True)
         found = {"EDGE_OPENCL_LIBRARY": str(self._library), "SHIM_COUNTS": str(self._counts)}
         return found | {f"SHIM_{name.upper()}": str(value) for name, value in faults.items()}
 
     def counts(self) -> Counts:
         """Return what has been counted so far."""
-        return Counts(*struct.unpack("13q", self._counts.read_bytes()))
+        return Counts(*struct.unpack("14q", self._counts.read_bytes()))
 
 
 def export(module: tvm.IRModule, path: Path) -> Path:
@@ -128,12 +132,12 @@ def thread_extents(function: Any) -> list[tuple[str, int]]:
     return found
 
 
-def doubled(size: int = 1024) -> tvm.IRModule:
-    """Return a kernel y = 2 * x."""
+def doubled(size: int = 1024, group: int = 64) -> tvm.IRModule:
+    """Return a kernel y = 2 * x, in work-groups of so many work-items."""
     x = te.placeholder((size,), name="x")
     y = te.compute((size,), lambda i: x[i] * 2.0, name="y")
     schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
-    outer, inner = schedule.split(*schedule.get_loops(schedule.get_sblock("y")), factors=[None, 64])
+    outer, inner = schedule.split(*schedule.get_loops(schedule.get_sblock("y")), factors=[None, group])
     schedule.bind(outer, "blockIdx.x")
     schedule.bind(inner, "threadIdx.x")
     return schedule.mod

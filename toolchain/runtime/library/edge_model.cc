@@ -197,7 +197,9 @@ class OpenModel {
         pool_(PoolFrom(options)),
         model_(Loaded(manifest_)) {
     EnterStage(kExitInput, "reading the parameters", manifest_.params);
-    model_.Bind(manifest_.inputs, LoadParams(manifest_));
+    const std::vector<Tensor> params = LoadParams(manifest_);
+    EnterStage(kExitLoad, "giving the device its memory", manifest_.library);
+    model_.Bind(manifest_.inputs, params);
   }
 
   bool Changed() const {
@@ -235,6 +237,7 @@ class OpenModel {
     std::vector<Tensor> outputs = model_.Run();
     CheckOutputs(manifest_, outputs);
     outputs_ = std::move(outputs);
+    model_.CheckDevice();  // with what the last outputs were
   }
 
  private:

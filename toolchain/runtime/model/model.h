@@ -33,6 +33,9 @@ class Model {
   // next run ends, when the device is done. Faults are kExitRunFailed.
   std::vector<tvm::ffi::Tensor> Run();
 
+  // A tvm::ffi::Error if the device could not be given back memory that outputs were read from.
+  void CheckDevice() const { opencl::CheckMappings(device_); }
+
   // Has the virtual machine call this before and after each call that it makes, with (function, name,
   // whether it is before, result, the call's arguments...); a null function is none.
   void Instrument(const tvm::ffi::Function& hook) const;

@@ -48,9 +48,18 @@ using ProgramCallback = void (*)(cl_program, void*);
 
 constexpr cl_int CL_SUCCESS = 0;
 constexpr cl_int CL_DEVICE_NOT_FOUND = -1;
+constexpr cl_int CL_DEVICE_NOT_AVAILABLE = -2;
 constexpr cl_int CL_MEM_OBJECT_ALLOCATION_FAILURE = -4;
 constexpr cl_int CL_OUT_OF_RESOURCES = -5;
 constexpr cl_int CL_OUT_OF_HOST_MEMORY = -6;
+constexpr cl_int CL_BUILD_PROGRAM_FAILURE = -11;
+constexpr cl_int CL_MAP_FAILURE = -12;
+constexpr cl_int CL_EXEC_STATUS_ERROR = -14;
+constexpr cl_int CL_INVALID_CONTEXT = -34;
+constexpr cl_int CL_INVALID_COMMAND_QUEUE = -36;
+constexpr cl_int CL_INVALID_BUILD_OPTIONS = -43;
+constexpr cl_int CL_INVALID_WORK_GROUP_SIZE = -54;
+constexpr cl_int CL_INVALID_WORK_ITEM_SIZE = -55;
 constexpr cl_int CL_INVALID_BUFFER_SIZE = -61;
 constexpr cl_int CL_PLATFORM_NOT_FOUND_KHR = -1001;
 

@@ -78,8 +78,9 @@ class OpenClApi final : public DeviceAPI {
       Device& device = TheDevice(source.device_id);
       char* place = static_cast<char*>(to) + to_offset;
       if (device.limits.shares_memory) {
-        const Mapping mapping(device, AsBuffer(from), Access::kRead, from_offset, bytes);
+        Mapping mapping(device, AsBuffer(from), Access::kRead, from_offset, bytes);
         memcpy(place, mapping.data(), bytes);
+        mapping.End();
         return;
       }
       Check(device.cl.EnqueueReadBuffer(device.queue, AsBuffer(from), CL_TRUE, from_offset, bytes,
@@ -114,7 +115,7 @@ class OpenClApi final : public DeviceAPI {
     TVM_FFI_THROW(RuntimeError) << "OpenCL: no memory for a buffer of " << Size(bytes) << " on "
                                 << limits.name << ", whose largest is "
                                 << Size(limits.largest_buffer) << " of "
-                                << Size(limits.global_memory) << ": " << StatusName(status);
+                                << Size(limits.global_memory) << ": " << StatusName(status) << "; " << Advice(status);
     TVM_FFI_UNREACHABLE();
   }
 

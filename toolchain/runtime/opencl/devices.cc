@@ -119,41 +119,71 @@ std::vector<cl_platform_id> Platforms(const Library& cl) {
   return platforms;
 }
 
-std::vector<cl_device_id> DevicesOf(const Library& cl, cl_platform_id platform) {
+cl_int DevicesOf(const Library& cl, cl_platform_id platform, std::vector<cl_device_id>* devices) {
   cl_uint count = 0;
   const cl_int status = cl.GetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count);
-  if (status == CL_DEVICE_NOT_FOUND || count == 0) return {};
-  Check(status, "listing devices");
-  std::vector<cl_device_id> devices(count);
-  Check(cl.GetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr),
-        "listing devices");
-  return devices;
+  if (status != CL_SUCCESS || count == 0) return status;
+  devices->resize(count);
+  return cl.GetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, devices->data(), nullptr);
 }
 
-bool IsUsable(const Library& cl, cl_device_id id) {
+// Says why a device cannot be used; empty if it can.
+std::string Obstacle(const Library& cl, cl_device_id id) {
   const Reader device(cl, id);
-  return device.Number<cl_bool>(CL_DEVICE_AVAILABLE) &&
-         device.Number<cl_bool>(CL_DEVICE_COMPILER_AVAILABLE);
+  if (!device.Number<cl_bool>(CL_DEVICE_AVAILABLE)) return "is not available";
+  return device.Number<cl_bool>(CL_DEVICE_COMPILER_AVAILABLE) ? "" : "has no compiler";
 }
 
-std::vector<Found> AllDevices(const Library& cl) {
-  std::vector<Found> found;
-  for (const cl_platform_id platform : Platforms(cl)) {
-    const std::string name = TextOf([&](size_t size, void* value, size_t* needed) {
-      return cl.GetPlatformInfo(platform, CL_PLATFORM_NAME, size, value, needed);
+// All devices of all drivers. One driver that fails leaves those of others: it is told where none is left.
+class Listing {
+ public:
+  explicit Listing(const Library& cl) : cl_(cl) {
+    for (const cl_platform_id platform : Platforms(cl)) AddPlatform(platform);
+    std::stable_sort(found_.begin(), found_.end(), [](const Found& one, const Found& other) {
+      return one.limits.is_gpu && !other.limits.is_gpu;
     });
-    for (const cl_device_id id : DevicesOf(cl, platform)) {
-      if (IsUsable(cl, id)) found.push_back({id, Described(cl, id, name)});
+  }
+
+  std::vector<Found> Take() { return std::move(found_); }
+
+  // What there is instead of a device.
+  std::string Missing() const {
+    return cl_.path + (missing_.empty() ? " finds no driver" : " has drivers without one: " + missing_);
+  }
+
+ private:
+  void AddPlatform(cl_platform_id platform) {
+    const std::string name = TextOf([&](size_t size, void* value, size_t* needed) {
+      return cl_.GetPlatformInfo(platform, CL_PLATFORM_NAME, size, value, needed);
+    });
+    std::vector<cl_device_id> devices;
+    const cl_int status = DevicesOf(cl_, platform, &devices);
+    if (status != CL_SUCCESS || devices.empty()) AddMissing(name, StatusName(status));
+    if (status != CL_SUCCESS) return;
+    for (const cl_device_id id : devices) {
+      Found one{id, Described(cl_, id, name)};
+      const std::string obstacle = Obstacle(cl_, id);
+      if (obstacle.empty()) {
+        found_.push_back(std::move(one));
+      } else {
+        AddMissing(one.Title(), obstacle);
+      }
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const Found& one, const Found& other) {
-    return one.limits.is_gpu && !other.limits.is_gpu;
-  });
-  return found;
-}
 
-std::vector<Found> ChosenDevices(const Library& cl) {
-  std::vector<Found> all = AllDevices(cl);
+  void AddMissing(const std::string& what, const std::string& why) {
+    missing_ += (missing_.empty() ? "" : ", ") + what + ": " + why;
+  }
+
+  const Library& cl_;
+  std::vector<Found> found_;
+  std::string missing_;
+};
+
+std::vector<Found> ChosenDevices(const Library& cl, std::string* missing) {
+  Listing listing(cl);
+  *missing = listing.Missing();
+  std::vector<Found> all = listing.Take();
   const char* wanted = std::getenv("EDGE_OPENCL_DEVICE");
   if (wanted == nullptr || *wanted == '\0') return all;
   std::vector<Found> chosen;
@@ -162,10 +192,10 @@ std::vector<Found> ChosenDevices(const Library& cl) {
     others += (others.empty() ? "" : ", ") + one.Title();
     if (one.Title().find(wanted) != std::string::npos) chosen.push_back(std::move(one));
   }
-  if (chosen.empty()) {
+  if (chosen.empty() && !others.empty()) {
     TVM_FFI_THROW(RuntimeError) << "no OpenCL device has \"" << wanted
                                 << "\" in its name, which EDGE_OPENCL_DEVICE asks for; there are: "
-                                << (others.empty() ? "none" : others);
+                                << others << ": unset it, or take a text of one of these names";
   }
   return chosen;
 }
@@ -189,7 +219,7 @@ class Opened {
  public:
   Device& Get(int number) {
     const std::lock_guard<std::mutex> lock(opening_);
-    if (found_.empty()) found_ = ChosenDevices(TheLibrary());
+    if (found_.empty()) found_ = ChosenDevices(TheLibrary(), &missing_);
     opened_.resize(found_.size());
     if (number < 0 || static_cast<size_t>(number) >= found_.size()) FailWithout(number);
     Device*& device = opened_[static_cast<size_t>(number)];
@@ -204,14 +234,19 @@ class Opened {
   [[noreturn]] void FailWithout(int number) const {
     std::string all;
     for (const Found& one : found_) all += (all.empty() ? "" : ", ") + one.Title();
+    if (all.empty()) {
+      TVM_FFI_THROW(RuntimeError) << "there is no OpenCL device " << number << ": " << missing_
+                                  << "; `toolchain doctor` with its board and host names what brings one, and "
+                                     "EDGE_OPENCL_LIBRARY names another library";
+    }
     TVM_FFI_THROW(RuntimeError) << "there is no OpenCL device " << number << ": " << TheLibrary().path
-                                << " knows " << found_.size() << " of them"
-                                << (all.empty() ? "" : ", counted from 0: ") << all;
+                                << " knows " << found_.size() << " of them, counted from 0: " << all;
     TVM_FFI_UNREACHABLE();
   }
 
   std::mutex opening_;
   std::vector<Found> found_;
+  std::string missing_;  // what there is instead, where nothing was found
   std::vector<Device*> opened_;
 };
 
@@ -243,7 +278,12 @@ cl_int Device::Drain() {
   const cl_int status = cl.Finish(queue);
   const std::lock_guard<std::mutex> lock(launching);
   launches_ = 0;
-  return status;
+  return status == CL_SUCCESS ? remembered() : status;
+}
+
+void Device::Remember(cl_int status) {
+  cl_int none = CL_SUCCESS;
+  if (status != CL_SUCCESS) remembered_.compare_exchange_strong(none, status);
 }
 
 cl_mem Device::ImageOf(cl_mem buffer, const ImageArgument& wanted) {
@@ -253,7 +293,7 @@ cl_mem Device::ImageOf(cl_mem buffer, const ImageArgument& wanted) {
 void Device::Free(cl_mem buffer) {
   const std::lock_guard<std::mutex> lock(launching);
   images_.Drop(cl, buffer);
-  Check(cl.ReleaseMemObject(buffer), "freeing a buffer");
+  Remember(cl.ReleaseMemObject(buffer));
 }
 
 Device& TheDevice(int number) { return All().Get(number); }

@@ -2,6 +2,7 @@
 #ifndef OPENCL_DEVICES_H_
 #define OPENCL_DEVICES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -46,13 +47,18 @@ struct Device {
   // costs as much as several launches.
   void Launched();
 
-  // Waits until the device has nothing left to do.
+  // Waits until the device has nothing left to do. Fails from then on as what was remembered did.
   cl_int Drain();
+
+  // Keeps the first status of a call that failed where nobody could be told.
+  void Remember(cl_int status);
+  cl_int remembered() const { return remembered_; }
 
   // A buffer as an image; `launching` is held.
   cl_mem ImageOf(cl_mem buffer, const ImageArgument& wanted);
 
-  // Gives a buffer back, with its images. The driver keeps it until commands that use it have ended.
+  // Gives a buffer back, with its images. The driver keeps it until commands that use it have ended. What
+  // fails is remembered: tensors are freed where nothing may be thrown.
   void Free(cl_mem buffer);
 
   const Library& cl;
@@ -64,6 +70,7 @@ struct Device {
 
  private:
   Images images_;
+  std::atomic<cl_int> remembered_{CL_SUCCESS};
   uint32_t launches_ = 0;  // since the device had nothing left to do
 };
 

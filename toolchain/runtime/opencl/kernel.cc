@@ -4,6 +4,7 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -71,6 +72,23 @@ std::optional<std::string> BinaryOf(const Device& device, cl_program program) {
   return binary;
 }
 
+// What may help where the driver compiles no kernel.
+std::string AfterBuilding() {
+  const char* options = std::getenv("EDGE_OPENCL_OPTIONS");
+  if (options != nullptr && *options != '\0') {
+    return std::string("EDGE_OPENCL_OPTIONS is ") + options + ": unset it, and run the same command again";
+  }
+  return "a newer driver may compile it, or, if it was tuned, `toolchain build --no-records` another one";
+}
+
+[[noreturn]] void FailBuilding(const Device& device, const std::string& name, cl_int status, const std::string& log) {
+  const bool is_refused = status == CL_BUILD_PROGRAM_FAILURE || status == CL_INVALID_BUILD_OPTIONS;
+  TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name << " does not compile on " << device.limits.name << ": "
+                              << StatusName(status) << "; " << (is_refused ? AfterBuilding() : Advice(status))
+                              << (log.empty() ? "" : "; the driver says: ") << log;
+  TVM_FFI_UNREACHABLE();
+}
+
 cl_int Built(const Device& device, bool images, cl_program program) {
   const std::string options = BuildOptions(device.limits, images);
   return device.cl.BuildProgram(program, 1, &device.id, options.c_str(), nullptr, nullptr);
@@ -107,11 +125,7 @@ std::pair<cl_kernel, cl_program> FromSource(const Device& device, bool images, c
                                                                &status));
   if (status != CL_SUCCESS) Fail(status, "handing over the source of kernel " + name);
   status = Built(device, images, program.get());
-  if (status != CL_SUCCESS) {
-    TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name << " does not compile on "
-                                << device.limits.name << ": " << StatusName(status) << "\n"
-                                << BuildLog(device, program.get());
-  }
+  if (status != CL_SUCCESS) FailBuilding(device, name, status, BuildLog(device, program.get()));
   const cl_kernel made = KernelOf(device, program.get(), name, &status);
   if (status != CL_SUCCESS) Fail(status, "finding kernel " + name + " in its program");
   return {made, program.Take()};
@@ -211,7 +225,7 @@ void Kernel::CheckFloat16(const Device& device) const {
   if (source_.find("cl_khr_fp16") == std::string::npos) return;
   if (!device.limits.has_fp16) {
     TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " computes in half precision, which "
-                                << device.limits.name << " does not (it has no cl_khr_fp16)";
+                                << device.limits.name << " does not (it has no cl_khr_fp16): build without --float16";
   }
   // What the compiler calls accumulators in half precision: small products would be lost.
   if (device.limits.keeps_small_halves || source_.find("half_sums") == std::string::npos) return;
@@ -226,17 +240,22 @@ void Kernel::CheckLocalMemory(const Device& device, Compiled* compiled) const {
   Release(device, compiled);
   TVM_FFI_THROW(RuntimeError) << "OpenCL: kernel " << name_ << " wants " << wanted
                               << " bytes of local memory, " << device.limits.name << " has "
-                              << device.limits.local_memory;
+                              << device.limits.local_memory
+                              << ": max_shared_memory_per_block in the board file is to say so (see `toolchain hardware`)";
 }
 
 void Kernel::FailLaunching(Device& device, cl_kernel kernel, const Extent& extent,
                            cl_int status) const {
+  const bool is_too_large = status == CL_INVALID_WORK_GROUP_SIZE || status == CL_INVALID_WORK_ITEM_SIZE;
+  const uint64_t most = Asked(device, kernel, CL_KERNEL_WORK_GROUP_SIZE);  // 0 where the driver says nothing any more
   TVM_FFI_THROW(RuntimeError) << "OpenCL: launching kernel " << name_ << " in work-groups of "
                               << Product(extent.local) << ", of " << Product(extent.global)
                               << " work-items, failed on " << device.limits.name
-                              << ", which runs up to "
-                              << Asked(device, kernel, CL_KERNEL_WORK_GROUP_SIZE)
-                              << " of this kernel together: " << StatusName(status);
+                              << (most ? ", which runs up to " + std::to_string(most) + " of this kernel together" : "")
+                              << ": " << StatusName(status) << "; "
+                              << (is_too_large ? "max_threads_per_block in the board file is to be no more than the "
+                                                 "device's (see `toolchain hardware`)"
+                                               : Advice(status));
   TVM_FFI_UNREACHABLE();
 }
 

@@ -8,6 +8,8 @@
 namespace opencl {
 namespace {
 
+constexpr char kUnmapping[] = "unmapping a buffer";
+
 cl_bitfield FlagsOf(const Device& device, Access access) {
   switch (access) {
     case Access::kRead:
@@ -39,15 +41,17 @@ Mapping::Mapping(const tvm::ffi::Tensor& tensor, Access access)
 
 Mapping::~Mapping() {
   if (data_ == nullptr) return;
-  // A device that fails here says so again to whoever uses it next.
-  device_.cl.EnqueueUnmapMemObject(device_.queue, buffer_, data_, 0, nullptr, nullptr);
+  device_.Remember(device_.cl.EnqueueUnmapMemObject(device_.queue, buffer_, data_, 0, nullptr, nullptr));
 }
 
 void Mapping::End() {
   void* data = std::exchange(data_, nullptr);
   if (data == nullptr) return;
-  Check(device_.cl.EnqueueUnmapMemObject(device_.queue, buffer_, data, 0, nullptr, nullptr),
-        "unmapping a buffer");
+  Check(device_.cl.EnqueueUnmapMemObject(device_.queue, buffer_, data, 0, nullptr, nullptr), kUnmapping);
+}
+
+void CheckMappings(DLDevice device) {
+  if (device.device_type == kDLOpenCL) Check(TheDevice(device.device_id).remembered(), kUnmapping);
 }
 
 bool SharesMemory(DLDevice device) {

@@ -20,6 +20,7 @@ class Mapping {
   Mapping(Device& device, cl_mem buffer, Access access, size_t offset, size_t bytes);
   // All of a contiguous tensor of an OpenCL device.
   Mapping(const tvm::ffi::Tensor& tensor, Access access);
+  // What fails here fails whatever waits for the device next, and `CheckMappings`.
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -34,6 +35,10 @@ class Mapping {
   const cl_mem buffer_;
   void* data_;
 };
+
+// Throws tvm::ffi::Error if a mapping of a device could not be ended when it was given up; does nothing
+// for devices of other kinds.
+void CheckMappings(DLDevice device);
 
 // Whether a device has its memory in common with the host; false for devices of other kinds.
 bool SharesMemory(DLDevice device);

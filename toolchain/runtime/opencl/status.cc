@@ -61,8 +61,28 @@ std::string StatusName(cl_int status) {
                                 : std::string(found->second) + " (" + number + ")";
 }
 
+std::string Advice(cl_int status) {
+  switch (status) {
+    case CL_DEVICE_NOT_AVAILABLE:
+    case CL_OUT_OF_RESOURCES:
+    case CL_EXEC_STATUS_ERROR:
+    case CL_INVALID_CONTEXT:
+    case CL_INVALID_COMMAND_QUEUE:
+      return "the driver lost the device or has nothing left for it: see `dmesg` there, end what else uses it, and "
+             "run the same command again";
+    case CL_MEM_OBJECT_ALLOCATION_FAILURE:
+    case CL_OUT_OF_HOST_MEMORY:
+    case CL_INVALID_BUFFER_SIZE:
+      return "end what else uses the device's memory, or take smaller inputs, fewer at once, or --float16";
+    case CL_MAP_FAILURE:
+      return "EDGE_OPENCL_COPY=1 does without mapped memory";
+    default:
+      return "another driver may do: EDGE_OPENCL_LIBRARY names its library";
+  }
+}
+
 void Fail(cl_int status, const std::string& doing) {
-  TVM_FFI_THROW(RuntimeError) << "OpenCL: " << doing << " failed: " << StatusName(status);
+  TVM_FFI_THROW(RuntimeError) << "OpenCL: " << doing << " failed: " << StatusName(status) << "; " << Advice(status);
   TVM_FFI_UNREACHABLE();
 }
 

@@ -1,4 +1,4 @@
-// What OpenCL's error codes are called.
+// What OpenCL's error codes are called, and what to do about them.
 #ifndef OPENCL_STATUS_H_
 #define OPENCL_STATUS_H_
 
@@ -10,6 +10,9 @@ namespace opencl {
 
 // Returns a code as the specification names it, such as "CL_OUT_OF_RESOURCES (-5)".
 std::string StatusName(cl_int status);
+
+// Returns what somebody who meets a code may do, in words that follow a semicolon.
+std::string Advice(cl_int status);
 
 // Throws tvm::ffi::Error unless a call succeeded; `doing` says what it was for.
 inline void Check(cl_int status, const char* doing);
