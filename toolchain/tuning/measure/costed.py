@@ -1,22 +1,20 @@
-"""Candidates timed by a model of their machine code: nothing is linked, nothing runs, and no board is needed."""
+"""Candidates timed by a model of their machine code."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from concurrent.futures import Future
-from pathlib import Path
 
 import tvm
 
 from toolchain.backends.base.costs import CostModel, Estimate
 from toolchain.errors import BuildError
-from toolchain.tuning.measure.events import Event, Observer
-from toolchain.tuning.trials import Built, Measured, Trial
+from toolchain.tuning.measure.estimated import Estimated
+from toolchain.tuning.measure.events import Observer
+from toolchain.tuning.trials import Built
 
 
-class Costed:
-    """Stands in for the builder and for the boards.
+class Costed(Estimated):
+    """Stands in for the builder and for the boards by what a compiler makes of kernels.
 
     Args:
         model: Estimates kernels.
@@ -24,14 +22,8 @@ class Costed:
     """
 
     def __init__(self, model: CostModel, observe: Observer) -> None:
-        self._model, self._observe = model, observe
-        self._numbers = itertools.count()
-        self._seconds: dict[Path, float] = {}
-
-    @property
-    def name(self) -> str:
-        """What stands in the place of a board's name."""
-        return f"{self._model.name}, {self._model.stamp}"
+        super().__init__(f"{model.name}, {model.stamp}", observe)
+        self._model = model
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         """Ask the model about kernels; one that it does not know, that spills or would not run, says why.
@@ -54,19 +46,4 @@ class Costed:
         if found.ms is None or found.fault or spills:
             cause = found.fault or spills or "no estimate: its loops have no known ends"
             return Built(None, f"{cause}; {self._model.stamp}", 0.0)
-        name = Path(f"modelled-{next(self._numbers)}")  # no file: it only tells trials apart
-        self._seconds[name] = found.ms / 1e3
-        return Built(name, "", 0.0)
-
-    def discard(self, built: Built) -> None:
-        """Forget a candidate."""
-        if built.library is not None:
-            self._seconds.pop(built.library, None)
-
-    def submit(self, trial: Trial) -> Future[Measured]:
-        """Return what the model said."""
-        future: Future[Measured] = Future()
-        measured = Measured((self._seconds[trial.library],), board=self.name)
-        self._observe(Event("ended", self.name, trial=trial, measured=measured))
-        future.set_result(measured)
-        return future
+        return self._taking(found.ms / 1e3)

@@ -1,12 +1,9 @@
-"""Candidates timed by a model of their machine: nothing is linked, nothing runs, and no board is needed."""
+"""Candidates timed by a model of their machine."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
-from concurrent.futures import Future
-from pathlib import Path
 
 import tvm
 
@@ -14,14 +11,15 @@ from toolchain.backends.base import MachineModel
 from toolchain.backends.base.attributes import CHOICE
 from toolchain.errors import BuildError
 from toolchain.records.tasks import layer_of
-from toolchain.tuning.measure.events import Event, Observer
-from toolchain.tuning.trials import Built, Measured, Trial
+from toolchain.tuning.measure.estimated import Estimated
+from toolchain.tuning.measure.events import Observer
+from toolchain.tuning.trials import Built
 
 _ENTRY = "main"
 
 
-class Modelled:
-    """Stands in for the builder and for the boards.
+class Modelled(Estimated):
+    """Stands in for the builder and for the boards by what a machine does.
 
     Args:
         model: Tells the cycles of a kernel.
@@ -29,9 +27,8 @@ class Modelled:
     """
 
     def __init__(self, model: MachineModel, observe: Observer) -> None:
-        self._model, self._observe = model, observe
-        self._numbers = itertools.count()
-        self._seconds: dict[Path, float] = {}
+        super().__init__(model.name, observe)
+        self._model = model
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         """Ask the model about kernels of templates; a kernel that cannot be made says why."""
@@ -44,19 +41,4 @@ class Modelled:
             return Built(None, fault.message, 0.0)
         if found is None:
             return Built(None, f"the model {self._model.name} knows nothing of this kernel", 0.0)
-        name = Path(f"modelled-{next(self._numbers)}")  # no file: it only tells trials apart
-        self._seconds[name] = found.cycles / self._model.clock_mhz / 1e6
-        return Built(name, "", 0.0)
-
-    def discard(self, built: Built) -> None:
-        """Forget a candidate."""
-        if built.library is not None:
-            self._seconds.pop(built.library, None)
-
-    def submit(self, trial: Trial) -> Future[Measured]:
-        """Return what the model said."""
-        future: Future[Measured] = Future()
-        measured = Measured((self._seconds[trial.library],), board=self._model.name)
-        self._observe(Event("ended", self._model.name, trial=trial, measured=measured))
-        future.set_result(measured)
-        return future
+        return self._taking(found.cycles / self._model.clock_mhz / 1e6)

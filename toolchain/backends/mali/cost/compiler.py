@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,10 @@ from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import Outcome
 from toolchain.errors import BuildError
 
+_CRASHES = {
+    one.value: one.name for one in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+}
+"""Signals by which a program ends for what it was given, and not for want of memory or because somebody ended it."""
 _Kept = Callable[[Mapping[str, Outcome]], Mapping[str, Outcome]]
 _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
@@ -25,6 +30,14 @@ _START_S, _KERNEL_S, _ALONE_S = 600.0, 120.0, 360.0
 _MOST_AT_ONCE = 12
 _MANY = 8  # more than that is told as it goes
 _ONE = "3 to 10 s"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What a process of the compiler said, and the signal that it crashed by; empty if it did not."""
+
+    found: Mapping[str, Outcome]
+    crash: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class _Start:
     options: tuple[str, ...]
     emulator: Emulator
 
-    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> dict[str, Outcome]:
+    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> _Ended:
         """Compile files; one at which the compiler ends is missing, and so are those after it.
 
         Raises:
@@ -45,7 +58,8 @@ class _Start:
         words = [str(self.root.program), *self.options, "--", *map(str, sources)]
         folders = Folders(tuple({path.parent for path in sources}), (cache,))
         result = self.emulator.run(words, self.root.tree, self._environment(cache), folders, patience)
-        return shaderdb.read(result.stderr.splitlines())
+        code = result.returncode
+        return _Ended(shaderdb.read(result.stderr.splitlines()), _CRASHES.get(-code if code < 0 else code - 128, ""))
 
     def _environment(self, cache: Path) -> Mapping[str, str]:
         libraries = self.root.tree / _LIBRARIES
@@ -137,7 +151,7 @@ def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome
     left = list(paths)
     while left:
         try:
-            found |= _run(start, left, warm, _KERNEL_S * len(left))
+            found |= _run(start, left, warm, _KERNEL_S * len(left)).found
         except BuildError:  # each of them may be the cause
             return found
         left = [path for path in left if str(path) not in found][1:]
@@ -146,13 +160,15 @@ def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome
 
 def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
     try:
-        found = _run(start, [path], warm, _ALONE_S)
+        ended = _run(start, [path], warm, _ALONE_S)
     except BuildError as fault:
         return Outcome(fault=fault.message, answered=False)
-    return found.get(str(path), Outcome(fault="the compiler came to an unexpected end", answered=False))
+    if ended.crash and str(path) not in ended.found:  # which is an answer: it did so twice
+        return Outcome(fault=f"Mesa's compiler crashes at it ({ended.crash})")
+    return ended.found.get(str(path), Outcome(fault="the compiler came to an unexpected end", answered=False))
 
 
-def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> dict[str, Outcome]:
+def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _Ended:
     cache = paths[0].with_suffix(".cache")
     shutil.copytree(warm, cache)  # with what it compiled before, the compiler would print nothing
     try:
@@ -179,7 +195,7 @@ def _warm(start: _Start) -> Path:
         outcome = (
             replace(start, options=())
             .run([source], cache, _START_S)
-            .get(str(source), Outcome(fault="it came to an unexpected end"))
+            .found.get(str(source), Outcome(fault="it came to an unexpected end"))
         )
         if outcome.statistics is None:
             raise BuildError(f"Mesa's compiler does not work here for {start.gpu.name}", details=outcome.fault)

@@ -18,13 +18,14 @@ LINE = (
     "8 quadwords, 2 threads, 0 loops, 0:0 spills:fills"
 )
 FINE = Statistics(9, 1.0, {"load_store": 1.0}, 2, 0, 0, 0)
+KILLED, CRASHED = -9, -11
 SLOW = BuildError("qemu did not finish and was ended")
 
 
 class Machine:
     """Stands in for qemu: what it is told of files by their content."""
 
-    def __init__(self, faults: Mapping[str, BuildError | None], times: int = 99) -> None:
+    def __init__(self, faults: Mapping[str, BuildError | int], times: int = 99) -> None:
         self._faults, self._left = faults, dict.fromkeys(faults, times)
         self.patience: list[tuple[int, float]] = []
 
@@ -39,9 +40,10 @@ class Machine:
             source = path.read_text(encoding="utf-8")
             if self._left.get(source, 0):
                 self._left[source] -= 1
-                if fault := self._faults[source]:
+                fault = self._faults[source]
+                if isinstance(fault, BuildError):
                     raise fault
-                return process.Result(-9, "", "\n".join(lines))
+                return process.Result(fault, "", "\n".join(lines))
             lines += [f"FILE {path}", LINE, "KERNEL k 128 0", "DONE"]
         return process.Result(0, "", "\n".join(lines))
 
@@ -73,14 +75,22 @@ def test_only_the_kernel_that_hangs_is_blamed(ask: Callable[..., list[Outcome]])
 
 
 def test_only_the_kernel_at_which_the_compiler_ends_is_blamed(ask: Callable[..., list[Outcome]]) -> None:
-    found = ask(Machine({"b": None, "e": None}), TEXTS)
+    found = ask(Machine({"b": KILLED, "e": KILLED}), TEXTS)
     assert faults(found) == "be"
     assert "unexpected end" in found[1].fault
     assert [one.answered for one in found] == [True, False, True, True, False, True]
 
 
-@pytest.mark.parametrize("fault", [SLOW, None])
-def test_what_passes_is_nobodys_fault(ask: Callable[..., list[Outcome]], fault: BuildError | None) -> None:
+@pytest.mark.parametrize(("code", "name"), [(-11, "SIGSEGV"), (139, "SIGSEGV"), (-6, "SIGABRT")])
+def test_a_crash_is_an_answer(ask: Callable[..., list[Outcome]], code: int, name: str) -> None:
+    """Nobody is asked about such a kernel again; it is no reason to end what asks about many."""
+    found = ask(Machine({"c": code}), TEXTS)
+    assert faults(found) == "c"
+    assert found[2] == Outcome(fault=f"Mesa's compiler crashes at it ({name})")
+
+
+@pytest.mark.parametrize("fault", [SLOW, KILLED, CRASHED])
+def test_what_passes_is_nobodys_fault(ask: Callable[..., list[Outcome]], fault: BuildError | int) -> None:
     assert faults(ask(Machine({"c": fault}, times=1), TEXTS)) == ""
 
 
