@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-import platform
+import os
 import re
 import subprocess
+import threading
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.integration.test_farm_serving import states, until
-from tests.support import adbd, bundles, gates
+from tests.support import adbd, bundles, gates, labs
 from tests.support.commands import done, parsed, toolchain
+from tests.support.labs import HERE, states, until
 from tests.support.parts import require
-from toolchain import files
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
-from toolchain.native import programs
 from toolchain.pipeline import tune
 from toolchain.shell import open_shell
 from toolchain.tuning.measure import MeasurePool, Rules
 
-HERE = platform.machine()
 QUICK = ("mlp", "--without", "all", "--op", "matmul", "--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
 WIDE = ("--least", 50, "--worst", 400, "--round-ms", 20)
 
@@ -32,15 +32,8 @@ WIDE = ("--least", 50, "--worst", 400, "--round-ms", 20)
 @pytest.fixture(scope="module")
 def surroundings(tmp_path_factory, native, tiny, bulky):  # these are built for a board type that is not in the folder
     """An adb server, a board type that is this machine over adb, and a cache with nobody else's farm."""
-    folder, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
-    programs.build(programs.BOARD_SERVER, native.triple, native.machine)
-    for name in ("device", "zig"):  # what takes minutes to build is the user's
-        (cache / name).symlink_to(files.cache_root() / name)
-    (folder / "boards").mkdir()
-    (folder / "boards" / "bench.toml").write_text(
-        f'description = "this machine, over adb"\nconnection = "ssh"\nmachine = "{HERE}"\ntriple = "{native.triple}"\n'
-        'cores = 1\ntoolchain = "host"\n[target]\nmcpu = "generic"\n'
-    )
+    folder, cache = tmp_path_factory.mktemp("lab"), labs.cache(tmp_path_factory.mktemp("cache"), native)
+    labs.board_types(folder, "over adb", {"bench": labs.ours(native)})
     with adbd.server(folder / "adb") as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in {
             **variables,
@@ -184,6 +177,64 @@ def test_a_cable_that_is_pulled_in_a_deploy_leaves_the_old_release(at, device, p
     assert report["transfer"]["bytes_sent"] < 4_000_000, "what was there was sent again"
 
 
+def on_device(root) -> list[int]:
+    """Name the processes of ours on a device: programs of its store."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if str(root).encode() in labs.command(pid) and labs.runs(pid) and pid != os.getpid()]
+
+
+@contextlib.contextmanager
+def pulled_when(device, condition):
+    """Pull the cable as soon as something is so, while a block runs."""
+
+    def wait() -> None:
+        until(lambda: condition() or over.is_set())
+        device.pull()
+
+    over = threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def works_again(device, at, root) -> None:
+    """Nothing of a command that lost its device is left there: no process, no lock, no folder of a run."""
+    until(lambda: not on_device(root))
+    device.plug()
+    device.wait_until("device")
+    said("bench", *at, "--budget", 0)
+    assert list((root / "run").iterdir()) == []
+
+
+def test_a_cable_that_is_pulled_in_a_measurement(at, device, pair, tmp_path):
+    root = tmp_path / "root"
+    done("deploy", pair[0].folder, *at, "--budget", 0)
+    with pulled_when(device, lambda: on_device(root)):
+        err = refused("bench", *at, "--budget", 60)
+    assert f"the connection to {device.host} was lost" in err
+    assert "check the cable" in err
+    assert err.count("error:") == 1
+    works_again(device, at, root)
+
+
+def test_a_cable_that_is_pulled_in_a_tuning(at, device, pair, tmp_path, monkeypatch):
+    root, records = tmp_path / "root", tmp_path / "records.jsonl"
+    done("deploy", pair[0].folder, *at, "--budget", 0)
+    rules = Rules(slower=100.0, hot_c=1000.0, patience_s=3.0, probe_s=(0.2, 0.5), open_s=5.0)
+    monkeypatch.setattr(tune, "MeasurePool", functools.partial(MeasurePool, rules=rules))
+    words = ("tune", *QUICK, *at, "--trials", 24, "--tuner", "evolutionary-random", "--records", records)
+    with pulled_when(device, lambda: records.exists() and "samples_s" in records.read_text()):
+        err = refused(*words)
+    assert "adb" in err
+    assert err.count("error:") == 1
+    works_again(device, at, root)
+    assert parsed(*words)["trials"]["ok"] >= 12
+
+
 def test_a_full_device_keeps_its_release(at, device, pair, bulky, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
@@ -248,6 +299,29 @@ def test_no_client(device, at, monkeypatch):
     err = refused("status", *at)
     assert "no-such-adb is not installed here" in err
     assert "apt-get install adb" in err
+
+
+def test_a_farm_keeps_to_the_server_of_who_started_it(device, surroundings, tmp_path, monkeypatch):
+    lab = tmp_path / "devices.toml"
+    lab.write_text(f'[devices.phone]\nboard = "bench"\nhost = "{device.host}"\nroot = "{tmp_path}/root"\n')
+    monkeypatch.setenv("TOOLCHAIN_DEVICES", str(lab))
+    (tmp_path / "adb").symlink_to(adbd.ADB)
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setenv("TOOLCHAIN_ADB", "./adb")  # the daemon is elsewhere
+        done("farm", "up")
+    try:
+        until(lambda: states() == {"phone": "free"})
+        monkeypatch.setenv("ADB_SERVER_SOCKET", "tcp:192.0.2.1:x")
+        err = refused("farm", "up", code=2)
+        assert (
+            "phone is known to the adb server at tcp:192.0.2.1:x, and this farm asks the one at tcp:localhost:" in err
+        )
+        assert "farm down" in err
+        assert states() == {"phone": "free"}
+        assert "server cannot be reached" in refused("hardware", "--board", "bench", "--host", device.host)
+    finally:
+        done("farm", "down")
 
 
 def test_no_server(device, at, monkeypatch):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_farm_serving import command
 from tests.support import bundles, sshd
+from tests.support.labs import command
 from tests.support.paths import ROOT
 from toolchain import files
 from toolchain.native import programs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import shlex
 import signal
 import socket
@@ -14,50 +13,40 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import boards as virtual
-from tests.support import sshd, stranger
+from tests.support import labs, sshd, stranger
 from tests.support.commands import toolchain
 from tests.support.greetings import MAGIC, REFUSED, ended, greet
-from toolchain import board, files
+from tests.support.labs import (
+    SOON_S,
+    Lab,
+    board_servers,
+    command,
+    daemon,
+    listeners,
+    runs,
+    states,
+    status,
+    until,
+)
+from toolchain import board
 from toolchain import devices as lab_devices
 from toolchain.errors import DeviceError, InputError
 from toolchain.farm import client as farm_serving
 from toolchain.farm import leases, protocol
 from toolchain.farm.client import Place
 from toolchain.farm.leases import Lease, LeasedBoard
-from toolchain.native import programs
-
-HERE = platform.machine()
-SOON_S = 60.0
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Two devices on this host, each with an SSH server of its own, and a cache with nobody else's farm."""
-
-    folder: Path
-    cache: Path
-    servers: tuple[sshd.Server, ...]
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory, native):
-    folder, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
-    programs.build(programs.BOARD_SERVER, native.triple, native.machine)
-    for name in ("device", "zig"):  # what takes minutes to build is the user's
-        (cache / name).symlink_to(files.cache_root() / name)
-    (folder / "boards").mkdir()
-    (folder / "boards" / "bench.toml").write_text(
-        f'description = "this machine, over SSH"\nconnection = "ssh"\nmachine = "{HERE}"\ntriple = "{native.triple}"\n'
-        '[target]\nmcpu = "generic"\n'
-    )
+    folder, cache = tmp_path_factory.mktemp("lab"), labs.cache(tmp_path_factory.mktemp("cache"), native)
+    labs.board_types(folder, "over SSH", {"bench": labs.ours(native)})
     with contextlib.ExitStack() as stack:
         servers = tuple(stack.enter_context(sshd.running(folder / name)) for name in ("a", "b"))
         (folder / "devices.toml").write_text(
@@ -94,50 +83,6 @@ def _ended(lab):
         assert toolchain("farm", "down").code == 0
         assert not leases.serving()
     until(lambda: not board_servers(lab))
-
-
-def until(condition: Callable[[], object], seconds: float = SOON_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
-
-
-def status() -> dict[str, dict[str, Any]]:
-    seen = toolchain("farm", "status", "--json")
-    assert seen.code == 0, seen.err
-    return {one["name"]: one for one in json.loads(seen.out)["boards"]}
-
-
-def states() -> dict[str, str]:
-    return {name: one["state"] for name, one in status().items()}
-
-
-def daemon() -> int:
-    with farm_serving.connected() as link:
-        return link.peer
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def runs(pid: int) -> bool:
-    """Tell whether a process runs; one that only waits for its parent to notice its end does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def board_servers(lab: Lab, name: str = "") -> list[int]:
-    """Name the processes of the board servers on the devices, or on one."""
-    mark = f"{lab.folder}/{name}".encode()
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if (words := command(pid)).startswith(mark) and b"--socket" in words and runs(pid)]
 
 
 @contextlib.contextmanager
@@ -180,19 +125,6 @@ def test_nothing_listens_on_a_port(lab, farm):
         pids |= {pid for server in ssh for pid in sshd.descendants(server)}
         assert listeners(ssh)
         assert listeners(pids - ssh) == set()
-
-
-def listeners(pids: set[int]) -> set[tuple[str, str]]:
-    """Name what processes listen on, as the kernel writes it."""
-    mine = set()
-    for path in [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]:
-        with contextlib.suppress(OSError):  # it was closed meanwhile
-            mine.add(str(path.readlink()))
-    found = set()
-    for table in ("tcp", "tcp6"):
-        rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-        found |= {tuple(row[1].split(":")) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
-    return found
 
 
 def test_one_device_goes_and_comes(lab, farm):

@@ -18,12 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_farm_serving import HERE, Lab, board_servers, daemon, listeners, states, until
 from tests.integration.test_measure import python_process, tracker
-from tests.support import nets, sshd
+from tests.support import labs, nets, sshd
 from tests.support.commands import Outcome, toolchain
-from toolchain import files
-from toolchain.native import programs
+from tests.support.labs import HERE, Lab, board_servers, daemon, listeners, states, until
 from toolchain.pipeline import tune
 from toolchain.tuning.measure import MeasurePool, Rules
 
@@ -211,16 +209,8 @@ KINDS = {
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory, native) -> Iterator[Lab]:
     """Two devices on this host, each with an SSH server of its own, and a cache with nobody else's farm."""
-    folder, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
-    programs.build(programs.BOARD_SERVER, native.triple, native.machine)
-    for name in ("device", "zig"):  # what takes minutes to build is the user's
-        (cache / name).symlink_to(files.cache_root() / name)
-    (folder / "boards").mkdir()
-    for name, more in KINDS.items():
-        (folder / "boards" / f"{name}.toml").write_text(
-            f'description = "this machine, over SSH"\nconnection = "ssh"\ncores = 1\n'
-            f'toolchain = "host"\n{more}\n[target]\nmcpu = "generic"\n'
-        )
+    folder, cache = tmp_path_factory.mktemp("lab"), labs.cache(tmp_path_factory.mktemp("cache"), native)
+    labs.board_types(folder, "over SSH", KINDS)
     with contextlib.ExitStack() as stack:
         servers = tuple(stack.enter_context(sshd.running(folder / name)) for name in ("a", "b"))
         (folder / "devices.toml").write_text(

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from toolchain.board import Board
 from toolchain.device import lock
@@ -22,6 +23,7 @@ from toolchain.farm import leases
 from toolchain.farm.leases import Lease
 from toolchain.rpc import registered
 from toolchain.shell import LocalShell, SshOptions, open_shell
+from toolchain.shell.adb import client as adb
 from toolchain.tuning.measure import Event, Place, ServerPlace, TrackerPlace, local_server
 
 Tell = Callable[[str], None]
@@ -179,8 +181,13 @@ def _by_name(wanted: Wanted) -> Wanted:
     known = found["boards"] if found else []
     if wanted.host in {one["name"] for one in known}:
         return wanted
-    named = [one["name"] for one in known if one["host"] == wanted.host]
+    named = [one["name"] for one in known if one["host"] == wanted.host and _is_here(one)]
     return replace(wanted, host=named[0]) if len(named) == 1 else wanted
+
+
+def _is_here(one: Mapping[str, Any]) -> bool:
+    """Whether an address of adb means the same device to a farm as here: to another server it may be another one."""
+    return one.get("adb_server", "") in {"", adb.server_address()}
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_me
 from toolchain.farm import protocol
 from toolchain.farm.protocol import Link, Message, Served
 from toolchain.native import programs
-from toolchain.shell import SshOptions, check_options
+from toolchain.shell import SshOptions, check_options, is_adb
+from toolchain.shell.adb import client as adb
 
 Tell = Callable[[str], None]
 """Called with a line about progress."""
@@ -75,6 +76,7 @@ def described(place: Place, tell: Tell) -> Served:
             known_hosts=tuple(path.absolute() for path in ssh.known_hosts),
             identity=ssh.identity.absolute() if ssh.identity else None,
         ),
+        adb_server=adb.server_address() if is_adb(device.host) else "",
     )
 
 

@@ -26,6 +26,7 @@ from toolchain.farm import protocol
 from toolchain.farm.holds import Client
 from toolchain.farm.pool import Pool
 from toolchain.farm.protocol import Link, Message, Served
+from toolchain.shell.adb import client as adb
 from toolchain.tables import printable
 
 ATTACHED = "attached"
@@ -117,7 +118,7 @@ class Daemon:
         return link.send({"ok": actions[do]()})
 
     def _up(self, link: Link, message: Message) -> Message:
-        devices = [Served.of(one) for one in message["devices"]]
+        devices = [_reachable(Served.of(one)) for one in message["devices"]]
         for one in devices:
             self._pool.add(one)
         names = [one.name for one in devices]
@@ -152,6 +153,18 @@ class Daemon:
         with stream:
             link.send({"ok": {}})
             board.carry(link.raw(), stream)
+
+
+def _reachable(served: Served) -> Served:
+    """Refuse a device of another server of adb than this process asks: a serial there may be another device's here."""
+    if served.adb_server in {"", adb.server_address()}:
+        return served
+    raise InputError(
+        f"{served.name} is known to the adb server at {served.adb_server}, and this farm asks the one at "
+        f"{adb.server_address()}",
+        details="a farm has ADB_SERVER_SOCKET and ANDROID_ADB_SERVER_PORT from whoever started it",
+        hint="unset them; or `toolchain farm down`, then `toolchain farm up` with them",
+    )
 
 
 def _client(link: Link, message: Message) -> Client:
@@ -217,6 +230,7 @@ def main(argv: Sequence[str]) -> None:
     place, attached = Path(argv[0]), ATTACHED in argv[1:]
     gone = _gone(os.getppid(), sys.stdin.fileno()) if attached else lambda: False
     _log_to(place / protocol.LOG)
+    adb.keep_program()
     os.chdir("/")
     with _only_daemon(place) as alone:
         if not alone:

@@ -132,6 +132,7 @@ def described(slot: Slot, celsius: float | None) -> Message:
         "name": served.name,
         "board": served.board,
         "host": served.host,
+        "adb_server": served.adb_server,
         "emulated": served.emulated,
         "state": slot.state(),
         "hold": hold.message() if hold else None,

@@ -52,6 +52,7 @@ class Served:
         emulated: Whether its times are an emulator's.
         program: The board server for it.
         ssh: How it is reached; all paths are absolute.
+        adb_server: Where the server of adb is asked that knows it; empty for SSH.
     """
 
     name: str
@@ -61,12 +62,13 @@ class Served:
     emulated: bool
     program: Program
     ssh: SshOptions
+    adb_server: str = ""
 
     def message(self) -> Message:
         """Return it as JSON."""
         ssh, program = self.ssh, self.program
         return {
-            **{name: getattr(self, name) for name in ("name", "board", "host", "root", "emulated")},
+            **{name: getattr(self, name) for name in ("name", "board", "host", "root", "emulated", "adb_server")},
             "program": {**vars(program), "path": str(program.path), "versions": dict(program.versions)},
             "config_file": str(ssh.config_file) if ssh.config_file else None,
             "known_hosts": [str(path) for path in ssh.known_hosts],

@@ -12,7 +12,8 @@ from typing import IO
 
 from toolchain import process
 from toolchain.shell.bounds import Channel, Limit
-from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, Kind, Shell
+from toolchain.shell.counted import CountedShell
+from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, Kind
 
 
 class LocalChannel:
@@ -97,23 +98,10 @@ def _ready(streams: Sequence[IO[str]], event: int, timeout: float) -> list[IO[st
     return [stream for stream in streams if stream.fileno() in found]
 
 
-class LocalShell(Shell):
+class LocalShell(CountedShell):
     """A Shell on this host, for boards that are the host and for tests; no SSH is involved."""
 
     name = "local"
-
-    def __init__(self) -> None:
-        self._sent = self._received = 0
-
-    @property
-    def bytes_sent(self) -> int:
-        """See `Shell.bytes_sent`."""
-        return self._sent
-
-    @property
-    def bytes_received(self) -> int:
-        """See `Shell.bytes_received`."""
-        return self._received
 
     def _open(self, script: str, kind: Kind, timeout: float) -> Channel:  # noqa: ARG002 - it starts at once
         words = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
@@ -134,12 +122,12 @@ class LocalShell(Shell):
     ) -> None:
         """See `Shell.push`."""
         super().push(source, target, offset=offset, progress=progress)
-        self._sent += source.stat().st_size - offset
+        self.count(sent=source.stat().st_size - offset)
 
     def pull(self, source: str, target: Path, *, most: int) -> None:
         """See `Shell.pull`."""
         super().pull(source, target, most=most)
-        self._received += target.stat().st_size
+        self.count(received=target.stat().st_size)
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
         """See `Shell.stream`."""

@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from toolchain import process
 from toolchain.errors import DeviceError
@@ -121,10 +122,23 @@ def state(client: str, serial: str) -> str:
     return next((one.state for one in devices(client) if one.serial == serial), "")
 
 
+def server_address() -> str:
+    """Return where the client looks for its server, by the variables of this process."""
+    host = os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or "localhost"
+    port = os.environ.get("ANDROID_ADB_SERVER_PORT") or "5037"
+    return os.environ.get("ADB_SERVER_SOCKET") or f"tcp:{host}:{port}"
+
+
+def keep_program() -> None:
+    """Let a path in TOOLCHAIN_ADB hold in any folder, for a process that is about to leave this one."""
+    asked = os.environ.get(faults.VARIABLE, "")
+    if os.sep in asked:
+        os.environ[faults.VARIABLE] = str(Path(asked).absolute())
+
+
 def _asked(client: str) -> str:
     """Name the client and its server, which a farm has from whoever started it."""
-    port = os.environ.get("ANDROID_ADB_SERVER_PORT") or "5037"
-    return f"asked by {client}, of the server at {os.environ.get('ADB_SERVER_SOCKET') or f'port {port}'}"
+    return f"asked by {client}, of the server at {server_address()}"
 
 
 def _said(client: str, words: Sequence[str], timeout: float | None = None) -> process.Result:

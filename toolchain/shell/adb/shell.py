@@ -12,6 +12,7 @@ from toolchain.shell.adb import client, faults
 from toolchain.shell.adb.address import PREFIX
 from toolchain.shell.adb.channel import AdbChannel, new_token
 from toolchain.shell.bounds import Channel
+from toolchain.shell.counted import CountedShell
 from toolchain.shell.protocol import GUARDED, STREAM_S, Kind, Shell
 
 # The client and its server take services of less than 64 KiB.
@@ -36,7 +37,7 @@ _END_S = 15.0
 _BODIES = {"run": GUARDED, "copy": _COPY, "held": _HELD}
 
 
-class AdbShell(Shell):
+class AdbShell(CountedShell):
     """A Shell over adb.
 
     Streams go through commands (`adb shell -T`), RPC's among them: a forwarded port would be open to all who are on
@@ -59,7 +60,6 @@ class AdbShell(Shell):
         self._client = client.program()
         self._serial = client.find(self._client, serial).serial
         self.name = PREFIX + self._serial
-        self._sent = self._received = 0
         self._words: str | None = None
         if client.SHELL_V2 not in client.features(self._client, self._serial):
             raise faults.too_old(self.name)
@@ -69,16 +69,6 @@ class AdbShell(Shell):
         """See `Shell.server`; the client, such as `adb 29.0.6-debian`."""
         return f"adb {client.version(self._client)}".strip()
 
-    @property
-    def bytes_sent(self) -> int:
-        """See `Shell.bytes_sent`; scripts and what their input was."""
-        return self._sent
-
-    @property
-    def bytes_received(self) -> int:
-        """See `Shell.bytes_received`; what scripts wrote."""
-        return self._received
-
     def _argv(self, command: str) -> list[str]:
         if len(command.encode()) > _LONGEST:
             raise DeviceError(
@@ -86,7 +76,7 @@ class AdbShell(Shell):
                 details=f"{len(command.encode())} bytes, of at most {_LONGEST}",
                 hint="reach the device by SSH, which takes longer ones",
             )
-        self._sent += len(command.encode())
+        self.count(sent=len(command.encode()))
         return [self._client, "-s", self._serial, "shell", "-T", command]
 
     def _open(self, script: str, kind: Kind, timeout: float) -> Channel:  # noqa: ARG002 - the client starts at once
@@ -121,11 +111,6 @@ class AdbShell(Shell):
     def lose(self, words: str) -> None:
         """Remember that a command ended without its code, and the client's last words."""
         self._words = words
-
-    def count(self, sent: int, received: int) -> None:
-        """Add what a command took and wrote."""
-        self._sent += sent
-        self._received += received
 
     def check_alive(self, doing: str) -> None:
         """See `Shell.check_alive`; a device that was lost and came back has none of our commands any more."""

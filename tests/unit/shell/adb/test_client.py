@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from toolchain.errors import DeviceError, InputError
@@ -64,7 +66,7 @@ def test_who_was_asked_is_told(says, monkeypatch):
     path = says("List of devices attached")
     with pytest.raises(DeviceError, match="knows no device R58M") as caught:
         client.find(path, "R58M")
-    assert f"asked by {path}, of the server at port 5099" in caught.value.details
+    assert f"asked by {path}, of the server at tcp:localhost:5099" in caught.value.details
 
 
 def test_features_that_are_not_told_are_no_old_device(says, tmp_path):
@@ -109,3 +111,30 @@ def test_no_client(monkeypatch):
 def test_the_version(says):
     assert client.version(says("Android Debug Bridge version 1.0.41\nVersion 29.0.6-debian")) == "29.0.6-debian"
     assert client.version(says("something else")) == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({}, "tcp:localhost:5037"),
+        ({"ANDROID_ADB_SERVER_PORT": "5099"}, "tcp:localhost:5099"),
+        ({"ANDROID_ADB_SERVER_ADDRESS": "10.0.0.7"}, "tcp:10.0.0.7:5037"),
+        ({"ADB_SERVER_SOCKET": "tcp:host:1", "ANDROID_ADB_SERVER_PORT": "5099"}, "tcp:host:1"),
+    ],
+)
+def test_where_the_server_is_asked(variables, address, monkeypatch):
+    for name in ("ADB_SERVER_SOCKET", "ANDROID_ADB_SERVER_ADDRESS", "ANDROID_ADB_SERVER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert client.server_address() == address
+
+
+def test_a_path_of_the_client_holds_in_any_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLCHAIN_ADB", "./adb")
+    client.keep_program()
+    assert os.environ["TOOLCHAIN_ADB"] == str(tmp_path / "adb")
+    monkeypatch.setenv("TOOLCHAIN_ADB", "adb")
+    client.keep_program()
+    assert os.environ["TOOLCHAIN_ADB"] == "adb"
