@@ -97,15 +97,42 @@ def test_registers_are_written_in_their_order(board):
         "0x43c02000 = 0x81",
         "0x43c03000 = 0x81",
     ]
-    # Instructions, uops and four buffers, a page each; then the last of them comes back.
+    # Instructions, uops and four buffers, a page each.
     assert log[0] == f"flushed 0 {6 * 4096}"
-    assert log[-1] == f"invalidated {5 * 4096} 64"
 
 
 def test_the_ultra96_has_them_elsewhere(board):
     one = ready(board("ultra96"))
     one.run(vta_streams.stream(), vta_streams.arrays().all())
-    assert "0xa0003000 = 0x81" in one.log()
+    log = one.log()
+    assert "0xa0003000 = 0x81" in log
+    assert log[-1] == f"invalidated {5 * 4096} 64"  # the last of the buffers comes back
+
+
+def test_of_a_coherent_fpga_nothing_is_invalidated(board):
+    """Its results are in the caches, and to invalidate them is to throw them away."""
+    one, arrays = ready(board()), vta_streams.arrays()
+    one.run(vta_streams.stream(), arrays.all())
+    assert not [line for line in one.log() if line.startswith("invalidated")]
+    np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def test_a_driver_that_invalidates_loses_what_a_coherent_fpga_wrote(board):
+    with pytest.raises(HarnessError, match="stored nothing where either revision"):
+        board("ultra96", coherent=True).init()
+
+
+def test_a_driver_that_does_not_sees_nothing_of_one_that_is_not(board):
+    with pytest.raises(HarnessError, match="stored nothing where either revision"):
+        board("pynq-z1", coherent=False).init()
+
+
+@pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
+def test_memory_that_the_kernel_calls_coherent_needs_nothing(board, name):
+    one, arrays = ready(board(name, coherent=True, kernel_coherent=True)), vta_streams.arrays()
+    one.run(vta_streams.stream(), arrays.all())
+    np.testing.assert_array_equal(arrays.y, arrays.expected())
+    assert not [line for line in one.log() if "flushed" in line or "invalidated" in line]
 
 
 def test_what_a_stream_does_not_write_stays(board):
@@ -232,7 +259,7 @@ def test_the_first_program_counts_from_base_registers(board):
 @pytest.mark.parametrize("fault", ["forgets_flush", "forgets_invalidate"])
 def test_caches_that_are_forgotten(board, fault):
     with pytest.raises(HarnessError, match=r"hangs|stored nothing where either revision"):
-        board(**{fault: True}).init()
+        board("ultra96", **{fault: True}).init()
 
 
 def test_a_device_that_is_used_before_it_was_programmed(board, monkeypatch):
@@ -554,6 +581,25 @@ def test_a_module_without_its_device_file(root):
     root.put("sys/class/u-dma-buf/udmabuf0/size", b"much")
     with pytest.raises(HarnessError, match='size holds no number: "much"'):
         root.memory(4096, 0)
+
+
+def test_memory_that_the_kernel_keeps_coherent(root):
+    root.put("sys/class/u-dma-buf/udmabuf0/dma_coherent", b"1\n")
+    root.memory(4096, 3)
+    folder = root.folder / "sys/class/u-dma-buf/udmabuf0"
+    assert (folder / "sync_for_device").read_bytes() == (folder / "sync_for_cpu").read_bytes() == b""
+
+
+@pytest.mark.parametrize(("mode", "cached"), [(0, True), (1, True), (4, True), (5, False), (6, False), (7, False)])
+def test_memory_past_the_caches_is_refused(root, mode, cached):
+    root.put("sys/class/u-dma-buf/udmabuf0/sync_mode", f"{mode}\n".encode())
+    if cached:
+        root.memory(4096, 3)
+        return
+    with pytest.raises(
+        HarnessError, match=rf"udmabuf0 is mapped past the CPU's caches \(sync_mode {mode}\).*echo 1 > "
+    ):
+        root.memory(4096, 3)
 
 
 def without_udmabuf(root: Root) -> None:

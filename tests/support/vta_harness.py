@@ -44,7 +44,7 @@ def call(function, *arguments) -> str:
 
 
 class Board:
-    """A board whose FPGA is modelled. Faults: see `vta_model/model.h`."""
+    """A board whose FPGA is modelled, wired as its own unless told otherwise. Faults: see `vta_model/model.h`."""
 
     def __init__(
         self,
@@ -55,15 +55,17 @@ class Board:
         never_done: bool = False,
         forgets_flush: bool = False,
         forgets_invalidate: bool = False,
+        coherent: bool | None = None,
+        kernel_coherent: bool = False,
         physical: int = 0,
     ) -> None:
         self.name, self._library = name, library
         library.harness_create.restype = ctypes.c_void_p
         library.harness_log.restype = ctypes.c_char_p
+        wired = name == "pynq-z1" if coherent is None else coherent
+        faults = (never_done, forgets_flush, forgets_invalidate, wired, kernel_coherent)
         self._handle = ctypes.c_void_p(
-            library.harness_create(
-                name.encode(), revision, never_done, forgets_flush, forgets_invalidate, ctypes.c_uint64(physical)
-            )
+            library.harness_create(name.encode(), revision, *faults, ctypes.c_uint64(physical))
         )
 
     def close(self) -> None:

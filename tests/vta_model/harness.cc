@@ -55,11 +55,14 @@ int Guarded(char* error, Function function) {
 }  // namespace
 
 HARNESS_API Harness* harness_create(const char* board, uint32_t revision, int never_done,
-                                    int forgets_flush, int forgets_invalidate, uint64_t physical) {
+                                    int forgets_flush, int forgets_invalidate, int coherent,
+                                    int kernel_coherent, uint64_t physical) {
   vta_model::Faults faults;
   faults.never_done = never_done != 0;
   faults.forgets_flush = forgets_flush != 0;
   faults.forgets_invalidate = forgets_invalidate != 0;
+  faults.coherent = coherent != 0;
+  faults.kernel_coherent = kernel_coherent != 0;
   if (physical != 0) faults.physical = physical;
   return new Harness(vta::BoardNamed(board), revision, faults);
 }
@@ -109,8 +112,8 @@ HARNESS_API int harness_open(const char* root, const char* cma, const char* boar
   });
 }
 
-// Writes `value` all over a buffer of such memory, flushes the second page, invalidates the first,
-// and frees it. Where it begins is in `physical`.
+// Writes `value` all over a buffer of such memory, flushes the second page and invalidates the first
+// unless the kernel calls it coherent, and frees it. Where it begins is in `physical`.
 HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes, uint8_t value,
                                uint64_t* physical, char* error) {
   return Guarded(error, [&] {
@@ -118,8 +121,10 @@ HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes
     const vta::DmaBuffer buffer = memory->Allocate(bytes);
     *physical = buffer.physical;
     memset(buffer.data, value, buffer.size);
-    memory->Flush(buffer, 4096, 4096);
-    memory->Invalidate(buffer, 0, 4096);
+    if (!memory->Coherent(buffer)) {
+      memory->Flush(buffer, 4096, 4096);
+      memory->Invalidate(buffer, 0, 4096);
+    }
     memory->Free(buffer);
   });
 }

@@ -92,9 +92,10 @@ void Blocks::StartBlock(uint64_t offset, uint32_t value) {
 void Blocks::MapPages(uint64_t base) {
   vta_simulator_unmap_all(simulator_);
   for (Page& page : pages_) {
-    vta_simulator_map(simulator_, page.cpu.physical, page.fpga.data(), page.fpga.size(), 1);
+    uint8_t* const seen = faults_.coherent ? page.cpu.data : page.dram.data();
+    vta_simulator_map(simulator_, page.cpu.physical, seen, page.cpu.size, 1);
     if (base == 0 || page.cpu.physical < base) continue;
-    vta_simulator_map(simulator_, page.cpu.physical - base, page.fpga.data(), page.fpga.size(), 1);
+    vta_simulator_map(simulator_, page.cpu.physical - base, seen, page.cpu.size, 1);
   }
 }
 
@@ -132,7 +133,7 @@ DmaBuffer Blocks::Allocate(size_t bytes) {
   memset(data, 0xc5, size);
   pages_.push_back({{static_cast<uint8_t*>(data), next_physical_, size}, {}});
   next_physical_ += size;  // none comes twice, so that one that is kept too long shows
-  pages_.back().fpga.assign(size, 0xa3);
+  pages_.back().dram.assign(size, 0xa3);
   log_ += "allocated " + std::to_string(size) + "\n";
   return pages_.back().cpu;
 }
@@ -155,14 +156,14 @@ void Blocks::Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) {
   Page& page = PageOf(buffer, offset, bytes);
   if (faults_.forgets_flush) return;
   log_ += "flushed " + std::to_string(offset) + " " + std::to_string(bytes) + "\n";
-  memcpy(page.fpga.data() + offset, page.cpu.data + offset, bytes);
+  memcpy(page.dram.data() + offset, page.cpu.data + offset, bytes);
 }
 
 void Blocks::Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) {
   Page& page = PageOf(buffer, offset, bytes);
   if (faults_.forgets_invalidate) return;
   log_ += "invalidated " + std::to_string(offset) + " " + std::to_string(bytes) + "\n";
-  memcpy(page.cpu.data + offset, page.fpga.data() + offset, bytes);
+  memcpy(page.cpu.data + offset, page.dram.data() + offset, bytes);
 }
 
 }  // namespace vta_model

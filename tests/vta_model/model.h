@@ -20,6 +20,8 @@ struct Faults {
   bool never_done = false;          // the last instruction is never reached
   bool forgets_flush = false;       // what the CPU wrote stays in its caches
   bool forgets_invalidate = false;  // what the FPGA wrote is not seen
+  bool coherent = false;            // of the wiring: the FPGA reads and writes past the CPU's caches
+  bool kernel_coherent = false;     // the kernel was told so
   uint64_t physical = 0x18000000;   // of the first buffer
 };
 
@@ -34,6 +36,7 @@ class Blocks {
 
   vta::DmaBuffer Allocate(size_t bytes);
   void Free(const vta::DmaBuffer& buffer);
+  bool Coherent() const { return faults_.kernel_coherent; }
   void Flush(const vta::DmaBuffer& buffer, size_t offset, size_t bytes);
   void Invalidate(const vta::DmaBuffer& buffer, size_t offset, size_t bytes);
 
@@ -43,10 +46,12 @@ class Blocks {
   void ClearLog() { log_.clear(); }
 
  private:
-  // A buffer has two sides: the CPU's, behind its caches, and the FPGA's.
+  // A buffer has two sides: the CPU's, which is its caches, and the DRAM behind them. Nothing goes
+  // from one to the other by itself, which is the worst that caches may do. A coherent FPGA is on the
+  // CPU's side, any other on the DRAM's.
   struct Page {
     vta::DmaBuffer cpu;
-    std::vector<uint8_t> fpga;
+    std::vector<uint8_t> dram;
   };
 
   Page& PageOf(const vta::DmaBuffer& buffer, size_t offset, size_t bytes);
@@ -85,6 +90,7 @@ class BlockMemory final : public vta::DmaMemory {
   explicit BlockMemory(Blocks* blocks) : blocks_(blocks) {}
   vta::DmaBuffer Allocate(size_t bytes) override { return blocks_->Allocate(bytes); }
   void Free(const vta::DmaBuffer& buffer) override { blocks_->Free(buffer); }
+  bool Coherent(const vta::DmaBuffer&) const override { return blocks_->Coherent(); }
   void Flush(const vta::DmaBuffer& buffer, size_t offset, size_t bytes) override {
     blocks_->Flush(buffer, offset, bytes);
   }

@@ -14,6 +14,9 @@ struct ZynqBoard {
   std::string part;        // as a bitstream's header has it
   std::string compatible;  // as the device tree of every board with this FPGA's family has it
   uint64_t registers = 0;  // where the blocks' registers begin
+  // Whether the blocks' transfers pass the CPU's caches (ACP, with every AxCACHE bit set, as the
+  // published bitstreams have it): each side sees at once what the other wrote.
+  bool coherent = false;
 };
 
 bool IsZynqBoard(const std::string& name);

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "fault.h"
 
@@ -30,6 +31,12 @@ uint64_t ReadNumber(const std::string& path) {
   const uint64_t number = strtoull(text.c_str(), &end, 0);
   if (text.empty() || *end != '\0') Fail(path + " holds no number: \"" + text + "\"");
   return number;
+}
+
+// The module's older versions lack some files.
+std::optional<uint64_t> OptionalNumber(const std::string& path) {
+  if (!ReadText(path)) return std::nullopt;
+  return ReadNumber(path);
 }
 
 }  // namespace
@@ -86,6 +93,7 @@ void UdmabufDevices::Find(const std::string& folder) {
     entry.folder = path;
     entry.physical = ReadNumber(path + "/phys_addr");
     entry.size = static_cast<size_t>(ReadNumber(path + "/size"));
+    entry.coherent = OptionalNumber(path + "/dma_coherent").value_or(0) == 1;
     devices_.push_back(entry);
   }
 }
@@ -105,6 +113,17 @@ UdmabufDevices::Entry* UdmabufDevices::Smallest(size_t bytes) {
   return best;
 }
 
+// Modes from 5 on map the memory past the CPU's caches, whoever opens it. What a coherent FPGA
+// wrote may be in those caches alone.
+void UdmabufDevices::CheckCached(const Entry& entry) {
+  constexpr uint64_t kLastCached = 4;
+  const std::string path = entry.folder + "/sync_mode";
+  const uint64_t mode = OptionalNumber(path).value_or(0);
+  if (mode <= kLastCached) return;
+  Fail(entry.name + " is mapped past the CPU's caches (sync_mode " + std::to_string(mode) +
+       "), where results of the FPGA may be missing: echo 1 > " + path);
+}
+
 std::string UdmabufDevices::Sizes() const {
   std::string text;
   for (const Entry& entry : devices_) {
@@ -120,6 +139,7 @@ DmaBuffer UdmabufDevices::Allocate(size_t bytes) {
     Fail("no u-dma-buf device has " + std::to_string(bytes) + " bytes: " + Sizes() +
          "; load the module with more: modprobe u-dma-buf udmabuf0=67108864");
   }
+  CheckCached(*entry);
   const std::string path = system_.Path("/dev/" + entry->name);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) Fail("cannot open " + path + ": " + strerror(errno));

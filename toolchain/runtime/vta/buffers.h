@@ -17,6 +17,9 @@ class DmaMemory {
   virtual ~DmaMemory() = default;
   virtual DmaBuffer Allocate(size_t bytes) = 0;
   virtual void Free(const DmaBuffer& buffer) = 0;
+  // Whether the kernel says that devices see the CPU's caches there (dma-coherent), so that neither
+  // of the following does anything.
+  virtual bool Coherent(const DmaBuffer& buffer) const = 0;
   virtual void Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) = 0;
   virtual void Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) = 0;
 };
@@ -29,6 +32,7 @@ class CmaLibrary final : public DmaMemory {
 
   DmaBuffer Allocate(size_t bytes) override;
   void Free(const DmaBuffer& buffer) override;
+  bool Coherent(const DmaBuffer&) const override { return false; }
   void Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
   void Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
 
@@ -50,6 +54,7 @@ class UdmabufDevices final : public DmaMemory {
 
   DmaBuffer Allocate(size_t bytes) override;
   void Free(const DmaBuffer& buffer) override;
+  bool Coherent(const DmaBuffer& buffer) const override { return EntryOf(buffer).coherent; }
   void Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
   void Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
 
@@ -59,10 +64,12 @@ class UdmabufDevices final : public DmaMemory {
     std::string folder;  // in sysfs
     uint64_t physical = 0;
     size_t size = 0;
+    bool coherent = false;
     uint8_t* data = nullptr;  // where it is mapped while it is in use
   };
 
   void Find(const std::string& folder);
+  static void CheckCached(const Entry& entry);
   Entry* Smallest(size_t bytes);
   std::string Sizes() const;
   const Entry& EntryOf(const DmaBuffer& buffer) const;

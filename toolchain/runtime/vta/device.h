@@ -32,7 +32,7 @@ class Device {
   virtual DmaBuffer Allocate(size_t bytes) = 0;
   virtual void Free(const DmaBuffer& buffer) = 0;
 
-  // Makes what the CPU wrote there visible to the device; its caches are not coherent.
+  // Makes what the CPU wrote there visible to the device, where its caches are not coherent.
   virtual void Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) = 0;
   // Makes what the device wrote there visible to the CPU, which must not have written meanwhile.
   virtual void Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) = 0;

@@ -71,10 +71,13 @@ void PynqDevice::Free(const DmaBuffer& buffer) {
 }
 
 void PynqDevice::Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) {
-  memory_->Flush(buffer, offset, bytes);
+  if (!memory_->Coherent(buffer)) memory_->Flush(buffer, offset, bytes);
 }
 
 void PynqDevice::Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) {
+  // To invalidate is to throw away: of a coherent FPGA, what it wrote is in the CPU's caches, and
+  // may be nowhere else yet.
+  if (board_.coherent || memory_->Coherent(buffer)) return;
   memory_->Invalidate(buffer, offset, bytes);
 }
 
