@@ -14,7 +14,9 @@ from toolchain import board
 
 _SEPARATOR = "-mp"
 _LANES = 4
-_ITEMS_A_CORE = 128  # that keep it busy while some of them wait for memory
+ITEMS_A_CORE = 128
+"""Work-items that keep a core busy while some of them wait for memory."""
+
 _GROUPS_A_CORE = 4
 _OWN = 11 / 16  # of a work-item's registers: the others are for weights and addresses
 
@@ -36,7 +38,7 @@ class Means:
     @property
     def items(self) -> int:
         """Work-items that keep all cores busy."""
-        return _ITEMS_A_CORE * self.cores
+        return ITEMS_A_CORE * self.cores
 
     @property
     def groups(self) -> int:

@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from toolchain.backends.mali import gpu as means
 from toolchain.backends.mali.cost import kernel_cost
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
@@ -226,11 +227,15 @@ def files(name: str, texts: Sequence[str], asked: Compiler) -> Costs:
 
 
 def estimated_ms(launch: Launch, cost: KernelCost, gpu: Gpu, board: BoardGpu | None) -> float | None:
-    """Estimate what all launches take: the busiest unit of the busiest core, at the board's clock."""
+    """Estimate what all launches take: the busiest unit of the busiest core, at the board's clock.
+
+    A core with few work-items waits for what they load, and no others are there to compute meanwhile: they take as long
+    as those that would keep it busy.
+    """
     if board is None or not launch.items or not cost.item or not gpu.judged or cost.open_loops:
         return None
     arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC) * gpu.arithmetic
     busiest = max(arithmetic, cost.item.get(LOAD_STORE, 0.0) / _ACCESSES_A_CYCLE, cost.item.get("texture", 0.0))
     lanes = -(-launch.group // gpu.lanes) * gpu.lanes  # those of a warp that are left over compute nothing
-    items = -(-launch.groups // board.cores) * lanes * launch.calls
-    return busiest * items / board.clock_mhz / 1e3
+    items = max(-(-launch.groups // board.cores) * lanes, means.ITEMS_A_CORE)
+    return busiest * items * launch.calls / board.clock_mhz / 1e3

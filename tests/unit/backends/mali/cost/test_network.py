@@ -42,15 +42,25 @@ def test_a_network_launches_what_it_calls() -> None:
 @pytest.mark.parametrize(
     ("groups", "cycles", "ms"),
     [
-        (4, {"load_store": 4000.0}, 0.064),  # a group of 64 a core, 1000 cycles each
-        (5, {"load_store": 4000.0}, 0.128),  # one core has two
-        (4, {"load_store": 4000.0, "fma": 5000.0}, 0.320),  # the busiest unit
-        (4, {"texture": 7000.0}, 0.448),
+        (8, {"load_store": 4000.0}, 0.128),  # two groups of 64 a core, 1000 cycles each
+        (9, {"load_store": 4000.0}, 0.192),  # one core has three
+        (1, {"load_store": 4000.0}, 0.128),  # one that is alone waits as long as two
+        (8, {"load_store": 4000.0, "fma": 5000.0}, 0.640),  # the busiest unit
+        (8, {"texture": 7000.0}, 0.896),
     ],
 )
 def test_the_busiest_unit_of_the_busiest_core_decides(groups: int, cycles: dict[str, float], ms: float) -> None:
     found = network.estimated_ms(Launch(KERNEL, groups, 64, 1), item(**cycles), cost.gpu("g610"), G610)
     assert found == pytest.approx(ms)
+
+
+def test_each_launch_waits_by_itself() -> None:
+    once, often = (
+        network.estimated_ms(Launch(KERNEL, 1, 16, calls), item(load_store=4000.0), cost.gpu("g610"), G610)
+        for calls in (1, 10)
+    )
+    assert once == pytest.approx(0.128)
+    assert often == pytest.approx(1.28)
 
 
 def test_nothing_is_estimated_of_what_nobody_knows() -> None:
