@@ -4,7 +4,7 @@ Mesa's compiler counts the cycles of each unit of a Mali for a kernel: a vector 
 loads and stores, and 64 multiply-adds are 1.25 of those that compute. By its figures for Bifrost and Valhall,
 
 - what is staged for all pixels and the accumulators may fill 11 of the 16 vectors that a thread has registers for;
-- where pixels are loaded one after the other, and meet weights that stay in registers, eight of them fit, or seven;
+- where pixels are loaded one after the other, and meet weights that stay in registers, seven of them fit;
 - where a window reaches over several pixels, its row is loaded once for all of them.
 """
 
@@ -27,14 +27,14 @@ WINDOW = 7
 """The widest window that is unrolled."""
 
 _MOST_STATEMENTS = 96  # vector operations of the innermost, unrolled part
-_MOST_TILE = 8  # pixels
-_MOST_SHORT = 7  # of those, where the compiler unrolls the sum, and loads ahead
-_MOST_TAILED = 5  # and where the tile reaches over the edge: pixels ask first whether they are within
+_MOST_TILE = 7  # pixels: of eight that are loaded one after the other, Mesa's compiler loads some or all twice
+_REACH = 3 << 14  # bytes that they may lie apart: beyond some such distance, it loads each number by itself
+_MOST_TAILED = 5  # of those, where the tile reaches over the edge: pixels ask first whether they are within
 _MOST_WINDOWED = 4  # where a window is walked through: its loops take registers
 _MOST_WIDE = 3  # and where that is unrolled, too
 _UNROLLED = 4  # turns of a loop that the compiler unrolls
 _MOST_SHARED = 6  # pixels, where what they see is staged for all of them
-_TAIL = 1.15  # cost of a tile that reaches over the edge
+_TAIL = {True: 1.25, False: 1.15}  # cost of a tile that reaches over the edge, by whether it may be streamed
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
 
 
@@ -81,11 +81,13 @@ def plans(layer: Layer, means: Means) -> list[Plan]:
         if down <= height and across <= width
         if loads.suits(way, down * across, reaches_over=bool(height % down or width % across))
     ]
+    found = [one for one in found if one.rows * one.columns <= loads.near]
     lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.parts.levels is None else 1)
 
     def cost(plan: Plan) -> tuple[bool, float]:
         tiles = math.ceil(height / plan.rows) * math.ceil(width / plan.columns)
-        tail = _TAIL if height % plan.rows or width % plan.columns else 1.0
+        over = height % plan.rows or width % plan.columns
+        tail = _TAIL[loads.streams] if over else 1.0
         busy = min(1.0, tiles * lanes / means.items)
         return plan.way is Way.DIRECT, tiles * tail * loads.of_tile(plan) / busy
 
@@ -105,6 +107,7 @@ class _Loads:
         streams: Whether pixels may be loaded one after the other.
         padded: Whether a load asks first whether it is within the image: streamed, that takes too many registers.
         windowed: Whether a window of several pixels is walked through.
+        near: How many pixels beside each other are near enough to be loaded as vectors.
     """
 
     few: int
@@ -115,6 +118,7 @@ class _Loads:
     streams: bool
     padded: bool
     windowed: bool
+    near: int = _MOST_TILE
 
     @staticmethod
     def of(layer: Layer) -> _Loads:
@@ -129,7 +133,7 @@ class _Loads:
         padded = any(_asks(layer.schedule.get(one.block_rv)) for one in layer.parts.sources)
         streams = pixels and shared == 1 and few > 1 and total > few and not padded
         windowed = any(extents[one] > 1 for one in reads.windows)
-        return _Loads(few, window, total, _strides(layer), shared, streams, padded, windowed)
+        return _Loads(few, window, total, _strides(layer), shared, streams, padded, windowed, _near(layer))
 
     def suits(self, way: Way, pixels: int, *, reaches_over: bool) -> bool:
         """Whether a tile of so many pixels, which may reach over an edge, may load that way."""
@@ -142,9 +146,7 @@ class _Loads:
     def _most_streamed(self, *, reaches_over: bool) -> int:
         if self.windowed:
             return _MOST_WIDE if self.window >= _UNROLLED else _MOST_WINDOWED
-        if reaches_over:
-            return _MOST_TAILED
-        return _MOST_SHORT if self.total // self.few <= _UNROLLED else _MOST_TILE
+        return _MOST_TAILED if reaches_over else _MOST_TILE
 
     def plan(self, way: Way, rows: int, columns: int) -> Plan:
         """Return a plan for a tile."""
@@ -162,6 +164,14 @@ class _Loads:
             seen = ((plan.rows - 1) * down + 1) * ((plan.columns - 1) * across + window)
         loads = (self.few // divisor(self.few, LANES)) * (_ASKED if self.padded else 1.0)  # three are no vector
         return self.total / weights * (weights + loads * seen) + 2 * plan.rows * plan.columns
+
+
+def _near(layer: Layer) -> int:
+    """Return how many pixels beside each other are near enough to be loaded as vectors."""
+    reads = layer.schedule.get(layer.parts.reduction.block_rv).reads
+    sources = [reads[number].source for number in layer.reads.staged]
+    bytes_each = [int(one.shape[-1]) * tvm.DataType(str(one.dtype)).bits // 8 for one in sources]
+    return 1 + (_REACH - 1) // max(1, max(bytes_each, default=1) * _strides(layer)[1])
 
 
 def _asks(block: Any) -> bool:
