@@ -98,6 +98,10 @@ def _dense() -> Iterator[tuple[str, onnx.ModelProto]]:
         nodes = [node("Gemm", ["x", "w", "b"], ["y"])]
         given = {"w": _weights(depth, columns), "b": _weights(columns)}
         yield f"dense {rows} of {depth} to {columns}", _net(nodes, (rows, depth), given)
+    for rows, depth, columns in ((1, 768, 64), (2, 640, 10), (1, 999, 7), (3, 1024, 36), (1, 4096, 1000)):
+        yield f"few of {rows} by {columns}, {depth} products each", _few(rows, depth, columns)
+    yield "GELU", _gelu((1, 17, 20))
+    yield "decoding", _decoding(3, 64, 16)
     for size, channels in ((16, 32), (17, 20)):
         yield f"attention of {size} with {channels}", _attention(size, channels)
         given = {"s": _weights(channels) + 1, "b": _weights(channels)}
@@ -106,6 +110,34 @@ def _dense() -> Iterator[tuple[str, onnx.ModelProto]]:
     for shape in ((1, 1000), (3, 40, 6), (30, 17, 17), (1, 20000)):
         yield f"softmax of {shape}", _net([node("Softmax", ["x"], ["y"])], shape, {})
         yield f"mean of {shape}", _net([node("ReduceMean", ["x"], ["y"], axes=[-1], keepdims=0)], shape, {})
+
+
+def _few(rows: int, depth: int, columns: int) -> onnx.ModelProto:
+    """Few results of many products, with what comes after them."""
+    nodes = [node("Gemm", ["x", "w", "b"], ["a"]), node("Sigmoid", ["a"], ["y"])]
+    return _net(nodes, (rows, depth), {"w": _weights(depth, columns), "b": _weights(columns)})
+
+
+def _gelu(shape: Sequence[int]) -> onnx.ModelProto:
+    nodes = [
+        node("Mul", ["x", "scale"], ["a"]),
+        node("Erf", ["a"], ["b"]),
+        node("Add", ["b", "one"], ["c"]),
+        node("Mul", ["x", "c"], ["y"]),
+    ]
+    return _net(nodes, shape, {"scale": np.float32(2), "one": np.float32(1)})
+
+
+def _decoding(heads: int, tokens: int, channels: int) -> onnx.ModelProto:
+    """One row that is multiplied with what was kept of others: scores, and what is taken by them."""
+    given = {"k": _weights(heads, channels, tokens), "v": _weights(heads, tokens, channels)}
+    nodes = [
+        node("MatMul", ["x", "k"], ["a"]),
+        node("Softmax", ["a"], ["p"]),
+        node("Relu", ["v"], ["w"]),
+        node("MatMul", ["p", "w"], ["y"]),
+    ]
+    return _net(nodes, (heads, 1, channels), given)
 
 
 def _attention(size: int, channels: int, heads: int = 4) -> onnx.ModelProto:

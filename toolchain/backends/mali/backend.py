@@ -18,6 +18,7 @@ from toolchain.backends.mali import (
     aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
     functions,  # noqa: F401 - TVM asks it for names as it writes kernels
     fusion,
+    gauss,
     gpu,
     images,
     recurrent,
@@ -32,6 +33,7 @@ from toolchain.backends.mali.launched import require_launched
 from toolchain.backends.mali.layout import channels_last, with_plain_names
 from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
+from toolchain.backends.mali.split import Split
 from toolchain.board import Board
 from toolchain.tensors import Tensors
 
@@ -91,7 +93,7 @@ class Mali(Cpu):
             folded = fold.folded(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half, tiled=self._tiled)
             typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
-            fused = fusion.fused(running.in_blocks_of_rows(typed))
+            fused = fusion.fused(gauss.as_quotients(running.in_blocks_of_rows(typed)))
         return self._with_images(winograd.scheduled(without_single_steps(fused)))
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
@@ -101,7 +103,9 @@ class Mali(Cpu):
             InputError: A kernel can be spread over work-items by none of them.
         """
         with self.target:
-            schedule = dlight.ApplyDefaultSchedule(LongRows(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback())
+            schedule = dlight.ApplyDefaultSchedule(
+                LongRows(), Split(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback()
+            )
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
         require_launched(scheduled)

@@ -24,7 +24,7 @@ _ARITHMETIC = ("fma", "convert", "special", "arithmetic")
 # The compiler counts a cycle for each access of a work-item. One of 16 bytes is the widest, and a core's cache gives
 # 64 bytes a cycle: that makes four. No board has confirmed it.
 _ACCESSES_A_CYCLE = 4.0
-FORMULA = 2
+FORMULA = 3
 """Number of the way from machine code to milliseconds: estimates of another one are told apart by it."""
 
 _BLOCK, _THREAD = "blockIdx.", "threadIdx."

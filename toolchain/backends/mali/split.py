@@ -1,0 +1,185 @@
+"""Default schedules for few results of many products each, such as dense layers of one row: several share a result.
+
+A work-item for each four results would leave most of a GPU without work, and walk through all products alone. So those
+of a group cut the products of the same results into parts, leave their sums in local memory, and add those up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+
+from toolchain.backends.mali import gpu, schedules
+from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, layer_of, used_by
+
+_GROUP = 64
+_LEAST = 16  # products of a part
+_OVERHEAD = 12.0  # cycles of a work-item that has no more than one product: the barrier, indices, storing
+
+
+class Split(dlight.ScheduleRule):  # type: ignore[misc]
+    """Layers with so few results that parts of their sums pay."""
+
+    def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
+        """Return the schedule; None for a kernel of another kind, or of enough results."""
+        if schedules.has_truths(func):
+            return None
+        try:
+            layer = layer_of(func)
+            parts = _parts(layer, target) if layer else None
+            if layer is None or parts is None:
+                return None
+            _scheduled(layer, parts)
+        except (s_tir.ScheduleError, UnsuitedError):
+            return None
+        return layer.schedule
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """How the work of a kernel is cut.
+
+    Attributes:
+        lanes: Neighbouring results that a work-item sums up a part of.
+        across: Work-items of a group beside each other.
+        count: Work-items that share results.
+    """
+
+    lanes: int
+    across: int
+    count: int
+
+
+def _parts(layer: Layer, target: tvm.target.Target) -> _Parts | None:
+    """Return what takes the least time; None if that is a work-item for each result."""
+    means = gpu.means(target)
+    spans = [extent_of(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
+    other = layer.parts.levels is not None or layer.parts.sources  # bytes, or what is padded first
+    if other or len(_along(layer)) != 1 or _products(layer) < 2 * _LEAST:
+        return None
+    lanes = divisor(spans[-1], LANES)
+    if math.prod(spans) // lanes >= means.items:
+        return None
+    most, step = min(_GROUP, schedules.most_threads(target)), int(target.attrs.get("thread_warp_size", 1))
+    found = min(
+        _choices(_products(layer), spans[-1] // lanes, lanes, most),
+        key=lambda one: _cycles(one, _products(layer), math.prod(spans) // lanes, means.cores, step),
+    )
+    return found if found.count > 1 else None
+
+
+def _along(layer: Layer) -> list[int]:
+    """Number the arguments that are contiguous along the products, and not along the results."""
+    body, kinds = layer.schedule.get(layer.parts.reduction.block_rv), [one.kind for one in layer.parts.reduction.iters]
+    used = [used_by(list(read.region)[-1].min, [one.var for one in body.iter_vars]) for read in body.reads]
+    return [number for number, each in enumerate(used) if each and {kinds[one] for one in each} == {"R"}]
+
+
+def _products(layer: Layer) -> int:
+    return math.prod(int(one.dom) for one in layer.parts.reduction.iters if one.kind == "R")
+
+
+def _choices(products: int, results: int, lanes: int, most: int) -> Iterator[_Parts]:
+    """List what cuts products and results without a tail; results are counted in vectors."""
+    counts = [one for one in range(1, most + 1) if products % one == 0 and products // one >= _LEAST]
+    for count in counts:
+        fitting = (one for one in range(1, most // count + 1) if results % one == 0)
+        yield from (_Parts(lanes, one, count) for one in fitting)
+
+
+def _cycles(parts: _Parts, products: int, results: int, cores: int, step: int) -> float:
+    """Estimate what the busiest core takes, in accesses of memory; so many work-items of a group go in step."""
+    own = products // parts.count
+    few = divisor(own, CHANNELS)
+    loads = 1 if few in {1, LANES[0]} else few  # two or three are no vector
+    item = own / few * (few + loads) + (parts.count if parts.count > 1 else 0) + _OVERHEAD
+    groups = math.ceil(results / parts.across / cores)
+    items = math.ceil(parts.across * parts.count / step) * step
+    return max(groups * items, gpu.ITEMS_A_CORE) * item
+
+
+def _scheduled(layer: Layer, parts: _Parts) -> None:
+    schedule, main = layer.schedule, layer.parts.reduction.block_rv
+    (number,) = _along(layer)
+    kinds = [one.kind for one in layer.parts.reduction.iters]
+    loops = schedule.get_loops(main)
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+    schedule.reorder(*(loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"), *reduced)
+    part = schedule.split(schedule.fuse(*reduced), [parts.count, None])[0]
+    partial = schedule.rfactor(part, 0)
+    kept = schedule.cache_write(partial, 0, "local")
+    schedule.set_scope(kept, 0, "shared")
+    group, item = _results(layer, parts)
+    _summed(schedule, main, item)
+    _partial(schedule, partial, _kept(schedule, kept, group, parts))
+    _in_vectors(schedule, partial, number)
+    schedule.decompose_reduction(partial, schedule.get_loops(partial)[_STEPS])
+
+
+def _results(layer: Layer, parts: _Parts) -> tuple[Any, Any]:
+    """Give the results of a group to those who have the first parts; returns the loop over groups, and over these.
+
+    A loop of one turn stands for the others, which it asks to do nothing: no block reads it, so that what is computed
+    for the results is no more than they need.
+    """
+    schedule = layer.schedule
+    *rest, last = schedule.get_loops(layer.result)
+    many, across, lanes = schedule.split(last, [None, parts.across, parts.lanes])
+    group = schedule.fuse(*rest, many)
+    only = schedule.split(schedule.add_unit_loop(across), [None, parts.count])[1]
+    schedule.bind(group, "blockIdx.x")
+    schedule.bind(only, "threadIdx.y")
+    schedule.bind(across, "threadIdx.x")
+    schedule.vectorize(lanes)
+    return group, across
+
+
+def _summed(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
+    """Add up the parts of neighbouring results."""
+    schedule.compute_at(block, item, preserve_unit_loops=True)
+    schedule.set_scope(block, 0, "local")
+    part, *results = schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :]
+    schedule.reorder(part, *results)
+    schedule.vectorize(results[-1])
+    schedule.decompose_reduction(block, part)
+
+
+def _kept(schedule: s_tir.Schedule, block: Any, group: Any, parts: _Parts) -> Any:
+    """Spread the parts of sums over a group, which leaves them in local memory; returns the loop over work-items."""
+    schedule.compute_at(block, group, preserve_unit_loops=True)
+    part, *rest = schedule.get_loops(block)[1:]
+    across, lanes = schedule.split(schedule.fuse(*rest), [None, parts.lanes])
+    schedule.bind(part, "threadIdx.y")
+    schedule.bind(across, "threadIdx.x")
+    schedule.vectorize(lanes)
+    return across
+
+
+_STEPS = 4  # the loop over the steps of a part, after those over groups, parts, work-items and the only part of each
+
+
+def _partial(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
+    """Sum up a part in registers, for neighbouring results at once."""
+    schedule.compute_at(block, item, preserve_unit_loops=True)
+    schedule.set_scope(block, 0, "local")
+    one, *results, products = schedule.get_loops(block)[_STEPS - 1 :]
+    lanes = schedule.fuse(*results)
+    steps, few = schedule.split(products, [None, divisor(extent_of(schedule, products), CHANNELS)])
+    schedule.reorder(one, steps, few, lanes)
+    schedule.unroll(few)
+    schedule.vectorize(lanes)
+
+
+def _in_vectors(schedule: s_tir.Schedule, block: Any, number: int) -> None:
+    """Load what all of the neighbouring results are multiplied with at once."""
+    loaded = schedule.cache_read(block, number, "local")
+    schedule.compute_at(loaded, schedule.get_loops(block)[_STEPS], preserve_unit_loops=True)
+    own = schedule.fuse(*schedule.get_loops(loaded)[_STEPS + 1 :])
+    lanes = divisor(extent_of(schedule, own), LANES)
+    schedule.vectorize(schedule.split(own, [None, lanes])[-1])
