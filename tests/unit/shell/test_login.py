@@ -119,4 +119,4 @@ def test_right_password(options, tmp_path):
             with open_shell(f"{name}@127.0.0.1:{server.port}", config=mine) as shell:
                 assert shell.run("id -un").stdout.strip() == name
     finally:
-        subprocess.run(["userdel", name], check=True, capture_output=True)
+        subprocess.run(["userdel", "--force", name], check=True, capture_output=True)

@@ -102,7 +102,7 @@ def test_a_model_is_named_by_what_estimates_depend_on() -> None:
 
 def test_another_compiler_or_formula_is_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = asked(monkeypatch, statistics())
-    assert asking.identity == "Mesa 1, k, -cl-std=CL1.2, formula 2"
+    assert asking.identity == "Mesa 1, k, -cl-std=CL1.2, formula 3"
     key = Key.of({"kind": "opencl"}, modelled=modelled_by(asking.name, asking.identity))
     assert key.of_any_version == Key.of({"kind": "opencl"}, modelled=asking.name)
     others = [
