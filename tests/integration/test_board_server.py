@@ -1357,9 +1357,11 @@ def test_wrong_options(program, options, words):
     done = run(program, *options, *extra)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("board_server: ")
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
+    # Another test's server, killed a moment ago, may have left a folder that this one removes and tells of.
+    lines = [line for line in done.stderr.splitlines() if "Z removing " not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("board_server: ")
+    assert words in lines[0]
 
 
 def test_ports_are_tried_in_turn(program, tmp_path):
