@@ -44,7 +44,7 @@ PUBLISHED_MS = {
 }
 BACKEND = "toolchain/backends/mali"
 COSTS = "cost"
-KEPT = (COSTS, "images.py")
+KEPT = (COSTS, "images.py", "gpu.py")
 """What counts, and what it needs: today's, where a commit has none."""
 Row = dict[str, Any]
 

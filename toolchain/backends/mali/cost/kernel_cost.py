@@ -41,6 +41,11 @@ class KernelCost:
     answered: bool = True
 
     @property
+    def by_unit(self) -> bool:
+        """Whether the compiler tells cycles by unit, which that for Midgard does not."""
+        return LOAD_STORE in self.item
+
+    @property
     def load_store(self) -> float:
         """Cycles of load and store of a work-item."""
         return self.item.get(LOAD_STORE, 0.0)

@@ -138,8 +138,8 @@ class Row:
 
     @property
     def load_store(self) -> float | None:
-        """Load and store cycles of a run, by the compiler's count; None if nobody calls it."""
-        return None if self.launch is None else self.cost.load_store * self.launch.items
+        """Load and store cycles of a run, by the compiler's count; None if nobody calls it, or it counts none."""
+        return None if self.launch is None or not self.cost.by_unit else self.cost.load_store * self.launch.items
 
     def document(self) -> dict[str, Any]:
         """Return it for --json."""
@@ -177,9 +177,10 @@ class Costs:
         return sum(row.cost.statistics is None for row in self.rows)
 
     @property
-    def load_store(self) -> float:
-        """Load and store cycles of a run."""
-        return sum(row.load_store or 0.0 for row in self.rows)
+    def load_store(self) -> float | None:
+        """Load and store cycles of a run; None if they are known of no kernel, as the compiler for T860 counts none."""
+        known = [row.load_store for row in self.rows if row.load_store is not None]
+        return sum(known) if known else None
 
     @property
     def ms(self) -> float | None:

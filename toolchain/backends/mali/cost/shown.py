@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain import page
+from toolchain.backends.mali.cost.kernel_cost import KernelCost
 from toolchain.backends.mali.cost.network import Costs, Row
 from toolchain.errors import BuildError
 from toolchain.tables import Table
@@ -25,13 +26,19 @@ def _cells(row: Row) -> tuple[str, ...]:
     called = (_NOTHING, _NOTHING) if launch is None else (str(launch.calls), str(launch.groups * launch.group))
     if found is None:
         return (cost.name, *called, "refused" if cost.answered else "no answer", *([_NOTHING] * 7))
-    arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC)
-    cycles = [arithmetic, cost.load_store, cost.item.get("texture", 0.0)]
     mark = "+" if cost.open_loops else ""
     spills = f"{found.spills}:{found.fills}" if found.spills else "0"
     ms = _NOTHING if row.ms is None else f"{row.ms:.3f}"
     limits = (str(found.registers), str(found.work_group), spills, ms)
-    return (cost.name, *called, str(found.instructions), *(f"{one:.1f}{mark}" for one in cycles), *limits)
+    return (cost.name, *called, str(found.instructions), *(f"{one}{mark}" for one in _cycles(cost)), *limits)
+
+
+def _cycles(cost: KernelCost) -> tuple[str, ...]:
+    """Return cycles by unit: arithmetic, loads and stores, textures."""
+    if not cost.by_unit:
+        return (_NOTHING,) * 3
+    arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC)
+    return tuple(f"{one:.1f}" for one in (arithmetic, cost.load_store, cost.item.get("texture", 0.0)))
 
 
 def _brief(number: float) -> str:
@@ -47,7 +54,7 @@ def summary(found: Costs) -> str:
     """Say in a line what all kernels cost, and by what that is known."""
     parts = [f"{found.name} on {found.gpu.name}: {len(found.rows)} kernels", f"{found.spilling} of them spill"]
     parts += [f"{found.failed} are refused"] if found.failed else []
-    if any(row.launch for row in found.rows):
+    if found.load_store is not None:
         parts.append(f"{_brief(found.load_store / 1e6)} million cycles of load and store a run")
     if found.ms is not None and found.board is not None:
         parts.append(f"estimated {_brief(found.ms)} ms on {found.board.cores} cores at {found.board.clock_mhz} MHz")

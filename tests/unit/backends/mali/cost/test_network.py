@@ -83,6 +83,15 @@ def test_costs_add_up() -> None:
     assert found.document()["kernels"][1]["fault"] == "no"
 
 
+def test_cycles_that_the_compiler_does_not_count_by_unit_are_not_said_to_be_none():
+    launch = Launch(KERNEL, 8, 64, 1)
+    bundles = KernelCost("b", "t860", Statistics(10, 8.0, {}, 2, 0, 0, 0), {"cycles": 8.0})
+    found = Costs("t", cost.gpu("t860"), "", (Row(launch, bundles),))
+    assert (found.load_store, found.rows[0].load_store) == (None, None)
+    assert "load and store" not in shown.summary(found)
+    assert shown.table(found).rows[0][4:7] == ("-", "-", "-")
+
+
 def test_boards_name_gpus_that_there_is_a_model_of() -> None:
     having = [one for one in map(board.load, board.names()) if one.gpu]
     assert {one.name for one in having} >= {"rk3588", "rk3399", "hikey970", "odroid-n2"}
