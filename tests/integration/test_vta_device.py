@@ -256,6 +256,22 @@ def test_the_first_program_counts_from_base_registers(board):
     assert allocated >= 2 * 5 * 4096 + 16
 
 
+def test_no_base_register_outlives_the_first_program(board):
+    """What counts from another base than the program before is nothing, once in each block."""
+    one = board()
+    one.init()
+    starts, bases = [], {}
+    for line in one.log():
+        where, _, value = line.partition(" = ")
+        if where == "0x43c03010":
+            bases[len(starts)] = int(value, 16)
+        elif where == "0x43c00010":
+            starts.append(int(value, 16))
+    assert starts[:3] == [5, 8, 5]
+    assert [bases[number] for number in (1, 2, 3)] == [0x18000000, 0x18000000, 0]
+    assert {bases[number] for number in range(4, len(starts) + 1)} == {0}
+
+
 @pytest.mark.parametrize("fault", ["forgets_flush", "forgets_invalidate"])
 def test_caches_that_are_forgotten(board, fault):
     with pytest.raises(HarnessError, match=r"hangs|stored nothing where either revision"):
@@ -404,7 +420,13 @@ def root(tmp_path, library):
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("vta.bit", bit_file()), ("vta.bin", SWAPPED), ("raw.bin", WORDS), ("1x16_i8w8a32_15_15_18_17.bit", bit_file())],
+    [
+        ("vta.bit", bit_file()),
+        ("vta.bin", SWAPPED),
+        ("raw.bin", WORDS),
+        ("1x16_i8w8a32_15_15_18_17.bit", bit_file()),
+        ("vta-1x16_i8w8a32_15_15_18_17.bit", bit_file()),
+    ],
 )
 def test_the_fpga_manager_gets_words_in_its_order(root, tmp_path, name, data):
     path = tmp_path / name
@@ -440,6 +462,7 @@ def test_old_kernels_have_xdevcfg(root, tmp_path):
         ("a.bin", SWAPPED + b"\0", "no bitstream"),
         ("a.bin", b"\x7fELF" * 100, "no bitstream"),
         ("pynq_1x16_i8w8a32_15_15_17_17.bit", bit_file(), "is of configuration 1x16_i8w8a32_15_15_17_17, not of"),
+        ("vta-1x16_i8w8a32_15_15_17_17.bit", bit_file(), "is of configuration 1x16_i8w8a32_15_15_17_17, not of"),
     ],
 )
 def test_bitstreams_for_something_else(root, name, data, cause):
@@ -493,6 +516,9 @@ def test_machines_that_are_no_such_board(tmp_path, library):
     with pytest.raises(HarnessError, match="no pynq-z1 but ultra96"):
         ultra.open(path)
     ultra.open(ultra.put("vta.bit", bit_file("xczu3eg-sbva484-1-e")), "ultra96")
+    ultra.open(ultra.put("zcu104.bit", bit_file("xczu7ev-ffvc1156-2-e")), "ultra96")
+    with pytest.raises(HarnessError, match="is for the FPGA 7z020clg400; this board has zu3eg or zu7ev"):
+        ultra.open(ultra.put("pynq.bit", bit_file("7z020clg400")), "ultra96")
     ultra.remove("proc/device-tree/compatible")
     with pytest.raises(HarnessError, match="compatible cannot be read"):
         ultra.open(path)

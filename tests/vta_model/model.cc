@@ -35,10 +35,15 @@ bool IsRegister(uint64_t offset) {
          offset == kDoneRegister;
 }
 
+uint64_t BlockOf(uint64_t register_) { return register_ / 0x1000 * 0x1000; }
+
 }  // namespace
 
 Blocks::Blocks(uint64_t registers, const vta::Encoding& silicon, const Faults& faults)
-    : registers_(registers), faults_(faults), next_physical_(faults.physical) {
+    : registers_(registers),
+      isa_(vta::Config(silicon.logs), silicon.revision),
+      faults_(faults),
+      next_physical_(faults.physical) {
   char error[256] = "";
   simulator_ = vta_simulator_create(&silicon.logs, silicon.revision, error, sizeof(error));
   if (simulator_ == nullptr) Fail(error);
@@ -83,7 +88,11 @@ void Blocks::StartBlock(uint64_t offset, uint32_t value) {
     Fail("block " + Hex(offset) + " is started before the fetch block");
   }
   started_.insert(offset);
-  if (offset != kFetchBlock) restarting_.insert(offset);
+  if (offset != kFetchBlock && restarting_.insert(offset).second) {
+    for (const uint64_t one : kBases) {
+      if (BlockOf(one) == offset) latched_[one] = values_[one];
+    }
+  }
   if (started_.size() < 4) return;
   runs_ = true;
   begun_ = std::chrono::steady_clock::now();
@@ -99,12 +108,48 @@ void Blocks::MapPages(uint64_t base) {
   }
 }
 
+// A block that restarts by itself takes its base when a turn begins, which is when the one before ends:
+// in its first turn of a program that is what the register held at the end of the program before.
+void Blocks::CheckLatchedBases() const {
+  const uint8_t* const bytes = ProgramBytes();
+  std::set<uint64_t> turned;
+  for (uint32_t i = 0; i < values_.at(kCountRegister); ++i) {
+    vta::Instruction one;
+    try {
+      one = isa_.Decode(bytes + size_t{i} * vta::kInstructionBytes);
+    } catch (const vta::Fault&) {
+      return;  // the simulator says what is wrong with it
+    }
+    const uint64_t block = 0x1000 * (1 + vta::StageOf(one));
+    if (!turned.insert(block).second) continue;
+    const bool moves = (one.opcode == vta::kLoad || one.opcode == vta::kStore) && one.x_size != 0 &&
+                       one.y_size != 0;
+    if (!moves) continue;
+    for (const auto& latched : latched_) {
+      if (BlockOf(latched.first) != block || latched.second == values_.at(latched.first)) continue;
+      Fail("block " + Hex(block) + " counts from the base of the program before");
+    }
+  }
+}
+
+const uint8_t* Blocks::ProgramBytes() const {
+  const uint64_t address = values_.at(kAddressRegister);
+  for (const Page& page : pages_) {
+    if (address < page.cpu.physical || address >= page.cpu.physical + page.cpu.size) continue;
+    const uint8_t* const seen = faults_.coherent ? page.cpu.data : page.dram.data();
+    return seen + (address - page.cpu.physical);
+  }
+  Fail("no program at " + Hex(address));
+}
+
 void Blocks::RunProgram() {
   runs_ = false;
   const uint32_t base = values_[kBases[0]];
   for (const uint64_t one : kBases) {
     if (values_[one] != base) Fail("the model knows one base for all blocks");
   }
+  CheckLatchedBases();
+  for (const uint64_t one : kBases) latched_[one] = values_[one];
   MapPages(base);
   vta_options options = {};
   options.compute = 1;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "isa.h"
+#include "queues.h"
 #include "buffers.h"
 #include "registers.h"
 #include "stream.h"
@@ -57,15 +59,19 @@ class Blocks {
   Page& PageOf(const vta::DmaBuffer& buffer, size_t offset, size_t bytes);
   void StartBlock(uint64_t offset, uint32_t value);
   void RunProgram();
+  void CheckLatchedBases() const;
+  const uint8_t* ProgramBytes() const;
   uint32_t Done();
   void MapPages(uint64_t base);
 
   uint64_t registers_;
+  vta::Isa isa_;
   Faults faults_;
   vta_simulator* simulator_;
   std::map<uint64_t, uint32_t> values_;  // since the last run, by offset
   std::set<uint64_t> started_;           // blocks
   std::set<uint64_t> restarting_;        // blocks, ever
+  std::map<uint64_t, uint32_t> latched_;  // the base of a block's next turn, by its register
   bool runs_ = false;     // a program that takes until `done` is looked at, late enough
   bool is_done_ = false;  // or was, when the program before ended
   std::chrono::steady_clock::time_point begun_;

@@ -90,6 +90,7 @@ std::string InKernelOrder(std::string words, const std::string& path) {
 // The configuration's name within a file's name, such as 1x16_i8w8a32_15_15_18_17; empty if none.
 std::string ConfigurationIn(const std::string& file) {
   for (size_t at = 0; at < file.size(); ++at) {
+    if (file[at] < '0' || file[at] > '9') continue;  // sscanf takes the dash of a prefix for a sign
     unsigned n[9];
     int end = 0;
     const int found =
@@ -161,11 +162,19 @@ Bitstream ReadBitstream(const std::string& path) {
   return bitstream;
 }
 
+static void CheckPart(const Bitstream& bitstream, const std::string& path, const ZynqBoard& board) {
+  if (bitstream.part.empty()) return;
+  std::string known;
+  for (const std::string& part : board.parts) {
+    if (bitstream.part.find(part) != std::string::npos) return;
+    known += (known.empty() ? "" : " or ") + part;
+  }
+  Fail(path + " is for the FPGA " + bitstream.part + "; this board has " + known);
+}
+
 void CheckBitstream(const Bitstream& bitstream, const std::string& path, const ZynqBoard& board,
                     const std::string& configuration) {
-  if (!bitstream.part.empty() && bitstream.part.find(board.part) == std::string::npos) {
-    Fail(path + " is for the FPGA " + bitstream.part + "; this board has " + board.part);
-  }
+  CheckPart(bitstream, path, board);
   const std::string told = ConfigurationIn(path.substr(path.rfind('/') + 1));
   if (!told.empty() && told != configuration) {
     Fail(path + " is of configuration " + told + ", not of " + configuration);

@@ -7,8 +7,8 @@ namespace vta {
 namespace {
 
 const ZynqBoard kBoards[] = {
-    {"pynq-z1", "7z020", "xlnx,zynq-7000", 0x43c00000, true},
-    {"ultra96", "zu3eg", "xlnx,zynqmp", 0xa0000000, false},
+    {"pynq-z1", {"7z020"}, "xlnx,zynq-7000", 0x43c00000, true},
+    {"ultra96", {"zu3eg", "zu7ev"}, "xlnx,zynqmp", 0xa0000000, false},
 };
 
 }  // namespace

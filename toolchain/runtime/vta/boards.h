@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "system.h"
 
@@ -11,7 +12,7 @@ namespace vta {
 
 struct ZynqBoard {
   std::string name;
-  std::string part;        // as a bitstream's header has it
+  std::vector<std::string> parts;  // one of which a bitstream's header has, by the board that it is for
   std::string compatible;  // as the device tree of every board with this FPGA's family has it
   uint64_t registers = 0;  // where the blocks' registers begin
   // Whether the blocks' transfers pass the CPU's caches (ACP, with every AxCACHE bit set, as the

@@ -9,7 +9,6 @@
 namespace vta {
 namespace {
 
-constexpr uint64_t kBusBytes = 8;  // per cycle
 constexpr uint64_t kAluInterval = 2;
 
 bool Computes(const Instruction& instruction) {
@@ -19,11 +18,18 @@ bool Computes(const Instruction& instruction) {
 }  // namespace
 
 CycleModel::CycleModel(const Config& config, uint32_t profile) : config_(config) {
-  if (profile != VTA_IDEAL && profile != VTA_HLS_PYNQ) {
+  if (profile == VTA_IDEAL) {
+    latencies_ = {0, 0, 0, 0, 0, 8, 0};
+  } else if (profile == VTA_HLS_PYNQ) {
+    latencies_ = {0, 32, 8, 12, 10, 8, 0};
+  } else if (profile == VTA_PYNQ_Z1) {
+    latencies_ = {3200, 32, 8, 12, 10, 4, 56};
+  } else {
     Fail("there is no cycle profile " + std::to_string(profile));
   }
-  latencies_ = profile == VTA_IDEAL ? Latencies{0, 0, 0, 0} : Latencies{32, 8, 12, 10};
 }
+
+uint64_t CycleModel::Start() const { return latencies_.start; }
 
 Cost CycleModel::Of(const Instruction& instruction) const {
   if (Computes(instruction) && instruction.Steps() > 0) {
@@ -34,7 +40,8 @@ Cost CycleModel::Of(const Instruction& instruction) const {
   const uint64_t bytes = Bytes(instruction);
   if (bytes == 0) return {1, 0};
   return {latencies_.transfer + latencies_.row * instruction.y_size,
-          (bytes + kBusBytes - 1) / kBusBytes};
+          (bytes + latencies_.bus_bytes - 1) / latencies_.bus_bytes +
+              latencies_.bus_row * instruction.y_size};
 }
 
 uint64_t CycleModel::Bytes(const Instruction& transfer) const {

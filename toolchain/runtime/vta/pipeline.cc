@@ -69,6 +69,7 @@ vta_statistics Pipeline::Run(const Execute& execute) {
   for (const Timeline& line : lines_) {
     statistics_.cycles = std::max(statistics_.cycles, line.free);
   }
+  if (Timed()) statistics_.cycles += model_.Start();
   return statistics_;
 }
 

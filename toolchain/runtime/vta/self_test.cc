@@ -17,7 +17,7 @@ constexpr uint8_t kUntouched = 0x5a;
 // Pages of the memory that the first program works in. The old revision takes an address of the new
 // one for twice as much, so what is loaded is there twice, and what is stored tells where it went.
 constexpr size_t kUopPage = 0, kInpPage = 1, kWgtPage = 3, kOutPage = 5;
-constexpr size_t kProgramPage = 11, kProbePages = 12;
+constexpr size_t kProgramPage = 11, kNothingPage = 12, kProbePages = 13;
 
 Instruction ProbeTransfer(const Config& config, Opcode opcode, Memory memory, size_t page,
                           uint32_t elements) {
@@ -58,6 +58,23 @@ std::vector<Instruction> ProbeProgram(const Config& config) {
   return program;
 }
 
+// Nothing, once in each block. A block begins its next turn as soon as one ends, with the base that
+// its register has then: this is what the turn of an earlier base is spent on.
+std::vector<Instruction> NothingProgram(const Config& config) {
+  std::vector<Instruction> program = {ProbeTransfer(config, kLoad, kInp, 0, 0),
+                                      ProbeTransfer(config, kLoad, kUop, 0, 0),
+                                      ProbeTransfer(config, kStore, kOut, 0, 0),
+                                      ProbeTransfer(config, kLoad, kUop, 0, 0), Instruction()};
+  program[0].push_next = program[1].pop_prev = 1;
+  program[1].push_next = program[2].pop_prev = 1;
+  program[2].push_prev = program[3].pop_next = 1;
+  return program;
+}
+
+void Encode(const Isa& isa, const std::vector<Instruction>& program, uint8_t* to) {
+  for (size_t i = 0; i < program.size(); ++i) isa.Encode(program[i], to + i * kInstructionBytes);
+}
+
 void FillProbe(const Config& config, const DmaBuffer& memory) {
   const Isa isa(config, VTA_2020_12);
   memset(memory.data, kUntouched, kProbePages * kProbePage);
@@ -69,10 +86,17 @@ void FillProbe(const Config& config, const DmaBuffer& memory) {
     memcpy(memory.data + twice * kInpPage * kProbePage, input.data(), input.size());
     memcpy(memory.data + twice * kWgtPage * kProbePage, identity.data(), identity.size());
   }
-  const std::vector<Instruction> program = ProbeProgram(config);
-  for (size_t i = 0; i < program.size(); ++i) {
-    isa.Encode(program[i], memory.data + kProgramPage * kProbePage + i * kInstructionBytes);
-  }
+  Encode(isa, ProbeProgram(config), memory.data + kProgramPage * kProbePage);
+  Encode(isa, NothingProgram(config), memory.data + kNothingPage * kProbePage);
+}
+
+void RunPage(Device* device, const DmaBuffer& memory, size_t page, size_t count, uint64_t base) {
+  Program program;
+  program.instructions = memory.physical + page * kProbePage;
+  program.count = static_cast<uint32_t>(count);
+  program.base = base;
+  program.timeout_s = kProbeTimeout;
+  device->Run(program);
 }
 
 uint32_t RecogniseRevision(Accelerator* accelerator, const Config& config) {
@@ -80,12 +104,10 @@ uint32_t RecogniseRevision(Accelerator* accelerator, const Config& config) {
   FillProbe(config, memory);
   Device& device = accelerator->device();
   device.Flush(memory, 0, kProbePages * kProbePage);
-  Program program;
-  program.instructions = memory.physical + kProgramPage * kProbePage;
-  program.count = static_cast<uint32_t>(ProbeProgram(config).size());
-  program.base = memory.physical;
-  program.timeout_s = kProbeTimeout;
-  device.Run(program);
+  const size_t nothing = NothingProgram(config).size();
+  RunPage(&device, memory, kNothingPage, nothing, memory.physical);
+  RunPage(&device, memory, kProgramPage, ProbeProgram(config).size(), memory.physical);
+  RunPage(&device, memory, kNothingPage, nothing, 0);
   device.Invalidate(memory, 0, kProbePages * kProbePage);
   const std::vector<int8_t> expected = TestNumbers(config.ElementBytes(kOut));
   const auto stored_at = [&](size_t page) {

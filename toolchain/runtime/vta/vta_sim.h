@@ -37,7 +37,7 @@ typedef enum { VTA_2020_07 = 1, VTA_2020_12 = 2 } vta_revision;
 typedef enum { VTA_TIMED, VTA_LOAD_FIRST, VTA_STORE_FIRST, VTA_RANDOM } vta_policy;
 
 /* The cycle model: see cycles.h. */
-typedef enum { VTA_IDEAL, VTA_HLS_PYNQ } vta_profile;
+typedef enum { VTA_IDEAL, VTA_HLS_PYNQ, VTA_PYNQ_Z1 } vta_profile;
 
 typedef struct {
   uint32_t policy;      /* vta_policy */

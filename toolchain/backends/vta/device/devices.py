@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.board import Board
@@ -19,19 +20,22 @@ class Device:
         clock_mhz: Clock of the array.
         config: Its configuration.
         revision: Revision of its instructions.
+        profile: What is known about its latencies.
     """
 
     name: str
     clock_mhz: float
     config: VtaConfig = DEFAULT
     revision: Revision = Revision.V2020_12
+    profile: Profile = Profile.HLS_PYNQ
 
 
 DEVICES = {
     "vta-sim": Device("sim", 100.0),
-    "vta-pynq-z1": Device("pynq-z1", 100.0),
-    "vta-pynq-z1-2020-07": Device("pynq-z1", 100.0, revision=Revision.V2020_07),
+    "vta-pynq-z1": Device("pynq-z1", 100.0, profile=Profile.PYNQ_Z1),
+    "vta-pynq-z1-2020-07": Device("pynq-z1", 100.0, revision=Revision.V2020_07, profile=Profile.PYNQ_Z1),
     "vta-ultra96": Device("ultra96", 333.0),
+    "vta-ultra96-2020-07": Device("ultra96", 333.0, revision=Revision.V2020_07),
 }
 """By what a board file's `target.device` says."""
 
