@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.backends.vta.device import native, simulator
-from toolchain.backends.vta.device.simulator import Policy, Profile, Simulator
+from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.simulator import Policy, Simulator
 from toolchain.backends.vta.isa import Isa, Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import Alu, AluOp, Finish, Gemm, Load, Memory, Store, Tokens, Uop
@@ -657,6 +658,15 @@ def test_hls_cycles_have_latencies_and_refills():
     assert (found.cycles, found.gemm_cycles, found.alu_cycles) == (339, 148, 62)
     assert (found.load_stalls, found.compute_stalls, found.store_stalls) == (0, 7 + 64, 274)
     assert (found.bus_stalls, found.bus_cycles) == (16, 33)
+
+
+def test_pynq_cycles_have_rows_on_a_slower_bus_and_a_start():
+    # INP: bus for 128 / 4 + 2 * 56 until 144, then 48 until 192. UOP: bus from 144 to 202, then 40 until 242. GEMM:
+    # until 390, ALU until 452. STORE: 144 + 48 until 644, which FINISH waits for. The start: 3200.
+    found = Simulator().cycles(timed(), Profile.PYNQ_Z1)
+    assert (found.cycles, found.gemm_cycles, found.alu_cycles) == (3845, 148, 62)
+    assert (found.load_stalls, found.compute_stalls, found.store_stalls) == (0, 192, 452)
+    assert (found.bus_stalls, found.bus_cycles) == (144, 346)
 
 
 def test_a_queue_waits_for_the_token_and_not_for_what_comes_after():

@@ -55,7 +55,7 @@ def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
         for column in range(layer.kernel[1]):
             across = slice(row, row + (rows - 1) * layer.stride[0] + 1, layer.stride[0])
             along = slice(column, column + (columns - 1) * layer.stride[1] + 1, layer.stride[1])
-            sums += _products(x[:, :, across, along], weights[:, :, row, column])
+            sums += (_apart if layer.alone else _products)(x[:, :, across, along], weights[:, :, row, column])
     if layer.bias:
         sums += others[0].reshape(1, -1, 1, 1, BLOCK)
     if layer.residual_shift is not None:
@@ -67,3 +67,8 @@ def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Add up over blocks and lanes; doubles hold such sums exactly, and multiply matrices faster than integers."""
     found = np.tensordot(x.astype(np.float64), weights.astype(np.float64), ([1, 4], [1, 3]))
     return found.transpose(0, 3, 1, 2, 4).astype(np.int64)
+
+
+def _apart(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Add up over the lanes of each block."""
+    return np.einsum("nbhwi,boi->nbhwo", x, weights[:, 0])

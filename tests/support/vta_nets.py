@@ -97,6 +97,7 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
     )
     images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)])
     windows = sliding_window_view(images, layer.kernel, (2, 3))[:, :, :: layer.stride[0], :: layer.stride[1]]
+    w = _whole(w) if layer.alone else w
     weights = (
         w.astype(np.float64).transpose(0, 4, 1, 5, 2, 3).reshape(layer.out_channels, layer.in_channels, *layer.kernel)
     )
@@ -111,6 +112,13 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         sums += residual.astype(np.int64) << layer.residual_shift
     assert np.abs(sums).max() < 2**31
     return (sums >> layer.shift).clip(layer.low, layer.high).astype(np.int8)
+
+
+def _whole(w: np.ndarray) -> np.ndarray:
+    """Return the weights of blocks that stand alone with zeros for all other blocks."""
+    found = np.zeros((w.shape[0], w.shape[0], *w.shape[2:]), w.dtype)
+    found[np.arange(len(w)), np.arange(len(w))] = w[:, 0]
+    return found
 
 
 def layers(module: tvm.IRModule) -> list[Conv2d]:

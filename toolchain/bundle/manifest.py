@@ -96,6 +96,7 @@ class Modelled:
         cycles: Clock cycles of all of them.
         macs: Multiply-adds that count.
         macs_per_cycle: The most that the accelerator does in a cycle.
+        calibration: What the model was calibrated on; empty where nothing was.
     """
 
     model: str
@@ -104,6 +105,7 @@ class Modelled:
     cycles: Annotated[int, Field(ge=1)]
     macs: Annotated[int, Field(ge=0)]
     macs_per_cycle: Annotated[int, Field(ge=1)]
+    calibration: str = ""
 
     @property
     def milliseconds(self) -> float:

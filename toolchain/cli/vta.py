@@ -15,7 +15,7 @@ from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import devices, self_test
-from toolchain.backends.vta.device.simulator import Profile
+from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
@@ -116,10 +116,12 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
     found = _kernels(source, kind, asked, console)
     if asked.output:
         _write(found, asked.output)
-    totals = {label: listing.total_ms(found, label) for label in map(listing.label, Profile)}
+    totals = {one.label: listing.total_ms(found, one.label) for one in Profile}
     summary = ", ".join(f"{label} {value:.1f} ms" for label, value in totals.items())
+    basis = [f"{one.label}: {one.calibration}" for one in Profile if one.calibration]
     document = {"kernels": [one.document() for one in found], "modelled_ms": totals}
-    shown: list[str | Table] = [listing.table(found), f"all calls: {summary}; cycles are modelled, not measured"]
+    told = f"all calls: {summary}; cycles are modelled, not measured"
+    shown: list[str | Table] = [listing.table(found), told, *basis]
     return Result(shown, document, as_json)
 
 

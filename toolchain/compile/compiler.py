@@ -179,7 +179,8 @@ def _modelled(lowered: tvm.IRModule, applied: Applied, backend: Backend) -> Mode
     if not found:
         return None
     cycles, macs = sum(one.cycles for one in found), sum(one.macs for one in found)
-    return Modelled(model.name, model.clock_mhz, len(found), cycles, macs, found[0].macs_per_cycle)
+    most = found[0].macs_per_cycle
+    return Modelled(model.name, model.clock_mhz, len(found), cycles, macs, most, model.calibration)
 
 
 def _write(work: _Work, staging: Path) -> None:

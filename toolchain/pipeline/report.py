@@ -220,9 +220,10 @@ def modelled_text(found: Modelled | None) -> str:
     """Say what a model of an accelerator says of its part of a run; empty where there is none."""
     if found is None:
         return ""
+    basis = found.calibration or "not measured"
     return (
         f"{_ms(found.milliseconds)} at {found.clock_mhz:g} MHz in {found.kernels} kernels of the accelerator,"
-        f" {found.gops:.1f} GOPS, {found.utilisation:.0%} of its peak (model {found.model}, not measured)"
+        f" {found.gops:.1f} GOPS, {found.utilisation:.0%} of its peak (model {found.model}, {basis})"
     )
 
 

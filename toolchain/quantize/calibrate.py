@@ -77,4 +77,7 @@ def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArr
     exponent = exponents.weights[layer.weight]
     lost = weight - np.ldexp(rounded(weight, exponent).astype(np.float64), exponent)
     bias = graph.array(layer.bias).astype(np.float64) if layer.bias else np.zeros(len(weight))
-    return np.asarray(bias + lost.reshape(*lost.shape[:2], -1).sum(axis=2) @ mean)
+    sums = lost.reshape(*lost.shape[:2], -1).sum(axis=2)
+    groups = mean.size // sums.shape[1]
+    of_groups = mean.reshape(groups, sums.shape[1]).repeat(len(sums) // groups, axis=0)
+    return np.asarray(bias + (sums * of_groups).sum(axis=1))

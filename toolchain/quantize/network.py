@@ -20,7 +20,7 @@ from toolchain.models.source import SourceModel
 from toolchain.quantize import accuracy as quantize_accuracy
 from toolchain.quantize import graph as quantize_graph
 from toolchain.quantize import plan as quantize_plan
-from toolchain.quantize import strip, write
+from toolchain.quantize import strip, ties, write
 from toolchain.quantize.accuracy import Accuracy
 from toolchain.quantize.calibrate import calibrate, corrected_bias
 from toolchain.quantize.graph import Graph
@@ -138,7 +138,7 @@ def quantized(
 ) -> Quantized:
     """Quantize a network's convolutions, and compare the result with the network on floats.
 
-    Those stay on floats that are grouped, or have no convolution before them. A model that is in the wanted form is
+    Those stay on floats whose weights are not constant. A model that is in the wanted form is
     left as it is; one that is quantized with other scales is taken back to floats first.
 
     Args:
@@ -181,7 +181,7 @@ def quantized(
 def _converted(graph: Graph, wanted: Plan, samples: Sequence[Tensors], method: str) -> tuple[Written, Exponents]:
     found = calibrate(graph, wanted, samples, method)
     weights = {layer.weight: of_weight(graph.array(layer.weight)) for layer in wanted.layers}
-    exponents = settled(wanted.layers, Exponents(found.exponents, weights))
+    exponents = settled(wanted.layers, Exponents(found.exponents, weights), ties.tied(graph, wanted.tensors))
     biases = {layer.conv: corrected_bias(graph, layer, exponents, found.means[layer.input]) for layer in wanted.layers}
     return write.write(graph, wanted, exponents, biases), exponents
 

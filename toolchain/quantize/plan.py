@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from toolchain.errors import InputError, did_you_mean
-from toolchain.quantize.graph import Graph, attributes, title
+from toolchain.quantize.graph import Graph, title
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,8 @@ def quantizable(graph: Graph, exclude: Collection[str] = ()) -> list[onnx.NodePr
         graph: A float network without batch norm.
         exclude: Names of convolutions to leave on floats.
     """
-    depths = _depths(graph)
     convolutions = [node for node in graph.nodes if node.op_type == "Conv" and title(node) not in exclude]
-    return [node for node in convolutions if _fits(graph, node, depths)]
+    return [node for node in convolutions if all(graph.is_float(name) for name in node.input[1:] if name)]
 
 
 def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
@@ -88,7 +87,7 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
     if not chosen:
         raise InputError(
             f"{model} has no convolution to quantize",
-            details="the first one, grouped ones, and those whose weights are not constant float32 stay as they are",
+            details="those whose weights are not constant float32 stay as they are",
             hint="`toolchain model inspect` shows its operators",
         )
     left = tuple(name for name in names if name not in {title(node) for node in chosen})
@@ -102,15 +101,6 @@ def _depths(graph: Graph) -> dict[str, int]:
         before = max((depths.get(name, 0) for name in node.input), default=0)
         depths.update(dict.fromkeys(node.output, before + (node.op_type == "Conv")))
     return depths
-
-
-def _fits(graph: Graph, node: onnx.NodeProto, depths: dict[str, int]) -> bool:
-    constants = [name for name in node.input[1:] if name]
-    return (
-        attributes(node).get("group", 1) == 1
-        and depths.get(node.input[0], 0) > 0
-        and all(graph.is_float(name) for name in constants)
-    )
 
 
 class _Chains:

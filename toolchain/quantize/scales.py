@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
+from toolchain.quantize import ties
 from toolchain.quantize.plan import Layer
 
 METHODS = ("mse", "max", "percentile")
@@ -123,11 +124,16 @@ class Exponents:
         return self.activations[layer.residual] - self.accumulator(layer) if layer.residual else None
 
 
-def settled(layers: tuple[Layer, ...], wanted: Exponents) -> Exponents:
+def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[frozenset[str]] = ()) -> Exponents:
     """Raise exponents until every shift is one that hardware has: 0 to 30, and 0 to 15 for residuals.
 
     An output finer than the sums loses nothing when it is raised to them, and sums 2^15 times finer than what is added
     to them lose little.
+
+    Args:
+        layers: The layers.
+        wanted: The exponents that lose the least.
+        groups: Activations that are to have one exponent each.
 
     Raises:
         InputError: They never settle, which takes weights of whole numbers in a circle of residuals.
@@ -135,7 +141,8 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents) -> Exponents:
     found = wanted
     for _ in range(_ROUNDS):
         weights = _coarse_enough(layers, found.activations, wanted.weights)
-        raised = Exponents(_above_sums(layers, found.activations, weights), weights)
+        activations = ties.coarsest(_above_sums(layers, found.activations, weights), groups)
+        raised = Exponents(activations, weights)
         if raised == found:
             return found
         found = raised

@@ -199,7 +199,7 @@ def test_for_an_int8_accelerator_a_network_and_its_reference_are_quantized(convo
     steps = mine / np.abs(mine[mine != 0]).min()
     np.testing.assert_array_equal(steps, np.rint(steps))
     assert 0 < np.abs(mine - floats).max() < 0.1 * np.abs(floats).max()
-    assert made.manifest.modelled.kernels == 1
+    assert made.manifest.modelled.kernels == 2
 
 
 def test_without_its_template_a_network_stays_on_floats(convolutions, folder, letters):

@@ -246,7 +246,7 @@ def test_modelled_numbers_are_derived_from_cycles():
     found = parsed(made(modelled=ARRAY))["modelled"]
     assert found == {
         "model": "hls-pynq", "clock_mhz": 100.0, "kernels": 19, "cycles": 8_000_000, "macs": 1_600_000_000,
-        "macs_per_cycle": 256, "ms": 80.0, "gops": 40.0, "utilisation": 0.7812,
+        "macs_per_cycle": 256, "calibration": "", "ms": 80.0, "gops": 40.0, "utilisation": 0.7812,
     }  # fmt: skip
 
 
@@ -254,6 +254,11 @@ def test_modelled_numbers_are_told_to_be_none_of_the_device():
     line = next(line for line in report.table(made(modelled=ARRAY)).splitlines() if line.startswith("modelled"))
     assert "80.00 ms at 100 MHz in 19 kernels" in line
     assert line.endswith("(model hls-pynq, not measured)")
+    calibrated = dataclasses.replace(ARRAY, calibration="calibrated on what was published: 3 % above")
+    assert (
+        report.table(made(modelled=calibrated)).count("(model hls-pynq, calibrated on what was published: 3 % above)")
+        == 1
+    )
 
 
 def test_a_board_without_an_accelerator_has_no_modelled_numbers():

@@ -36,7 +36,7 @@ def samples(*levels):
 
 
 def test_means_and_ranges_are_those_of_all_samples(graph):
-    found = calibration.calibrate(graph, plan(graph, (), "net"), samples(1, 2, -3), "max")
+    found = calibration.calibrate(graph, plan(graph, ("s",), "net"), samples(1, 2, -3), "max")
     np.testing.assert_allclose(found.means["r"], [2, 2])  # of 2, 4 and 0
     assert found.exponents["r"] == covering(4)
 
@@ -46,21 +46,32 @@ def test_what_is_clipped_is_covered_by_any_method(graph):
     held.CopyFrom(nets.graph([], [], [], {"v": np.eye(2, dtype=np.float32)[:, :, None, None]}).initializer[0])
     given = [{"x": np.abs(qdq_nets.random(SHAPE, 1)) * 0.01}, *samples(0.01)]
     given[0]["x"][0, 0, 0, 0] = 50
-    found = calibration.calibrate(graph, plan(graph, (), "net"), given, "percentile")
+    found = calibration.calibrate(graph, plan(graph, ("s",), "net"), given, "percentile")
     assert found.exponents["y"] == covering(6)
 
 
 def test_infinite_activations_are_told(graph):
     with pytest.raises(InputError, match=r"'r' .* in sample 1") as fault:
-        calibration.calibrate(graph, plan(graph, (), "net"), samples(1, np.inf), "mse")
+        calibration.calibrate(graph, plan(graph, ("s",), "net"), samples(1, np.inf), "mse")
     assert "leave that sample out" in fault.value.hint
 
 
 def test_the_bias_makes_up_for_rounded_weights(graph):
-    (layer,) = plan(graph, (), "net").layers
+    (layer,) = plan(graph, ("s",), "net").layers
     exponents = Exponents({"r": -4, "y": -4}, {"v": -2})
     mean = np.array([1.5, 0.5])
     weight = graph.array("v")[:, :, 0, 0]
     lost = (weight - rounded(weight, -2) / 4) @ mean
+    assert np.abs(lost).min() > 0.01
+    np.testing.assert_allclose(calibration.corrected_bias(graph, layer, exponents, mean), lost)
+
+
+def test_the_bias_of_groups_is_that_of_their_own_channels():
+    weight = np.array([0.3, 0.6, 0.9, 1.2], np.float32)[:, None, None, None]
+    nodes = [node("Conv", ["x", "g"], ["y"], group=4)]
+    graph = Graph(nets.model(nodes, [value("x", (1, 4, 2, 2))], [value("y", None)], {"g": weight}))
+    (layer,) = plan(graph, (), "net").layers
+    exponents, mean = Exponents({"x": -4, "y": -4}, {"g": -1}), np.array([1.0, 2.0, 4.0, 8.0])
+    lost = (weight[:, 0, 0, 0] - rounded(weight[:, 0, 0, 0], -1) / 2) * mean
     assert np.abs(lost).min() > 0.01
     np.testing.assert_allclose(calibration.corrected_bias(graph, layer, exponents, mean), lost)

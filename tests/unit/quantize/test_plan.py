@@ -25,11 +25,11 @@ HELD = {
 }
 
 
-def planned(*nodes, outputs=("y",), exclude=(), inputs=("x",)):
-    """Plan a net that begins with the stem; all its tensors are alike."""
+def planned(*nodes, outputs=("y",), exclude=(), inputs=("x",), stem=False):
+    """Plan a net that begins with the stem, which stays on floats unless told otherwise; all its tensors are alike."""
     given = [value(name, (1, 4, 6, 6)) for name in inputs]
     proto = nets.model([STEM, *nodes], given, [value(name, None) for name in outputs], HELD)
-    return plan(Graph(proto), exclude, "net")
+    return plan(Graph(proto), exclude if stem else ("stem", *exclude), "net")
 
 
 def conv(source, output, weight="w", **options):
@@ -44,24 +44,22 @@ def ends(found):
     return {layer.name: (layer.residual, layer.output) for layer in found.layers}
 
 
-def test_the_first_convolution_stays_on_floats():
+def test_each_convolution_is_quantized_from_the_image_on():
+    found = planned(conv("s", "y"), stem=True)
+    assert (ends(found), found.left) == ({"stem": ("", "s"), "y": ("", "y")}, ())
+    assert found.tensors == ("x", "s", "y")
+
+
+def test_what_is_excluded_stays_on_floats():
     found = planned(conv("s", "y"))
     assert (ends(found), found.left) == ({"y": ("", "y")}, ("stem",))
     assert found.tensors == ("s", "y")
 
 
-def test_each_input_has_a_first_convolution():
-    other = node("Conv", ["x2", "w"], ["o"], "other")
-    found = planned(other, node("Add", ["s", "o"], ["a"]), conv("a", "y"), inputs=("x", "x2"))
-    assert found.left == ("stem", "other")
-
-
-@pytest.mark.parametrize(
-    "nodes", [[conv("s", "y", "wd", group=4)], [node("Mul", ["w", "1"], ["v"]), conv("s", "y", "v")]]
-)
-def test_grouped_ones_and_computed_weights_stay_on_floats(nodes):
-    found = planned(*nodes, conv("y", "z"), outputs=("z",))
-    assert (list(ends(found)), found.left) == (["z"], ("stem", "y"))
+def test_computed_weights_stay_on_floats_and_grouped_ones_do_not():
+    nodes = [node("Mul", ["w", "1"], ["v"]), conv("s", "c", "v"), conv("c", "y", "wd", group=4)]
+    found = planned(*nodes)
+    assert (list(ends(found)), found.left) == (["y"], ("stem", "c"))
 
 
 def test_a_weight_of_another_type_stays():

@@ -49,6 +49,10 @@ class MachineModel(Protocol):
         """Name of the model, for reports."""
 
     @property
+    def calibration(self) -> str:
+        """What the model was calibrated on; empty where nothing was."""
+
+    @property
     def clock_mhz(self) -> float:
         """Clock of the accelerator."""
 

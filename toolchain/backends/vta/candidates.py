@@ -18,7 +18,7 @@ from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import simulator
 from toolchain.backends.vta.device.devices import Device
-from toolchain.backends.vta.device.simulator import Profile
+from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.errors import BuildError
 
@@ -44,7 +44,7 @@ class VtaTemplates:
         """List the ways to compute a layer, the one that is likely the fastest first."""
         if not is_layer(layer):
             return self.cpu.candidates(layer)
-        found = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config)
+        found = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config, self.device.profile)
         return [{"template": TEMPLATE, **one.document()} for one in found]
 
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
@@ -89,8 +89,8 @@ class VtaTemplates:
 
 
 @lru_cache(maxsize=_MOST_LAYERS)
-def _candidates(layer: Conv2d, config: VtaConfig) -> tuple[Choice, ...]:
-    return tuple(kernels.candidates(layer, config))
+def _candidates(layer: Conv2d, config: VtaConfig, profile: Profile) -> tuple[Choice, ...]:
+    return tuple(kernels.candidates(layer, config, profile))
 
 
 def _with_room(layer: Conv2d) -> Conv2d:
@@ -104,7 +104,7 @@ def likely(layer: Conv2d, device: Device) -> Choice:
     Raises:
         BuildError: There is none.
     """
-    for choice in _candidates(layer, device.config):
+    for choice in _candidates(layer, device.config, device.profile):
         if works(layer, choice, device):
             return choice
     raise BuildError(
@@ -129,16 +129,24 @@ class Model:
 
     Attributes:
         templates: The kernels for the board.
-        profile: What is known about the latencies of the device.
     """
 
     templates: VtaTemplates
-    profile: Profile = Profile.HLS_PYNQ
+
+    @property
+    def profile(self) -> Profile:
+        """What is known about the latencies of the device."""
+        return self.templates.device.profile
 
     @property
     def name(self) -> str:
         """Name of the model."""
-        return self.profile.name.lower().replace("_", "-")
+        return self.profile.label
+
+    @property
+    def calibration(self) -> str:
+        """What the model was calibrated on; empty where nothing was."""
+        return self.profile.calibration
 
     @property
     def clock_mhz(self) -> float:

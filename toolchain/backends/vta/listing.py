@@ -10,7 +10,8 @@ from toolchain.backends.vta.candidates import VtaTemplates
 from toolchain.backends.vta.codegen.functions import stream_of
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.simulator import Profile, Simulator, Statistics
+from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.simulator import Simulator, Statistics
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.tables import Table
 
@@ -45,7 +46,8 @@ class Kernel:
         layer = self.layer
         window = "x".join(map(str, layer.kernel))
         shape = f"{layer.height}x{layer.width}x{layer.in_channels}"
-        return f"conv{window}s{layer.stride[0]}-{shape}-{layer.out_channels}"
+        kind = "apart" if layer.alone else "conv"
+        return f"{kind}{window}s{layer.stride[0]}-{shape}-{layer.out_channels}"
 
     def gops(self, profile: str) -> float:
         """Return billions of operations a second; a multiply-add counts as two."""
@@ -83,19 +85,14 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
     choice = templates.chosen(text, chosen)
     stream = stream_of(layer, choice, device)
     simulator = Simulator(device.config, device.revision)
-    statistics = {label(one): simulator.cycles(stream, one) for one in Profile}
+    statistics = {one.label: simulator.cycles(stream, one) for one in Profile}
     tuned = bool(chosen) and templates.known(text, chosen or {}) is not None
     return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
 
 
-def label(profile: Profile) -> str:
-    """Return a profile's name as reports have it."""
-    return profile.name.lower().replace("_", "-")
-
-
 def table(kernels: Sequence[Kernel]) -> Table:
     """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
-    labels = [label(one) for one in Profile]
+    labels = [one.label for one in Profile]
     heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
     return Table([_row(one, labels) for one in kernels], heading, numbers=range(4, len(heading)))
 

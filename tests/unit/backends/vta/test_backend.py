@@ -138,14 +138,14 @@ def test_without_the_template_the_cpu_computes_everything(module):
 
 
 def test_what_the_cpu_computes_is_named():
-    net = Net(32, 8)
+    net = Net(96, 8)
     data = net.rounded("x", 4)
-    grouped = net.rounded(net.add("Conv", [data, net.weights(32, 16, 1, 1), net.bias(32)], group=2), 4)
-    spread = net.rounded(net.conv(grouped, 32, 16, 3, dilations=[2, 2]), 4)
+    grouped = net.rounded(net.add("Conv", [data, net.weights(96, 3, 1, 1), net.bias(96)], group=32), 4)
+    spread = net.rounded(net.conv(grouped, 96, 16, 3, dilations=[2, 2]), 4)
     floats = net.add("Conv", [net.add("Sigmoid", [spread]), net.weights(16, 16, 1, 1), net.bias(16)])
     module = from_onnx(net.proto(net.rounded(net.conv(net.rounded(floats, 4), 16, 16), 4)))
     first, second, third = Vta(X86).left_out(module)
-    assert first.startswith("convolution 1: 1x32x8x8, 32x16x1x1 -> 1x32x8x8: it has 2 groups")
+    assert first.startswith("convolution 1: 1x96x8x8, 96x3x1x1 -> 1x96x8x8: it has 32 groups")
     assert "dilated" in second
     assert third.startswith("convolution 3: ")
     assert "not quantized" in third

@@ -190,7 +190,19 @@ def test_the_model_knows_nothing_of_the_cpu(layer):
     assert Vta(BOARD).machine_model.cycles(layer, None) is None
 
 
-@pytest.mark.parametrize(("name", "mhz"), [("pynq-z1", 100.0), ("ultra96", 333.0)])
-def test_the_clock_is_the_devices(name, mhz):
+@pytest.mark.parametrize(
+    ("name", "model", "mhz"),
+    [("vta-sim", "hls-pynq", 100.0), ("pynq-z1", "pynq-z1", 100.0), ("ultra96", "hls-pynq", 333.0)],
+)
+def test_clock_and_profile_are_the_devices(name, model, mhz):
     machine = Vta(board.load(name).resolved()).machine_model
-    assert (machine.name, machine.clock_mhz) == ("hls-pynq", mhz)
+    assert (machine.name, machine.clock_mhz) == (model, mhz)
+    assert machine.calibration.startswith("calibrated on") == (name == "pynq-z1")
+
+
+def test_tiles_are_chosen_for_the_slow_bus_of_a_pynq():
+    layer = Conv2d(1, 14, 14, 256, 512, stride=(2, 2), shift=8, low=0)
+    machine, text = Vta(board.load("pynq-z1").resolved()).machine_model, layer.to_json()
+    own = machine.cycles(text, None).cycles
+    other = machine.cycles(text, {"template": "vta", **likely(layer, TEMPLATES.device).document()}).cycles
+    assert own < 0.99 * other

@@ -5,27 +5,51 @@ It follows the simulator's model of the published design: see `runtime/vta/cycle
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from toolchain.backends.vta.codegen.operators import IDENTITY_SHIFT, bounds, shifts
 from toolchain.backends.vta.codegen.tilings import BLOCK, Tiling, window_rows
+from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa.instructions import Memory
 
-_BUS_BYTES = 8  # per cycle
 _TRANSFER_CYCLES = 32
-_ROW_CYCLES = 8
 _GEMM_CYCLES = 80  # of an instruction beyond its steps: its start, and refills of the pipeline
 _OTHER_CYCLES = 40
 _ALU_CYCLES = 2  # per element
 
 
-def cycles(tiling: Tiling) -> float:
-    """Return the likely cycles: those of computing, and of transfers where they do not overlap with it."""
+@dataclass(frozen=True)
+class _Transfers:
+    """What data takes on its way: the bytes of one cycle, and the cycles of a row."""
+
+    bytes: float
+    row: float
+
+    def cycles(self, instructions: int, rows: int, size: int) -> float:
+        return instructions * _TRANSFER_CYCLES + rows * self.row + size / self.bytes
+
+
+_PLAIN = _Transfers(8, 8)
+_TRANSFERS = {Profile.IDEAL: _PLAIN, Profile.HLS_PYNQ: _PLAIN, Profile.PYNQ_Z1: _Transfers(4, 64)}
+
+
+def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
+    """Return the likely cycles: those of computing, and of transfers where they do not overlap with it.
+
+    Args:
+        tiling: How a layer is cut.
+        profile: What is known about the latencies.
+    """
+    transfers = _TRANSFERS[profile]
     windows, weights = tiling.loads()
     rounds, held = tiling.pixels * tiling.channels, tiling.held
-    window = _window(tiling) + _residual(tiling) * rounds / windows
-    weight = _transfer(1, tiling.choice.tile_co, tiling.weights * BLOCK * BLOCK)
-    store = _transfer(1, tiling.choice.tile_co, tiling.out * BLOCK)
+    store = transfers.cycles(
+        1, _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co, tiling.out * BLOCK
+    )
+    residual = store if tiling.layer.residual_shift is not None else 0
+    window = _window(tiling, transfers) + residual * rounds / windows
+    weight = transfers.cycles(1, tiling.choice.tile_co, tiling.weights * BLOCK * BLOCK)
     # Loads are in order: what waits for the only slot of its memory holds up those behind it.
     stops = max(windows if held[Memory.INP] == 1 else 0, weights if held[Memory.WGT] == 1 else 0)
     alone = min(stops, windows) * window + min(stops, weights) * weight
@@ -34,24 +58,23 @@ def cycles(tiling: Tiling) -> float:
     return max(rounds * _compute(tiling) + alone, bus) + window + weight
 
 
-def _window(tiling: Tiling) -> float:
+def _window(tiling: Tiling, transfers: _Transfers) -> float:
+    instructions = tiling.choice.tile_b * tiling.blocks
+    rows = instructions * window_rows(tiling.layer, tiling.choice.tile_h)
+    return transfers.cycles(instructions, rows, tiling.window * BLOCK)
+
+
+def _rows(tiling: Tiling) -> int:
+    """Return the rows of a tile of y in DRAM, where whole rows of a picture follow each other."""
     choice = tiling.choice
-    rows = choice.tile_b * choice.tile_ci * window_rows(tiling.layer, choice.tile_h)
-    return _transfer(choice.tile_b * choice.tile_ci, rows, tiling.window * BLOCK)
-
-
-def _residual(tiling: Tiling) -> float:
-    return _transfer(1, tiling.choice.tile_co, tiling.out * BLOCK) if tiling.layer.residual_shift is not None else 0
-
-
-def _transfer(instructions: int, rows: int, size: int) -> float:
-    return instructions * _TRANSFER_CYCLES + rows * _ROW_CYCLES + size / _BUS_BYTES
+    pieces = 1 if choice.tile_w == tiling.layer.out_width else choice.tile_h
+    return choice.tile_b * choice.tile_co * pieces
 
 
 def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
     layer = tiling.layer
-    gemms = 1 + prod(layer.kernel) * layer.in_channels // BLOCK
+    gemms = 1 + prod(layer.kernel) * layer.summed_channels // BLOCK
     alus = len(shifts(layer)) + sum(bounds(layer)) + layer.bias
     if layer.residual_shift is not None:
         gemms += 1

@@ -9,6 +9,7 @@ from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.codegen.lowering import lowered
 from toolchain.backends.vta.codegen.schedules import scheduled
 from toolchain.backends.vta.codegen.tilings import BLOCK, Choice, Tiling, divides, tilings
+from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import Memory
@@ -20,12 +21,12 @@ __all__ = ["Choice", "buffers", "candidates", "fits", "stream"]
 _MOST_CANDIDATES = 48
 
 
-def candidates(layer: Conv2d, config: VtaConfig = DEFAULT) -> list[Choice]:
-    """Return tilings that fit in SRAM, the likely fastest first; none if VTA cannot run the layer."""
+def candidates(layer: Conv2d, config: VtaConfig = DEFAULT, profile: Profile = Profile.HLS_PYNQ) -> list[Choice]:
+    """Return tilings that fit in SRAM, the likely fastest by a profile first; none if VTA cannot run the layer."""
     if not (_known(config) and layer.reads_input):
         return []
     fitting = [tiling for tiling in tilings(layer) if tiling.fits(config)]
-    return [tiling.choice for tiling in sorted(fitting, key=cycles)[:_MOST_CANDIDATES]]
+    return [tiling.choice for tiling in sorted(fitting, key=lambda one: cycles(one, profile))[:_MOST_CANDIDATES]]
 
 
 def fits(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> bool:

@@ -24,7 +24,8 @@ class Conv2d:
     Layouts, with block = 16 and B = block: x is (N, in_blocks, H, W, 1, B) int8, w is (out_blocks, in_blocks, KH, KW, B
     out, B in) int8, bias is (out_blocks, 1, B) int32, a residual is like y, its weights are (B out, B in) int8: a
     multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N,
-    out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel.
+    out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as those of
+    a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
 
     Attributes:
         batch: N.
@@ -40,6 +41,7 @@ class Conv2d:
         high: Upper bound of y.
         bias: Whether there is a bias.
         residual_shift: Left shift of the residual, 0 to 15; None if there is no residual.
+        alone: Whether each block of y is computed from the block of x in the same place, and from no other.
     """
 
     batch: int
@@ -55,6 +57,7 @@ class Conv2d:
     high: int = 127
     bias: bool = True
     residual_shift: int | None = None
+    alone: bool = False
 
     @property
     def out_height(self) -> int:
@@ -83,9 +86,14 @@ class Conv2d:
         )
 
     @property
+    def summed_channels(self) -> int:
+        """Channels of x that are added up in one of y."""
+        return DEFAULT.block if self.alone else self.in_channels
+
+    @property
     def macs(self) -> int:
-        """Multiply-adds of one call, those with padding included."""
-        window = self.kernel[0] * self.kernel[1] * self.in_channels
+        """Multiply-adds of one call, those with padding and with zeros of a block's weights included."""
+        window = self.kernel[0] * self.kernel[1] * self.summed_channels
         return self.batch * self.out_height * self.out_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -95,7 +103,7 @@ class Conv2d:
         y = ((batch, blocks_out, self.out_height, self.out_width, 1, block), "int8")
         found: list[tuple[tuple[int, ...], str]] = [
             ((batch, blocks_in, self.height, self.width, 1, block), "int8"),
-            ((blocks_out, blocks_in, *self.kernel, block, block), "int8"),
+            ((blocks_out, 1 if self.alone else blocks_in, *self.kernel, block, block), "int8"),
         ]
         if self.bias:
             found.append(((blocks_out, 1, block), "int32"))
@@ -115,7 +123,10 @@ class Conv2d:
 
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
-        return json.dumps({"kind": _KIND, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        table = {"kind": _KIND, **asdict(self)}
+        if not self.alone:
+            del table["alone"]  # records of before there were such layers stay valid
+        return json.dumps(table, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Conv2d:

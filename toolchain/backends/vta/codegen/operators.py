@@ -32,7 +32,7 @@ def shifts(layer: Conv2d) -> tuple[int, ...]:
 
 def bounds(layer: Conv2d) -> tuple[bool, bool]:
     """Return whether the shifted sums can lie below the lower bound, and above the upper one."""
-    most = layer.kernel[0] * layer.kernel[1] * layer.in_channels * _MOST_PRODUCT
+    most = layer.kernel[0] * layer.kernel[1] * layer.summed_channels * _MOST_PRODUCT
     if layer.residual_shift is not None:
         most += 1 << (layer.residual_shift + 7)
     if layer.bias or most >= _INT32:
@@ -61,17 +61,19 @@ def operator(layer: Conv2d) -> tirx.PrimFunc:
 def _convolution(layer: Conv2d) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
     blocks_in, blocks_out = layer.in_channels // BLOCK, layer.out_channels // BLOCK
     x = te.placeholder((layer.batch, blocks_in, layer.height, layer.width, BLOCK), "int8", name="x")
-    weights = te.placeholder((blocks_out, blocks_in, *layer.kernel, BLOCK, BLOCK), "int8", name="w")
+    summed = layer.summed_channels // BLOCK
+    weights = te.placeholder((blocks_out, summed, *layer.kernel, BLOCK, BLOCK), "int8", name="w")
     window = _window(layer, x)
     rows, columns = layer.stride[0] // window_step(layer), layer.stride[1]
     block, row, column, lane = (
         te.reduce_axis((0, extent), name)
-        for extent, name in zip((blocks_in, *layer.kernel, BLOCK), ("ci", "kh", "kw", "k"), strict=True)
+        for extent, name in zip((summed, *layer.kernel, BLOCK), ("ci", "kh", "kw", "k"), strict=True)
     )
 
     def product(*at: tirx.Var) -> tirx.Expr:
         image, out, h, w, o = at
-        value = window[image, block, h * rows + row, w * columns + column, lane].astype("int32")
+        read = out if layer.alone else block
+        value = window[image, read, h * rows + row, w * columns + column, lane].astype("int32")
         return te.sum(value * weights[out, block, row, column, o, lane].astype("int32"), [block, row, column, lane])
 
     shape = (layer.batch, blocks_out, layer.out_height, layer.out_width, BLOCK)

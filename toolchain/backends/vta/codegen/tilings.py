@@ -93,7 +93,17 @@ class Tiling:
     @cached_property
     def parts(self) -> int:
         """Tiles along the channels of x, which are added up."""
-        return self.layer.in_channels // BLOCK // self.choice.tile_ci
+        return self.layer.summed_channels // BLOCK // self.choice.tile_ci
+
+    @cached_property
+    def windows(self) -> int:
+        """Different tiles of x: blocks that stand alone share none."""
+        return self.pixels * (self.channels if self.layer.alone else self.parts)
+
+    @property
+    def blocks(self) -> int:
+        """Channel blocks of one tile of x."""
+        return self.choice.tile_co if self.layer.alone else self.choice.tile_ci
 
     @property
     def out(self) -> int:
@@ -104,7 +114,7 @@ class Tiling:
     def window(self) -> int:
         """Elements of one tile of x with its padding."""
         rows, columns = window_rows(self.layer, self.choice.tile_h), window_columns(self.layer, self.choice.tile_w)
-        return self.choice.tile_b * self.choice.tile_ci * rows * columns
+        return self.choice.tile_b * self.blocks * rows * columns
 
     @property
     def weights(self) -> int:
@@ -115,7 +125,7 @@ class Tiling:
     def held(self) -> dict[Memory, int]:
         """Slots of the window, the weights and the sums: no more than there are different tiles."""
         pixels, channels, parts = self.pixels, self.channels, self.parts
-        different = {Memory.INP: pixels * parts, Memory.WGT: channels * parts, Memory.ACC: pixels * channels}
+        different = {Memory.INP: self.windows, Memory.WGT: channels * parts, Memory.ACC: pixels * channels}
         return {memory: min(slots, different[memory]) for memory, slots in self.choice.slots().items()}
 
     @cached_property
@@ -131,7 +141,7 @@ class Tiling:
         """
         first = self.weights_first if first is None else first
         rounds = self.pixels * self.channels * self.parts
-        windows, weights = self.pixels * self.parts, self.channels * self.parts
+        windows, weights = self.windows, self.channels * self.parts
         inp, wgt = self.held[Memory.INP], self.held[Memory.WGT]
         window_stays = windows <= inp or (not first and self.parts <= inp)
         weights_stay = weights <= wgt or (first and self.parts <= wgt)
@@ -180,14 +190,14 @@ def tilings(layer: Conv2d) -> Iterator[Tiling]:
     for image, row, column, blocks_in, blocks_out in product(*(_divisors(whole) for whole in _axes(layer))):
         choice = Choice(image, row, column, blocks_in, blocks_out)
         once = Tiling(layer, choice)
-        windows, weights = once.pixels * once.parts, once.channels * once.parts
+        windows, weights = once.windows, once.channels * once.parts
         for oc_threads, h_threads in product(range(1, _MOST_SLOTS + 1), repeat=2):
             if oc_threads <= weights and h_threads <= windows:
                 yield Tiling(layer, replace(choice, oc_threads=oc_threads, h_threads=h_threads))
 
 
 def _axes(layer: Conv2d) -> tuple[int, ...]:
-    blocks_in, blocks_out = layer.in_channels // BLOCK, layer.out_channels // BLOCK
+    blocks_in, blocks_out = layer.summed_channels // BLOCK, layer.out_channels // BLOCK
     return layer.batch, layer.out_height, layer.out_width, blocks_in, blocks_out
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolchain.backends.vta.device import native
+from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa import INSTRUCTION_BYTES, Isa, Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import Load, Memory, Opcode, Store
@@ -34,13 +35,6 @@ class Policy(IntEnum):
     LOAD_FIRST = 1
     STORE_FIRST = 2
     RANDOM = 3
-
-
-class Profile(IntEnum):
-    """The model of cycles, which no FPGA was measured for: `runtime/vta/cycles.h` says what it counts."""
-
-    IDEAL = 0
-    HLS_PYNQ = 1
 
 
 @dataclass(frozen=True)

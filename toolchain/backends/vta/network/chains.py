@@ -63,6 +63,11 @@ def is_dequantize(operation: Operation | None) -> bool:
     return _is_rounding(operation, "dequantize")
 
 
+def is_quantize(operation: Operation | None) -> bool:
+    """Whether an operation makes whole numbers of float32, on a grid that is known ahead of time."""
+    return _is_rounding(operation, "quantize")
+
+
 def _is_rounding(operation: Operation | None, name: str) -> bool:
     return operation is not None and operation.name == name and _on_constants(operation)
 

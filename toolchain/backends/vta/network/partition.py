@@ -19,10 +19,12 @@ from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
 from toolchain.backends.graph.kernels import called, rooted
-from toolchain.backends.graph.values import Block, Value, read, shape_of
+from toolchain.backends.graph.values import Block, Operation, Value, read, shape_of
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
+from toolchain.backends.vta.network.folding import Folding
+from toolchain.backends.vta.network.moves import Move, averaged, mean, move, written
 from toolchain.backends.vta.network.patterns import Match, Refusal, find
 
 __all__ = ["Partitioned", "Refusal", "partitioned"]
@@ -61,7 +63,8 @@ def partitioned(module: tvm.IRModule, config: VtaConfig = DEFAULT) -> Partitione
         if isinstance(block, relax.DataflowBlock):
             values = read(block, module)
             matches, others = find(values, config)
-            blocks[-1] = _Writer(values, matches, builder, config).run()
+            if matches:
+                blocks[-1] = _Writer(values, matches, builder, config).run()
             refused += others
     main = _with_body(module[_ENTRY], relax.SeqExpr(blocks, module[_ENTRY].body.body))
     last = [transform.Normalize(), transform.DeadCodeElimination()]
@@ -119,17 +122,22 @@ class _Writer:
     def __init__(self, block: Block, matches: Sequence[Match], builder: relax.BlockBuilder, config: VtaConfig) -> None:
         self._block, self._builder, self._config, self._lanes = block, builder, config, config.block
         self._matches = {match.out.variable: match for match in matches}
+        moves = (move(operation, config.block) for operation in block.operations)
+        self._moves = {one.out.variable: one for one in moves if one is not None}
+        self._means = {one.outputs[0].variable: one for one in block.operations if averaged(one)}
         self._packed: dict[Value, Any] = {}
         self._bindings: list[Any] = []
 
     def run(self) -> relax.DataflowBlock:
         """Return the new block."""
         for variable, binding in self._block.origins.items():
-            match = self._matches.get(variable)
-            if match is None:
-                self._bindings.append(binding)
-            else:
+            match, moved = self._matches.get(variable), self._moves.get(variable)
+            if match is not None:
                 self._write(match)
+            elif moved is not None:
+                self._move(moved)
+            elif not self._mean(self._means.get(variable)):
+                self._bindings.append(binding)
         return relax.DataflowBlock(self._bindings)
 
     def _write(self, match: Match) -> None:
@@ -137,29 +145,52 @@ class _Writer:
         shape = packing.packed_shape(out.shape or (), self._lanes)
         arguments, kind = relax.Tuple(self._arguments(match)), relax.TensorType(shape, "int8")
         # One function for all layers that are the same: the builder knows what it has.
-        name = "vta_conv_{}x{}_kernel".format(*match.layer.kernel)
+        name = "vta_{}_{}x{}_kernel".format("depthwise" if match.layer.alone else "conv", *match.layer.kernel)
         function = self._builder.add_func(_kernel(match.layer, self._config), name)
         call = relax.op.call_tir(function, arguments, kind)
         self._packed[out] = self._new(f"{out.variable.name}_packed", shape, call)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
 
+    def _move(self, moved: Move) -> None:
+        out = moved.out
+        self._packed[out] = written(moved.source, self._lanes, self._in_blocks, self._new)
+        self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
+
+    def _mean(self, operation: Operation | None) -> bool:
+        """Write a mean of what is in blocks already; return whether that was one."""
+        found = averaged(operation) if operation is not None else None
+        if operation is None or found is None or found[0] not in self._packed:
+            return False
+        source, bits = found
+        self._bind(operation.out.variable, mean(operation, bits, self._packed[source]))
+        return True
+
     def _arguments(self, match: Match) -> list[Any]:
         """Return what the layer's kernel is called with."""
         lanes, shift = self._lanes, match.layer.residual_shift
-        arguments = [self._in_blocks(match.data), _constant(packing.packed_weights(match.weights, lanes))]
+        data = self._in_blocks(match.data, match.folding)
+        arguments = [data, _constant(packing.packed_weights(match.weights, lanes))]
         if match.layer.bias:
             arguments.append(_constant(packing.packed_bias(match.bias, lanes)))
         if match.residual is not None and shift is not None:
             arguments += [self._in_blocks(match.residual), _constant(packing.residual_weights(shift, lanes))]
         return arguments
 
-    def _in_blocks(self, value: Value) -> Any:
-        """Return the variable that holds a tensor in blocks."""
+    def _in_blocks(self, value: Value, folding: Folding | None = None) -> Any:
+        """Return the variable that holds a tensor in blocks, its pixels folded into channels before."""
+        if folding is not None:
+            return self._packing(self._folded(value, folding), folding.shape(value.shape or ()))
         if value not in self._packed:
-            plain = value.variable
-            shape = packing.packed_shape(value.shape or (), self._lanes)
-            self._packed[value] = self._new(f"{plain.name}_packed", shape, packing.packed(plain, self._lanes))
+            self._packed[value] = self._packing(value.variable, value.shape or ())
         return self._packed[value]
+
+    def _packing(self, plain: Any, shape: Sequence[int]) -> Any:
+        whole = packing.packed_shape(tuple(shape), self._lanes)
+        return self._new(f"{plain.name}_packed", whole, packing.packed(plain, self._lanes))
+
+    def _folded(self, value: Value, folding: Folding) -> Any:
+        plain = value.variable
+        return self._new(f"{plain.name}_folded", folding.shape(value.shape or ()), folding.image(plain))
 
     def _bind(self, variable: Any, expression: Any) -> Any:
         self._bindings.append(relax.VarBinding(variable, expression))

@@ -6,7 +6,7 @@ What is looked for is dequantize, convolution, bias, sum with another int8 tenso
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,14 @@ from toolchain.backends.vta.network.chains import (
     integers,
     is_dequantize,
 )
-from toolchain.backends.vta.network.packing import filled, image
+from toolchain.backends.vta.network.folding import Folding, folding
+from toolchain.backends.vta.network.packing import blocks, filled, image
 
 _CONV, _DENSE = "nn.conv2d", "matmul"
 _MOST_PADDING = 15  # of four bits
 _MOST_SIZE = 2**16 - 1
 _MATRIX, _IMAGE = 2, 4  # dimensions
+_MOST_TIMES = 4  # the multiplications of groups, where they are one layer with zeros for weights
 
 Edges = tuple[int, int, int, int]
 
@@ -56,10 +58,11 @@ class Match:
     Attributes:
         layer: What it computes.
         data: Its int8 input.
-        weights: OIHW.
+        weights: OIHW; where blocks stand alone, I is the place within a block.
         bias: One number for each output channel, half a step of the rounding included.
         residual: The int8 tensor that is added; None if there is none.
         out: Its int8 result.
+        folding: How pixels of the input become channels before; None where they do not.
     """
 
     layer: Conv2d
@@ -68,6 +71,7 @@ class Match:
     bias: NDArray[np.int32]
     residual: Value | None
     out: Value
+    folding: Folding | None = None
 
 
 def find(block: Block, config: VtaConfig) -> tuple[list[Match], list[Refusal]]:
@@ -110,12 +114,12 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
     if data is None or not is_dequantize(data) or data.inputs[0].variable is None:
         raise UnfitError("its input is floats: it is not quantized in the file", QUANTIZE)
     window = _window(operation, outside, config) if operation.name == _CONV else {}
-    array = _weights(operation)
-    outputs, inputs = array.shape[:2]
+    array, alone = _spread(_weights(operation), operation, config)
+    outputs = array.shape[0]
     chain = follow(operation.out, outputs, readers)
     sums = exponent(data, "its input") + exponent(_rounding_of(operation.inputs[1]), "its weights")
     whole = integers(chain, array, sums)
-    batch, _, height, width = image(data.out.shape or ())
+    batch, inputs, height, width = image(data.out.shape or ())
     layer = Conv2d(
         batch=batch,
         height=height,
@@ -127,10 +131,30 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
         high=whole.high,
         bias=bool(whole.bias.any()),
         residual_shift=whole.residual_shift,
+        alone=alone,
         **window,
     )
     residual = None if chain.residual is None else chain.residual.inputs[0]
-    return Match(layer, data.inputs[0], array, whole.bias, residual, chain.end.out)
+    return _folded(Match(layer, data.inputs[0], array, whole.bias, residual, chain.end.out), inputs, config)
+
+
+def _folded(match: Match, channels: int, config: VtaConfig) -> Match:
+    """Return a layer on few channels as one on the same image with more of them and fewer pixels."""
+    layer = match.layer
+    found = folding(layer, channels, config.block)
+    if found is None:
+        return match
+    height, width = found.size
+    folded = replace(
+        layer,
+        height=height,
+        width=width,
+        in_channels=filled(found.channels(channels), config.block),
+        kernel=found.window,
+        stride=(1, 1),
+        padding=(0, 0, 0, 0),
+    )
+    return replace(match, layer=folded, weights=found.weights(match.weights), folding=found)
 
 
 def _source(value: Value) -> tuple[Operation | None, Edges]:
@@ -148,8 +172,6 @@ def _source(value: Value) -> tuple[Operation | None, Edges]:
 def _window(operation: Operation, outside: Edges, config: VtaConfig) -> dict[str, Any]:
     """Return how a convolution's window moves."""
     how, shape = operation.attributes, operation.inputs[1].shape or ()
-    if int(how.groups) != 1:
-        raise UnfitError(f"it has {how.groups} groups, and VTA multiplies all channels with all")
     if pair(how.dilation) != (1, 1):
         raise UnfitError("its window is dilated")
     if (str(how.data_layout), str(how.kernel_layout), str(how.out_layout)) != ("NCHW", "OIHW", "NCHW"):
@@ -184,3 +206,28 @@ def _weights(operation: Operation) -> NDArray[np.int8]:
         return held
     matrix = held if value.maker is not None and value.maker.name == "permute_dims" else held.T
     return matrix[:, :, None, None]
+
+
+def _spread(weights: NDArray[np.int8], operation: Operation, config: VtaConfig) -> tuple[NDArray[np.int8], bool]:
+    """Return weights with zeros for the inputs of other groups, and whether blocks of channels stand alone.
+
+    They do where groups lie within a block of as many inputs as outputs. Other groups are multiplied as one layer.
+    """
+    outputs, inputs = weights.shape[:2]
+    groups = int(operation.attributes.groups) if operation.name == _CONV else 1
+    if groups == 1:
+        return weights, False
+    within = outputs == groups * inputs and config.block % inputs == 0
+    times = min(groups, blocks(groups * inputs, config.block))
+    if not within and times > _MOST_TIMES:
+        raise UnfitError(
+            f"it has {groups} groups of {inputs} channels, which do not lie in blocks of {config.block}, and as one "
+            f"layer {times} times the multiplications"
+        )
+    wide = np.zeros((outputs, config.block if within else groups * inputs, *weights.shape[2:]), np.int8)
+    each = outputs // groups
+    for output in range(outputs):
+        first = output // each * inputs
+        place = first % config.block if within else first
+        wide[output, place : place + inputs] = weights[output]
+    return wide, within

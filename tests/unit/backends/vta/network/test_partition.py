@@ -89,7 +89,7 @@ def test_tensor_that_vta_and_the_cpu_read():
     pooled = net.rounded(net.add("MaxPool", [shared], kernel_shape=[2, 2], strides=[2, 2]), 4)
     module = check(net, net.layer(shared, 24, 16), net.layer(pooled, 24, 16), shared)
     assert len(layers(module)) == 3
-    assert calls(module, "permute_dims") == 5  # two inputs, three results: the shared one is transposed once
+    assert calls(module, "permute_dims") == 4  # one input, three results: what is pooled stays in blocks
 
 
 def test_int8_tensors_as_input_of_two_layers_are_turned_once():
@@ -217,17 +217,47 @@ def test_passes_of_the_cpu_leave_kernels_alone():
     assert [one for one in found if is_layer(one)] == kept
     assert len(found) > len(kept)  # the first convolution is a layer of the CPU's now
     edges = [str(variable.name_hint) for variable in lowered.get_global_vars() if "quantize" in str(variable)]
-    assert len(edges) == 2  # each in one step with the change of layout
+    assert len(edges) == 1  # in one step with the change of layout; what is at the end is a mean of bytes in blocks
     assert not any(calls(lowered, name) for name in ("quantize", "dequantize", "permute_dims"))
 
 
 def test_layers_that_are_refused_compute_as_before():
     net = Net(16, 6)
     data = net.layer(net.rounded("x", 4), 16, 16)
-    spread = net.rounded(net.conv(data, 1, 16, 3, group=16), 4)
+    spread = net.rounded(net.conv(data, 16, 16, 3, dilations=[2, 2], pads=[2] * 4), 4)
     module = split(net, net.layer(spread, 16, 16), refusals=1)
     assert len(layers(module)) == 2
     check(net, net.nodes[-1].output[0], module=module)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "outputs", "alone"),
+    [(40, 40, 40, True), (32, 8, 32, True), (16, 8, 32, False), (6, 2, 10, False), (96, 3, 48, False)],
+)
+def test_groups(channels, groups, outputs, alone):
+    """Each channel by itself, groups within blocks, and others as one layer with zeros."""
+    net = Net(channels, (7, 6))
+    made = net.layer(net.rounded("x", 4), channels // groups, outputs, 3, stride=2, group=groups)
+    (found,) = layers(check(net, made))
+    assert found.alone is alone
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads"),
+    [
+        ((14, 14), 7, 2, (3, 3, 3, 3)),
+        ((9, 12), 3, 2, (0, 0, 1, 1)),
+        ((13, 11), 3, 2, (1, 1, 1, 1)),
+        ((11, 9), 4, 2, (1, 2, 0, 0)),
+    ],
+)
+def test_pixels_of_few_channels_become_channels(channels, size, kernel, stride, pads):
+    net = Net(channels, size)
+    made = net.conv(net.rounded("x", 4), channels, 20, kernel, strides=[stride] * 2, pads=pads)
+    (found,) = layers(check(net, net.rounded(net.add("Relu", [made]), 4)))
+    assert (found.stride == (1, 1)) is (channels <= 4)
+    assert found.in_channels == 16
 
 
 def test_network_of_floats_stays_as_it_is():

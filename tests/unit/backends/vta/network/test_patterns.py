@@ -35,16 +35,20 @@ def test_a_refusal_names_the_layer_as_a_user_can_find_it():
 @pytest.mark.parametrize(
     ("attributes", "cause"),
     [
-        ({"group": 16}, "16 groups"),
         ({"dilations": [2, 1]}, "dilated"),
         ({"pads": [0, 16, 0, 0]}, "padding is 16"),
     ],
 )
 def test_windows_that_are_refused(attributes, cause):
     net = Net()
-    inputs = 16 // attributes.get("group", 1)
-    made = net.conv(net.rounded("x", 4), inputs, 16, 3, **attributes)
+    made = net.conv(net.rounded("x", 4), 16, 16, 3, **attributes)
     assert cause in only(net, net.rounded(made, 4))
+
+
+def test_groups_that_lie_in_no_block_and_are_many():
+    net = Net(96)
+    made = net.conv(net.rounded("x", 4), 3, 96, 3, group=32)
+    assert "32 groups of 3 channels" in only(net, net.rounded(made, 4))
 
 
 def test_window_larger_than_the_memory():

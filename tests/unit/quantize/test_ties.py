@@ -1,0 +1,74 @@
+"""Tensors that get one scale, as bytes are only moved between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import nets, qdq_nets
+from tests.support.nets import node, value
+from toolchain.quantize import plan
+from toolchain.quantize.graph import Graph
+from toolchain.quantize.scales import Exponents, settled
+from toolchain.quantize.ties import coarsest, tied
+
+HELD = {"w": qdq_nets.weights(4, 4, 1, 1), "wide": qdq_nets.weights(4, 8, 1, 1)}
+POOL = {"kernel_shape": [2, 2], "strides": [1, 1]}
+
+
+def conv(source, output, weight="w"):
+    return node("Conv", [source, weight], [output], output)
+
+
+def found(*nodes):
+    graph = Graph(nets.model(list(nodes), [value("x", (1, 4, 6, 6))], [value("y", None)], HELD))
+    return {tuple(sorted(one)) for one in tied(graph, plan.plan(graph, (), "net").tensors)}
+
+
+def test_a_maximum_has_the_scale_of_what_it_is_of():
+    assert found(conv("x", "a"), node("MaxPool", ["a"], ["p"], **POOL), conv("p", "y")) == {("a", "p")}
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_is_put_together_has_one_scale(pooled):
+    nodes = [conv("x", "a"), conv("x", "b"), node("Concat", ["a", "b"], ["c"], axis=1)]
+    nodes += [node("MaxPool", ["c"], ["p"], **POOL)] if pooled else []
+    end = "p" if pooled else "c"
+    assert found(*nodes, conv(end, "y", "wide")) == {("a", "b", end)}
+
+
+def test_what_follows_each_other_is_one_set():
+    pools = [node("MaxPool", ["a"], ["p"], **POOL), node("MaxPool", ["p"], ["q"], **POOL)]
+    ends = [conv("p", "b"), conv("q", "c"), node("GlobalAveragePool", ["b"], ["d"]), node("Add", ["c", "d"], ["y"])]
+    assert found(conv("x", "a"), *pools, *ends) == {("a", "p", "q")}
+
+
+@pytest.mark.parametrize("kind", ["Relu", "Sigmoid", "GlobalAveragePool"])
+def test_what_is_computed_has_its_own(kind):
+    assert found(conv("x", "a"), node("Mul", ["a", "a"], ["m"]), node(kind, ["m"], ["r"]), conv("r", "y")) == set()
+
+
+def test_floats_among_what_is_put_together():
+    nodes = [conv("x", "a"), node("Sigmoid", ["a"], ["s"]), node("Concat", ["a", "s"], ["c"], axis=1)]
+    assert found(*nodes, conv("c", "y", "wide")) == set()
+
+
+def test_the_coarsest_scale_is_the_one_of_all():
+    groups = [frozenset({"a", "b"}), frozenset({"c"})]
+    assert coarsest({"a": -5, "b": -3, "c": -7, "d": -9}, groups) == {"a": -3, "b": -3, "c": -7, "d": -9}
+
+
+def test_scales_that_are_raised_for_the_hardware_stay_the_same():
+    graph = Graph(
+        nets.model(
+            [conv("x", "a"), node("MaxPool", ["a"], ["p"], **POOL), conv("p", "y")],
+            [value("x", (1, 4, 6, 6))],
+            [value("y", None)],
+            HELD,
+        )
+    )
+    wanted = plan.plan(graph, (), "net")
+    exponents = Exponents({"x": -2, "a": -9, "p": -9, "y": -4}, {"w": -3})  # sums of 2^-5, and no finer results
+    made = settled(wanted.layers, exponents, tied(graph, wanted.tensors))
+    assert made.activations == {"x": -2, "a": -5, "p": -5, "y": -4}
+    assert np.all([0 <= made.shift(layer) <= 30 for layer in wanted.layers])
