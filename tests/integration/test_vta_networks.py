@@ -36,7 +36,7 @@ def layers_of(network):
     """Return the convolutions of a network that VTA computes, in order."""
     kind = board.load("vta-sim").resolved()
     request = BuildRequest(Model(network, {}, inputs.Source()), kind)
-    quantized = prepare.suited(source.load(network), request)
+    quantized = prepare.suited(source.load(network), request).source
     module = partitioned(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {
         variable: Conv2d.from_json(str(one.attrs[EXACT]))

@@ -174,6 +174,34 @@ class InHalf:
 
 
 @dataclass(frozen=True)
+class InInt8:
+    """How near a network that was made int8 for its board is to the user's own, as the machine that built it computed.
+
+    Attributes:
+        against: What its results were compared with.
+        method: How its activations got their scales: `file` for the ranges of the user's own file.
+        samples: How many inputs that is based on.
+        random: How many of them are random numbers.
+        snr_db: Signal over noise of the results; None where they are equal.
+        top1_agreement: Share of inputs for which both put the same class first; None where the results are no classes.
+    """
+
+    against: str
+    method: str
+    samples: Annotated[int, Field(ge=1)]
+    random: Annotated[int, Field(ge=0)]
+    snr_db: float | None = None
+    top1_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    def lines(self) -> list[str]:
+        """Say it in one line."""
+        near = "the same as" if self.snr_db is None else f"{self.snr_db:.1f} dB signal over noise against"
+        top = "" if self.top1_agreement is None else f", the same class first for {self.top1_agreement:.1%}"
+        kind = {0: "", self.samples: "random "}.get(self.random, "partly random ")
+        return [f"in int8, {near} {self.against}{top}, with {self.samples} {kind}inputs"]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that someone has to know about a bundle before running it, and to make it again.
 
@@ -201,6 +229,7 @@ class Manifest:
         records: The tuning records that were applied.
         modelled: What a model of the board's accelerator says; None where there is none.
         half: How far half precision is from the reference; None where the board computes in single.
+        int8: How near a network that was made int8 for the board is to the user's own; None where it was not.
     """
 
     schema: Literal[3]
@@ -226,11 +255,12 @@ class Manifest:
     records: Tuned | None = None
     modelled: Modelled | None = None
     half: InHalf | None = None
+    int8: InInt8 | None = None
 
     def encoded(self) -> bytes:
         """Return the manifest as the bytes of manifest.json."""
         document = asdict(self)
-        for name in ("reference", "records", "modelled", "half"):
+        for name in ("reference", "records", "modelled", "half", "int8"):
             if document[name] is None:
                 del document[name]
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same

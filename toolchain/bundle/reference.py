@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from toolchain import tensors
 from toolchain.bundle import drawn
 from toolchain.bundle.drawn import Drawn
-from toolchain.bundle.manifest import REFERENCE, Manifest
+from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
 from toolchain.errors import VerificationError
 from toolchain.tensors import LARGEST_TOLERANCE, Tensors, TensorSpec
 
@@ -31,6 +31,7 @@ class Reference:
         outputs: The outputs for them, by name.
         tolerance: Limit for the relative difference, where the dtype's own is not the right one.
         drawn: The outputs for many random inputs, too, where they were asked for.
+        int8: How near what computed them is to the user's model, where that was made int8; the manifest keeps it.
     """
 
     runtime: str
@@ -38,6 +39,7 @@ class Reference:
     outputs: Tensors
     tolerance: float | None = None
     drawn: Drawn | None = None
+    int8: InInt8 | None = None
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""

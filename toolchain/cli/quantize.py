@@ -33,23 +33,21 @@ _RANDOM_SAMPLES = 8
 class QuantizeOptions:
     """The options of `quantize`."""
 
-    calibration: str = option(
+    calibration: str | None = option(
         "--calibration",
-        required=True,
         metavar="DIR|random",
-        help="Folder of samples: pictures, or .npz and .npy files; or random numbers.",
+        help="Folder of samples: pictures, or .npz and .npy files; or random numbers. A quantized model needs none.",
     )
     samples: int | None = option(
         "--samples",
         type=click.IntRange(min=1),
         help=f"Most samples to use, spread over the folder; {_SAMPLES}, or {_RANDOM_SAMPLES} random ones, by default.",
     )
-    method: str = option(
+    method: str | None = option(
         "--method",
-        type=click.Choice(["mse", "max", "percentile"]),
-        default="mse",
-        show_default=True,
-        help="Scales of activations: least squared error, nothing cut off, or one value in 10000.",
+        type=click.Choice(["mse", "max", "percentile", "file"]),
+        help="Scales of activations: least squared error, nothing cut off, one value in 10000, or the ranges of a "
+        "quantized file, which are kept by default.",
     )
     exclude: tuple[str, ...] = option(
         "--exclude", multiple=True, metavar="NODE", help="Leave this convolution on floats."
@@ -63,7 +61,7 @@ class QuantizeOptions:
     @property
     def is_random(self) -> bool:
         """Whether the samples are random numbers."""
-        return self.calibration == _RANDOM
+        return self.calibration in {None, _RANDOM}
 
 
 @click.command("quantize", cls=ReportingCommand, reports={"--report": _REPORT})
@@ -87,9 +85,10 @@ def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_jso
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)
+    _check_ranges(loaded, asked)
     output = asked.output or Path(f"{loaded.name}-int8.onnx")
     _check_target(Path(source), output)
-    settings = quantizing.Settings(asked.method, asked.exclude, random=asked.is_random)
+    settings = quantizing.Settings(asked.method or "", asked.exclude, random=asked.is_random)
     with contextlib.ExitStack() as stack:
         # Opened before the work: minutes later is late to learn that a file cannot be written.
         written = stack.enter_context(files.atomic_path(output))
@@ -122,10 +121,21 @@ def _foreign_model(path: Path) -> str:
     return "" if quantized else "it is a model that `quantize` did not write"
 
 
+def _check_ranges(loaded: SourceModel, asked: QuantizeOptions) -> None:
+    """See that there is something that says how far activations go."""
+    from toolchain import quantize
+
+    if asked.calibration is None and not quantize.has_ranges(loaded):
+        raise InputError(
+            f"{loaded.name} is on floats, and nothing says how far its activations go",
+            hint="give a folder of samples with --calibration, or --calibration random to try it",
+        )
+
+
 def _samples(loaded: SourceModel, asked: QuantizeOptions) -> Sequence[Tensors]:
     from toolchain.quantize import samples
 
-    if asked.is_random:
+    if asked.calibration is None or asked.is_random:
         return samples.random(loaded.inputs, asked.samples or _RANDOM_SAMPLES, asked.model.seed)
     return samples.Folder(Path(asked.calibration), loaded.inputs, asked.samples or _SAMPLES)
 
@@ -149,12 +159,14 @@ def _row(layer: LayerReport) -> tuple[str, ...]:
 
 def _summary(found: Quantized) -> list[tuple[str, str]]:
     agreement = found.top1_agreement
+    scales = "within the file's own ranges" if found.method == "file" else f"by {found.method}"
+    compared = "the model's own" if found.refitted else "floats"
     rows = [
-        ("quantized", f"{len(found.layers)} convolutions, scales by {found.method}"),
+        ("quantized", f"{len(found.layers)} convolutions, scales {scales}"),
         ("on floats", ", ".join(found.left) or "none"),
         ("samples", str(found.samples)),
-        ("output", f"{_decibels(found.output_snr_db)} signal over noise, against floats"),
-        ("top-1", "the result is no classes" if agreement is None else f"{agreement:.1%} the same as on floats"),
+        ("output", f"{_decibels(found.output_snr_db)} signal over noise, against {compared}"),
+        ("top-1", "the result is no classes" if agreement is None else f"{agreement:.1%} the same as {compared}"),
     ]
     return [*rows, ("before", "quantized with other scales, which were taken back")] if found.refitted else rows
 

@@ -15,7 +15,7 @@ from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT, OPERATIONS
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
-from toolchain.bundle.manifest import InHalf, Manifest, Modelled, Tuned
+from toolchain.bundle.manifest import InHalf, InInt8, Manifest, Modelled, Tuned
 from toolchain.compile import executable, prepare, rounding
 from toolchain.compile import known as records
 from toolchain.compile.constants import ENTRY, Compiled, lift_constants
@@ -46,6 +46,7 @@ class _Work:
         compiled: It.
         modelled: What a model of the accelerator says of it.
         half: How far half precision is from the reference.
+        int8: How near the model is to the user's own.
     """
 
     imported: ImportedModel
@@ -55,6 +56,7 @@ class _Work:
     compiled: Compiled
     modelled: Modelled | None
     half: InHalf | None
+    int8: InInt8 | None
 
     @property
     def command(self) -> str:
@@ -97,7 +99,9 @@ def build(
         request.tell(remark)
     driver, modelled = cross.choose(request.board, request.toolchain), _modelled(lowered, applied, backend)
     half: InHalf | None = _guarded(name, lambda: rounding.in_half(finished, imported, request, reference))
-    work = _Work(imported, request, driver, applied, lift_constants(finished), modelled, half)
+    work = _Work(
+        imported, request, driver, applied, lift_constants(finished), modelled, half, reference and reference.int8
+    )
     with bundle.replacing(folder) as staging:
         _write(work, staging)
         if reference is not None:
@@ -118,7 +122,7 @@ def scheduled(request: BuildRequest) -> tvm.IRModule:
     wanted, backend = request.model, request.backend
     loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
     found = records.Known(records.own_records(request), records.shipped_for(request))
-    imported = importer.import_model(prepare.suited(loaded, request))
+    imported = importer.import_model(prepare.suited(loaded, request).source)
     lowered = _guarded(loaded.name, lambda: backend.lowered(prepare.fitted(imported, request)))
     applied: Applied = _guarded(loaded.name, lambda: found.applied(lowered, request))
     _tell_of(applied, found, request)
@@ -273,6 +277,7 @@ def _manifest(work: _Work, staging: Path) -> Manifest:
         records=_tuned(work.applied),
         modelled=work.modelled,
         half=work.half,
+        int8=work.int8,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolchain import quantize
 from toolchain.backends.base import Backend
+from toolchain.bundle.manifest import InInt8
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.models import inputs
@@ -31,11 +33,25 @@ def is_computed_to_the_letter(source: SourceModel, backend: Backend) -> bool:
     return backend.computes_int8 or quantize.is_quantized(source)
 
 
-def suited(source: SourceModel, request: BuildRequest) -> SourceModel:
+@dataclass(frozen=True)
+class Suited:
+    """A model as a board's accelerator can compute it.
+
+    Attributes:
+        source: The model.
+        quantized: How near it is to the user's own; None where it is that.
+    """
+
+    source: SourceModel
+    quantized: InInt8 | None = None
+
+
+def suited(source: SourceModel, request: BuildRequest) -> Suited:
     """Return a model as the board's accelerator can compute it: quantized, where that computes int8 alone.
 
     A network of floats is calibrated with what it is to be run with, and with random numbers of the same seed; a user
-    who has data of the model's own quantizes it beforehand. One that cannot be quantized stays as it is.
+    who has data of the model's own quantizes it beforehand. One that is quantized with scales that are no powers of two
+    keeps its ranges. One that cannot be quantized stays as it is.
 
     Args:
         source: The model.
@@ -43,13 +59,28 @@ def suited(source: SourceModel, request: BuildRequest) -> SourceModel:
     """
     given, tell = request.model.given, request.tell
     if not request.backend.computes_int8 or quantize.is_quantized(source):
-        return source
+        return Suited(source)
     if obstacle := _obstacle(source):
         tell(f"{obstacle}: the CPU computes everything")
-        return source
-    tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
-    samples = [*_own(given, source), *_random(given, source, _SAMPLES)]
-    return quantize.quantized(source, samples[:_SAMPLES]).source
+        return Suited(source)
+    if quantize.has_ranges(source):
+        tell("its scales become powers of two, within its own ranges; `toolchain quantize` tells of each layer")
+    else:
+        tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
+    own = _own(given, source)
+    samples = [*own, *_random(given, source, _SAMPLES)][:_SAMPLES]
+    made = quantize.quantized(source, samples, quantize.Settings(random=not own))
+    found = InInt8(
+        "its own results" if made.refitted else "floats",
+        made.method,
+        made.samples,
+        made.samples - len(own),
+        made.output_snr_db,
+        made.top1_agreement,
+    )
+    for line in found.lines():
+        tell(line)
+    return Suited(made.source, found)
 
 
 def _own(given: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,10 +115,11 @@ class Pipeline:
             read = read or self.load()
             target = folder or Path("build") / f"{read.source.name}-{request.board.name}"
             bundle.check_target(target)
-            loaded = prepare.suited(read.source, request)
+            suited = prepare.suited(read.source, request)
+            loaded = suited.source
             imported = importer.import_model(loaded)
         with self.stages.timed("reference"):
-            expected = self._reference(loaded, read.fed)
+            expected = replace(self._reference(loaded, read.fed), int8=suited.quantized)
         with self.stages.timed("compile"):
             tell(stage(f"compiling for {request.board.name}"))
             both = known.Known(found, known.shipped_for(request))

@@ -187,6 +187,7 @@ class DeviceStages:
             top=_top(labels, measured),
             modelled=made.manifest.modelled,
             half=made.manifest.half,
+            int8=made.manifest.int8,
             application=done.application,
             fidelity=done.fidelity,
             unchecked=done.difference is None,
@@ -225,6 +226,7 @@ class DeviceStages:
             top=_top(labels, measured),
             modelled=found.manifest.modelled,
             half=found.manifest.half,
+            int8=found.manifest.int8,
             unchecked=lab.store.is_unchecked(found.generation.digest),
             waited=lab.store.waited,
         )

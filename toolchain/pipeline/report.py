@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toolchain.bundle.manifest import InHalf, Modelled
+from toolchain.bundle.manifest import InHalf, InInt8, Modelled
 from toolchain.device.application import Started
 from toolchain.device.bench import Latency, Measurement
 from toolchain.device.energy import Energy
@@ -52,6 +52,7 @@ class Report:
         energy: Joules of an inference, or why there are none; None where nobody asked.
         waited: Who was at work on the device meanwhile, and how long they were waited for.
         half: How far half precision is from the reference by the machine that built it; None in single precision.
+        int8: How near a network that was made int8 is to the user's own, by that machine; None where it was not.
     """
 
     board: str
@@ -75,6 +76,7 @@ class Report:
     energy: Energy | None = None
     waited: tuple[Waited, ...] = ()
     half: InHalf | None = None
+    int8: InInt8 | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -93,6 +95,7 @@ class Report:
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
             "modelled": _modelled(self.modelled),
             "half_precision": asdict(self.half) if self.half else None,
+            "int8": asdict(self.int8) if self.int8 else None,
             "threads": measured.run.threads,
             "load_ms": measured.run.load_ms,
             "peak_rss_kib": measured.run.peak_rss_kib,
@@ -163,7 +166,7 @@ def shown(report: Report) -> list[str | Table]:
         ("", f"{_spread(latency)}{mark}"),
         ("runs", f"{_runs_text(report)}{mark}"),
         ("modelled", modelled_text(report.modelled)),
-        *(("when built", line) for line in (report.half.lines() if report.half else ())),
+        *(("when built", line) for made in (report.half, report.int8) if made for line in made.lines()),
         ("transfer", _transfer_text(report.transfer)),
         ("signed", signed_text(report.verified)),
         ("application", application_text(report.application)),

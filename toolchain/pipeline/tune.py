@@ -107,7 +107,7 @@ def extract(request: BuildRequest) -> Extracted:
     loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
     for line in loaded.guessed:
         request.tell(line)
-    imported = importer.import_model(prepare.suited(loaded, request))
+    imported = importer.import_model(prepare.suited(loaded, request).source)
     lowered = backend.lowered(prepare.fitted(imported, request))
     return Extracted(imported, backend, tasks.extract(lowered, backend))
 

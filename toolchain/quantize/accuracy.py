@@ -53,7 +53,13 @@ class Noise:
         return round(10 * math.log10(max(self._signal, np.finfo(float).tiny) / self._noise), 2)
 
 
-def compare(exact: onnx.ModelProto, written: Written, tensors: Sequence[str], samples: Sequence[Tensors]) -> Accuracy:
+def compare(
+    exact: onnx.ModelProto,
+    written: Written,
+    tensors: Sequence[str],
+    samples: Sequence[Tensors],
+    own: onnx.ModelProto | None = None,
+) -> Accuracy:
     """Run both networks on all samples.
 
     Args:
@@ -61,9 +67,12 @@ def compare(exact: onnx.ModelProto, written: Written, tensors: Sequence[str], sa
         written: The quantized one; it runs as the standard says, which is what integer hardware computes.
         tensors: Names of the int8 tensors to compare.
         samples: Inputs.
+        own: What the results are compared with, if not `exact`: a quantized model as the user has it, which runs as
+            the standard says.
     """
     results = [value.name for value in exact.graph.output]
     first = Probe(exact, [*tensors, *results])
+    third = Probe(own, results, optimized=False) if own is not None else None
     second = Probe(written.proto, [*(written.rounded[name] for name in tensors), *results], optimized=False)
     layers, output = {name: Noise() for name in tensors}, Noise()
     hits: list[NDArray[np.bool_]] = []
@@ -71,6 +80,7 @@ def compare(exact: onnx.ModelProto, written: Written, tensors: Sequence[str], sa
         wanted, found = first.run(sample), second.run(sample)
         for name, noise in layers.items():
             noise.add(wanted[name], found[written.rounded[name]])
+        wanted |= third.run(sample) if third is not None else {}
         for name in results:
             output.add(wanted[name], found[name])
         if len(results) == 1 and _is_classes(wanted[results[0]]):

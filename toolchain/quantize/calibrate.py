@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
+from toolchain.quantize.ranges import Range
 from toolchain.quantize.run import Probe
 from toolchain.quantize.scales import Exponents, Histogram, rounded
 from toolchain.tensors import Tensors
@@ -26,8 +27,17 @@ class Calibration:
     means: dict[str, NDArray[np.float64]]
 
 
-def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str) -> Calibration:
+def calibrate(
+    graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str, ranges: Mapping[str, Range] | None = None
+) -> Calibration:
     """Run the float network once on each sample; nothing of a sample is kept but counts.
+
+    Args:
+        graph: The float network.
+        plan: What is quantized.
+        samples: Its inputs.
+        method: How a tensor gets its scale from samples.
+        ranges: Those that are known, by tensor; they are not looked for in the samples.
 
     Raises:
         InputError: An activation is infinite or no number.
@@ -48,7 +58,8 @@ def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str)
     exponents = {
         name: histogram.exponent("max" if name in clipped else method) for name, histogram in histograms.items()
     }
-    return Calibration(exponents, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
+    known = {name: one.exponent() for name, one in (ranges or {}).items() if name in exponents}
+    return Calibration(exponents | known, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
 
 
 def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -64,6 +75,13 @@ def _not_finite(tensor: str, number: int) -> InputError:
     )
 
 
+def own_bias(graph: Graph, layer: Layer) -> NDArray[np.float64]:
+    """Return a layer's bias, one number for each output channel."""
+    if not layer.bias:
+        return np.zeros(len(graph.array(layer.weight)))
+    return graph.array(layer.bias).astype(np.float64)
+
+
 def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArray[Any]) -> NDArray[np.float64]:
     """Return a layer's bias plus what its sums lose on average by the rounding of its weights.
 
@@ -76,8 +94,7 @@ def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArr
     weight = graph.array(layer.weight).astype(np.float64)
     exponent = exponents.weights[layer.weight]
     lost = weight - np.ldexp(rounded(weight, exponent).astype(np.float64), exponent)
-    bias = graph.array(layer.bias).astype(np.float64) if layer.bias else np.zeros(len(weight))
     sums = lost.reshape(*lost.shape[:2], -1).sum(axis=2)
     groups = mean.size // sums.shape[1]
     of_groups = mean.reshape(groups, sums.shape[1]).repeat(len(sums) // groups, axis=0)
-    return np.asarray(bias + (sums * of_groups).sum(axis=1))
+    return np.asarray(own_bias(graph, layer) + (sums * of_groups).sum(axis=1))

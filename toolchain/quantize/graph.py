@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from toolchain.errors import InputError
 from toolchain.models import batchnorm
 from toolchain.models.source import SourceModel
 from toolchain.quantize import strip
+from toolchain.quantize.ranges import Range
 
 _OPSET = 13  # the first in which QuantizeLinear and DequantizeLinear have the form that is written
 _IR_VERSION = 8
@@ -119,8 +121,21 @@ def _replace(field: Any, values: Iterable[Any]) -> None:
     field.extend(kept)
 
 
-def floating(source: SourceModel) -> tuple[onnx.ModelProto, bool]:
-    """Return a model's float form, of opset 13 or later, and whether it was quantized in another way.
+@dataclass(frozen=True)
+class Floating:
+    """A model's float form.
+
+    Attributes:
+        proto: The model, of opset 13 or later.
+        ranges: What its file says of activations, by tensor; None if it was not quantized before.
+    """
+
+    proto: onnx.ModelProto
+    ranges: Mapping[str, Range] | None
+
+
+def floating(source: SourceModel) -> Floating:
+    """Return a model's float form.
 
     It is simplified as it would be for a build: a convolution in a function or a branch can be quantized too.
 
@@ -130,8 +145,8 @@ def floating(source: SourceModel) -> tuple[onnx.ModelProto, bool]:
     from toolchain.models import converters, simplify  # noqa: PLC0415 - two seconds that `quantize --help` can save
 
     proto = constants_as_initializers(simplify.plain(source, converters.names()))
-    refitted = strip.strip(proto, source.name)
-    return batchnorm.fold(_raised(proto, source.name)), refitted
+    ranges = strip.strip(proto, source.name)
+    return Floating(batchnorm.fold(_raised(proto, source.name)), ranges)
 
 
 def _raised(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:

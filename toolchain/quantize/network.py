@@ -12,24 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.models.source import SourceModel
+from toolchain.models.source import SourceModel, as_declared
 from toolchain.quantize import accuracy as quantize_accuracy
 from toolchain.quantize import graph as quantize_graph
 from toolchain.quantize import plan as quantize_plan
-from toolchain.quantize import strip, ties, write
+from toolchain.quantize import qoperators, strip, ties, write
 from toolchain.quantize.accuracy import Accuracy
-from toolchain.quantize.calibrate import calibrate, corrected_bias
-from toolchain.quantize.graph import Graph
-from toolchain.quantize.plan import Plan, plan
-from toolchain.quantize.scales import METHODS, Exponents, of_weight, settled
+from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
+from toolchain.quantize.graph import Floating, Graph
+from toolchain.quantize.plan import Layer, Plan, plan
+from toolchain.quantize.scales import FILE, METHODS, Exponents, of_weight, settled
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
 
-__all__ = ["METHODS", "LayerReport", "Quantized", "Settings", "is_quantized", "quantizable", "quantized"]
+__all__ = ["METHODS", "LayerReport", "Quantized", "Settings", "has_ranges", "is_quantized", "quantizable", "quantized"]
 
 _FEW = 8
 
@@ -39,12 +41,13 @@ class Settings:
     """How a network is quantized.
 
     Attributes:
-        method: How activations get their scales, one of `METHODS`.
+        method: How activations get their scales: one of `METHODS`, or `FILE`. By default the ranges of a quantized
+            file are kept, and others get the least squared error.
         exclude: Names of convolutions that stay on floats.
         random: Whether the samples are random numbers; the warnings then say what that means.
     """
 
-    method: str = METHODS[0]
+    method: str = ""
     exclude: tuple[str, ...] = ()
     random: bool = False
 
@@ -89,7 +92,7 @@ class Quantized:
         output_snr_db: Signal over noise of the results; None where they are equal, or were not compared.
         top1_agreement: Share of images for which both networks put the same class first; None where there are none.
         unchanged: Whether the model was in this form already.
-        refitted: Whether it was quantized in another way before.
+        refitted: Whether it was quantized in another way before; its results are then compared with its own.
         warnings: What to know before one believes the figures.
     """
 
@@ -122,8 +125,15 @@ def quantizable(source: SourceModel) -> tuple[str, ...]:
     Raises:
         InputError: A node computes with integers in another way.
     """
-    proto, _ = quantize_graph.floating(source)
+    proto = quantize_graph.floating(source).proto
     return tuple(map(quantize_graph.title, quantize_plan.quantizable(Graph(proto))))
+
+
+def has_ranges(source: SourceModel) -> bool:
+    """Whether a model's file is quantized, in whatever way, and so says how far its activations go."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source.proto)
+    return strip.has_pairs(proto) or qoperators.expand(proto)
 
 
 def _silent(_text: str) -> None:
@@ -152,19 +162,20 @@ def quantized(
             with integers in another way.
     """
     chosen = settings or Settings()
-    strip.check_operators(source.proto, source.name)
     if is_quantized(source):
         return Quantized(source, unchanged=True)
     if not len(samples):
         raise InputError(f"there are no samples to quantize {source.name} with")
-    proto, refitted = quantize_graph.floating(source)
-    graph = Graph(proto)
+    floating = quantize_graph.floating(source)
+    chosen = _settled(chosen, floating, source.name)
+    graph, refitted = Graph(floating.proto), floating.ranges is not None
     wanted = plan(graph, chosen.exclude, source.name)
     say(f"quantizing {len(wanted.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
-    written, exponents = _converted(graph, wanted, samples, chosen.method)
-    say("comparing it with the network on floats")
+    written, exponents = _converted(graph, wanted, samples, chosen, floating)
+    say("comparing it with the model's own results" if refitted else "comparing it with the network on floats")
     tensors = [layer.output for layer in wanted.layers]
-    accuracy = quantize_accuracy.compare(proto, written, tensors, samples)
+    own = as_declared(source) if refitted else None
+    accuracy = quantize_accuracy.compare(floating.proto, written, tensors, samples, own)
     return Quantized(
         _replaced(source, written.proto),
         _reports(wanted, exponents, written, accuracy),
@@ -178,12 +189,32 @@ def quantized(
     )
 
 
-def _converted(graph: Graph, wanted: Plan, samples: Sequence[Tensors], method: str) -> tuple[Written, Exponents]:
-    found = calibrate(graph, wanted, samples, method)
+def _settled(chosen: Settings, floating: Floating, name: str) -> Settings:
+    """Return settings with a method that the model allows."""
+    if chosen.method == FILE and floating.ranges is None:
+        raise InputError(
+            f"{name} is on floats, and says no ranges of its own", hint=f"take one of {', '.join(METHODS)}"
+        )
+    usual = METHODS[0] if floating.ranges is None else FILE
+    return dataclasses.replace(chosen, method=chosen.method or usual)
+
+
+def _converted(
+    graph: Graph, wanted: Plan, samples: Sequence[Tensors], chosen: Settings, floating: Floating
+) -> tuple[Written, Exponents]:
+    kept = chosen.method == FILE
+    method = METHODS[0] if kept else chosen.method
+    found = calibrate(graph, wanted, samples, method, floating.ranges if kept else None)
     weights = {layer.weight: of_weight(graph.array(layer.weight)) for layer in wanted.layers}
     exponents = settled(wanted.layers, Exponents(found.exponents, weights), ties.tied(graph, wanted.tensors))
-    biases = {layer.conv: corrected_bias(graph, layer, exponents, found.means[layer.input]) for layer in wanted.layers}
-    return write.write(graph, wanted, exponents, biases), exponents
+
+    def bias(layer: Layer) -> NDArray[np.float64]:
+        # What random numbers have for means says nothing of the data that the file was calibrated with.
+        if kept and chosen.random:
+            return own_bias(graph, layer)
+        return corrected_bias(graph, layer, exponents, found.means[layer.input])
+
+    return write.write(graph, wanted, exponents, {layer.conv: bias(layer) for layer in wanted.layers}), exponents
 
 
 def _replaced(source: SourceModel, proto: onnx.ModelProto) -> SourceModel:
@@ -211,7 +242,12 @@ def _reports(wanted: Plan, exponents: Exponents, written: Written, accuracy: Acc
 
 def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[str, ...]:
     found = []
-    if chosen.random:
+    if chosen.random and chosen.method == FILE:
+        found.append(
+            "the samples are random numbers: the ranges are the file's own, but the figures say nothing of real data; "
+            "give a folder of real samples with --calibration"
+        )
+    elif chosen.random:
         found.append(
             "the samples are random numbers: the scales fit noise, and the figures say nothing of real data; "
             "give a folder of real samples with --calibration"

@@ -12,27 +12,20 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError
 from toolchain.quantize import ties
 from toolchain.quantize.plan import Layer
+from toolchain.quantize.ranges import HIGHEST, LOWEST, covering
 
 METHODS = ("mse", "max", "percentile")
+"""How activations get their scales from samples."""
+FILE = "file"
+"""From the ranges that a quantized file says."""
 
-_HIGHEST = 127
 _BINS = 4096
 _CANDIDATES = 5  # exponents tried below the one that covers everything
 _PERCENTILE = 0.9999
-_LOWEST = -40  # smaller steps than 2^-40 tell nothing apart that a network computes with
-_EMPTY = -7  # of a tensor of zeros: any will do
 
 _MOST_SHIFT = 30
 _MOST_RESIDUAL_SHIFT = 15
 _ROUNDS = 100
-
-
-def covering(limit: float) -> int:
-    """Return the lowest exponent e with 127 * 2^e >= limit."""
-    if limit == 0:
-        return _EMPTY
-    mantissa, exponent = np.frexp(limit / _HIGHEST)
-    return max(int(exponent) - int(mantissa == 0.5), _LOWEST)  # noqa: PLR2004 - of a power of two
 
 
 class Histogram:
@@ -83,10 +76,10 @@ class Histogram:
 
 
 def _least_error(values: NDArray[Any], counts: NDArray[Any], top: int) -> int:
-    candidates = range(top, max(top - _CANDIDATES, _LOWEST - 1), -1)
+    candidates = range(top, max(top - _CANDIDATES, LOWEST - 1), -1)
 
     def error(exponent: int) -> float:
-        steps = np.clip(np.rint(np.ldexp(values, -exponent)), -_HIGHEST - 1, _HIGHEST)
+        steps = np.clip(np.rint(np.ldexp(values, -exponent)), -HIGHEST - 1, HIGHEST)
         return float((counts * (values - np.ldexp(steps, exponent)) ** 2).sum())
 
     return min(candidates, key=error)
@@ -101,7 +94,7 @@ def of_weight(weight: NDArray[Any]) -> int:
 def rounded(values: NDArray[Any], exponent: int) -> NDArray[np.int8]:
     """Round values to int8 multiples of 2^exponent."""
     steps = np.rint(np.ldexp(values.astype(np.float64), -exponent))
-    return np.asarray(np.clip(steps, -_HIGHEST - 1, _HIGHEST).astype(np.int8))
+    return np.asarray(np.clip(steps, -HIGHEST - 1, HIGHEST).astype(np.int8))
 
 
 @dataclass(frozen=True)

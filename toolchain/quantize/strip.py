@@ -10,12 +10,17 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from toolchain.errors import InputError
+from toolchain.quantize import qoperators
+from toolchain.quantize.ranges import Range, of_grid
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _INTEGER_OPERATORS = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm", "MatMulNBits"})
 _INTEGER_PREFIXES = ("QLinear", "DynamicQuantize")
 _SIGNED = (onnx.TensorProto.INT8, onnx.TensorProto.INT32)  # activations and weights, and biases
 # What a quantizer takes the ReLU away from, where the zero point at the lowest byte does its work.
+_MOVING = frozenset(
+    {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Identity"}
+)  # their results have the numbers of what they read
 _UNBOUNDED = frozenset({"Conv", "Add", "Sum", "Gemm", "MatMul", "ConvTranspose", "BatchNormalization", "Mul"})
 
 
@@ -69,17 +74,23 @@ def check_operators(proto: onnx.ModelProto, name: str) -> None:
         )
 
 
-def strip(proto: onnx.ModelProto, name: str) -> bool:
-    """Turn a QDQ model back into one on floats, in place; say whether there was anything to do.
+def strip(proto: onnx.ModelProto, name: str) -> dict[str, Range] | None:
+    """Turn a quantized model back into one on floats, in place.
+
+    Returns:
+        The ranges that it says of activations, by tensor; None if it was on floats already.
 
     Raises:
-        InputError: Its nodes compute with integers, or an input or output is of integers.
+        InputError: Its nodes compute with integers in a way that is not known here, or an input or output is of
+            integers.
     """
+    qoperators.expand(proto)
     check_operators(proto, name)
     if not has_pairs(proto):
-        return False
-    _Stripper(proto.graph, name).run()
-    return True
+        return None
+    stripper = _Stripper(proto.graph, name)
+    stripper.run()
+    return stripper.ranges
 
 
 class _Stripper:
@@ -93,6 +104,7 @@ class _Stripper:
         self._alias: dict[str, str] = {}
         self._carried: set[str] = set()
         self._nodes: list[onnx.NodeProto] = []
+        self.ranges: dict[str, Range] = {}
 
     def run(self) -> None:
         steps = {_QUANTIZE: self._drop_quantize, _DEQUANTIZE: self._drop_dequantize}
@@ -119,8 +131,20 @@ class _Stripper:
         self._carried.add(result)
         if self._makers.get(source) in _UNBOUNDED and self._starts_at_zero(node):
             self._nodes.append(helper.make_node("Relu", [origin], [result], f"{result}.relu"))
+            self._bound(result, node)
         else:
             self._alias[result] = origin
+            self._bound(origin, node)
+
+    def _bound(self, tensor: str, node: onnx.NodeProto) -> None:
+        """Keep the range of a tensor's grid; of two grids, what holds both."""
+        scale, *zero = (self._weights.get(name) for name in node.input[1:3] if name)
+        if scale is None or None in zero:
+            return
+        middle = numpy_helper.to_array(zero[0]) if zero and zero[0] is not None else np.uint8(0)
+        found = of_grid(numpy_helper.to_array(scale), np.asarray(middle))
+        if found is not None:
+            self.ranges[tensor] = found.union(self.ranges.get(tensor))
 
     def _starts_at_zero(self, node: onnx.NodeProto) -> bool:
         zero = self._weights.get(node.input[2]) if len(node.input) > 2 else None  # noqa: PLR2004 - the zero point
@@ -154,6 +178,9 @@ class _Stripper:
     def _keep(self, node: onnx.NodeProto) -> None:
         if any(name in self._carried for name in node.input):
             self._carried.update(node.output)
+        source = self._alias.get(node.input[0], node.input[0]) if node.input else ""
+        if node.op_type in _MOVING and source in self.ranges:
+            self.ranges.update(dict.fromkeys(node.output, self.ranges[source]))
         for place, name in enumerate(node.input):
             node.input[place] = self._alias.get(name, name)
         self._nodes.append(node)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import int8_nets, nets
+from tests.support import int8_nets, nets, qdq_nets
 from tests.support.commands import toolchain
 from toolchain import quantize
 from toolchain.models import source
@@ -51,6 +51,25 @@ def test_a_zoo_network_and_random_samples(tmp_path):
     assert "random numbers" in document["warnings"][0]
     assert document["file"] == str(output)
     assert document["sha256"] == source.load(str(output)).sha256
+
+
+def test_a_quantized_file_needs_no_samples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = nets.save(qdq_nets.quantized(qdq_nets.residual(), tmp_path), tmp_path)
+    done = toolchain("quantize", path)
+    assert done.code == 0, done.err
+    assert "within the file's own ranges" in done.out
+    assert "signal over noise, against the model's own" in done.out
+    document = json.loads(toolchain("quantize", path, "-o", tmp_path / "b.onnx", "--json").out)
+    assert (document["method"], document["refitted"], document["samples"]) == ("file", True, 8)
+
+
+def test_a_file_on_floats_does(file):
+    done = toolchain("quantize", file)
+    assert (done.code, "nothing says how far its activations go" in done.err) == (2, True)
+    assert "--calibration" in done.err
+    done = toolchain("quantize", file, "--calibration", "random", "--method", "file")
+    assert (done.code, "says no ranges of its own" in done.err) == (2, True)
 
 
 def test_two_runs_write_the_same(file, folder, tmp_path):

@@ -235,7 +235,7 @@ VTA = board.load("vta-sim").resolved()
 
 def quantized(proto, folder):
     path = nets.save(proto, folder)
-    return prepare.suited(model.load(path), BuildRequest(Model(path, {}, inputs.Source(seed=3)), VTA))
+    return prepare.suited(model.load(path), BuildRequest(Model(path, {}, inputs.Source(seed=3)), VTA)).source
 
 
 def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_path):

@@ -174,7 +174,7 @@ VTA = board.load("vta-sim").resolved()
 def test_records_of_one_accelerator_are_not_applied_to_another(tmp_path, emulated):
     """Even of the same CPU: one of them is simulated."""
     path = nets.save(qdq_nets.two_convolutions(), tmp_path)
-    made = prepare.suited(source.load(path), request(path, VTA))
+    made = prepare.suited(source.load(path), request(path, VTA)).source
     lowered = Vta(VTA).lowered(importer.import_model(made).module)
     lines = tunings.of_kernels(lowered, Vta(VTA), emulated=True)
     found = Known(Records.collect(lines))

@@ -23,7 +23,7 @@ def suited(proto, folder, kind=VTA, without=(), given=GIVEN):
     path, told = nets.save(proto, folder), []
     source = model.load(path)
     request = BuildRequest(Model(path, {}, given), kind, told.append, without=without)
-    return source, prepare.suited(source, request), told
+    return source, prepare.suited(source, request).source, told
 
 
 def test_a_network_of_floats_is_quantized_for_such_a_board(tmp_path):
@@ -31,9 +31,10 @@ def test_a_network_of_floats_is_quantized_for_such_a_board(tmp_path):
     assert quantize.is_quantized(made)
     assert not quantize.is_quantized(source)
     assert (made.inputs, made.output_names, made.origin) == (source.inputs, source.output_names, source.origin)
-    (line,) = told
-    assert "8 samples" in line
-    assert "toolchain quantize" in line
+    first, second = told
+    assert "8 samples" in first
+    assert "toolchain quantize" in first
+    assert second.endswith("dB signal over noise against floats, with 8 random inputs")
 
 
 def test_it_is_calibrated_with_what_it_is_run_with(tmp_path):
@@ -42,6 +43,24 @@ def test_it_is_calibrated_with_what_it_is_run_with(tmp_path):
     _, same, _ = suited(qdq_nets.two_convolutions(), tmp_path)
     _, wide, _ = suited(qdq_nets.two_convolutions(), tmp_path, given=inputs.Source(npz=tmp_path / "wide.npz", seed=3))
     assert usual.sha256 == same.sha256 != wide.sha256
+
+
+@pytest.mark.parametrize("activation", ["uint8", "int8"])
+def test_another_quantized_network_keeps_its_ranges(tmp_path, activation):
+    """No data of the user's is at hand: random numbers decide nothing but the figures that are told."""
+    proto = qdq_nets.quantized(qdq_nets.residual(), tmp_path, activation)
+    source = model.load(nets.save(proto, tmp_path))
+    told = []
+    found = [
+        prepare.suited(source, BuildRequest(Model(source.origin, {}, inputs.Source(seed=seed)), VTA, told.append))
+        for seed in (3, 4)
+    ]
+    assert found[0].source.sha256 == found[1].source.sha256
+    said = found[0].quantized
+    assert (said.against, said.method, said.samples, said.random) == ("its own results", "file", 8, 8)
+    assert said.snr_db > 15
+    assert "within its own ranges" in told[0]
+    assert said.lines()[0] in told
 
 
 def test_a_quantized_network_stays_as_it_is(tmp_path):

@@ -9,7 +9,8 @@ from toolchain.errors import InputError
 from toolchain.quantize import calibrate as calibration
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import plan
-from toolchain.quantize.scales import Exponents, covering, rounded
+from toolchain.quantize.ranges import covering
+from toolchain.quantize.scales import Exponents, rounded
 
 SHAPE = (1, 2, 5, 5)
 

@@ -323,6 +323,48 @@ def test_activations_must_be_finite(source):
         quantize.quantized(source, samples)
 
 
+def test_ranges_of_a_file_are_kept_and_its_own_results_compared(tmp_path):
+    other = loaded(qdq_nets.quantized(qdq_nets.residual(), tmp_path, "uint8"), tmp_path)
+    noise = [{"x": np.full((1, 3, 12, 12), 1e-3, np.float32)}] * 2  # which would say that all is small
+    found = quantize.quantized(other, noise, Settings(random=True))
+    assert found.method == "file"
+    wide = quantize.quantized(other, random(other.inputs, 8), Settings("max"))
+    assert {one.name: one.output_exponent for one in found.layers} == {
+        one.name: one.output_exponent for one in wide.layers
+    }
+    same = quantize.quantized(other, random(other.inputs, 8), Settings(random=True))
+    assert same.source.sha256 == found.source.sha256
+    assert any("the file's own" in one for one in same.warnings)
+    assert same.output_snr_db > 15
+
+
+@pytest.mark.parametrize("activation", ["uint8", "int8"])
+def test_operators_on_bytes_are_taken_back_too(tmp_path, activation):
+    """ONNX Runtime's other form: QLinearConv, QLinearAdd, QLinearGlobalAveragePool, QGemm."""
+    form = qdq_nets.quantization.QuantFormat
+    plain, own = (
+        loaded(qdq_nets.quantized(qdq_nets.residual(), tmp_path, activation, quant_format=one), tmp_path, f"{one}.onnx")
+        for one in (form.QDQ, form.QOperator)
+    )
+    assert "QLinearConv" in {one.op_type for one in own.proto.graph.node}
+    one, other = (
+        quantize.quantized(source, random(source.inputs, 8), Settings(random=True)) for source in (plain, own)
+    )
+    assert other.method == "file"
+    assert len(other.layers) == len(one.layers)
+    assert sorted(layer.output_exponent for layer in other.layers) == sorted(
+        layer.output_exponent for layer in one.layers
+    )
+    assert other.output_snr_db > 15
+
+
+def test_a_model_on_floats_has_no_ranges(source, samples):
+    assert not quantize.has_ranges(source)
+    with pytest.raises(InputError, match="says no ranges") as fault:
+        quantize.quantized(source, samples, Settings("file"))
+    assert "mse" in fault.value.hint
+
+
 @pytest.mark.parametrize("operator", ["DynamicQuantizeLinear", "QLinearConv"])
 def test_integer_operators_are_named(tmp_path, operator):
     count = {"DynamicQuantizeLinear": (1, 3), "QLinearConv": (8, 1)}[operator]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolchain.errors import InputError
-from toolchain.quantize import scales
+from toolchain.quantize import ranges, scales
 from toolchain.quantize.plan import Layer
 from toolchain.quantize.scales import Exponents, Histogram
 
@@ -17,14 +17,14 @@ def layer(name="a", source="x", output="y", residual=""):
 
 @given(st.floats(1e-9, 1e9))
 def test_the_covering_exponent_is_the_lowest(limit):
-    exponent = scales.covering(limit)
+    exponent = ranges.covering(limit)
     assert 127 * 2.0**exponent >= limit > 127 * 2.0 ** (exponent - 1)
 
 
 def test_a_full_range_needs_no_more():
-    assert scales.covering(127 * 0.25) == -2
-    assert scales.covering(0) == -7
-    assert scales.covering(1e-30) == -40
+    assert ranges.covering(127 * 0.25) == -2
+    assert ranges.covering(0) == -7
+    assert ranges.covering(1e-30) == -40
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50), st.integers(1, 5))
@@ -41,7 +41,7 @@ def test_the_greatest_value_counts():
     histogram = Histogram()
     histogram.add(np.array([0.5, -100.0]))
     histogram.add(np.array([1e-3]))
-    assert histogram.exponent("max") == scales.covering(100)
+    assert histogram.exponent("max") == ranges.covering(100)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])

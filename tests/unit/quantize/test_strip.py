@@ -7,6 +7,7 @@ from tests.support import nets
 from tests.support.nets import node, value
 from toolchain.errors import InputError
 from toolchain.quantize import strip
+from toolchain.quantize.ranges import Range
 
 HELD = {
     "half": np.float32(0.5),
@@ -64,7 +65,7 @@ def test_constants_need_no_zero_point():
 def test_a_float_model_stays():
     proto = net(node("Relu", ["x"], ["y"]))
     before = proto.SerializeToString()
-    assert not strip.strip(proto, "net")
+    assert strip.strip(proto, "net") is None
     assert proto.SerializeToString() == before
 
 
@@ -80,7 +81,10 @@ def test_pairs_vanish_and_constants_become_floats():
         *pair("g", "h", "third", "u7"),
         node("Neg", ["h"], ["y"]),
     )
-    assert strip.strip(proto, "net")
+    assert strip.strip(proto, "net") == {
+        "x": Range(-64, 63.5),
+        "g": Range(pytest.approx(-7 / 3), pytest.approx(248 / 3)),
+    }
     assert operators(proto) == ["Gemm", "Neg"]
     x = np.array([[1, 2], [3, 5]], np.float32)
     wanted = -(x @ np.array([[0.5, 1], [0.75, 1]]) + [4, 4.5])
@@ -109,6 +113,20 @@ def test_it_does_not_come_twice():
     proto = net(node("Relu", ["x"], ["a"]), *pair("a", "h", "half", "u0"), node("Neg", ["h"], ["y"]))
     strip.strip(proto, "net")
     assert operators(proto) == ["Relu", "Neg"]
+
+
+def test_ranges_are_those_of_the_grids():
+    proto = net(
+        *pair("x", "r", "half", "u7"),
+        node("Transpose", ["r"], ["t"]),
+        node("Add", ["t", "r"], ["a"]),
+        *pair("a", "h", "third", "u0"),
+        *pair("a", "g", "half", "low"),
+        node("Sub", ["h", "g"], ["y"]),
+    )
+    found = strip.strip(proto, "net")
+    assert found == {"x": Range(-3.5, 124), "t": Range(-3.5, 124), "h.q": Range(0, pytest.approx(85)),
+                     "g.q": Range(0, 127.5)}  # fmt: skip
 
 
 def test_what_only_moves_bytes_moves_floats():

@@ -1,0 +1,57 @@
+"""Ranges of a quantized file, and the finest powers of two that hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolchain.quantize import ranges
+from toolchain.quantize.ranges import Range
+
+NUMBERS = st.floats(-1e6, 1e6, width=32)
+
+
+@given(low=NUMBERS, high=NUMBERS)
+def test_the_ends_are_half_a_step_away_at_most_and_no_finer_step_holds_them(low, high):
+    low, high = min(low, 0.0), max(high, 0.0)
+    exponent = Range(low, high).exponent()
+
+    def off(bits):
+        ends = np.array([low, high])
+        return np.abs(np.clip(np.rint(ends / 2.0**bits), -128, 127) * 2.0**bits - ends).max() / 2.0**bits
+
+    assert off(exponent) <= 0.5
+    assert exponent in (ranges.LOWEST, -7) or off(exponent - 1) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero", "scale", "wanted"),
+    [
+        ("int8", 0, 0.5, Range(-64, 63.5)),
+        ("uint8", 0, 0.25, Range(0, 63.75)),
+        ("uint8", 128, 1, Range(-128, 127)),
+        ("int8", -128, 1, Range(0, 255)),
+        ("uint8", 255, 1, Range(-255, 0)),
+        ("int32", 0, 1, None),
+        ("int8", 0, 0, None),
+        ("int8", 0, np.nan, None),
+    ],
+)
+def test_grids_say_ranges(dtype, zero, scale, wanted):
+    assert ranges.of_grid(np.float32(scale), np.array(zero, dtype)) == wanted
+
+
+def test_a_grid_of_several_scales_says_none():
+    assert ranges.of_grid(np.ones(2, np.float32), np.int8(0)) is None
+
+
+def test_a_power_of_two_is_its_own_grid():
+    for bits in (-9, 0, 3):
+        assert ranges.of_grid(np.float32(2.0**bits), np.int8(0)).exponent() == bits
+
+
+def test_two_ranges_become_what_holds_both():
+    assert Range(-1, 2).union(Range(-3, 1)) == Range(-3, 2)
+    assert Range(-1, 2).union(None) == Range(-1, 2)
