@@ -99,9 +99,8 @@ def build(
         request.tell(remark)
     driver, modelled = cross.choose(request.board, request.toolchain), _modelled(lowered, applied, backend)
     half: InHalf | None = _guarded(name, lambda: rounding.in_half(finished, imported, request, reference))
-    work = _Work(
-        imported, request, driver, applied, lift_constants(finished), modelled, half, reference and reference.int8
-    )
+    int8 = reference.int8 if reference else None
+    work = _Work(imported, request, driver, applied, lift_constants(finished), modelled, half, int8)
     with bundle.replacing(folder) as staging:
         _write(work, staging)
         if reference is not None:

@@ -72,11 +72,7 @@ class _Expander:
     def run(self) -> None:
         for node in self._graph.node:
             form = _FORMS.get(node.op_type)
-            if (
-                node.op_type == _CONCAT
-                and len(node.input) > _TRIPLE
-                and self._is_known(node, [0, *range(3, len(node.input), _TRIPLE)])
-            ):
+            if node.op_type == _CONCAT and self._is_known(node, _grids_of_parts(node)):
                 self._written(node, self._concatenated)
             elif form is not None and self._is_possible(node, form):
                 self._written(node, lambda one, how=form: self._expanded(one, how))  # type: ignore[misc]
@@ -151,6 +147,11 @@ class _Expander:
             name += "_"
         self._taken.add(name)
         return name
+
+
+def _grids_of_parts(node: onnx.NodeProto) -> list[int]:
+    """Return the places of the scales of what is put together, and of the result's."""
+    return [0, *range(_TRIPLE, len(node.input), _TRIPLE)]
 
 
 def _has(node: onnx.NodeProto, place: int) -> bool:
