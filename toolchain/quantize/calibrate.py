@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
-from toolchain.quantize.ranges import Range
 from toolchain.quantize.run import Probe
 from toolchain.quantize.scales import Exponents, Histogram, rounded
 from toolchain.tensors import Tensors
@@ -27,17 +26,8 @@ class Calibration:
     means: dict[str, NDArray[np.float64]]
 
 
-def calibrate(
-    graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str, ranges: Mapping[str, Range] | None = None
-) -> Calibration:
+def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str) -> Calibration:
     """Run the float network once on each sample; nothing of a sample is kept but counts.
-
-    Args:
-        graph: The float network.
-        plan: What is quantized.
-        samples: Its inputs.
-        method: How a tensor gets its scale from samples.
-        ranges: Those that are known, by tensor; they are not looked for in the samples.
 
     Raises:
         InputError: An activation is infinite or no number.
@@ -58,8 +48,7 @@ def calibrate(
     exponents = {
         name: histogram.exponent("max" if name in clipped else method) for name, histogram in histograms.items()
     }
-    known = {name: one.exponent() for name, one in (ranges or {}).items() if name in exponents}
-    return Calibration(exponents | known, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
+    return Calibration(exponents, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
 
 
 def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ with biases corrected for the rounding of the weights (Nagel et al. 2019, arXiv:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from toolchain.quantize.accuracy import Accuracy
 from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
 from toolchain.quantize.plan import Layer, Plan, plan
+from toolchain.quantize.ranges import Range
 from toolchain.quantize.scales import FILE, METHODS, Exponents, of_weight, settled
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
@@ -203,10 +204,10 @@ def _converted(
     graph: Graph, wanted: Plan, samples: Sequence[Tensors], chosen: Settings, floating: Floating
 ) -> tuple[Written, Exponents]:
     kept = chosen.method == FILE
-    method = METHODS[0] if kept else chosen.method
-    found = calibrate(graph, wanted, samples, method, floating.ranges if kept else None)
+    found = calibrate(graph, wanted, samples, METHODS[0] if kept else chosen.method)
+    activations = _within(floating.ranges or {}, found.exponents, chosen) if kept else found.exponents
     weights = {layer.weight: of_weight(graph.array(layer.weight)) for layer in wanted.layers}
-    exponents = settled(wanted.layers, Exponents(found.exponents, weights), ties.tied(graph, wanted.tensors))
+    exponents = settled(wanted.layers, Exponents(activations, weights), ties.tied(graph, wanted.tensors))
 
     def bias(layer: Layer) -> NDArray[np.float64]:
         # What random numbers have for means says nothing of the data that the file was calibrated with.
@@ -215,6 +216,14 @@ def _converted(
         return corrected_bias(graph, layer, exponents, found.means[layer.input])
 
     return write.write(graph, wanted, exponents, {layer.conv: bias(layer) for layer in wanted.layers}), exponents
+
+
+def _within(ranges: Mapping[str, Range], found: Mapping[str, int], chosen: Settings) -> dict[str, int]:
+    """Return exponents of activations within the file's ranges; real samples may say that it is better to saturate."""
+    known = {name: one.exponent() for name, one in ranges.items() if name in found}
+    if not chosen.random:
+        known = {name: min(bits, found[name]) for name, bits in known.items()}
+    return {**found, **known}
 
 
 def _replaced(source: SourceModel, proto: onnx.ModelProto) -> SourceModel:

@@ -15,6 +15,7 @@ LOWEST = -40
 _EMPTY = -7  # of a tensor of zeros: any will do
 _LEAST = -128
 _HALF = 0.5
+_BEYOND = 1.2
 
 
 def covering(limit: float) -> int:
@@ -42,9 +43,10 @@ class Range:
         return self if other is None else Range(min(self.low, other.low), max(self.high, other.high))
 
     def exponent(self) -> int:
-        """Return the exponent of the finest power of two whose int8 multiples hold the range.
+        """Return the exponent of the finest power of two whose int8 multiples hold the range, or nearly so.
 
-        They reach half a step beyond the last one: what lies there is as near to it as others are to theirs.
+        Values that lie beyond the last one by a fifth saturate: ends of ranges are those of the rarest values, and a
+        scale of twice as much costs all others a bit.
         """
         found = covering(max(self.high, -self.low))
         while found > LOWEST and self._fits(found - 1):
@@ -52,7 +54,7 @@ class Range:
         return found
 
     def _fits(self, exponent: int) -> bool:
-        step = 2.0**exponent
+        step = 2.0**exponent * _BEYOND
         return (_LEAST - _HALF) * step <= self.low and self.high <= (HIGHEST + _HALF) * step
 
 

@@ -16,8 +16,9 @@ from toolchain.quantize.ranges import Range, of_grid
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _INTEGER_OPERATORS = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm", "MatMulNBits"})
 _INTEGER_PREFIXES = ("QLinear", "DynamicQuantize")
+_CLIP_OF_INPUTS = 11  # the opset from which on a clip has its bounds as inputs
 _SIGNED = (onnx.TensorProto.INT8, onnx.TensorProto.INT32)  # activations and weights, and biases
-# What a quantizer takes the ReLU away from, where the zero point at the lowest byte does its work.
+# What a quantizer takes the ReLU or the clip away from, where the zero point at the lowest byte does its work.
 _MOVING = frozenset(
     {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Identity"}
 )  # their results have the numbers of what they read
@@ -88,7 +89,8 @@ def strip(proto: onnx.ModelProto, name: str) -> dict[str, Range] | None:
     check_operators(proto, name)
     if not has_pairs(proto):
         return None
-    stripper = _Stripper(proto.graph, name)
+    version = max((one.version for one in proto.opset_import if one.domain in {"", "ai.onnx"}), default=1)
+    stripper = _Stripper(proto.graph, name, clips=version >= _CLIP_OF_INPUTS)
     stripper.run()
     return stripper.ranges
 
@@ -96,8 +98,9 @@ def strip(proto: onnx.ModelProto, name: str) -> dict[str, Range] | None:
 class _Stripper:
     """Rewrites one graph. A `carried` tensor was of integers and is of the numbers that they stood for."""
 
-    def __init__(self, graph: onnx.GraphProto, name: str) -> None:
+    def __init__(self, graph: onnx.GraphProto, name: str, *, clips: bool) -> None:
         self._graph = graph
+        self._clips = clips
         self._name = name
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node.op_type for node in graph.node for name in node.output}
@@ -130,11 +133,21 @@ class _Stripper:
         origin = self._alias.get(source, source)
         self._carried.add(result)
         if self._makers.get(source) in _UNBOUNDED and self._starts_at_zero(node):
-            self._nodes.append(helper.make_node("Relu", [origin], [result], f"{result}.relu"))
             self._bound(result, node)
+            self._nodes.append(self._limited(origin, result))
         else:
             self._alias[result] = origin
             self._bound(origin, node)
+
+    def _limited(self, origin: str, result: str) -> onnx.NodeProto:
+        """Return what bounds a tensor as the bytes did: without an end above, a hard swish grows with the square."""
+        found = self.ranges.get(result)
+        if found is None or not self._clips:
+            return helper.make_node("Relu", [origin], [result], f"{result}.relu")
+        names = [f"{result}.{end}" for end in ("low", "high")]
+        for name, end in zip(names, (0.0, found.high), strict=True):
+            self._graph.initializer.append(numpy_helper.from_array(np.float32(end), name))
+        return helper.make_node("Clip", [origin, *names], [result], f"{result}.clip")
 
     def _bound(self, tensor: str, node: onnx.NodeProto) -> None:
         """Keep the range of a tensor's grid; of two grids, what holds both."""

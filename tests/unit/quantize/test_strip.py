@@ -101,11 +101,22 @@ def test_scales_lie_along_their_axis(axis):
 
 
 @pytest.mark.parametrize(("zero", "relu"), [("u0", True), ("low", True), ("", True), ("u7", False), ("zero", False)])
-def test_a_relu_that_the_zero_point_stands_for_comes_back(zero, relu):
+def test_a_bound_that_the_zero_point_stands_for_comes_back(zero, relu):
     proto = net(node("Add", ["x", "x"], ["a"]), *pair("a", "h", "half", zero), node("Neg", ["h"], ["y"]))
     strip.strip(proto, "net")
-    assert operators(proto) == ["Add", *(["Relu"] if relu else []), "Neg"]
+    assert operators(proto) == ["Add", *(["Clip"] if relu else []), "Neg"]
     nets.run(proto, {"x": np.zeros((2, 2), np.float32)})
+
+
+@pytest.mark.parametrize("opset", [10, 13])
+def test_it_bounds_as_the_bytes_did(opset):
+    """ONNX Runtime's quantizer takes away the 6 of a hard swish, too: the byte saturates there."""
+    proto = net(node("Add", ["x", "x"], ["a"]), *pair("a", "h", "third", ""), node("Neg", ["h"], ["y"]))
+    proto.opset_import[0].version = opset
+    strip.strip(proto, "net")
+    (found,) = nets.run(proto, {"x": np.array([[-3, 3], [30, 300]], np.float32)})
+    wanted = [[0, -6], [-60, -85 if opset > 10 else -600]]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_it_does_not_come_twice():
