@@ -54,6 +54,17 @@ def smaller(shape: tuple[int, ...]) -> Conv2d:
     return task(min(size, 28), inputs // 4, outputs // 4, *rest)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("revision", Revision)
+def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
+    layer = Conv2d(
+        1, 9, 8, 48, 48, (3, 3), padding=(1, 1, 1, 1), shift=3, bias=bias, alone=alone, channel_shifts=True
+    )  # fmt: skip
+    for choice in candidates(layer)[::12]:
+        assert_exact(layer, stream(layer, choice, revision=revision))
+
+
 @pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_small_layers_of_resnet(shape, slots):

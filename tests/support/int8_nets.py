@@ -40,7 +40,7 @@ class _Machine:
         self.graph = proto.graph
         self.held = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
         self.values: dict[str, Any] = {**feeds}
-        self.exponents: dict[str, int] = {}  # of tensors of whole numbers
+        self.exponents: dict[str, Any] = {}  # of tensors of whole numbers; of weights and sums maybe one a channel
         self.readers = {name: node for node in proto.graph.node for name in node.input}
 
     def run(self) -> dict[str, NDArray[Any]]:
@@ -48,10 +48,10 @@ class _Machine:
             getattr(self, f"_{each.op_type.lower()}")(each)
         return self.values
 
-    def _exponent(self, name: str) -> int:
-        mantissa, exponent = np.frexp(self.held[name].item())
-        assert mantissa == 0.5
-        return int(exponent) - 1
+    def _exponent(self, name: str) -> Any:
+        mantissas, exponents = np.frexp(self.held[name])
+        assert (mantissas == 0.5).all()
+        return exponents.astype(np.int64).reshape(-1, 1, 1) - 1 if self.held[name].ndim else int(exponents) - 1
 
     def _float(self, name: str) -> NDArray[Any]:
         if name in self.exponents:
@@ -69,7 +69,7 @@ class _Machine:
             value = np.rint(np.ldexp(self.values[source], -exponent))
         else:
             shift = exponent - self.exponents[source]
-            assert 0 <= shift <= 30
+            assert np.all((shift >= 0) & (shift <= 30))
             value = (self.values[source] + (1 << shift >> 1)) >> shift
         self._put(node, np.clip(value, -128, 127).astype(np.int64), exponent)
 
@@ -85,7 +85,7 @@ class _Machine:
             self._put(node, conv(self._float(source), self.held[weight], options) + offset)
             return
         unit = self.exponents[source] + self.exponents[weight]
-        whole = np.floor(np.ldexp(self.held[bias[0]].astype(np.float64), -unit)).astype(np.int64)
+        whole = np.floor(np.ldexp(self.held[bias[0]].astype(np.float64), -np.ravel(unit))).astype(np.int64)
         sums = conv(self.values[source], self.values[weight], options) + whole.reshape(-1, 1, 1)
         self._put(node, sums, unit)
 
@@ -103,7 +103,8 @@ class _Machine:
 
     def _clip(self, node: onnx.NodeProto) -> None:
         exponent = self.exponents.get(node.input[0])
-        bounds = [np.ldexp(self.held[name].item(), -(exponent or 0)) for name in node.input[1:]]
+        unit = 0 if exponent is None else exponent
+        bounds = [np.ldexp(self.held[name].item(), -unit) for name in node.input[1:]]
         self._put(node, np.clip(self.values[node.input[0]], *bounds).astype(self.values[node.input[0]].dtype), exponent)
 
     def _maxpool(self, node: onnx.NodeProto) -> None:

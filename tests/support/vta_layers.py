@@ -34,6 +34,9 @@ def tensors(layer: Conv2d, seed: int = 0) -> list[np.ndarray]:
     random = np.random.default_rng(seed)
     limits = {"int8": (-128, 128), "int32": (-(1 << 20), 1 << 20)}
     found = [random.integers(*limits[kind], shape).astype(kind) for shape, kind in layer.arguments()]
+    if layer.channel_shifts:
+        place = 2 + layer.bias
+        found[place] = random.integers(0, 16, found[place].shape).astype(np.int32)
     if layer.residual_shift is not None:
         found[-2] = (np.eye(BLOCK) * (1 << min(layer.residual_shift, 6))).astype(np.int8)
     return found
@@ -60,7 +63,10 @@ def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
         sums += others[0].reshape(1, -1, 1, 1, BLOCK)
     if layer.residual_shift is not None:
         sums += others[-2][..., 0, :] << layer.residual_shift
-    return np.clip(sums.astype(np.int32) >> layer.shift, layer.low, layer.high).astype(np.int8)[..., None, :]
+    sums = sums.astype(np.int32) >> layer.shift
+    if layer.channel_shifts:
+        sums >>= others[layer.bias].reshape(1, -1, 1, 1, BLOCK).astype(np.int32)
+    return np.clip(sums, layer.low, layer.high).astype(np.int8)[..., None, :]
 
 
 def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

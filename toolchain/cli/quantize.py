@@ -152,9 +152,22 @@ def _shown(found: Quantized) -> list[str | Table]:
 
 
 def _row(layer: LayerReport) -> tuple[str, ...]:
-    exponents = (layer.input_exponent, layer.weight_exponent, layer.output_exponent)
+    weight = _ends("2^", layer.weight_exponents)
     residual = "-" if layer.residual_shift is None else f"<< {layer.residual_shift}"
-    return (layer.name, _decibels(layer.snr_db), *(f"2^{one}" for one in exponents), f">> {layer.shift}", residual)
+    return (
+        layer.name,
+        _decibels(layer.snr_db),
+        f"2^{layer.input_exponent}",
+        weight,
+        f"2^{layer.output_exponent}",
+        _ends(">> ", layer.shifts),
+        residual,
+    )
+
+
+def _ends(before: str, ends: tuple[int, int]) -> str:
+    least, greatest = ends
+    return f"{before}{least}" if least == greatest else f"{before}{least} to {greatest}"
 
 
 def _summary(found: Quantized) -> list[tuple[str, str]]:

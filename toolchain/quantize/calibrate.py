@@ -14,7 +14,7 @@ from toolchain.errors import InputError
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
 from toolchain.quantize.run import Probe
-from toolchain.quantize.scales import Exponents, Histogram, rounded
+from toolchain.quantize.scales import Exponents, Histogram, multiples, rounded
 from toolchain.tensors import Tensors
 
 
@@ -82,7 +82,7 @@ def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArr
     """
     weight = graph.array(layer.weight).astype(np.float64)
     exponent = exponents.weights[layer.weight]
-    lost = weight - np.ldexp(rounded(weight, exponent).astype(np.float64), exponent)
+    lost = weight - multiples(rounded(weight, exponent), exponent)
     sums = lost.reshape(*lost.shape[:2], -1).sum(axis=2)
     groups = mean.size // sums.shape[1]
     of_groups = mean.reshape(groups, sums.shape[1]).repeat(len(sums) // groups, axis=0)

@@ -1,8 +1,8 @@
 """Turn a network on floats into one whose convolutions compute with int8, in ONNX's own QDQ form.
 
-Zero points are 0, and each tensor has one scale, a power of two: a convolution is then a sum of whole numbers and a
-shift, and needs no multiplier for its scale. Post-training quantization as in Krishnamoorthi 2018 (arXiv:1806.08342),
-with biases corrected for the rounding of the weights (Nagel et al. 2019, arXiv:1906.04721).
+Zero points are 0, and scales powers of two, one for each tensor, or for each channel of a weight: a convolution is then
+a sum of whole numbers and a shift, and needs no multiplier. Post-training quantization as in Krishnamoorthi 2018
+(arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019, arXiv:1906.04721).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
 from toolchain.quantize.plan import Layer, Plan, plan
 from toolchain.quantize.ranges import Range
-from toolchain.quantize.scales import FILE, METHODS, Exponents, of_weight, settled
+from toolchain.quantize.scales import FILE, METHODS, Exponents, Powers, powers, settled
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
 
@@ -61,9 +61,9 @@ class LayerReport:
         name: The convolution's name.
         output: The tensor at its end.
         input_exponent: Of its input.
-        weight_exponent: Of its weight.
+        weight_exponents: Of its weight: the least and the greatest of its channels.
         output_exponent: Of its output.
-        shift: Right shift from its sums to its output.
+        shifts: Right shift from its sums to its output: the least and the greatest of its channels.
         residual_shift: Left shift of what is added to its sums; None where nothing is.
         exact: Whether no sum lies half-way between two steps, so that every way to round gives the same.
         snr_db: Signal over noise of its output, against the float network; None where they are equal.
@@ -72,9 +72,9 @@ class LayerReport:
     name: str
     output: str
     input_exponent: int
-    weight_exponent: int
+    weight_exponents: tuple[int, int]
     output_exponent: int
-    shift: int
+    shifts: tuple[int, int]
     residual_shift: int | None
     exact: bool
     snr_db: float | None
@@ -116,7 +116,7 @@ class Quantized:
 
 
 def is_quantized(source: SourceModel) -> bool:
-    """Whether a model is in QDQ form with int8, zero points of 0 and one power of two as each tensor's scale."""
+    """Whether a model is in QDQ form with int8, zero points of 0 and powers of two as scales."""
     return strip.is_shiftable(quantize_graph.constants_as_initializers(source.proto))
 
 
@@ -206,7 +206,9 @@ def _converted(
     kept = chosen.method == FILE
     found = calibrate(graph, wanted, samples, METHODS[0] if kept else chosen.method)
     activations = _within(floating.ranges or {}, found.exponents, chosen) if kept else found.exponents
-    weights = {layer.weight: of_weight(graph.array(layer.weight)) for layer in wanted.layers}
+    added = {layer.weight for layer in wanted.layers if layer.residual}  # sums of one unit alone can be added to
+    names = {layer.weight for layer in wanted.layers}
+    weights = {name: powers(graph.array(name), apart=name not in added) for name in names}
     exponents = settled(wanted.layers, Exponents(activations, weights), ties.tied(graph, wanted.tensors))
 
     def bias(layer: Layer) -> NDArray[np.float64]:
@@ -237,9 +239,9 @@ def _reports(wanted: Plan, exponents: Exponents, written: Written, accuracy: Acc
             name=layer.name,
             output=layer.output,
             input_exponent=exponents.activations[layer.input],
-            weight_exponent=exponents.weights[layer.weight],
+            weight_exponents=_ends(exponents.weights[layer.weight]),
             output_exponent=exponents.activations[layer.output],
-            shift=exponents.shift(layer),
+            shifts=_ends(exponents.shifts(layer)),
             residual_shift=exponents.residual_shift(layer),
             exact=layer.name not in written.inexact,
             snr_db=accuracy.layers[layer.output],
@@ -247,6 +249,10 @@ def _reports(wanted: Plan, exponents: Exponents, written: Written, accuracy: Acc
         for layer in wanted.layers
     ]
     return tuple(sorted(found, key=lambda layer: float("inf") if layer.snr_db is None else layer.snr_db))
+
+
+def _ends(numbers: Powers) -> tuple[int, int]:
+    return min(numbers), max(numbers)
 
 
 def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[str, ...]:

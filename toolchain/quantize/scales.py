@@ -23,6 +23,12 @@ _BINS = 4096
 _CANDIDATES = 5  # exponents tried below the one that covers everything
 _PERCENTILE = 0.9999
 
+MOST_SPREAD = 15
+"""Bits between the scales of two channels: the array shifts by no more."""
+
+Powers = tuple[int, ...]
+"""One exponent, or one for each channel."""
+
 _MOST_SHIFT = 30
 _MOST_RESIDUAL_SHIFT = 15
 _ROUNDS = 100
@@ -91,30 +97,59 @@ def of_weight(weight: NDArray[Any]) -> int:
     return _least_error(wide, np.ones(1), covering(float(np.abs(wide).max(initial=0.0))))
 
 
-def rounded(values: NDArray[Any], exponent: int) -> NDArray[np.int8]:
-    """Round values to int8 multiples of 2^exponent."""
-    steps = np.rint(np.ldexp(values.astype(np.float64), -exponent))
+def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
+    """Choose the exponents of a weight's scales: one, or one for each output channel where that halves the noise.
+
+    Args:
+        weight: The weight, its output channels first.
+        apart: Whether channels may differ.
+    """
+    whole = (of_weight(weight),)
+    if not apart or len(weight) == 1:
+        return whole
+    own = [of_weight(channel) for channel in weight]
+    found = tuple(max(one, max(own) - MOST_SPREAD) for one in own)
+    return found if 2 * _noise(weight, found) <= _noise(weight, whole) else whole
+
+
+def _noise(weight: NDArray[Any], exponents: Powers) -> float:
+    return float(np.square(weight - multiples(rounded(weight, exponents), exponents)).sum())
+
+
+def multiples(steps: NDArray[Any], exponents: Powers) -> NDArray[np.float64]:
+    """Return the numbers that steps stand for, by one exponent or one for each place along the first axis."""
+    return np.asarray(np.ldexp(steps.astype(np.float64), _along(exponents, steps)))
+
+
+def _along(exponents: int | Powers, values: NDArray[Any]) -> NDArray[np.int64]:
+    column = np.atleast_1d(np.asarray(exponents))
+    return column.reshape(-1, *(1,) * (values.ndim - 1)) if values.ndim else column[0]
+
+
+def rounded(values: NDArray[Any], exponent: int | Powers) -> NDArray[np.int8]:
+    """Round values to int8 multiples of 2^exponent, or of one power of two for each place along the first axis."""
+    steps = np.rint(np.ldexp(values.astype(np.float64), -_along(exponent, values)))
     return np.asarray(np.clip(steps, -HIGHEST - 1, HIGHEST).astype(np.int8))
 
 
 @dataclass(frozen=True)
 class Exponents:
-    """Exponents of the scales: of activations by tensor, of weights by initializer."""
+    """Exponents of the scales: of activations by tensor, of weights by initializer, one or one for each channel."""
 
     activations: Mapping[str, int]
-    weights: Mapping[str, int]
+    weights: Mapping[str, Powers]
 
-    def accumulator(self, layer: Layer) -> int:
-        """Exponent of the unit of a layer's sums."""
-        return self.activations[layer.input] + self.weights[layer.weight]
+    def accumulator(self, layer: Layer) -> Powers:
+        """Exponents of the units of a layer's sums."""
+        return tuple(self.activations[layer.input] + one for one in self.weights[layer.weight])
 
-    def shift(self, layer: Layer) -> int:
-        """Right shift from a layer's sums to its output."""
-        return self.activations[layer.output] - self.accumulator(layer)
+    def shifts(self, layer: Layer) -> Powers:
+        """Right shifts from a layer's sums to its output."""
+        return tuple(self.activations[layer.output] - one for one in self.accumulator(layer))
 
     def residual_shift(self, layer: Layer) -> int | None:
-        """Left shift of what is added to a layer's sums; None where nothing is."""
-        return self.activations[layer.residual] - self.accumulator(layer) if layer.residual else None
+        """Left shift of what is added to a layer's sums, which have one unit then; None where nothing is."""
+        return self.activations[layer.residual] - self.accumulator(layer)[0] if layer.residual else None
 
 
 def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[frozenset[str]] = ()) -> Exponents:
@@ -148,25 +183,26 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[froze
 
 
 def _coarse_enough(
-    layers: tuple[Layer, ...], activations: Mapping[str, int], wanted: Mapping[str, int]
-) -> dict[str, int]:
+    layers: tuple[Layer, ...], activations: Mapping[str, int], wanted: Mapping[str, Powers]
+) -> dict[str, Powers]:
     """Return exponents of the weights with which no shift is too long."""
     weights = dict(wanted)
     for layer in layers:
         unit = activations[layer.output] - _MOST_SHIFT
         if layer.residual:
             unit = max(unit, activations[layer.residual] - _MOST_RESIDUAL_SHIFT)
-        weights[layer.weight] = max(weights[layer.weight], unit - activations[layer.input])
+        least = unit - activations[layer.input]
+        weights[layer.weight] = tuple(max(one, least) for one in weights[layer.weight])
     return weights
 
 
 def _above_sums(
-    layers: tuple[Layer, ...], activations: Mapping[str, int], weights: Mapping[str, int]
+    layers: tuple[Layer, ...], activations: Mapping[str, int], weights: Mapping[str, Powers]
 ) -> dict[str, int]:
     """Raise what is added to sums, and what comes out of them, to their unit."""
     raised = dict(activations)
     for layer in layers:
-        unit = raised[layer.input] + weights[layer.weight]
+        unit = raised[layer.input] + max(weights[layer.weight])
         for name in filter(None, (layer.output, layer.residual)):
             raised[name] = max(raised[name], unit)
     return raised

@@ -31,7 +31,9 @@ def has_pairs(proto: onnx.ModelProto) -> bool:
 
 
 def is_shiftable(proto: onnx.ModelProto) -> bool:
-    """Whether all of a model's Q/DQ nodes are of int8, with zero point 0 and one power of two as their scale.
+    """Whether all of a model's Q/DQ nodes are of int8, with zero point 0 and a power of two as their scale.
+
+    Constants may have one for each place along their first axis.
 
     Args:
         proto: A model whose constants are initializers.
@@ -43,7 +45,9 @@ def is_shiftable(proto: onnx.ModelProto) -> bool:
 
 def _is_shift(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> bool:
     scale = weights.get(node.input[1])
-    if scale is None or not _is_power_of_two(numpy_helper.to_array(scale)):
+    if scale is None or not _are_powers_of_two(numpy_helper.to_array(scale)):
+        return False
+    if numpy_helper.to_array(scale).size != 1 and not _is_of_channels(node, weights):
         return False
     if len(node.input) > 2 and node.input[2]:  # noqa: PLR2004 - the third input is the zero point
         zero = weights.get(node.input[2])
@@ -52,8 +56,13 @@ def _is_shift(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> boo
     return node.op_type == _DEQUANTIZE and constant is not None and constant.data_type in _SIGNED
 
 
-def _is_power_of_two(scale: NDArray[Any]) -> bool:
-    return scale.size == 1 and scale.item() > 0 and np.frexp(scale.item())[0] == 0.5  # noqa: PLR2004
+def _is_of_channels(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> bool:
+    """Whether several scales are those of a constant's first axis."""
+    return node.input[0] in weights and any(one.name == "axis" and one.i == 0 for one in node.attribute)
+
+
+def _are_powers_of_two(scales: NDArray[Any]) -> bool:
+    return bool(scales.size and (scales > 0).all() and (np.frexp(scales)[0] == 0.5).all())  # noqa: PLR2004
 
 
 def check_operators(proto: onnx.ModelProto, name: str) -> None:

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from toolchain.quantize.graph import Graph, reads
 from toolchain.quantize.plan import Layer, Plan
-from toolchain.quantize.scales import Exponents, rounded
+from toolchain.quantize.scales import Exponents, Powers, rounded
 
 _EXACT = 2**21  # float32 holds whole numbers below it, and a quarter more
 _QUARTER = 0.25
@@ -145,11 +145,20 @@ class _Writer:
             exponent = self._exponents.weights[layer.weight]
             data = self._constant(f"{layer.weight}.int8", rounded(self._graph.array(layer.weight), exponent))
             self._shared[key] = self._free(key)
-            self._add("DequantizeLinear", [data, self._scale(exponent), self._zero()], self._shared[key])
+            self._dequantize(data, exponent, self._shared[key])
         return self._shared[key]
 
+    def _dequantize(self, data: str, exponents: Powers, output: str) -> None:
+        """Add what makes numbers of weights, whose scales are one, or one for each output channel."""
+        if len(exponents) == 1:
+            self._add("DequantizeLinear", [data, self._scale(exponents[0]), self._zero()], output)
+            return
+        scale = self._constant(f"{data}.scales", np.ldexp(np.float32(1), np.array(exponents, np.int32)))
+        zero = self._constant(f"zeros_{len(exponents)}_int8", np.zeros(len(exponents), np.int8))
+        self._nodes.append(helper.make_node("DequantizeLinear", [data, scale, zero], [output], output, axis=0))
+
     def _bias(self, layer: Layer) -> str:
-        unit = self._exponents.accumulator(layer)
+        unit = np.array(self._exponents.accumulator(layer))
         whole = np.rint(np.ldexp(self._biases[layer.conv], -unit))
         exact = bool(np.abs(whole).max(initial=0) < _EXACT)
         if not exact:

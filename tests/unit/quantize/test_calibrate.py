@@ -59,7 +59,7 @@ def test_infinite_activations_are_told(graph):
 
 def test_the_bias_makes_up_for_rounded_weights(graph):
     (layer,) = plan(graph, ("s",), "net").layers
-    exponents = Exponents({"r": -4, "y": -4}, {"v": -2})
+    exponents = Exponents({"r": -4, "y": -4}, {"v": (-2,)})
     mean = np.array([1.5, 0.5])
     weight = graph.array("v")[:, :, 0, 0]
     lost = (weight - rounded(weight, -2) / 4) @ mean
@@ -72,7 +72,7 @@ def test_the_bias_of_groups_is_that_of_their_own_channels():
     nodes = [node("Conv", ["x", "g"], ["y"], group=4)]
     graph = Graph(nets.model(nodes, [value("x", (1, 4, 2, 2))], [value("y", None)], {"g": weight}))
     (layer,) = plan(graph, (), "net").layers
-    exponents, mean = Exponents({"x": -4, "y": -4}, {"g": -1}), np.array([1.0, 2.0, 4.0, 8.0])
+    exponents, mean = Exponents({"x": -4, "y": -4}, {"g": (-1,)}), np.array([1.0, 2.0, 4.0, 8.0])
     lost = (weight[:, 0, 0, 0] - rounded(weight[:, 0, 0, 0], -1) / 2) * mean
     assert np.abs(lost).min() > 0.01
     np.testing.assert_allclose(calibration.corrected_bias(graph, layer, exponents, mean), lost)

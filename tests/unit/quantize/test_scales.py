@@ -91,20 +91,20 @@ def test_values_beyond_the_range_stay_at_its_ends():
 
 
 def test_exponents_that_fit_stay():
-    wanted = Exponents({"x": -4, "r": -5, "y": -4}, {"a.w": -9})
+    wanted = Exponents({"x": -4, "r": -5, "y": -4}, {"a.w": (-9,)})
     (first,) = layers = (layer(residual="r"),)
     assert scales.settled(layers, wanted) == wanted
-    assert (wanted.accumulator(first), wanted.shift(first), wanted.residual_shift(first)) == (-13, 9, 8)
+    assert (wanted.accumulator(first), wanted.shifts(first), wanted.residual_shift(first)) == ((-13,), (9,), 8)
 
 
 def test_an_output_finer_than_the_sums_is_raised_to_them():
-    settled = scales.settled((layer(),), Exponents({"x": 0, "y": -20}, {"a.w": -9}))
+    settled = scales.settled((layer(),), Exponents({"x": 0, "y": -20}, {"a.w": (-12, -9)}))
     assert settled.activations == {"x": 0, "y": -9}
 
 
 def test_sums_much_finer_than_what_is_added_get_coarser_weights():
-    settled = scales.settled((layer(residual="r"),), Exponents({"x": -10, "r": 0, "y": 0}, {"a.w": -12}))
-    assert settled.weights == {"a.w": -5}
+    settled = scales.settled((layer(residual="r"),), Exponents({"x": -10, "r": 0, "y": 0}, {"a.w": (-12,)}))
+    assert settled.weights == {"a.w": (-5,)}
     assert settled.residual_shift(layer(residual="r")) == 15
 
 
@@ -116,10 +116,11 @@ FINE = st.integers(-30, -7)  # of weights below 1
 def test_every_shift_is_there_in_the_end(activations, weights):
     layers = (layer("a", "x", "y"), layer("b", "y", "z", "x"), layer("c", "z", "t", "y"))
     wanted = Exponents(
-        dict(zip("xyzt", activations, strict=True)), dict(zip(["a.w", "b.w", "c.w"], weights, strict=True))
+        dict(zip("xyzt", activations, strict=True)),
+        {f"{name}.w": (bits,) for name, bits in zip("abc", weights, strict=True)},
     )
     settled = scales.settled(layers, wanted)
-    assert all(0 <= settled.shift(one) <= 30 for one in layers)
+    assert all(0 <= settled.shifts(one)[0] <= 30 for one in layers)
     assert all(0 <= (settled.residual_shift(one) or 0) <= 15 for one in layers)
     assert all(settled.activations[name] >= value for name, value in wanted.activations.items())
     assert all(settled.weights[name] >= value for name, value in wanted.weights.items())
@@ -128,5 +129,39 @@ def test_every_shift_is_there_in_the_end(activations, weights):
 def test_what_never_settles_is_told():
     layers = (layer("a", "x", "y", "z"), layer("b", "y", "t", "x"))
     with pytest.raises(InputError, match="shifts that hardware has") as fault:
-        scales.settled(layers, Exponents({"x": 0, "y": 0, "z": 0, "t": 0}, {"a.w": 3, "b.w": 3}))
+        scales.settled(layers, Exponents({"x": 0, "y": 0, "z": 0, "t": 0}, {"a.w": (3,), "b.w": (3,)}))
     assert "--exclude" in fault.value.hint
+
+
+# --- channels by themselves ------------------------------------------------------------------------------------
+
+
+def test_channels_have_scales_of_their_own_where_that_halves_the_noise():
+    weight = np.random.default_rng(1).standard_normal((4, 3, 3, 3)) * np.array([1, 0.1, 0.01, 1e-9]).reshape(4, 1, 1, 1)
+    found = scales.powers(weight, apart=True)
+    assert found[0] == scales.of_weight(weight[0]) > found[1] > found[2] > found[3]
+    assert found[3] == found[0] - scales.MOST_SPREAD
+    assert scales.powers(weight, apart=False) == (scales.of_weight(weight),)
+    assert scales.powers(weight[:1], apart=True) == (scales.of_weight(weight[:1]),)
+
+
+def test_channels_that_are_alike_have_one_scale():
+    weight = np.random.default_rng(1).uniform(-1, 1, (8, 4, 3, 3))
+    assert len(scales.powers(weight, apart=True)) == 1
+
+
+def test_steps_stand_for_multiples_of_their_channels_scale():
+    weight = np.array([[1.0, -2.0], [0.25, 0.5]])
+    steps = scales.rounded(weight, (-1, -3))
+    assert steps.tolist() == [[2, -4], [2, 4]]
+    assert scales.multiples(steps, (-1, -3)).tolist() == weight.tolist()
+
+
+@given(st.lists(FINE, min_size=3, max_size=3), EXPONENTS, EXPONENTS)
+def test_no_channel_is_shifted_too_far(weights, data, result):
+    coarsest = max(weights)
+    wanted = tuple(max(one, coarsest - scales.MOST_SPREAD) for one in weights)
+    settled = scales.settled((layer(),), Exponents({"x": data, "y": result}, {"a.w": wanted}))
+    shifts = settled.shifts(layer())
+    assert all(0 <= one <= 30 for one in shifts)
+    assert max(shifts) - min(shifts) <= scales.MOST_SPREAD

@@ -68,7 +68,7 @@ def test_scales_that_are_raised_for_the_hardware_stay_the_same():
         )
     )
     wanted = plan.plan(graph, (), "net")
-    exponents = Exponents({"x": -2, "a": -9, "p": -9, "y": -4}, {"w": -3})  # sums of 2^-5, and no finer results
+    exponents = Exponents({"x": -2, "a": -9, "p": -9, "y": -4}, {"w": (-3,)})  # sums of 2^-5, and no finer results
     made = settled(wanted.layers, exponents, tied(graph, wanted.tensors))
     assert made.activations == {"x": -2, "a": -5, "p": -5, "y": -4}
-    assert np.all([0 <= made.shift(layer) <= 30 for layer in wanted.layers])
+    assert np.all([0 <= made.shifts(layer)[0] <= 30 for layer in wanted.layers])

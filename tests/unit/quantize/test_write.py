@@ -27,7 +27,7 @@ def written(*nodes, outputs=("c",), bias=BIAS, **held):
     proto = nets.model(nodes or NODES, [value("x", SHAPE)], [value(name, SHAPE) for name in outputs], weights)
     graph = Graph(proto)
     chosen = plan(graph, ("a",), "net")
-    exponents = Exponents(dict.fromkeys(chosen.tensors, -4), {"w": -4})
+    exponents = Exponents(dict.fromkeys(chosen.tensors, -4), {"w": (-4,)})
     before = proto.SerializeToString()
     found = write(graph, chosen, exponents, {layer.conv: bias for layer in chosen.layers})
     assert proto.SerializeToString() == before

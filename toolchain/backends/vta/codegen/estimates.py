@@ -75,7 +75,7 @@ def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
     layer = tiling.layer
     gemms = 1 + prod(layer.kernel) * layer.summed_channels // BLOCK
-    alus = len(shifts(layer)) + sum(bounds(layer)) + layer.bias
+    alus = len(shifts(layer)) + sum(bounds(layer)) + layer.bias + layer.channel_shifts
     if layer.residual_shift is not None:
         gemms += 1
         alus += layer.residual_shift > IDENTITY_SHIFT

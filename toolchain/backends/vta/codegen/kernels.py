@@ -54,7 +54,7 @@ def stream(
 def buffers(layer: Conv2d) -> tuple[Buffer, ...]:
     """Return the arguments of a layer's kernel."""
     memories = [Memory.INP, Memory.WGT]
-    memories += [Memory.ACC] if layer.bias else []
+    memories += [Memory.ACC] * (layer.bias + layer.channel_shifts)
     memories += [Memory.INP, Memory.WGT] if layer.residual_shift is not None else []
     return tuple(
         Buffer(memory, memory is Memory.OUT, prod(shape) // (BLOCK * BLOCK if memory is Memory.WGT else BLOCK))

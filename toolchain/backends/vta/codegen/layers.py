@@ -1,6 +1,6 @@
 """What VTA computes: a convolution of int8 tensors, with all that can follow it before its sums leave the chip.
 
-    y = clip((sum of x * w + bias + (residual << residual_shift)) >> shift, low, high)
+    y = clip((sum of x * w + bias + (residual << residual_shift)) >> (shift + channel shift), low, high)
 
 A right shift rounds down. Who wants it to round to nearest adds half a step to the bias.
 """
@@ -22,7 +22,8 @@ class Conv2d:
     """One convolution on packed tensors.
 
     Layouts, with block = 16 and B = block: x is (N, in_blocks, H, W, 1, B) int8, w is (out_blocks, in_blocks, KH, KW, B
-    out, B in) int8, bias is (out_blocks, 1, B) int32, a residual is like y, its weights are (B out, B in) int8: a
+    out, B in) int8, bias and channel
+    shifts are (out_blocks, 1, B) int32, a residual is like y, its weights are (B out, B in) int8: a
     multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N,
     out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as those of
     a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
@@ -41,6 +42,7 @@ class Conv2d:
         high: Upper bound of y.
         bias: Whether there is a bias.
         residual_shift: Left shift of the residual, 0 to 15; None if there is no residual.
+        channel_shifts: Whether each channel of y is shifted by 0 to 15 bits more, which a tensor says.
         alone: Whether each block of y is computed from the block of x in the same place, and from no other.
     """
 
@@ -58,6 +60,7 @@ class Conv2d:
     bias: bool = True
     residual_shift: int | None = None
     alone: bool = False
+    channel_shifts: bool = False
 
     @property
     def out_height(self) -> int:
@@ -97,7 +100,7 @@ class Conv2d:
         return self.batch * self.out_height * self.out_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Return shape and element type of each tensor: x, w, bias, residual and its weights where there are any, y."""
+        """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, and y."""
         block, batch = config.block, self.batch
         blocks_in, blocks_out = self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, 1, block), "int8")
@@ -106,6 +109,8 @@ class Conv2d:
             ((blocks_out, 1 if self.alone else blocks_in, *self.kernel, block, block), "int8"),
         ]
         if self.bias:
+            found.append(((blocks_out, 1, block), "int32"))
+        if self.channel_shifts:
             found.append(((blocks_out, 1, block), "int32"))
         if self.residual_shift is not None:
             found += [y, ((block, block), "int8")]
@@ -124,8 +129,9 @@ class Conv2d:
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
         table = {"kind": _KIND, **asdict(self)}
-        if not self.alone:
-            del table["alone"]  # records of before there were such layers stay valid
+        for name in ("alone", "channel_shifts"):
+            if not table[name]:
+                del table[name]  # records of before there were such layers stay valid
         return json.dumps(table, sort_keys=True, separators=(",", ":"))
 
     @classmethod

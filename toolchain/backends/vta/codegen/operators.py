@@ -48,13 +48,17 @@ def operator(layer: Conv2d) -> tirx.PrimFunc:
     if layer.bias:
         bias = te.placeholder((layer.out_channels // BLOCK, BLOCK), "int32", name="bias")
         arguments.append(bias)
+    amounts = None
+    if layer.channel_shifts:
+        amounts = te.placeholder((layer.out_channels // BLOCK, BLOCK), "int32", name="amounts")
+        arguments.append(amounts)
     if layer.residual_shift is not None:
         residual, identity, start = _residual(layer.residual_shift, sums.shape)
         arguments += [residual, identity]
         sums = _elementwise("sum", sums, lambda value, at: value + start(*at))
     if layer.bias:
         sums = _elementwise("bias_add", sums, lambda value, at: value + bias(at[1], at[-1]))
-    y = _elementwise("y", _requantized(layer, sums), lambda value, _: value.astype("int8"))
+    y = _elementwise("y", _limited(layer, _shifted(layer, sums, amounts)), lambda value, _: value.astype("int8"))
     return te.create_prim_func([*arguments, y])
 
 
@@ -108,9 +112,16 @@ def _residual(shift: int, shape: tuple[int, ...]) -> tuple[te.Tensor, te.Tensor,
     return residual, identity, start
 
 
-def _requantized(layer: Conv2d, sums: te.Tensor) -> te.Tensor:
+def _shifted(layer: Conv2d, sums: te.Tensor, amounts: te.Tensor | None) -> te.Tensor:
+    """Shift by what is common to all channels, and then by what each has for itself."""
     for index, shift in enumerate(shifts(layer)):
-        sums = _shifted(f"shift_{index}", sums, shift)
+        sums = _right(f"shift_{index}", sums, shift)
+    if amounts is None:
+        return sums
+    return _elementwise("channel_shift", sums, lambda value, at: value >> amounts(at[1], at[-1]))
+
+
+def _limited(layer: Conv2d, sums: te.Tensor) -> te.Tensor:
     below, above = bounds(layer)
     if below:
         sums = _elementwise("low", sums, lambda value, _: tirx.max(value, layer.low))
@@ -119,7 +130,7 @@ def _requantized(layer: Conv2d, sums: te.Tensor) -> te.Tensor:
     return sums
 
 
-def _shifted(name: str, sums: te.Tensor, shift: int) -> te.Tensor:
+def _right(name: str, sums: te.Tensor, shift: int) -> te.Tensor:
     return _elementwise(name, sums, lambda value, _: value >> shift)
 
 

@@ -45,6 +45,8 @@ def _caches(schedule: Schedule, layer: Conv2d) -> list[Any]:
     caches = []
     if layer.bias:
         caches.append(schedule.cache_read("bias_add", 1, _ACC))
+    if layer.channel_shifts:
+        caches.append(schedule.cache_read("channel_shift", 1, _ACC))
     if layer.residual_shift is not None:
         caches.append(schedule.cache_read("identity", 0, _INP))
         schedule.cache_read("identity", 1, _WGT)

@@ -151,7 +151,8 @@ class Tiling:
         """Return whether each SRAM is large enough."""
         window = self.window + any(self.layer.padding)
         inp, wgt = self.held[Memory.INP] * window, self.held[Memory.WGT] * self.weights
-        acc = self.held[Memory.ACC] * max(DISTANCE, self.out) + self.layer.bias * self.choice.tile_co
+        vectors = self.layer.bias + self.layer.channel_shifts
+        acc = self.held[Memory.ACC] * max(DISTANCE, self.out) + vectors * self.choice.tile_co
         if self.layer.residual_shift is not None:
             inp += min(self.choice.h_threads, self.pixels * self.channels) * self.out
             wgt += 1

@@ -6,7 +6,6 @@ smaller exponent is those sums, shifted right.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +20,7 @@ STAYS = "it runs on the CPU; leave it so, or change the network"
 
 _LEAST, _GREATEST = -128, 127
 _MOST_SHIFT, _MOST_RESIDUAL_SHIFT = 30, 15
+_MOST_CHANNEL_SHIFT = 15  # of five bits with their sign
 _MOST_SUM = 2**31 - 1
 _HALF = 0.5
 
@@ -86,19 +86,25 @@ def exponent(operation: Operation, what: str) -> int:
     Raises:
         UnfitError: The tensor is not int8 with zero in the middle and one power of two as its scale.
     """
+    found = np.unique(exponents(operation, what))
+    if found.size != 1:
+        raise UnfitError(f"the scales of {what} differ between channels", QUANTIZE)
+    return int(found[0])
+
+
+def exponents(operation: Operation, what: str) -> NDArray[np.int64]:
+    """Return the exponents of a `quantize` or `dequantize`, one or one for each channel; see `exponent`."""
     source, scale, zero = operation.inputs
     dtype = operation.out.dtype if operation.name == "quantize" else source.dtype
     if dtype != "int8":
         raise UnfitError(f"the type of {what} is {dtype}, not int8", QUANTIZE)
-    if np.unique(scale.array).size != 1:
-        raise UnfitError(f"the scales of {what} differ between channels", QUANTIZE)
     if zero.array.any():
         raise UnfitError(f"the zero point of {what} is not 0", QUANTIZE)
-    number = float(scale.array.flat[0])
-    mantissa, power = math.frexp(number)
-    if mantissa != _HALF:
-        raise UnfitError(f"the scale of {what}, {number:g}, is no power of two", QUANTIZE)
-    return 1 - power
+    mantissas, powers = np.frexp(scale.array.reshape(-1))
+    odd = scale.array.reshape(-1)[mantissas != _HALF]
+    if odd.size:
+        raise UnfitError(f"the scale of {what}, {float(odd[0]):g}, is no power of two", QUANTIZE)
+    return np.asarray(1 - powers, np.int64)
 
 
 def follow(value: Value, channels: int, readers: Readers) -> Chain:
@@ -167,6 +173,7 @@ class Integers:
 
     Attributes:
         shift: Right shift of the sums.
+        channel_shifts: By how much more those of each channel are shifted; None if by nothing.
         bias: One number for each channel, with half a step: a shift rounds down.
         residual_shift: Left shift of the residual; None if there is none.
         low: Lower bound of the result.
@@ -174,32 +181,48 @@ class Integers:
     """
 
     shift: int
+    channel_shifts: NDArray[np.int32] | None
     bias: NDArray[np.int32]
     residual_shift: int | None
     low: int
     high: int
 
 
-def integers(chain: Chain, weights: NDArray[np.int8], sums: int) -> Integers:
+def integers(chain: Chain, weights: NDArray[np.int8], sums: int | NDArray[np.int64]) -> Integers:
     """Return a chain as whole numbers.
 
     Args:
         chain: The chain.
         weights: OIHW.
-        sums: Exponent of the sums of products.
+        sums: Exponent of the sums of products, or one for each channel.
 
     Raises:
         UnfitError: A shift is out of range, or a sum may be.
     """
     result = exponent(chain.end, "its result")
-    shift = _shift(sums - result, _MOST_SHIFT, "its sums would have to be shifted right")
+    own = np.broadcast_to(sums, chain.bias.shape)
+    shifts = own - result
+    for bits in (shifts.max(), shifts.min()):
+        least = _shift(int(bits), _MOST_SHIFT, "its sums would have to be shifted right")
+    more = _more(shifts - least, chain)
     residual_shift = None
     if chain.residual is not None:
-        added = sums - exponent(chain.residual, "what is added to it")
+        added = int(own[0]) - exponent(chain.residual, "what is added to it")
         residual_shift = _shift(added, _MOST_RESIDUAL_SHIFT, "what is added to it would have to be shifted left")
-    bias = _whole(chain.bias, sums, shift)
+    bias = _whole(chain.bias, own, shifts)
     _check_sums(weights, bias, residual_shift)
-    return Integers(shift, bias.astype(np.int32), residual_shift, *_bounds(chain, result))
+    return Integers(least, more, bias.astype(np.int32), residual_shift, *_bounds(chain, result))
+
+
+def _more(shifts: NDArray[np.int64], chain: Chain) -> NDArray[np.int32] | None:
+    """Return what channels are shifted by beyond the least of them; None if by nothing."""
+    if not shifts.any():
+        return None
+    if chain.residual is not None:
+        raise UnfitError("its channels have scales of their own, and something is added to it", QUANTIZE)
+    if shifts.max() > _MOST_CHANNEL_SHIFT:
+        raise UnfitError(f"the scales of its channels are {int(shifts.max())} bits apart", QUANTIZE)
+    return shifts.astype(np.int32)
 
 
 def _shift(bits: int, most: int, what: str) -> int:
@@ -208,13 +231,13 @@ def _shift(bits: int, most: int, what: str) -> int:
     return bits
 
 
-def _whole(bias: NDArray[np.float64], sums: int, shift: int) -> NDArray[np.float64]:
+def _whole(bias: NDArray[np.float64], sums: NDArray[np.int64], shifts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return a bias in units of the sums, with half a step of the result.
 
     All that is below a unit may be cut off: with it or without, a sum lies on the same side of the next half.
     """
     units = np.ldexp(bias, sums)
-    return np.floor(units + 2.0 ** (shift - 1)) if shift else np.rint(units)
+    return np.where(shifts > 0, np.floor(units + 2.0 ** (shifts - 1)), np.rint(units))
 
 
 def _check_sums(weights: NDArray[np.int8], bias: NDArray[np.float64], residual_shift: int | None) -> None:

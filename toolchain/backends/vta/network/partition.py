@@ -172,6 +172,8 @@ class _Writer:
         arguments = [data, _constant(packing.packed_weights(match.weights, lanes))]
         if match.layer.bias:
             arguments.append(_constant(packing.packed_bias(match.bias, lanes)))
+        if match.channel_shifts is not None:
+            arguments.append(_constant(packing.packed_bias(match.channel_shifts, lanes)))
         if match.residual is not None and shift is not None:
             arguments += [self._in_blocks(match.residual), _constant(packing.residual_weights(shift, lanes))]
         return arguments

@@ -20,6 +20,7 @@ from toolchain.backends.vta.network.chains import (
     Readers,
     UnfitError,
     exponent,
+    exponents,
     follow,
     integers,
     is_dequantize,
@@ -60,6 +61,7 @@ class Match:
         data: Its int8 input.
         weights: OIHW; where blocks stand alone, I is the place within a block.
         bias: One number for each output channel, half a step of the rounding included.
+        channel_shifts: By how much more each channel's sums are shifted; None if by nothing.
         residual: The int8 tensor that is added; None if there is none.
         out: Its int8 result.
         folding: How pixels of the input become channels before; None where they do not.
@@ -69,6 +71,7 @@ class Match:
     data: Value
     weights: NDArray[np.int8]
     bias: NDArray[np.int32]
+    channel_shifts: NDArray[np.int32] | None
     residual: Value | None
     out: Value
     folding: Folding | None = None
@@ -117,7 +120,7 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
     array, alone = _spread(_weights(operation), operation, config)
     outputs = array.shape[0]
     chain = follow(operation.out, outputs, readers)
-    sums = exponent(data, "its input") + exponent(_rounding_of(operation.inputs[1]), "its weights")
+    sums = exponent(data, "its input") + _of_weights(operation)
     whole = integers(chain, array, sums)
     batch, inputs, height, width = image(data.out.shape or ())
     layer = Conv2d(
@@ -132,10 +135,12 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
         bias=bool(whole.bias.any()),
         residual_shift=whole.residual_shift,
         alone=alone,
+        channel_shifts=whole.channel_shifts is not None,
         **window,
     )
     residual = None if chain.residual is None else chain.residual.inputs[0]
-    return _folded(Match(layer, data.inputs[0], array, whole.bias, residual, chain.end.out), inputs, config)
+    found = Match(layer, data.inputs[0], array, whole.bias, whole.channel_shifts, residual, chain.end.out)
+    return _folded(found, inputs, config)
 
 
 def _folded(match: Match, channels: int, config: VtaConfig) -> Match:
@@ -196,6 +201,13 @@ def _rounding_of(weights: Value) -> Operation:
         kind = "floats: they are not quantized in the file" if weights.constant is not None else "no constants"
         raise UnfitError(f"its weights are {kind}", QUANTIZE)
     return maker
+
+
+def _of_weights(operation: Operation) -> int | NDArray[np.int64]:
+    """Return the exponent of weights, or one for each channel that a convolution makes."""
+    rounding = _rounding_of(operation.inputs[1])
+    by_channel = operation.name == _CONV and int(rounding.attributes.axis) == 0
+    return exponents(rounding, "its weights") if by_channel else exponent(rounding, "its weights")
 
 
 def _weights(operation: Operation) -> NDArray[np.int8]:

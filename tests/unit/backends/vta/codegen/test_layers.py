@@ -18,7 +18,7 @@ LAYERS = st.builds(
     Conv2d, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS,
     kernel=st.tuples(COUNTS, COUNTS), stride=st.tuples(COUNTS, COUNTS), padding=st.tuples(*[st.integers(0, 15)] * 4),
     shift=st.integers(0, 31), low=st.integers(-128, 0), high=st.integers(1, 127), bias=st.booleans(),
-    residual_shift=st.none() | st.integers(0, 15),
+    residual_shift=st.none() | st.integers(0, 15), channel_shifts=st.booleans(),
 )  # fmt: skip
 
 
@@ -35,6 +35,12 @@ def test_the_arguments_of_a_kernel():
     )
     bare = replace(LAYER, bias=False, residual_shift=None)
     assert [shape for shape, _ in bare.arguments()] == [(2, 2, 9, 7, 1, 16), (3, 2, 3, 2, 16, 16), out[0]]
+
+
+def test_channels_that_are_shifted_by_themselves_have_a_tensor_that_says_by_how_much():
+    shifted = replace(LAYER, channel_shifts=True)
+    assert shifted.arguments()[2:4] == (((3, 1, 16), "int32"),) * 2
+    assert "channel_shifts" not in LAYER.to_json()
 
 
 def test_blocks_are_the_configurations():

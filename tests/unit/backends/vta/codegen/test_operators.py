@@ -15,10 +15,12 @@ LAYERS = [
     Conv2d(2, 5, 4, 32, 16, (3, 2), (2, 1), (1, 0, 2, 1), 9, -100, 90, bias=True, residual_shift=4),
     Conv2d(1, 6, 5, 16, 32, (1, 3), (2, 2), (0, 1, 0, 1), 18, 0, 127, bias=False, residual_shift=9),
     Conv2d(3, 1, 1, 32, 32, shift=0, bias=True),
+    Conv2d(1, 5, 4, 32, 32, (3, 3), shift=2, bias=True, alone=True, channel_shifts=True),
+    Conv2d(1, 2, 2, 16, 32, shift=0, low=0, bias=False, channel_shifts=True),
 ]
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=["residual", "lifted", "dense"])
+@pytest.mark.parametrize("layer", LAYERS, ids=["residual", "lifted", "dense", "apart", "own shifts"])
 def test_what_it_computes(layer):
     arguments = tensors(layer)
     held = [tvm.runtime.tensor(one) for one in flat(arguments)]
@@ -35,6 +37,8 @@ def test_blocks():
     full = replace(LAYER, bias=True, residual_shift=9, shift=20)
     sums = ["window", "conv", "identity", "lift", "sum", "bias_add"]
     assert names(full) == [*sums, "shift_0", "shift_1", "low", "high", "y"]
+    own = ["window", "conv", "shift_0", "channel_shift", "low", "high", "y"]
+    assert names(replace(LAYER, shift=8, channel_shifts=True)) == own
     assert names(replace(LAYER, shift=8)) == ["window", "conv", "shift_0", "low", "high", "y"]
 
 

@@ -101,14 +101,34 @@ def test_scale_that_is_no_power_of_two(place):
     )
 
 
-def test_scale_for_each_channel_of_the_weights():
+def channelwise(scales, axis=0, *, added=False):
+    """Return a network of one convolution whose weights have a scale for each channel, and its output."""
     net = Net()
-    scales = net.hold((2.0 ** -np.arange(16)).astype(np.float32))
-    zeros = net.hold(np.zeros(16, np.int8))
+    held = net.hold(np.asarray(scales, np.float32)), net.hold(np.zeros(16, np.int8))
     numbers = net.hold(np.ones((16, 16, 1, 1), np.int8))
-    weights = net.add("DequantizeLinear", [numbers, scales, zeros], axis=0)
-    made = net.add("Conv", [net.rounded("x", 4), weights])
-    assert only(net, net.rounded(made, 4)) == "the scales of its weights differ between channels"
+    weights = net.add("DequantizeLinear", [numbers, *held], axis=axis)
+    data = net.rounded("x", 4)
+    made = net.add("Conv", [data, weights])
+    return net, net.rounded(net.add("Add", [made, data]) if added else made, 4)
+
+
+def test_a_scale_for_each_channel_of_the_weights_is_a_shift_of_its_own():
+    net, output = channelwise(2.0 ** -np.arange(16))
+    (layer,) = layers(partitioned(from_onnx(net.proto(output))).module)
+    assert (layer.shift, layer.channel_shifts) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("net", "cause"),
+    [
+        (channelwise(2.0 ** -np.arange(16), added=True), "its channels have scales of their own, and something is"),
+        (channelwise([1, *[2.0**-17] * 15]), "the scales of its channels are 17 bits apart"),
+        (channelwise(2.0 ** -np.arange(16), axis=1), "the scales of its weights differ between channels"),
+        (channelwise([1, 0.3, *[1] * 14]), "the scale of its weights, 0.3, is no power of two"),
+    ],
+)
+def test_scales_of_channels_that_no_shift_can_follow(net, cause):
+    assert only(*net).startswith(cause)
 
 
 @pytest.mark.parametrize(
