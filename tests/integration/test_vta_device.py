@@ -97,8 +97,8 @@ def test_registers_are_written_in_their_order(board):
         "0x43c02000 = 0x81",
         "0x43c03000 = 0x81",
     ]
-    # Instructions, uops and four buffers, a page each.
-    assert log[0] == f"flushed 0 {6 * 4096}"
+    # Instructions, uops and three buffers, a page each. The fourth is overwritten: nobody copies it there.
+    assert log[0] == f"flushed 0 {4 * 4096 + 256}"
 
 
 def test_the_ultra96_has_them_elsewhere(board):
@@ -176,6 +176,224 @@ def test_a_stream_is_run_by_its_content_not_by_its_place(board):
     changed = text[:-8] + ("A" if text[-8] != "A" else "B") + text[-7:]
     with pytest.raises(HarnessError, match="checksum"):
         one.run(changed, arrays.all())
+
+
+# --- weights that stay in the device's memory ------------------------------------------------------------------------
+
+
+def layers(count: int) -> list[vta_streams.Arrays]:
+    """Return the arguments of as many layers that one stream computes."""
+    return [vta_streams.arrays(seed) for seed in range(count)]
+
+
+def constants(all_arrays: list[vta_streams.Arrays]) -> list[np.ndarray]:
+    return [one for arrays in all_arrays for one in (arrays.w, arrays.bias)]
+
+
+def refill(arrays: vta_streams.Arrays, seed: int) -> None:
+    """Put other activations in the place of those that are there."""
+    arrays.x[...] = vta_streams.arrays(1000 + seed).x
+    arrays.y[...] = 77
+
+
+def run_exactly(one: Board, all_arrays: list[vta_streams.Arrays], rounds: int, device: str = "") -> None:
+    for number in range(rounds):
+        for arrays in all_arrays:
+            refill(arrays, number)
+            one.run(vta_streams.stream(), arrays.all(), device)
+            np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def copied(one: Board) -> dict[str, int]:
+    (found,) = one.traffic()
+    return found
+
+
+X, W, BIAS, Y = 64, 256, 256, 64
+PROGRAM = 9 * 16 + 4
+"""Bytes of what a run takes."""
+
+
+@pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
+def test_weights_are_copied_once(board, name):
+    one, own = ready(board(name)), layers(3)
+    before = copied(one)
+    one.hold(constants(own))
+    run_exactly(one, own, 1)
+    first = copied(one)
+    assert first["bytes_to_device"] - before["bytes_to_device"] == 3 * (PROGRAM + X + W + BIAS)
+    one.log()
+    run_exactly(one, own, 20)
+    later = copied(one)
+    assert later["runs"] - first["runs"] == 60
+    assert later["bytes_to_device"] - first["bytes_to_device"] == 60 * X
+    assert later["bytes_from_device"] - first["bytes_from_device"] == 60 * Y
+    assert later["bytes_resident"] == 3 * 4 * 4096
+    log = one.log()
+    assert {line for line in log if line.startswith("flushed")} == {f"flushed 0 {X}"}
+    assert not [line for line in log if "allocated" in line or "freed" in line]
+
+
+def test_on_the_simulator_too(board):
+    one, own = board(), layers(3)
+    one.hold(constants(own))
+    run_exactly(one, own, 5, "sim")
+    assert copied(one)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 15 * X
+
+
+def test_tensors_that_nobody_holds_are_copied_each_time(board):
+    """As a tuner's and a check's are, which are refilled in place."""
+    one, arrays = ready(board()), vta_streams.arrays()
+    other = layers(2)
+    one.hold(constants(other))
+    before = copied(one)
+    for seed in range(3):
+        arrays.w[...], arrays.bias[...] = vta_streams.arrays(50 + seed).w, vta_streams.arrays(50 + seed).bias
+        one.run(vta_streams.stream(), arrays.all())
+        np.testing.assert_array_equal(arrays.y, arrays.expected())
+    after = copied(one)
+    assert after["bytes_to_device"] - before["bytes_to_device"] == 3 * (PROGRAM + X + W + BIAS)
+    assert after["bytes_resident"] == 0
+
+
+def test_a_part_of_a_constant_is_none(board):
+    one, arrays = ready(board()), vta_streams.arrays()
+    larger = np.zeros(W + 64, np.int8)
+    one.hold([larger])
+    arrays.w = larger[:W].reshape(arrays.w.shape)
+    for value in (1, 2):
+        arrays.w[...] = value
+        one.run(vta_streams.stream(), arrays.all())
+        np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def test_memory_that_is_used_again_for_other_weights(board):
+    """A model is closed, and the next one's weights come to lie where the first one's were."""
+    one, own = ready(board()), layers(2)
+    for value in range(3):
+        for arrays in own:
+            arrays.w[...] = value
+        held = one.hold(constants(own))
+        run_exactly(one, own, 2)
+        assert copied(one)["bytes_resident"] == 2 * 4 * 4096
+        one.release(held)
+        assert copied(one)["bytes_resident"] == 0
+    one.release(held)  # nothing more happens
+
+
+def test_two_models_with_the_same_weights(board):
+    one, own = ready(board()), layers(1)
+    first, second = one.hold(constants(own)), one.hold(constants(own))
+    run_exactly(one, own, 2)
+    one.release(first)
+    assert copied(one)["bytes_resident"] == 4 * 4096
+    run_exactly(one, own, 2)
+    one.release(second)
+    assert copied(one)["bytes_resident"] == 0
+    own[0].w[...] = 5
+    run_exactly(one, own, 2)
+
+
+def test_a_board_that_is_programmed_again_has_forgotten(board):
+    one, own = ready(board()), layers(2)
+    one.hold(constants(own))
+    run_exactly(one, own, 2)
+    one.init()
+    assert copied(one)["bytes_resident"] == 0
+    run_exactly(one, own, 2)
+
+
+def test_a_self_test_between_two_runs(board):
+    one, own = ready(board()), layers(2)
+    one.hold(constants(own))
+    run_exactly(one, own, 2)
+    one.self_test()
+    run_exactly(one, own, 2)
+
+
+def test_memory_for_the_program_moves(board):
+    """A larger layer comes: what stays in the device's memory has to follow its activations."""
+    one, own = ready(board()), layers(2)
+    one.hold(constants(own))
+    run_exactly(one, own, 1)
+    layer = Conv2d(1, 14, 14, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
+    stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
+    tensors = random_tensors(stream)
+    wanted = [array.copy() for array in tensors]
+    Simulator().run(stream, wanted)
+    one.run(stream, tensors)
+    np.testing.assert_array_equal(tensors[-1], wanted[-1])
+    assert copied(one)["bytes_resident"] == 2 * 4 * 4096
+    run_exactly(one, own, 2)
+
+
+def random_tensors(stream) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    sizes = [buffer.elements * DEFAULT.element_bytes(buffer.memory) for buffer in stream.buffers]
+    return [random.integers(-100, 100, size, dtype=np.int8) for size in sizes]
+
+
+@pytest.mark.parametrize("pages", range(13, 40))
+def test_memory_that_is_too_small_for_all_weights(board, pages):
+    """Whatever fits stays, all else is copied: from what one stream needs, and the self-test, to all of them."""
+    one, own = board(pages=pages), layers(6)
+    one.init()
+    one.hold(constants(own))
+    run_exactly(one, own, 4)
+    resident = copied(one)["bytes_resident"] // 4096
+    assert resident % 4 == 0
+    assert resident <= pages
+    if pages >= 13 + 6 * 4:
+        assert resident == 6 * 4
+
+
+def test_memory_that_is_too_small_for_anything(board):
+    with pytest.raises(HarnessError, match="no memory"):
+        board(pages=12).init()
+
+
+def test_what_was_not_used_for_long_makes_room(board):
+    one, own = board(pages=13 + 2 * 4), layers(4)
+    one.init()
+    one.hold(constants(own))
+    run_exactly(one, own[:2], 2)
+    assert copied(one)["bytes_resident"] == 2 * 4 * 4096
+    before = copied(one)["bytes_to_device"]
+    run_exactly(one, own[2:], 3)
+    assert copied(one)["bytes_to_device"] - before == 6 * (PROGRAM + X + W + BIAS)
+    run_exactly(one, own[2:], 510)  # a thousand runs later
+    before = copied(one)["bytes_to_device"]
+    run_exactly(one, own[2:], 3)
+    assert copied(one)["bytes_to_device"] - before == 6 * X
+
+
+def test_a_run_that_failed(board):
+    one, own = board(never_done=False), layers(1)
+    one.init()
+    one.hold(constants(own))
+    run_exactly(one, own, 1)
+    one.break_down()
+    before = own[0].y.copy()
+    with pytest.raises(HarnessError, match="hangs"):
+        one.run(vta_streams.stream(), own[0].all())
+    np.testing.assert_array_equal(own[0].y, before)
+    with pytest.raises(HarnessError, match="hangs since"):
+        one.run(vta_streams.stream(), own[0].all())
+    assert copied(one)["bytes_resident"] == 0
+    one.repair()
+    one.init()
+    run_exactly(one, own, 2)
+
+
+def test_results_that_are_not_all_written_are_copied_there(board):
+    one, own = ready(board()), vta_streams.arrays()
+    one.hold(constants([own]))
+    stream = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
+    for value in (5, 6):
+        own.y[...] = value
+        one.run(stream, own.all())
+        np.testing.assert_array_equal(own.y[:2], own.expected()[:2])
+        assert (own.y[2:] == value).all()
 
 
 @pytest.mark.parametrize(
@@ -579,7 +797,7 @@ def test_memory_of_the_kernel_module(root, module):
     if module == "udmabuf":
         (root.folder / "sys/class/u-dma-buf").rename(root.folder / "sys/class/udmabuf")
     assert root.memory(3 * 4096, 0x5A) == 0x1F400000
-    assert root.read("dev/udmabuf0") == b"\x5a" * (1 << 16)
+    assert root.read("dev/udmabuf0") == b"\x5a" * (3 * 4096) + bytes((1 << 16) - 3 * 4096)
     folder = f"sys/class/{module}/udmabuf0/"
     assert root.read(folder + "sync_for_device") == root.read(folder + "sync_for_cpu") == b"1"
     # The last was to invalidate.

@@ -56,7 +56,7 @@ int Guarded(char* error, Function function) {
 
 HARNESS_API Harness* harness_create(const char* board, uint32_t revision, int never_done,
                                     int forgets_flush, int forgets_invalidate, int coherent,
-                                    int kernel_coherent, uint64_t physical) {
+                                    int kernel_coherent, uint64_t physical, uint32_t pages) {
   vta_model::Faults faults;
   faults.never_done = never_done != 0;
   faults.forgets_flush = forgets_flush != 0;
@@ -64,10 +64,15 @@ HARNESS_API Harness* harness_create(const char* board, uint32_t revision, int ne
   faults.coherent = coherent != 0;
   faults.kernel_coherent = kernel_coherent != 0;
   if (physical != 0) faults.physical = physical;
+  if (pages != 0) faults.pages = pages;
   return new Harness(vta::BoardNamed(board), revision, faults);
 }
 
 HARNESS_API void harness_destroy(Harness* harness) { delete harness; }
+
+HARNESS_API void harness_set_never_done(Harness* harness, int never_done) {
+  harness->blocks.SetNeverDone(never_done != 0);
+}
 
 HARNESS_API int harness_init(Harness* harness, char* error) {
   return Guarded(error, [&] { harness->devices.Init(harness->board, "any.bit"); });
@@ -79,6 +84,23 @@ HARNESS_API int harness_run(Harness* harness, const char* device, const char* st
     std::vector<vta::TensorBytes> tensors;
     for (uint32_t i = 0; i < count; ++i) tensors.push_back({data[i], bytes[i]});
     harness->devices.Run(device, stream, tensors);
+  });
+}
+
+HARNESS_API uint64_t harness_hold(Harness* harness, void** data, const uint64_t* bytes,
+                                  uint32_t count) {
+  std::vector<vta::TensorBytes> tensors;
+  for (uint32_t i = 0; i < count; ++i) tensors.push_back({data[i], bytes[i]});
+  return harness->devices.Hold(tensors);
+}
+
+HARNESS_API void harness_release(Harness* harness, uint64_t held) {
+  harness->devices.Release(held);
+}
+
+HARNESS_API int harness_traffic(Harness* harness, char* error) {
+  return Guarded(error, [&] {
+    snprintf(error, kErrorBytes, "%s", harness->devices.TrafficJson().c_str());
   });
 }
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -94,6 +95,7 @@ void UdmabufDevices::Find(const std::string& folder) {
     entry.physical = ReadNumber(path + "/phys_addr");
     entry.size = static_cast<size_t>(ReadNumber(path + "/size"));
     entry.coherent = OptionalNumber(path + "/dma_coherent").value_or(0) == 1;
+    entry.taken = PageRanges(entry.size);
     devices_.push_back(entry);
   }
 }
@@ -104,13 +106,18 @@ UdmabufDevices::~UdmabufDevices() {
   }
 }
 
-UdmabufDevices::Entry* UdmabufDevices::Smallest(size_t bytes) {
-  Entry* best = nullptr;
-  for (Entry& entry : devices_) {
-    const bool fits = entry.data == nullptr && entry.size >= bytes;
-    if (fits && (best == nullptr || entry.size < best->size)) best = &entry;
+UdmabufDevices::Entry* UdmabufDevices::Smallest(size_t bytes, size_t* first) {
+  std::vector<Entry*> by_size;
+  for (Entry& entry : devices_) by_size.push_back(&entry);
+  std::sort(by_size.begin(), by_size.end(),
+            [](const Entry* one, const Entry* other) { return one->size < other->size; });
+  for (Entry* entry : by_size) {
+    const std::optional<uint64_t> place = entry->taken.Take(bytes);
+    if (!place) continue;
+    *first = static_cast<size_t>(*place);
+    return entry;
   }
-  return best;
+  return nullptr;
 }
 
 // Modes from 5 on map the memory past the CPU's caches, whoever opens it. What a coherent FPGA
@@ -128,17 +135,12 @@ std::string UdmabufDevices::Sizes() const {
   std::string text;
   for (const Entry& entry : devices_) {
     text += (text.empty() ? "" : ", ") + entry.name + " has " + std::to_string(entry.size) +
-            (entry.data != nullptr ? " (in use)" : "");
+            (entry.taken.Unused() ? "" : " (" + std::to_string(entry.taken.Used()) + " in use)");
   }
   return text;
 }
 
-DmaBuffer UdmabufDevices::Allocate(size_t bytes) {
-  Entry* entry = Smallest(bytes);
-  if (entry == nullptr) {
-    Fail("no u-dma-buf device has " + std::to_string(bytes) + " bytes: " + Sizes() +
-         "; load the module with more: modprobe u-dma-buf udmabuf0=67108864");
-  }
+void UdmabufDevices::Map(Entry* entry) {
   CheckCached(*entry);
   const std::string path = system_.Path("/dev/" + entry->name);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -148,28 +150,49 @@ DmaBuffer UdmabufDevices::Allocate(size_t bytes) {
   close(file);
   if (data == MAP_FAILED) Fail("cannot map " + path + ": " + strerror(error));
   entry->data = static_cast<uint8_t*>(data);
-  return {entry->data, entry->physical, entry->size};
+}
+
+DmaBuffer UdmabufDevices::Allocate(size_t bytes) {
+  size_t first = 0;
+  Entry* entry = Smallest(bytes, &first);
+  if (entry == nullptr) {
+    Fail("no u-dma-buf device has " + std::to_string(bytes) + " bytes: " + Sizes() +
+         "; load the module with more: modprobe u-dma-buf udmabuf0=67108864");
+  }
+  try {
+    if (entry->data == nullptr) Map(entry);
+  } catch (const Fault&) {
+    entry->taken.Give(first);
+    throw;
+  }
+  const size_t size = static_cast<size_t>(ToPages(std::max<size_t>(bytes, 1)));
+  return {entry->data + first, entry->physical + first, size};
 }
 
 void UdmabufDevices::Free(const DmaBuffer& buffer) {
   for (Entry& entry : devices_) {
-    if (entry.data != buffer.data) continue;
+    if (!entry.Has(buffer)) continue;
+    entry.taken.Give(static_cast<uint64_t>(buffer.data - entry.data));
+    if (!entry.taken.Unused()) return;
     munmap(entry.data, entry.size);
     entry.data = nullptr;
+    return;
   }
 }
 
 const UdmabufDevices::Entry& UdmabufDevices::EntryOf(const DmaBuffer& buffer) const {
   for (const Entry& entry : devices_) {
-    if (entry.data == buffer.data) return entry;
+    if (entry.Has(buffer)) return entry;
   }
   Fail("a buffer that is none of u-dma-buf's");
 }
 
 void UdmabufDevices::Sync(const DmaBuffer& buffer, size_t offset, size_t bytes,
                           const char* direction, const char* file) const {
-  const std::string folder = EntryOf(buffer).folder;
-  WriteText(folder + "/sync_offset", std::to_string(offset));
+  const Entry& entry = EntryOf(buffer);
+  const std::string& folder = entry.folder;
+  const size_t first = static_cast<size_t>(buffer.data - entry.data);
+  WriteText(folder + "/sync_offset", std::to_string(first + offset));
   WriteText(folder + "/sync_size", std::to_string(bytes));
   WriteText(folder + "/sync_direction", direction);
   WriteText(folder + file, "1");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device.h"
+#include "page_ranges.h"
 #include "system.h"
 
 namespace vta {
@@ -44,7 +45,7 @@ class CmaLibrary final : public DmaMemory {
   void (*invalidate_)(void* data, unsigned int physical, int bytes) = nullptr;
 };
 
-// The kernel module u-dma-buf: each of its devices is one buffer of a fixed size.
+// The kernel module u-dma-buf: each of its devices has a fixed size, and buffers are parts of them.
 class UdmabufDevices final : public DmaMemory {
  public:
   explicit UdmabufDevices(const System& system);
@@ -65,12 +66,18 @@ class UdmabufDevices final : public DmaMemory {
     uint64_t physical = 0;
     size_t size = 0;
     bool coherent = false;
-    uint8_t* data = nullptr;  // where it is mapped while it is in use
+    uint8_t* data = nullptr;  // where it is mapped while any of it is in use
+    PageRanges taken;
+
+    bool Has(const DmaBuffer& buffer) const {
+      return data != nullptr && buffer.data >= data && buffer.data < data + size;
+    }
   };
 
   void Find(const std::string& folder);
   static void CheckCached(const Entry& entry);
-  Entry* Smallest(size_t bytes);
+  Entry* Smallest(size_t bytes, size_t* first);
+  void Map(Entry* entry);
   std::string Sizes() const;
   const Entry& EntryOf(const DmaBuffer& buffer) const;
   void Sync(const DmaBuffer& buffer, size_t offset, size_t bytes, const char* direction,

@@ -123,7 +123,7 @@ void RunCheck(Accelerator* accelerator, TestProgram* test) {
   std::vector<TensorBytes> tensors;
   for (std::vector<uint8_t>& one : test->tensors) tensors.push_back({one.data(), one.size()});
   LoadedStream stream(Verify(test->stream));
-  accelerator->Run(&stream, tensors);
+  accelerator->Run(stream, tensors);
   const std::vector<uint8_t>& out = test->tensors.back();
   for (size_t i = 0; i < out.size(); ++i) {
     if (out[i] == test->expected[i]) continue;

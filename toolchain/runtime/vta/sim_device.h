@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device.h"
+#include "page_ranges.h"
 #include "stream.h"
 #include "vta_sim.h"
 
@@ -34,7 +35,7 @@ class SimDevice final : public Device {
 
   std::unique_ptr<vta_simulator, Destroyer> simulator_;
   std::vector<DmaBuffer> buffers_;
-  uint64_t next_physical_;
+  PageRanges taken_;  // of physical addresses
 };
 
 }  // namespace vta
