@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import ctypes.util
 import fcntl
 import json
 import os
 import platform
+import re
 import struct
 import subprocess
 import sys
@@ -24,6 +26,7 @@ import tvm
 from tests.integration.test_board_server import KINDS, built
 from tests.integration.test_board_server import running as serving
 from tests.support import vta_harness, vta_streams
+from tests.support.parts import require
 from tests.support.paths import DATA
 from tests.support.vta_harness import Board, HarnessError, call
 from toolchain.backends.base.plugin import build_plugin
@@ -39,6 +42,8 @@ REVISIONS = [OLD, NEW]
 FAKE_CMA = DATA / "fake_cma.c"
 SYNC = b"\xaa\x99\x55\x66"
 WORDS = b"\xff" * 32 + SYNC + bytes(range(64))
+NO_CMA, NO_XRT = b"no-libcma.so", b"no-libxrt_core.so"
+FAKE_XRT = DATA / "fake_xrt.cc"
 SWAPPED = b"".join(WORDS[at : at + 4][::-1] for at in range(0, len(WORDS), 4))
 
 
@@ -456,6 +461,8 @@ def test_the_revision_is_recognised(board, revision):
         "device": "pynq-z1",
         "configuration": "1x16_i8w8a32_15_15_18_17",
         "revision": revision.value,
+        "memory": "the model's",
+        "passed_over": "",
         "passed": ["revision", "gemm", "alu", "load and store"],
     }
 
@@ -621,14 +628,18 @@ class Root:
         self.put(f"dev/{name}", bytes(size))
 
     def open(self, bitstream: Path | str, board: str = "pynq-z1") -> None:
-        call(self._library.harness_open, str(self.folder).encode(), b"no-libcma.so", board.encode(),
+        call(self._library.harness_open, str(self.folder).encode(), NO_CMA, NO_XRT, board.encode(),
              str(bitstream).encode())  # fmt: skip
 
-    def memory(self, size: int, value: int, cma: str = "no-libcma.so") -> int:
+    def memory(self, size: int, value: int, cma: str = NO_CMA.decode(), before: int = 0) -> int:
+        return self.kind(size, value, cma, NO_XRT.decode(), before)[0]
+
+    def kind(self, size: int, value: int, cma: str, xrt: str, before: int = 0) -> tuple[int, str, str]:
+        """Use a buffer; returns its address, which kind of memory it is, and why."""
         physical = ctypes.c_uint64()
-        call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), ctypes.c_uint64(size), value,
-             ctypes.byref(physical))  # fmt: skip
-        return physical.value
+        told = call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), xrt.encode(),
+                    ctypes.c_uint64(size), value, before, ctypes.byref(physical))  # fmt: skip
+        return (physical.value, *told.split("\n"))
 
 
 @pytest.fixture
@@ -808,6 +819,18 @@ def test_memory_of_the_kernel_module(root, module):
     ]
 
 
+def test_several_buffers_are_parts_of_one_device(root):
+    assert root.memory(3 * 4096, 0x5A, before=2) == 0x1F400000 + 6 * 4096
+    assert root.read("dev/udmabuf0") == bytes(6 * 4096) + b"\x5a" * (3 * 4096) + bytes((1 << 16) - 9 * 4096)
+    folder = "sys/class/u-dma-buf/udmabuf0/"
+    assert (root.read(folder + "sync_offset"), root.read(folder + "sync_size")) == (b"24576", b"4096")
+    with pytest.raises(HarnessError, match=r"udmabuf0 has 65536 \(61440 in use\)"):
+        root.memory(3 * 4096, 0, before=5)
+    root.udmabuf("udmabuf1", 1 << 17)
+    root.memory(3 * 4096, 7, before=5)
+    assert root.read("dev/udmabuf1")[:1] == b"\7"
+
+
 def test_the_smallest_device_that_is_large_enough(root):
     root.udmabuf("udmabuf1", 1 << 18)
     root.udmabuf("udmabuf2", 1 << 17)
@@ -852,9 +875,10 @@ def without_udmabuf(root: Root) -> None:
 
 def test_no_memory_at_all(root):
     without_udmabuf(root)
-    with pytest.raises(HarnessError, match=r"neither .*u-dma-buf nor PYNQ's library \(no-libcma.so: .*modprobe"):
+    every = r"XRT: no-libxrt_core.so: .*; u-dma-buf: no device .*; libcma: no-libcma.so: .*modprobe"
+    with pytest.raises(HarnessError, match=every):
         root.memory(4096, 0)
-    with pytest.raises(HarnessError, match=r"neither .*u-dma-buf nor"):
+    with pytest.raises(HarnessError, match=every):
         root.open(root.put("vta.bit", bit_file()))
 
 
@@ -881,6 +905,84 @@ def test_a_library_that_is_another(root, tmp_path):
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
     with pytest.raises(HarnessError, match=r"libother.so has no function cma_get_phy_addr"):
         root.memory(4096, 1, str(made))
+
+
+def xrt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> tuple[str, Path]:
+    """Build what stands in for XRT's library; returns it and its log."""
+    made, log, source = tmp_path / "libxrt_core.so", tmp_path / "log", tmp_path / "xrt.cc"
+    source.write_text(text or FAKE_XRT.read_text())
+    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    monkeypatch.setenv("FAKE_XRT_LOG", str(log))
+    return str(made), log
+
+
+def test_memory_of_xrt_comes_first(root, tmp_path, monkeypatch):
+    made, log = xrt_library(tmp_path, monkeypatch)
+    assert root.kind(3 * 4096, 1, NO_CMA.decode(), made) == (0x1C000000, "XRT", "")
+    assert log.read_text().splitlines() == [
+        "open 0 0",
+        f"alloc {1 << 24:#x} 12288",  # in the CPU's caches
+        "map 0x1 1",
+        "to 0x1000 4096",
+        "from 0 4096",
+        "unmap 0x1 0",
+        "free 0x1 0",
+        "close 0 0",
+    ]
+    assert root.read("dev/udmabuf0") == bytes(1 << 16)  # it is there, and was not needed
+    log.unlink()
+    root.kind(5, 1, NO_CMA.decode(), made, before=1)
+    assert log.read_text().count(f"alloc {1 << 24:#x} 8192\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "cause"),
+    [("FAKE_XRT_DEVICES", "sees no device: is .* zocl loaded"), ("FAKE_XRT_OPENS", "cannot open its device")],
+)
+def test_xrt_without_a_device_is_passed_over(root, tmp_path, monkeypatch, variable, cause):
+    made, log = xrt_library(tmp_path, monkeypatch)
+    monkeypatch.setenv(variable, "0")
+    physical, kind, why = root.kind(3 * 4096, 0x5A, NO_CMA.decode(), made)
+    assert (physical, kind) == (0x1F400000, "u-dma-buf")
+    assert re.fullmatch(f"XRT: .*libxrt_core.so {cause}.*", why)
+    without_udmabuf(root)
+    with pytest.raises(HarnessError, match=f"XRT: .*{cause}.*; u-dma-buf: .*; libcma: "):
+        root.kind(4096, 1, NO_CMA.decode(), made)
+    assert "alloc" not in (log.read_text() if log.exists() else "")
+
+
+def test_xrt_of_another_interface_is_passed_over(root, tmp_path, monkeypatch):
+    made, _ = xrt_library(tmp_path, monkeypatch, 'extern "C" unsigned xclProbe() { return 1; }\n')
+    assert root.kind(4096, 1, NO_CMA.decode(), made)[1:] == ("u-dma-buf", f"XRT: {made} has no function xclOpen")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "cause"),
+    [
+        ("FAKE_XRT_MOST", "4096", "XRT has no contiguous memory for a buffer of 12288 bytes"),
+        ("FAKE_XRT_MAPS", "0", "XRT cannot map a buffer"),
+        ("FAKE_XRT_TELLS", "0", "XRT does not tell where a buffer is"),
+        ("FAKE_XRT_PADDR", "0", "XRT does not tell where a buffer is"),
+        ("FAKE_XRT_SYNCS", "0", r"XRT cannot synchronise a buffer with the device \(-5\)"),
+    ],
+)
+def test_xrt_that_fails(root, tmp_path, monkeypatch, variable, value, cause):
+    made, log = xrt_library(tmp_path, monkeypatch)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(HarnessError, match=cause):
+        root.kind(3 * 4096, 1, NO_CMA.decode(), made)
+    if "SYNCS" not in variable and "MOST" not in variable:
+        assert log.read_text().splitlines()[-2:] == ["free 0x1 0", "close 0 0"]
+
+
+def test_debians_xrt_sees_no_device_here(root, capfd):
+    """XRT itself, not what stands in for it: Debian's is for cards, of which there are none."""
+    name = ctypes.util.find_library("xrt_core")
+    require("XRT's library", "libxrt1", name is not None)
+    physical, kind, why = root.kind(4096, 1, NO_CMA.decode(), str(name))
+    assert (physical, kind) == (0x1F400000, "u-dma-buf")
+    assert why == f"XRT: {name} sees no device: is the kernel's driver zocl loaded?"
+    assert capfd.readouterr() == ("", "")  # it has words of its own for what is not there
 
 
 # --- TVM -------------------------------------------------------------------------------------------------------------
@@ -934,6 +1036,30 @@ def test_over_rpc(machine, tmp_path, monkeypatch):
         check_functions(session.get_function, lambda array: tvm.runtime.tensor(array, session.cpu(0)))
 
 
+def check_holding() -> None:
+    """Hold tensors, as a loaded network does with its weights."""
+    find = tvm.get_global_func
+    run, hold, traffic = (find(f"edge_toolchain.vta.{name}") for name in ("run", "hold", "traffic"))
+    arrays = vta_streams.arrays()
+    x, w, bias, y = (tvm.runtime.tensor(one) for one in arrays.all())
+    held = hold([w, bias])
+    assert held() == 2
+    counted = []
+    for seed in range(3):
+        x.copyfrom(vta_streams.arrays(seed).x)
+        run("sim", text_of(vta_streams.stream()), x, w, bias, y)
+        arrays.x = x.numpy()
+        np.testing.assert_array_equal(y.numpy(), arrays.expected())
+        (found,) = json.loads(traffic())
+        counted.append(found["bytes_to_device"])
+    assert [counted[1] - counted[0], counted[2] - counted[1]] == [X, X]
+    assert found["bytes_resident"] == 4 * 4096
+    with pytest.raises(Exception, match="VTA: argument 0 is no tensor in the CPU's memory without gaps"):
+        hold([tvm.runtime.from_dlpack(np.zeros((4, 4), np.int8).T)])
+    del held
+    assert json.loads(traffic())[0]["bytes_resident"] == 0
+
+
 def test_in_python(tmp_path, monkeypatch):
     """The plug-in is loaded by TVM's import, so in a process of its own."""
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
@@ -942,8 +1068,8 @@ def test_in_python(tmp_path, monkeypatch):
     path = build_plugin("vta", told.append)
     assert told == [f"building {path.name}"]
     script = (
-        "import tvm; from tests.integration.test_vta_device import check_functions; "
-        "check_functions(tvm.get_global_func, tvm.runtime.tensor)"
+        "import tvm; from tests.integration.test_vta_device import check_functions, check_holding; "
+        "check_holding(); check_functions(tvm.get_global_func, tvm.runtime.tensor)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 

@@ -32,7 +32,7 @@ struct Harness {
                   if (bitstream.empty()) vta::UsualBitstream(vta::System(), configuration);
                   return std::make_unique<vta::PynqDevice>(
                       wanted, std::make_unique<vta_model::BlockRegisters>(&blocks),
-                      std::make_unique<vta_model::BlockMemory>(&blocks));
+                      vta::OpenedMemory{std::make_unique<vta_model::BlockMemory>(&blocks), ""});
                 }) {}
 
   const vta::ZynqBoard& board;
@@ -126,20 +126,24 @@ HARNESS_API int harness_write(Harness* harness, uint64_t physical, uint32_t valu
   return Guarded(error, [&] { harness->blocks.Write(physical, value); });
 }
 
-HARNESS_API int harness_open(const char* root, const char* cma, const char* board,
+HARNESS_API int harness_open(const char* root, const char* cma, const char* xrt, const char* board,
                              const char* bitstream, char* error) {
   return Guarded(error, [&] {
     const std::string configuration = vta::Config(vta::DefaultConfiguration()).Name();
-    vta::OpenZynq(vta::BoardNamed(board), {root, cma}, bitstream, configuration);
+    vta::OpenZynq(vta::BoardNamed(board), {root, cma, xrt}, bitstream, configuration);
   });
 }
 
 // Writes `value` all over a buffer of such memory, flushes the second page and invalidates the first
-// unless the kernel calls it coherent, and frees it. Where it begins is in `physical`.
-HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes, uint8_t value,
-                               uint64_t* physical, char* error) {
+// unless the kernel calls it coherent, and frees it. Where it begins is in `physical`, and in `error`
+// which kind of memory it is, and why. Other buffers of that size come `before` it.
+HARNESS_API int harness_memory(const char* root, const char* cma, const char* xrt, uint64_t bytes,
+                               uint8_t value, uint32_t before, uint64_t* physical, char* error) {
   return Guarded(error, [&] {
-    const auto memory = vta::OpenDmaMemory({root, cma});
+    const vta::OpenedMemory opened = vta::OpenDmaMemory({root, cma, xrt});
+    vta::DmaMemory* const memory = opened.memory.get();
+    std::vector<vta::DmaBuffer> others;
+    for (uint32_t i = 0; i < before; ++i) others.push_back(memory->Allocate(bytes));
     const vta::DmaBuffer buffer = memory->Allocate(bytes);
     *physical = buffer.physical;
     memset(buffer.data, value, buffer.size);
@@ -148,6 +152,8 @@ HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes
       memory->Invalidate(buffer, 0, 4096);
     }
     memory->Free(buffer);
+    for (const vta::DmaBuffer& one : others) memory->Free(one);
+    snprintf(error, kErrorBytes, "%s\n%s", memory->Name().c_str(), opened.why.c_str());
   });
 }
 

@@ -97,6 +97,7 @@ class BlockRegisters final : public vta::Registers {
 class BlockMemory final : public vta::DmaMemory {
  public:
   explicit BlockMemory(Blocks* blocks) : blocks_(blocks) {}
+  std::string Name() const override { return "the model's"; }
   vta::DmaBuffer Allocate(size_t bytes) override { return blocks_->Allocate(bytes); }
   void Free(const vta::DmaBuffer& buffer) override { blocks_->Free(buffer); }
   bool Coherent(const vta::DmaBuffer&) const override { return blocks_->Coherent(); }

@@ -20,6 +20,7 @@ class SimDevice final : public Device {
   ~SimDevice() override;
 
   std::string Name() const override { return "sim"; }
+  MemoryKind Memory() const override { return {"the simulator's", ""}; }
   DmaBuffer Allocate(size_t bytes) override;
   void Free(const DmaBuffer& buffer) override;
   void Flush(const DmaBuffer&, size_t, size_t) override {}
