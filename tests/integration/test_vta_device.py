@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import ctypes.util
 import fcntl
 import json
 import os
 import platform
+import re
 import struct
 import subprocess
 import sys
@@ -24,6 +26,7 @@ import tvm
 from tests.integration.test_board_server import KINDS, built
 from tests.integration.test_board_server import running as serving
 from tests.support import vta_harness, vta_streams
+from tests.support.parts import require
 from tests.support.paths import DATA
 from tests.support.vta_harness import Board, HarnessError, call
 from toolchain.backends.base.plugin import build_plugin
@@ -39,6 +42,8 @@ REVISIONS = [OLD, NEW]
 FAKE_CMA = DATA / "fake_cma.c"
 SYNC = b"\xaa\x99\x55\x66"
 WORDS = b"\xff" * 32 + SYNC + bytes(range(64))
+NO_CMA, NO_XRT = b"no-libcma.so", b"no-libxrt_core.so"
+FAKE_XRT = DATA / "fake_xrt.cc"
 SWAPPED = b"".join(WORDS[at : at + 4][::-1] for at in range(0, len(WORDS), 4))
 
 
@@ -97,8 +102,8 @@ def test_registers_are_written_in_their_order(board):
         "0x43c02000 = 0x81",
         "0x43c03000 = 0x81",
     ]
-    # Instructions, uops and four buffers, a page each.
-    assert log[0] == f"flushed 0 {6 * 4096}"
+    # Instructions, uops and three buffers, a page each. The fourth is overwritten: nobody copies it there.
+    assert log[0] == f"flushed 0 {4 * 4096 + 256}"
 
 
 def test_the_ultra96_has_them_elsewhere(board):
@@ -178,6 +183,224 @@ def test_a_stream_is_run_by_its_content_not_by_its_place(board):
         one.run(changed, arrays.all())
 
 
+# --- weights that stay in the device's memory ------------------------------------------------------------------------
+
+
+def layers(count: int) -> list[vta_streams.Arrays]:
+    """Return the arguments of as many layers that one stream computes."""
+    return [vta_streams.arrays(seed) for seed in range(count)]
+
+
+def constants(all_arrays: list[vta_streams.Arrays]) -> list[np.ndarray]:
+    return [one for arrays in all_arrays for one in (arrays.w, arrays.bias)]
+
+
+def refill(arrays: vta_streams.Arrays, seed: int) -> None:
+    """Put other activations in the place of those that are there."""
+    arrays.x[...] = vta_streams.arrays(1000 + seed).x
+    arrays.y[...] = 77
+
+
+def run_exactly(one: Board, all_arrays: list[vta_streams.Arrays], rounds: int, device: str = "") -> None:
+    for number in range(rounds):
+        for arrays in all_arrays:
+            refill(arrays, number)
+            one.run(vta_streams.stream(), arrays.all(), device)
+            np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def copied(one: Board) -> dict[str, int]:
+    (found,) = one.traffic()
+    return found
+
+
+X, W, BIAS, Y = 64, 256, 256, 64
+PROGRAM = 9 * 16 + 4
+"""Bytes of what a run takes."""
+
+
+@pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
+def test_weights_are_copied_once(board, name):
+    one, own = ready(board(name)), layers(3)
+    before = copied(one)
+    one.hold(constants(own))
+    run_exactly(one, own, 1)
+    first = copied(one)
+    assert first["bytes_to_device"] - before["bytes_to_device"] == 3 * (PROGRAM + X + W + BIAS)
+    one.log()
+    run_exactly(one, own, 20)
+    later = copied(one)
+    assert later["runs"] - first["runs"] == 60
+    assert later["bytes_to_device"] - first["bytes_to_device"] == 60 * X
+    assert later["bytes_from_device"] - first["bytes_from_device"] == 60 * Y
+    assert later["bytes_resident"] == 3 * 4 * 4096
+    log = one.log()
+    assert {line for line in log if line.startswith("flushed")} == {f"flushed 0 {X}"}
+    assert not [line for line in log if "allocated" in line or "freed" in line]
+
+
+def test_on_the_simulator_too(board):
+    one, own = board(), layers(3)
+    one.hold(constants(own))
+    run_exactly(one, own, 5, "sim")
+    assert copied(one)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 15 * X
+
+
+def test_tensors_that_nobody_holds_are_copied_each_time(board):
+    """As a tuner's and a check's are, which are refilled in place."""
+    one, arrays = ready(board()), vta_streams.arrays()
+    other = layers(2)
+    one.hold(constants(other))
+    before = copied(one)
+    for seed in range(3):
+        arrays.w[...], arrays.bias[...] = vta_streams.arrays(50 + seed).w, vta_streams.arrays(50 + seed).bias
+        one.run(vta_streams.stream(), arrays.all())
+        np.testing.assert_array_equal(arrays.y, arrays.expected())
+    after = copied(one)
+    assert after["bytes_to_device"] - before["bytes_to_device"] == 3 * (PROGRAM + X + W + BIAS)
+    assert after["bytes_resident"] == 0
+
+
+def test_a_part_of_a_constant_is_none(board):
+    one, arrays = ready(board()), vta_streams.arrays()
+    larger = np.zeros(W + 64, np.int8)
+    one.hold([larger])
+    arrays.w = larger[:W].reshape(arrays.w.shape)
+    for value in (1, 2):
+        arrays.w[...] = value
+        one.run(vta_streams.stream(), arrays.all())
+        np.testing.assert_array_equal(arrays.y, arrays.expected())
+
+
+def test_memory_that_is_used_again_for_other_weights(board):
+    """A model is closed, and the next one's weights come to lie where the first one's were."""
+    one, own = ready(board()), layers(2)
+    for value in range(3):
+        for arrays in own:
+            arrays.w[...] = value
+        held = one.hold(constants(own))
+        run_exactly(one, own, 2)
+        assert copied(one)["bytes_resident"] == 2 * 4 * 4096
+        one.release(held)
+        assert copied(one)["bytes_resident"] == 0
+    one.release(held)  # nothing more happens
+
+
+def test_two_models_with_the_same_weights(board):
+    one, own = ready(board()), layers(1)
+    first, second = one.hold(constants(own)), one.hold(constants(own))
+    run_exactly(one, own, 2)
+    one.release(first)
+    assert copied(one)["bytes_resident"] == 4 * 4096
+    run_exactly(one, own, 2)
+    one.release(second)
+    assert copied(one)["bytes_resident"] == 0
+    own[0].w[...] = 5
+    run_exactly(one, own, 2)
+
+
+def test_a_board_that_is_programmed_again_has_forgotten(board):
+    one, own = ready(board()), layers(2)
+    one.hold(constants(own))
+    run_exactly(one, own, 2)
+    one.init()
+    assert copied(one)["bytes_resident"] == 0
+    run_exactly(one, own, 2)
+
+
+def test_a_self_test_between_two_runs(board):
+    one, own = ready(board()), layers(2)
+    one.hold(constants(own))
+    run_exactly(one, own, 2)
+    one.self_test()
+    run_exactly(one, own, 2)
+
+
+def test_memory_for_the_program_moves(board):
+    """A larger layer comes: what stays in the device's memory has to follow its activations."""
+    one, own = ready(board()), layers(2)
+    one.hold(constants(own))
+    run_exactly(one, own, 1)
+    layer = Conv2d(1, 14, 14, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
+    stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
+    tensors = random_tensors(stream)
+    wanted = [array.copy() for array in tensors]
+    Simulator().run(stream, wanted)
+    one.run(stream, tensors)
+    np.testing.assert_array_equal(tensors[-1], wanted[-1])
+    assert copied(one)["bytes_resident"] == 2 * 4 * 4096
+    run_exactly(one, own, 2)
+
+
+def random_tensors(stream) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    sizes = [buffer.elements * DEFAULT.element_bytes(buffer.memory) for buffer in stream.buffers]
+    return [random.integers(-100, 100, size, dtype=np.int8) for size in sizes]
+
+
+@pytest.mark.parametrize("pages", range(13, 40))
+def test_memory_that_is_too_small_for_all_weights(board, pages):
+    """Whatever fits stays, all else is copied: from what one stream needs, and the self-test, to all of them."""
+    one, own = board(pages=pages), layers(6)
+    one.init()
+    one.hold(constants(own))
+    run_exactly(one, own, 4)
+    resident = copied(one)["bytes_resident"] // 4096
+    assert resident % 4 == 0
+    assert resident <= pages
+    if pages >= 13 + 6 * 4:
+        assert resident == 6 * 4
+
+
+def test_memory_that_is_too_small_for_anything(board):
+    with pytest.raises(HarnessError, match="no memory"):
+        board(pages=12).init()
+
+
+def test_what_was_not_used_for_long_makes_room(board):
+    one, own = board(pages=13 + 2 * 4), layers(4)
+    one.init()
+    one.hold(constants(own))
+    run_exactly(one, own[:2], 2)
+    assert copied(one)["bytes_resident"] == 2 * 4 * 4096
+    before = copied(one)["bytes_to_device"]
+    run_exactly(one, own[2:], 3)
+    assert copied(one)["bytes_to_device"] - before == 6 * (PROGRAM + X + W + BIAS)
+    run_exactly(one, own[2:], 510)  # a thousand runs later
+    before = copied(one)["bytes_to_device"]
+    run_exactly(one, own[2:], 3)
+    assert copied(one)["bytes_to_device"] - before == 6 * X
+
+
+def test_a_run_that_failed(board):
+    one, own = board(never_done=False), layers(1)
+    one.init()
+    one.hold(constants(own))
+    run_exactly(one, own, 1)
+    one.break_down()
+    before = own[0].y.copy()
+    with pytest.raises(HarnessError, match="hangs"):
+        one.run(vta_streams.stream(), own[0].all())
+    np.testing.assert_array_equal(own[0].y, before)
+    with pytest.raises(HarnessError, match="hangs since"):
+        one.run(vta_streams.stream(), own[0].all())
+    assert copied(one)["bytes_resident"] == 0
+    one.repair()
+    one.init()
+    run_exactly(one, own, 2)
+
+
+def test_results_that_are_not_all_written_are_copied_there(board):
+    one, own = ready(board()), vta_streams.arrays()
+    one.hold(constants([own]))
+    stream = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
+    for value in (5, 6):
+        own.y[...] = value
+        one.run(stream, own.all())
+        np.testing.assert_array_equal(own.y[:2], own.expected()[:2])
+        assert (own.y[2:] == value).all()
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [("", "not a VTA stream"), ("VlR", "base64 text was cut"), ("Vl?=", "no base64"), ("QUJD", "not a")],
@@ -238,6 +461,8 @@ def test_the_revision_is_recognised(board, revision):
         "device": "pynq-z1",
         "configuration": "1x16_i8w8a32_15_15_18_17",
         "revision": revision.value,
+        "memory": "the model's",
+        "passed_over": "",
         "passed": ["revision", "gemm", "alu", "load and store"],
     }
 
@@ -403,14 +628,18 @@ class Root:
         self.put(f"dev/{name}", bytes(size))
 
     def open(self, bitstream: Path | str, board: str = "pynq-z1") -> None:
-        call(self._library.harness_open, str(self.folder).encode(), b"no-libcma.so", board.encode(),
+        call(self._library.harness_open, str(self.folder).encode(), NO_CMA, NO_XRT, board.encode(),
              str(bitstream).encode())  # fmt: skip
 
-    def memory(self, size: int, value: int, cma: str = "no-libcma.so") -> int:
+    def memory(self, size: int, value: int, cma: str = NO_CMA.decode(), before: int = 0) -> int:
+        return self.kind(size, value, cma, NO_XRT.decode(), before)[0]
+
+    def kind(self, size: int, value: int, cma: str, xrt: str, before: int = 0) -> tuple[int, str, str]:
+        """Use a buffer; returns its address, which kind of memory it is, and why."""
         physical = ctypes.c_uint64()
-        call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), ctypes.c_uint64(size), value,
-             ctypes.byref(physical))  # fmt: skip
-        return physical.value
+        told = call(self._library.harness_memory, str(self.folder).encode(), cma.encode(), xrt.encode(),
+                    ctypes.c_uint64(size), value, before, ctypes.byref(physical))  # fmt: skip
+        return (physical.value, *told.split("\n"))
 
 
 @pytest.fixture
@@ -579,7 +808,7 @@ def test_memory_of_the_kernel_module(root, module):
     if module == "udmabuf":
         (root.folder / "sys/class/u-dma-buf").rename(root.folder / "sys/class/udmabuf")
     assert root.memory(3 * 4096, 0x5A) == 0x1F400000
-    assert root.read("dev/udmabuf0") == b"\x5a" * (1 << 16)
+    assert root.read("dev/udmabuf0") == b"\x5a" * (3 * 4096) + bytes((1 << 16) - 3 * 4096)
     folder = f"sys/class/{module}/udmabuf0/"
     assert root.read(folder + "sync_for_device") == root.read(folder + "sync_for_cpu") == b"1"
     # The last was to invalidate.
@@ -588,6 +817,18 @@ def test_memory_of_the_kernel_module(root, module):
         b"4096",
         b"2",
     ]
+
+
+def test_several_buffers_are_parts_of_one_device(root):
+    assert root.memory(3 * 4096, 0x5A, before=2) == 0x1F400000 + 6 * 4096
+    assert root.read("dev/udmabuf0") == bytes(6 * 4096) + b"\x5a" * (3 * 4096) + bytes((1 << 16) - 9 * 4096)
+    folder = "sys/class/u-dma-buf/udmabuf0/"
+    assert (root.read(folder + "sync_offset"), root.read(folder + "sync_size")) == (b"24576", b"4096")
+    with pytest.raises(HarnessError, match=r"udmabuf0 has 65536 \(61440 in use\)"):
+        root.memory(3 * 4096, 0, before=5)
+    root.udmabuf("udmabuf1", 1 << 17)
+    root.memory(3 * 4096, 7, before=5)
+    assert root.read("dev/udmabuf1")[:1] == b"\7"
 
 
 def test_the_smallest_device_that_is_large_enough(root):
@@ -634,9 +875,10 @@ def without_udmabuf(root: Root) -> None:
 
 def test_no_memory_at_all(root):
     without_udmabuf(root)
-    with pytest.raises(HarnessError, match=r"neither .*u-dma-buf nor PYNQ's library \(no-libcma.so: .*modprobe"):
+    every = r"XRT: no-libxrt_core.so: .*; u-dma-buf: no device .*; libcma: no-libcma.so: .*modprobe"
+    with pytest.raises(HarnessError, match=every):
         root.memory(4096, 0)
-    with pytest.raises(HarnessError, match=r"neither .*u-dma-buf nor"):
+    with pytest.raises(HarnessError, match=every):
         root.open(root.put("vta.bit", bit_file()))
 
 
@@ -663,6 +905,84 @@ def test_a_library_that_is_another(root, tmp_path):
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
     with pytest.raises(HarnessError, match=r"libother.so has no function cma_get_phy_addr"):
         root.memory(4096, 1, str(made))
+
+
+def xrt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> tuple[str, Path]:
+    """Build what stands in for XRT's library; returns it and its log."""
+    made, log, source = tmp_path / "libxrt_core.so", tmp_path / "log", tmp_path / "xrt.cc"
+    source.write_text(text or FAKE_XRT.read_text())
+    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    monkeypatch.setenv("FAKE_XRT_LOG", str(log))
+    return str(made), log
+
+
+def test_memory_of_xrt_comes_first(root, tmp_path, monkeypatch):
+    made, log = xrt_library(tmp_path, monkeypatch)
+    assert root.kind(3 * 4096, 1, NO_CMA.decode(), made) == (0x1C000000, "XRT", "")
+    assert log.read_text().splitlines() == [
+        "open 0 0",
+        f"alloc {1 << 24:#x} 12288",  # in the CPU's caches
+        "map 0x1 1",
+        "to 0x1000 4096",
+        "from 0 4096",
+        "unmap 0x1 0",
+        "free 0x1 0",
+        "close 0 0",
+    ]
+    assert root.read("dev/udmabuf0") == bytes(1 << 16)  # it is there, and was not needed
+    log.unlink()
+    root.kind(5, 1, NO_CMA.decode(), made, before=1)
+    assert log.read_text().count(f"alloc {1 << 24:#x} 8192\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "cause"),
+    [("FAKE_XRT_DEVICES", "sees no device: is .* zocl loaded"), ("FAKE_XRT_OPENS", "cannot open its device")],
+)
+def test_xrt_without_a_device_is_passed_over(root, tmp_path, monkeypatch, variable, cause):
+    made, log = xrt_library(tmp_path, monkeypatch)
+    monkeypatch.setenv(variable, "0")
+    physical, kind, why = root.kind(3 * 4096, 0x5A, NO_CMA.decode(), made)
+    assert (physical, kind) == (0x1F400000, "u-dma-buf")
+    assert re.fullmatch(f"XRT: .*libxrt_core.so {cause}.*", why)
+    without_udmabuf(root)
+    with pytest.raises(HarnessError, match=f"XRT: .*{cause}.*; u-dma-buf: .*; libcma: "):
+        root.kind(4096, 1, NO_CMA.decode(), made)
+    assert "alloc" not in (log.read_text() if log.exists() else "")
+
+
+def test_xrt_of_another_interface_is_passed_over(root, tmp_path, monkeypatch):
+    made, _ = xrt_library(tmp_path, monkeypatch, 'extern "C" unsigned xclProbe() { return 1; }\n')
+    assert root.kind(4096, 1, NO_CMA.decode(), made)[1:] == ("u-dma-buf", f"XRT: {made} has no function xclOpen")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "cause"),
+    [
+        ("FAKE_XRT_MOST", "4096", "XRT has no contiguous memory for a buffer of 12288 bytes"),
+        ("FAKE_XRT_MAPS", "0", "XRT cannot map a buffer"),
+        ("FAKE_XRT_TELLS", "0", "XRT does not tell where a buffer is"),
+        ("FAKE_XRT_PADDR", "0", "XRT does not tell where a buffer is"),
+        ("FAKE_XRT_SYNCS", "0", r"XRT cannot synchronise a buffer with the device \(-5\)"),
+    ],
+)
+def test_xrt_that_fails(root, tmp_path, monkeypatch, variable, value, cause):
+    made, log = xrt_library(tmp_path, monkeypatch)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(HarnessError, match=cause):
+        root.kind(3 * 4096, 1, NO_CMA.decode(), made)
+    if "SYNCS" not in variable and "MOST" not in variable:
+        assert log.read_text().splitlines()[-2:] == ["free 0x1 0", "close 0 0"]
+
+
+def test_debians_xrt_sees_no_device_here(root, capfd):
+    """XRT itself, not what stands in for it: Debian's is for cards, of which there are none."""
+    name = ctypes.util.find_library("xrt_core")
+    require("XRT's library", "libxrt1", name is not None)
+    physical, kind, why = root.kind(4096, 1, NO_CMA.decode(), str(name))
+    assert (physical, kind) == (0x1F400000, "u-dma-buf")
+    assert why == f"XRT: {name} sees no device: is the kernel's driver zocl loaded?"
+    assert capfd.readouterr() == ("", "")  # it has words of its own for what is not there
 
 
 # --- TVM -------------------------------------------------------------------------------------------------------------
@@ -716,6 +1036,30 @@ def test_over_rpc(machine, tmp_path, monkeypatch):
         check_functions(session.get_function, lambda array: tvm.runtime.tensor(array, session.cpu(0)))
 
 
+def check_holding() -> None:
+    """Hold tensors, as a loaded network does with its weights."""
+    find = tvm.get_global_func
+    run, hold, traffic = (find(f"edge_toolchain.vta.{name}") for name in ("run", "hold", "traffic"))
+    arrays = vta_streams.arrays()
+    x, w, bias, y = (tvm.runtime.tensor(one) for one in arrays.all())
+    held = hold([w, bias])
+    assert held() == 2
+    counted = []
+    for seed in range(3):
+        x.copyfrom(vta_streams.arrays(seed).x)
+        run("sim", text_of(vta_streams.stream()), x, w, bias, y)
+        arrays.x = x.numpy()
+        np.testing.assert_array_equal(y.numpy(), arrays.expected())
+        (found,) = json.loads(traffic())
+        counted.append(found["bytes_to_device"])
+    assert [counted[1] - counted[0], counted[2] - counted[1]] == [X, X]
+    assert found["bytes_resident"] == 4 * 4096
+    with pytest.raises(Exception, match="VTA: argument 0 is no tensor in the CPU's memory without gaps"):
+        hold([tvm.runtime.from_dlpack(np.zeros((4, 4), np.int8).T)])
+    del held
+    assert json.loads(traffic())[0]["bytes_resident"] == 0
+
+
 def test_in_python(tmp_path, monkeypatch):
     """The plug-in is loaded by TVM's import, so in a process of its own."""
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
@@ -724,8 +1068,8 @@ def test_in_python(tmp_path, monkeypatch):
     path = build_plugin("vta", told.append)
     assert told == [f"building {path.name}"]
     script = (
-        "import tvm; from tests.integration.test_vta_device import check_functions; "
-        "check_functions(tvm.get_global_func, tvm.runtime.tensor)"
+        "import tvm; from tests.integration.test_vta_device import check_functions, check_holding; "
+        "check_holding(); check_functions(tvm.get_global_func, tvm.runtime.tensor)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +60,7 @@ class Board:
         coherent: bool | None = None,
         kernel_coherent: bool = False,
         physical: int = 0,
+        pages: int = 0,
     ) -> None:
         self.name, self._library = name, library
         library.harness_create.restype = ctypes.c_void_p
@@ -65,12 +68,20 @@ class Board:
         wired = name == "pynq-z1" if coherent is None else coherent
         faults = (never_done, forgets_flush, forgets_invalidate, wired, kernel_coherent)
         self._handle = ctypes.c_void_p(
-            library.harness_create(name.encode(), revision, *faults, ctypes.c_uint64(physical))
+            library.harness_create(name.encode(), revision, *faults, ctypes.c_uint64(physical), pages)
         )
 
     def close(self) -> None:
         """End it."""
         self._library.harness_destroy(self._handle)
+
+    def break_down(self) -> None:
+        """Let no program end any more."""
+        self._library.harness_set_never_done(self._handle, 1)
+
+    def repair(self) -> None:
+        """Let programs end again."""
+        self._library.harness_set_never_done(self._handle, 0)
 
     def init(self) -> None:
         """Program the FPGA, which is not modelled, and test it."""
@@ -83,6 +94,21 @@ class Board:
         sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
         name = (device or self.name).encode()
         call(self._library.harness_run, self._handle, name, text.encode(), data, sizes, len(arrays))
+
+    def hold(self, arrays: Sequence[np.ndarray]) -> int:
+        """Say that arrays are constant, until what this returns is released."""
+        data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
+        sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
+        self._library.harness_hold.restype = ctypes.c_uint64
+        return int(self._library.harness_hold(self._handle, data, sizes, len(arrays)))
+
+    def release(self, held: int) -> None:
+        """Take that back."""
+        self._library.harness_release(self._handle, ctypes.c_uint64(held))
+
+    def traffic(self) -> list[dict[str, Any]]:
+        """Return what was copied on each device."""
+        return json.loads(call(self._library.harness_traffic, self._handle))
 
     def self_test(self, device: str = "") -> str:
         """Return what the self-test says."""

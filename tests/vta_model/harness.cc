@@ -32,7 +32,7 @@ struct Harness {
                   if (bitstream.empty()) vta::UsualBitstream(vta::System(), configuration);
                   return std::make_unique<vta::PynqDevice>(
                       wanted, std::make_unique<vta_model::BlockRegisters>(&blocks),
-                      std::make_unique<vta_model::BlockMemory>(&blocks));
+                      vta::OpenedMemory{std::make_unique<vta_model::BlockMemory>(&blocks), ""});
                 }) {}
 
   const vta::ZynqBoard& board;
@@ -56,7 +56,7 @@ int Guarded(char* error, Function function) {
 
 HARNESS_API Harness* harness_create(const char* board, uint32_t revision, int never_done,
                                     int forgets_flush, int forgets_invalidate, int coherent,
-                                    int kernel_coherent, uint64_t physical) {
+                                    int kernel_coherent, uint64_t physical, uint32_t pages) {
   vta_model::Faults faults;
   faults.never_done = never_done != 0;
   faults.forgets_flush = forgets_flush != 0;
@@ -64,10 +64,15 @@ HARNESS_API Harness* harness_create(const char* board, uint32_t revision, int ne
   faults.coherent = coherent != 0;
   faults.kernel_coherent = kernel_coherent != 0;
   if (physical != 0) faults.physical = physical;
+  if (pages != 0) faults.pages = pages;
   return new Harness(vta::BoardNamed(board), revision, faults);
 }
 
 HARNESS_API void harness_destroy(Harness* harness) { delete harness; }
+
+HARNESS_API void harness_set_never_done(Harness* harness, int never_done) {
+  harness->blocks.SetNeverDone(never_done != 0);
+}
 
 HARNESS_API int harness_init(Harness* harness, char* error) {
   return Guarded(error, [&] { harness->devices.Init(harness->board, "any.bit"); });
@@ -79,6 +84,23 @@ HARNESS_API int harness_run(Harness* harness, const char* device, const char* st
     std::vector<vta::TensorBytes> tensors;
     for (uint32_t i = 0; i < count; ++i) tensors.push_back({data[i], bytes[i]});
     harness->devices.Run(device, stream, tensors);
+  });
+}
+
+HARNESS_API uint64_t harness_hold(Harness* harness, void** data, const uint64_t* bytes,
+                                  uint32_t count) {
+  std::vector<vta::TensorBytes> tensors;
+  for (uint32_t i = 0; i < count; ++i) tensors.push_back({data[i], bytes[i]});
+  return harness->devices.Hold(tensors);
+}
+
+HARNESS_API void harness_release(Harness* harness, uint64_t held) {
+  harness->devices.Release(held);
+}
+
+HARNESS_API int harness_traffic(Harness* harness, char* error) {
+  return Guarded(error, [&] {
+    snprintf(error, kErrorBytes, "%s", harness->devices.TrafficJson().c_str());
   });
 }
 
@@ -104,20 +126,24 @@ HARNESS_API int harness_write(Harness* harness, uint64_t physical, uint32_t valu
   return Guarded(error, [&] { harness->blocks.Write(physical, value); });
 }
 
-HARNESS_API int harness_open(const char* root, const char* cma, const char* board,
+HARNESS_API int harness_open(const char* root, const char* cma, const char* xrt, const char* board,
                              const char* bitstream, char* error) {
   return Guarded(error, [&] {
     const std::string configuration = vta::Config(vta::DefaultConfiguration()).Name();
-    vta::OpenZynq(vta::BoardNamed(board), {root, cma}, bitstream, configuration);
+    vta::OpenZynq(vta::BoardNamed(board), {root, cma, xrt}, bitstream, configuration);
   });
 }
 
 // Writes `value` all over a buffer of such memory, flushes the second page and invalidates the first
-// unless the kernel calls it coherent, and frees it. Where it begins is in `physical`.
-HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes, uint8_t value,
-                               uint64_t* physical, char* error) {
+// unless the kernel calls it coherent, and frees it. Where it begins is in `physical`, and in `error`
+// which kind of memory it is, and why. Other buffers of that size come `before` it.
+HARNESS_API int harness_memory(const char* root, const char* cma, const char* xrt, uint64_t bytes,
+                               uint8_t value, uint32_t before, uint64_t* physical, char* error) {
   return Guarded(error, [&] {
-    const auto memory = vta::OpenDmaMemory({root, cma});
+    const vta::OpenedMemory opened = vta::OpenDmaMemory({root, cma, xrt});
+    vta::DmaMemory* const memory = opened.memory.get();
+    std::vector<vta::DmaBuffer> others;
+    for (uint32_t i = 0; i < before; ++i) others.push_back(memory->Allocate(bytes));
     const vta::DmaBuffer buffer = memory->Allocate(bytes);
     *physical = buffer.physical;
     memset(buffer.data, value, buffer.size);
@@ -126,6 +152,8 @@ HARNESS_API int harness_memory(const char* root, const char* cma, uint64_t bytes
       memory->Invalidate(buffer, 0, 4096);
     }
     memory->Free(buffer);
+    for (const vta::DmaBuffer& one : others) memory->Free(one);
+    snprintf(error, kErrorBytes, "%s\n%s", memory->Name().c_str(), opened.why.c_str());
   });
 }
 

@@ -173,6 +173,9 @@ uint32_t Blocks::Done() {
 
 DmaBuffer Blocks::Allocate(size_t bytes) {
   const size_t size = (bytes + kModelPage - 1) / kModelPage * kModelPage;
+  size_t used = size / kModelPage;
+  for (const Page& page : pages_) used += page.cpu.size / kModelPage;
+  if (used > faults_.pages) Fail("no memory: " + std::to_string(used) + " pages");
   void* data = nullptr;
   if (posix_memalign(&data, kModelPage, size) != 0) Fail("no memory");
   memset(data, 0xc5, size);

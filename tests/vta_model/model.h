@@ -25,6 +25,7 @@ struct Faults {
   bool coherent = false;            // of the wiring: the FPGA reads and writes past the CPU's caches
   bool kernel_coherent = false;     // the kernel was told so
   uint64_t physical = 0x18000000;   // of the first buffer
+  size_t pages = SIZE_MAX;          // that buffers may have together
 };
 
 class Blocks {
@@ -41,6 +42,8 @@ class Blocks {
   bool Coherent() const { return faults_.kernel_coherent; }
   void Flush(const vta::DmaBuffer& buffer, size_t offset, size_t bytes);
   void Invalidate(const vta::DmaBuffer& buffer, size_t offset, size_t bytes);
+
+  void SetNeverDone(bool never_done) { faults_.never_done = never_done; }
 
   // One line for each register that was written and each part of memory that was flushed or
   // invalidated, in their order.
@@ -94,6 +97,7 @@ class BlockRegisters final : public vta::Registers {
 class BlockMemory final : public vta::DmaMemory {
  public:
   explicit BlockMemory(Blocks* blocks) : blocks_(blocks) {}
+  std::string Name() const override { return "the model's"; }
   vta::DmaBuffer Allocate(size_t bytes) override { return blocks_->Allocate(bytes); }
   void Free(const vta::DmaBuffer& buffer) override { blocks_->Free(buffer); }
   bool Coherent(const vta::DmaBuffer&) const override { return blocks_->Coherent(); }

@@ -16,7 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import tensors
-from toolchain.device import processor
+from toolchain.device import copies, processor
+from toolchain.device.copies import Copies
 from toolchain.device.processor import Processor
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
@@ -49,6 +50,7 @@ class Run:
         each_ns: Durations of the runs whose outputs these are, in nanoseconds, one for each sample.
         involuntary_switches: How often others took a CPU from one of its threads during the timed runs.
         processor: What the kernels ran on; None for the CPU.
+        copies: What an accelerator with memory of its own made each timed run copy; None where none ran.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -60,6 +62,7 @@ class Run:
     each_ns: tuple[int, ...] = ()
     involuntary_switches: int = 0
     processor: Processor | None = None
+    copies: Copies | None = None
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,7 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
             each_ns=times["each_ns"],
             involuntary_switches=_time(report["involuntary_switches"]),
             processor=processor.read(report["processor"]),
+            copies=copies.read(report.get("copies")),
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(

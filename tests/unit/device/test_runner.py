@@ -85,7 +85,7 @@ def test_crash_is_told(places, tmp_path):
 
 
 WELL = '{"samples_ns": [], "warmup_ns": [], "each_ns": [5], "load_ms": 1, "threads": 1, "peak_rss_kib": 9, '
-WELL += '"involuntary_switches": 0, "processor": null}'
+WELL += '"involuntary_switches": 0, "processor": null, "copies": null}'
 
 
 def lying(tmp_path, *lines):
@@ -101,6 +101,8 @@ def lying(tmp_path, *lines):
     [
         *("", "no JSON", "[]", "null", "{}", "[" * 5000, "\\033[31m", WELL.replace("[5]", "[]")),
         *(WELL.replace("5", '"5"'), WELL.replace("5", "-5"), WELL.replace("5", "1e400"), WELL.replace("1,", "null,")),
+        *(WELL.replace('"copies": null', f'"copies": {said}') for said in ("1", "{}", "[]", '{"to_device": "1"}')),
+        WELL.replace('"copies": null', '"copies": {"to_device": -1, "from_device": 1, "resident": 1}'),
         *(WELL.replace("9", "9" * 30), WELL.replace("9", "9" * 5000), WELL.replace("[5]", "7")),
     ],
 )

@@ -17,6 +17,7 @@ from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.fidelity import Fidelity
+from toolchain.device.copies import Copies
 from toolchain.device.processor import Processor
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
@@ -87,6 +88,16 @@ def test_what_computed_is_told():
     assert "computed on  Mali-T860, 4 compute unit(s), OpenCL 1.2 v1, driver r14p0" in report.table(found)
     assert parsed(made())["processor"] is None
     assert "computed on" not in report.table(made())
+
+
+def test_copies_are_told():
+    run = dataclasses.replace(made().measurement.run, copies=Copies(1_500_000, 1_204_224, 12_000_000))
+    found = made(measurement=dataclasses.replace(made().measurement, run=run))
+    assert parsed(found)["copies"] == {"to_device": 1_500_000, "from_device": 1_204_224, "resident": 12_000_000}
+    told = "1.50 MB to the accelerator's memory and 1.20 MB back in each run; 12.00 MB stay there"
+    assert told in report.table(found)
+    assert parsed(made())["copies"] is None
+    assert "copied" not in report.table(made())
 
 
 def test_without_classes_there_are_no_flips():

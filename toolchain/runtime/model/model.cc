@@ -110,6 +110,14 @@ std::vector<Tensor> Flatten(const Any& result) {
   return tensors;
 }
 
+// An accelerator that copies tensors to memory of its own may keep what it has of these until the
+// result is given up: nobody changes them.
+Any Held(const std::vector<Tensor>& params) {
+  const auto hold = Function::GetGlobal("edge_toolchain.vta.hold");
+  if (!hold) return nullptr;
+  return (*hold)(tvm::ffi::Array<Tensor>(params.begin(), params.end()));
+}
+
 // Has inputs back at the end of a scope.
 struct Lent {
   std::vector<edge::Input>* inputs;
@@ -173,6 +181,7 @@ void Model::Bind(const std::vector<TensorSpec>& inputs, const std::vector<Tensor
   for (const Tensor& param : params) {
     params_.push_back(device_.device_type == kDLCPU ? param : Copied(param, device_));
   }
+  if (device_.device_type == kDLCPU) held_ = Held(params_);
   for (const edge::Input& input : inputs_) arguments_.emplace_back(input.argument());
   arguments_.insert(arguments_.end(), params_.begin(), params_.end());
 }

@@ -2,6 +2,7 @@
 #ifndef MODEL_MODEL_H_
 #define MODEL_MODEL_H_
 
+#include <tvm/ffi/any.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
@@ -53,6 +54,7 @@ class Model {
   tvm::ffi::Function entry_;
   std::vector<edge::Input> inputs_;
   std::vector<tvm::ffi::Tensor> params_;
+  tvm::ffi::Any held_;  // keeps what accelerators have of them in memory of their own
   std::vector<tvm::ffi::AnyView> arguments_;
 };
 

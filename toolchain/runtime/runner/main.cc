@@ -16,6 +16,7 @@
 #include "../model/stage.h"
 #include "../threads/pool.h"
 #include "compare.h"
+#include "copies.h"
 #include "crash.h"
 #include "options.h"
 #include "peak.h"
@@ -56,6 +57,10 @@ std::vector<int64_t> RunSamples(edge_model* model, const Samples& samples, Outpu
   return each_ns;
 }
 
+int64_t RunsOf(const Timings& timings) {
+  return static_cast<int64_t>(timings.warmup_ns.size() + timings.samples_ns.size());
+}
+
 void RunRelease(const Options& options) {
   edge::CheckWritable(options.outputs);
   edge::CheckWritable(options.report);
@@ -79,7 +84,9 @@ void RunRelease(const Options& options) {
     CheckExpected(edge::ReadManifest(options.release), outputs.tensors(), options.expected,
                   options.tolerance);
   }
+  const Copies before = CopiesNow();
   report.timings = Measure(model, PlanFrom(options));
+  report.copies = CopiesPerRun(before, CopiesNow(), RunsOf(report.timings));
   if (!options.profile.empty()) WriteProfile(options.profile, Watch(model, options.profile_runs));
   report.peak_rss_kib = PeakRssKib();
 

@@ -3,6 +3,7 @@
 #define RUNNER_REPORT_H_
 
 #include <dlpack/dlpack.h>
+#include <tvm/ffi/extra/json.h>
 
 #include <cstdint>
 #include <string>
@@ -19,6 +20,7 @@ struct Report {
   int threads = 0;
   int64_t peak_rss_kib = 0;
   DLDevice device{kDLCPU, 0};  // what the kernels ran on
+  tvm::ffi::json::Value copies;  // see CopiesPerRun
 };
 
 // {"device": ..., "tvm": ..., "tvm_ffi": ..., "machine": ...} in one line.

@@ -1,57 +1,24 @@
 // See buffers.h.
 #include "buffers.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <climits>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <optional>
 
 #include "fault.h"
+#include "shared_library.h"
+#include "udmabuf.h"
+#include "xrt.h"
 
 namespace vta {
-namespace {
-
-template <typename Function>
-void FindSymbol(void* library, const std::string& name, const char* symbol, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, symbol));
-  if (*function == nullptr) Fail(name + " has no function " + symbol);
-}
-
-// Of sysfs: decimal, or 0x and hexadecimal.
-uint64_t ReadNumber(const std::string& path) {
-  const std::string text = ReadLine(path).value_or("");
-  char* end = nullptr;
-  const uint64_t number = strtoull(text.c_str(), &end, 0);
-  if (text.empty() || *end != '\0') Fail(path + " holds no number: \"" + text + "\"");
-  return number;
-}
-
-// The module's older versions lack some files.
-std::optional<uint64_t> OptionalNumber(const std::string& path) {
-  if (!ReadText(path)) return std::nullopt;
-  return ReadNumber(path);
-}
-
-}  // namespace
 
 CmaLibrary::CmaLibrary(const std::string& name) {
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: it keeps state
-  if (library == nullptr) {
-    const char* reason = dlerror();
-    Fail(reason != nullptr ? reason : "cannot load " + name);
-  }
-  FindSymbol(library, name, "cma_alloc", &alloc_);
-  FindSymbol(library, name, "cma_get_phy_addr", &physical_);
-  FindSymbol(library, name, "cma_free", &free_);
-  FindSymbol(library, name, "cma_flush_cache", &flush_);
-  FindSymbol(library, name, "cma_invalidate_cache", &invalidate_);
+  const SharedLibrary library(name);
+  library.Find("cma_alloc", &alloc_);
+  library.Find("cma_get_phy_addr", &physical_);
+  library.Find("cma_free", &free_);
+  library.Find("cma_flush_cache", &flush_);
+  library.Find("cma_invalidate_cache", &invalidate_);
 }
 
 DmaBuffer CmaLibrary::Allocate(size_t bytes) {
@@ -77,123 +44,24 @@ void CmaLibrary::Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes
               static_cast<int>(bytes));
 }
 
-UdmabufDevices::UdmabufDevices(const System& system) : system_(system) {
-  // The module's name before and since 2020.
-  for (const char* name : {"/sys/class/u-dma-buf", "/sys/class/udmabuf"}) {
-    Find(system.Path(name));
-  }
-}
-
-void UdmabufDevices::Find(const std::string& folder) {
-  std::error_code error;  // the folder is missing where the module is
-  for (const auto& found : std::filesystem::directory_iterator(folder, error)) {
-    const std::string path = found.path().string();
-    Entry entry;
-    entry.name = found.path().filename().string();
-    entry.folder = path;
-    entry.physical = ReadNumber(path + "/phys_addr");
-    entry.size = static_cast<size_t>(ReadNumber(path + "/size"));
-    entry.coherent = OptionalNumber(path + "/dma_coherent").value_or(0) == 1;
-    devices_.push_back(entry);
-  }
-}
-
-UdmabufDevices::~UdmabufDevices() {
-  for (const Entry& entry : devices_) {
-    if (entry.data != nullptr) munmap(entry.data, entry.size);
-  }
-}
-
-UdmabufDevices::Entry* UdmabufDevices::Smallest(size_t bytes) {
-  Entry* best = nullptr;
-  for (Entry& entry : devices_) {
-    const bool fits = entry.data == nullptr && entry.size >= bytes;
-    if (fits && (best == nullptr || entry.size < best->size)) best = &entry;
-  }
-  return best;
-}
-
-// Modes from 5 on map the memory past the CPU's caches, whoever opens it. What a coherent FPGA
-// wrote may be in those caches alone.
-void UdmabufDevices::CheckCached(const Entry& entry) {
-  constexpr uint64_t kLastCached = 4;
-  const std::string path = entry.folder + "/sync_mode";
-  const uint64_t mode = OptionalNumber(path).value_or(0);
-  if (mode <= kLastCached) return;
-  Fail(entry.name + " is mapped past the CPU's caches (sync_mode " + std::to_string(mode) +
-       "), where results of the FPGA may be missing: echo 1 > " + path);
-}
-
-std::string UdmabufDevices::Sizes() const {
-  std::string text;
-  for (const Entry& entry : devices_) {
-    text += (text.empty() ? "" : ", ") + entry.name + " has " + std::to_string(entry.size) +
-            (entry.data != nullptr ? " (in use)" : "");
-  }
-  return text;
-}
-
-DmaBuffer UdmabufDevices::Allocate(size_t bytes) {
-  Entry* entry = Smallest(bytes);
-  if (entry == nullptr) {
-    Fail("no u-dma-buf device has " + std::to_string(bytes) + " bytes: " + Sizes() +
-         "; load the module with more: modprobe u-dma-buf udmabuf0=67108864");
-  }
-  CheckCached(*entry);
-  const std::string path = system_.Path("/dev/" + entry->name);
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) Fail("cannot open " + path + ": " + strerror(errno));
-  void* data = mmap(nullptr, entry->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  const int error = errno;
-  close(file);
-  if (data == MAP_FAILED) Fail("cannot map " + path + ": " + strerror(error));
-  entry->data = static_cast<uint8_t*>(data);
-  return {entry->data, entry->physical, entry->size};
-}
-
-void UdmabufDevices::Free(const DmaBuffer& buffer) {
-  for (Entry& entry : devices_) {
-    if (entry.data != buffer.data) continue;
-    munmap(entry.data, entry.size);
-    entry.data = nullptr;
-  }
-}
-
-const UdmabufDevices::Entry& UdmabufDevices::EntryOf(const DmaBuffer& buffer) const {
-  for (const Entry& entry : devices_) {
-    if (entry.data == buffer.data) return entry;
-  }
-  Fail("a buffer that is none of u-dma-buf's");
-}
-
-void UdmabufDevices::Sync(const DmaBuffer& buffer, size_t offset, size_t bytes,
-                          const char* direction, const char* file) const {
-  const std::string folder = EntryOf(buffer).folder;
-  WriteText(folder + "/sync_offset", std::to_string(offset));
-  WriteText(folder + "/sync_size", std::to_string(bytes));
-  WriteText(folder + "/sync_direction", direction);
-  WriteText(folder + file, "1");
-}
-
-void UdmabufDevices::Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) {
-  Sync(buffer, offset, bytes, "1", "/sync_for_device");
-}
-
-void UdmabufDevices::Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) {
-  Sync(buffer, offset, bytes, "2", "/sync_for_cpu");
-}
-
-std::unique_ptr<DmaMemory> OpenDmaMemory(const System& system) {
-  auto devices = std::make_unique<UdmabufDevices>(system);
-  if (devices->Exist()) return devices;
+OpenedMemory OpenDmaMemory(const System& system) {
+  std::string passed;
   try {
-    return std::make_unique<CmaLibrary>(system.cma);
+    return {std::make_unique<XrtLibrary>(system.xrt), ""};
   } catch (const Fault& fault) {
-    Fail("no memory that the FPGA can address: there is neither a device of the kernel module "
-         "u-dma-buf nor PYNQ's library (" + std::string(fault.what()) +
-         "); on PYNQ up to 2.6 libcma.so comes with the image, later ones need the module: "
-         "modprobe u-dma-buf udmabuf0=67108864 (docs/vta-checklist.md)");
+    passed = "XRT: " + std::string(fault.what());
   }
+  auto devices = std::make_unique<UdmabufDevices>(system);
+  if (devices->Exist()) return {std::move(devices), passed};
+  passed += "; u-dma-buf: no device of the kernel module";
+  try {
+    return {std::make_unique<CmaLibrary>(system.cma), passed};
+  } catch (const Fault& fault) {
+    passed += "; libcma: " + std::string(fault.what());
+  }
+  Fail("no memory that the FPGA can address (" + passed +
+       "): PYNQ 2.7 and later bring XRT, earlier ones libcma.so, and elsewhere the module gives it: "
+       "modprobe u-dma-buf udmabuf0=67108864 (docs/vta-checklist.md)");
 }
 
 }  // namespace vta

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "device.h"
 #include "system.h"
@@ -15,6 +14,8 @@ namespace vta {
 class DmaMemory {
  public:
   virtual ~DmaMemory() = default;
+  // What it is, for people.
+  virtual std::string Name() const = 0;
   virtual DmaBuffer Allocate(size_t bytes) = 0;
   virtual void Free(const DmaBuffer& buffer) = 0;
   // Whether the kernel says that devices see the CPU's caches there (dma-coherent), so that neither
@@ -30,6 +31,7 @@ class CmaLibrary final : public DmaMemory {
   // Throws Fault where the library cannot be loaded, or lacks a function.
   explicit CmaLibrary(const std::string& name);
 
+  std::string Name() const override { return "libcma"; }
   DmaBuffer Allocate(size_t bytes) override;
   void Free(const DmaBuffer& buffer) override;
   bool Coherent(const DmaBuffer&) const override { return false; }
@@ -44,44 +46,13 @@ class CmaLibrary final : public DmaMemory {
   void (*invalidate_)(void* data, unsigned int physical, int bytes) = nullptr;
 };
 
-// The kernel module u-dma-buf: each of its devices is one buffer of a fixed size.
-class UdmabufDevices final : public DmaMemory {
- public:
-  explicit UdmabufDevices(const System& system);
-  ~UdmabufDevices() override;
-
-  bool Exist() const { return !devices_.empty(); }
-
-  DmaBuffer Allocate(size_t bytes) override;
-  void Free(const DmaBuffer& buffer) override;
-  bool Coherent(const DmaBuffer& buffer) const override { return EntryOf(buffer).coherent; }
-  void Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
-  void Invalidate(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
-
- private:
-  struct Entry {
-    std::string name;
-    std::string folder;  // in sysfs
-    uint64_t physical = 0;
-    size_t size = 0;
-    bool coherent = false;
-    uint8_t* data = nullptr;  // where it is mapped while it is in use
-  };
-
-  void Find(const std::string& folder);
-  static void CheckCached(const Entry& entry);
-  Entry* Smallest(size_t bytes);
-  std::string Sizes() const;
-  const Entry& EntryOf(const DmaBuffer& buffer) const;
-  void Sync(const DmaBuffer& buffer, size_t offset, size_t bytes, const char* direction,
-            const char* file) const;
-
-  System system_;
-  std::vector<Entry> devices_;
+// Whichever kind there is, the first of: XRT's library where a device answers, devices of u-dma-buf,
+// PYNQ's library. Throws Fault, which says how to get one.
+struct OpenedMemory {
+  std::unique_ptr<DmaMemory> memory;
+  std::string why;  // those that came before it, and why they were passed over; may be empty
 };
-
-// Whichever of them there is. Throws Fault, which says how to get one.
-std::unique_ptr<DmaMemory> OpenDmaMemory(const System& system);
+OpenedMemory OpenDmaMemory(const System& system);
 
 }  // namespace vta
 

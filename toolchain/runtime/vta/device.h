@@ -15,6 +15,11 @@ struct DmaBuffer {
   size_t size = 0;
 };
 
+struct MemoryKind {
+  std::string name;
+  std::string why;  // kinds that were passed over for it, and their causes; may be empty
+};
+
 struct Program {
   uint64_t instructions = 0;  // physical address
   uint32_t count = 0;
@@ -28,6 +33,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string Name() const = 0;
+  // Of which kind its memory is, and why, for people.
+  virtual MemoryKind Memory() const = 0;
 
   virtual DmaBuffer Allocate(size_t bytes) = 0;
   virtual void Free(const DmaBuffer& buffer) = 0;

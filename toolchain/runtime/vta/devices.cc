@@ -90,16 +90,56 @@ void Devices::CheckEncoding(const Encoding& encoding) const {
   }
 }
 
+uint64_t Devices::Hold(const std::vector<TensorBytes>& tensors) {
+  const std::lock_guard<std::mutex> lock(serving_);
+  return constants_.Hold(tensors);
+}
+
+void Devices::Release(uint64_t held) noexcept {
+  const std::lock_guard<std::mutex> lock(serving_);
+  const std::vector<uint64_t> gone = constants_.Release(held);
+  for (const Simulated& one : simulated_) one.accelerator->Forget(gone);
+  if (board_ != nullptr) board_->Forget(gone);
+}
+
+std::vector<uint64_t> Devices::NumbersOf(const LoadedStream& stream,
+                                         const std::vector<TensorBytes>& tensors) const {
+  std::vector<uint64_t> numbers;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const bool written = stream.verified().stream().buffers[i].written;
+    numbers.push_back(written ? 0 : constants_.NumberOf(tensors[i]));
+  }
+  return numbers;
+}
+
 void Devices::Run(const std::string& device, const std::string& stream,
                   const std::vector<TensorBytes>& tensors) {
   const std::lock_guard<std::mutex> lock(serving_);
   LoadedStream& loaded = Loaded(stream);
   const Encoding& encoding = loaded.verified().stream().encoding;
   loaded.CheckTensors(tensors);
-  if (device == "sim") return Simulator(encoding).Run(&loaded, tensors);
+  const std::vector<uint64_t> constants = NumbersOf(loaded, tensors);
+  if (device == "sim") return Simulator(encoding).Run(loaded, tensors, constants);
   Accelerator& board = Board(device);
   CheckEncoding(encoding);
-  board.Run(&loaded, tensors);
+  board.Run(loaded, tensors, constants);
+}
+
+std::string Devices::TrafficJson() {
+  const std::lock_guard<std::mutex> lock(serving_);
+  std::vector<Accelerator*> used;
+  for (const Simulated& one : simulated_) used.push_back(one.accelerator.get());
+  if (board_ != nullptr) used.push_back(board_.get());
+  std::string text;
+  for (Accelerator* one : used) {
+    const Traffic& traffic = one->traffic();
+    text += (text.empty() ? "" : ", ") + ("{\"device\": \"" + one->device().Name()) +
+            "\", \"runs\": " + std::to_string(traffic.runs) +
+            ", \"bytes_to_device\": " + std::to_string(traffic.to_device) +
+            ", \"bytes_from_device\": " + std::to_string(traffic.from_device) +
+            ", \"bytes_resident\": " + std::to_string(traffic.resident) + "}";
+  }
+  return "[" + text + "]";
 }
 
 SelfTestResult Devices::Test(const std::string& device) {

@@ -33,11 +33,19 @@ class Devices {
   // Says which configuration the FPGA's bitstream has, before it is programmed with it.
   void Reconfigure(const vta_config& configuration);
 
+  // Says that tensors are constant: their copies may stay in a device's memory until what this
+  // returns is released. Until then whoever calls it keeps them alive and as they are.
+  uint64_t Hold(const std::vector<TensorBytes>& tensors);
+  void Release(uint64_t held) noexcept;
+
   // Runs a stream, in base64, on "sim" or a board. It is verified at its first run.
   void Run(const std::string& device, const std::string& stream,
            const std::vector<TensorBytes>& tensors);
 
   SelfTestResult Test(const std::string& device);
+
+  // What was copied on each device that was used, as JSON.
+  std::string TrafficJson();
 
  private:
   struct Simulated {
@@ -56,6 +64,8 @@ class Devices {
   Accelerator& Simulator(const Encoding& encoding);
   LoadedStream& Loaded(const std::string& text);
   void CheckEncoding(const Encoding& encoding) const;
+  std::vector<uint64_t> NumbersOf(const LoadedStream& stream,
+                                  const std::vector<TensorBytes>& tensors) const;
 
   std::mutex serving_;
   vta_config configuration_;
@@ -63,6 +73,7 @@ class Devices {
   std::vector<Simulated> simulated_;
   std::unique_ptr<Accelerator> board_;
   SelfTestResult tested_;
+  Constants constants_;
   std::unordered_map<std::string, Kept> streams_;  // by the start of their texts
   size_t kept_bytes_ = 0;
 };

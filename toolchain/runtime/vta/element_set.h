@@ -15,6 +15,7 @@ class ElementSet {
   // All of these stay below the depth: who calls them has compared that.
   void Add(uint32_t element) { words_[element / 64] |= Bit(element); }
   void AddRange(uint64_t first, uint64_t count);
+  uint64_t Depth() const { return words_.size() * 64; }  // rounded up
   bool Has(uint64_t element) const { return (words_[element / 64] & Bit(element)) != 0; }
   void AddAll(const ElementSet& other);
   void RemoveAll(const ElementSet& other);

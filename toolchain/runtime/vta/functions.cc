@@ -1,4 +1,5 @@
 // What TVM calls by name: a kernel its stream, and a client the board.
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
@@ -6,8 +7,10 @@
 #include <tvm/ffi/string.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../model/fault.h"
@@ -63,6 +66,31 @@ void RunStream(PackedArgs arguments, tvm::ffi::Any*) {
   std::vector<TensorBytes> tensors;
   for (int i = 2; i < arguments.size(); ++i) tensors.push_back(BytesOf(arguments[i], i));
   TheDevices().Run(arguments[0].cast<String>(), arguments[1].cast<String>(), tensors);
+}
+
+// Tensors that are held for as long as this lives.
+class HeldTensors {
+ public:
+  explicit HeldTensors(std::vector<tvm::ffi::Tensor> tensors) : tensors_(std::move(tensors)) {
+    std::vector<TensorBytes> bytes;
+    for (const tvm::ffi::Tensor& one : tensors_) bytes.push_back(BytesOf(one, 0));
+    number_ = TheDevices().Hold(bytes);
+  }
+  ~HeldTensors() { TheDevices().Release(number_); }
+  HeldTensors(const HeldTensors&) = delete;
+  HeldTensors& operator=(const HeldTensors&) = delete;
+
+ private:
+  std::vector<tvm::ffi::Tensor> tensors_;
+  uint64_t number_ = 0;
+};
+
+// Returns what holds them: a function that says how many these are.
+tvm::ffi::Function Hold(const tvm::ffi::Array<tvm::ffi::Tensor>& tensors) {
+  const int64_t count = static_cast<int64_t>(tensors.size());
+  auto held = std::make_shared<HeldTensors>(
+      std::vector<tvm::ffi::Tensor>(tensors.begin(), tensors.end()));
+  return tvm::ffi::Function::FromTyped([held, count]() { return count; });
 }
 
 // A client names what it has uploaded as the board's server knows it.
@@ -133,6 +161,12 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                   [](PackedArgs arguments, tvm::ffi::Any* result) {
                     Guarded([&] { RunStream(arguments, result); });
                   })
+      .def("edge_toolchain.vta.hold",
+           [](tvm::ffi::Array<tvm::ffi::Tensor> tensors) {
+             return Guarded([&] { return Hold(tensors); });
+           })
+      .def("edge_toolchain.vta.traffic",
+           [] { return Guarded([] { return String(TheDevices().TrafficJson()); }); })
       .def("edge_toolchain.vta.self_test",
            [](String device) {
              return Guarded([&] { return String(TheDevices().Test(device).Json()); });

@@ -55,8 +55,11 @@ void CheckAddress(const char* what, uint64_t physical) {
 }  // namespace
 
 PynqDevice::PynqDevice(const ZynqBoard& board, std::unique_ptr<Registers> registers,
-                       std::unique_ptr<DmaMemory> memory)
-    : board_(board), registers_(std::move(registers)), memory_(std::move(memory)) {}
+                       OpenedMemory memory)
+    : board_(board),
+      registers_(std::move(registers)),
+      memory_(std::move(memory.memory)),
+      why_memory_(std::move(memory.why)) {}
 
 DmaBuffer PynqDevice::Allocate(size_t bytes) {
   const DmaBuffer buffer = memory_->Allocate(bytes);

@@ -15,10 +15,10 @@ namespace vta {
 
 class PynqDevice final : public Device {
  public:
-  PynqDevice(const ZynqBoard& board, std::unique_ptr<Registers> registers,
-             std::unique_ptr<DmaMemory> memory);
+  PynqDevice(const ZynqBoard& board, std::unique_ptr<Registers> registers, OpenedMemory memory);
 
   std::string Name() const override { return board_.name; }
+  MemoryKind Memory() const override { return {memory_->Name(), why_memory_}; }
   DmaBuffer Allocate(size_t bytes) override;
   void Free(const DmaBuffer& buffer) override;
   void Flush(const DmaBuffer& buffer, size_t offset, size_t bytes) override;
@@ -34,6 +34,7 @@ class PynqDevice final : public Device {
   ZynqBoard board_;
   std::unique_ptr<Registers> registers_;
   std::unique_ptr<DmaMemory> memory_;
+  std::string why_memory_;
   std::string hung_;  // what was seen when a program did not end
 };
 

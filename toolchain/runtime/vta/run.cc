@@ -4,114 +4,245 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "fault.h"
+#include "page_ranges.h"
 
 namespace vta {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 // A step takes a cycle or two, at 100 MHz or more; what waits for memory takes longer.
 constexpr double kSecondsPerStep = 1e-6;
 constexpr double kLeastTimeout = 1.0;
 
-uint64_t ToPages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+// What may stay in a device's memory: several networks of that class of device.
+constexpr uint64_t kMostResident = uint64_t{64} << 20;
+// What was not run for so long makes room for others. Had it to be the oldest alone, a network that
+// is a bit too large would find none of its layers: each would push out the one that comes next.
+constexpr uint64_t kFresh = 1000;
+
+Places PlacesIn(const Layout& layout, uint64_t kept, uint64_t brought) {
+  Places places;
+  places.uops = (layout.program_kept ? kept : brought) + layout.uops;
+  for (size_t i = 0; i < layout.offsets.size(); ++i) {
+    places.buffers.push_back((layout.kept[i] ? kept : brought) + layout.offsets[i]);
+  }
+  return places;
+}
 
 }  // namespace
 
-LoadedStream::LoadedStream(VerifiedStream verified)
-    : verified_(std::move(verified)),
-      config_(verified_.stream().encoding.logs),
-      isa_(config_, verified_.stream().encoding.revision) {
-  const Stream& stream = verified_.stream();
-  uint64_t end = ToPages(stream.instructions.size());
-  uop_offset_ = static_cast<size_t>(end);
-  end += ToPages(stream.uops.size() * kUopBytes);
-  for (size_t i = 0; i < stream.buffers.size(); ++i) {
-    buffer_offsets_.push_back(static_cast<size_t>(end));
-    end += ToPages(BufferBytes(i));
-    if (end > SIZE_MAX / 2) Fail("the stream's buffers are larger than this machine's memory");
-  }
-  bytes_ = static_cast<size_t>(end);
-}
+// Copies parts of a piece of memory, and flushes neighbours at once.
+class Accelerator::Filler {
+ public:
+  Filler(Accelerator* accelerator, const DmaBuffer& memory)
+      : device_(accelerator->device_.get()), memory_(memory), traffic_(&accelerator->traffic_) {}
 
-uint64_t LoadedStream::BufferBytes(size_t buffer) const {
-  const StreamBuffer& one = verified_.stream().buffers[buffer];
-  return uint64_t{one.elements} * config_.ElementBytes(static_cast<Memory>(one.memory));
-}
-
-void LoadedStream::CheckTensors(const std::vector<TensorBytes>& tensors) const {
-  const size_t wanted = verified_.stream().buffers.size();
-  if (tensors.size() != wanted) {
-    Fail("the stream works on " + std::to_string(wanted) + " tensors, not on " +
-         std::to_string(tensors.size()));
+  void PutProgram(const LoadedStream& stream, const Places& places, const Layout& layout) {
+    const Stream& plain = stream.verified().stream();
+    const std::vector<uint8_t> instructions = stream.InstructionsAt(places);
+    Put(0, instructions.data(), instructions.size());
+    Put(layout.uops, plain.uops.data(), plain.uops.size() * kUopBytes);
   }
-  for (size_t i = 0; i < wanted; ++i) {
-    if (tensors[i].bytes == BufferBytes(i)) continue;
-    Fail("tensor " + std::to_string(i) + " has " + std::to_string(tensors[i].bytes) +
-         " bytes; the stream's buffer has " + std::to_string(BufferBytes(i)));
-  }
-}
 
-size_t LoadedStream::OffsetOf(uint32_t buffer) const {
-  return buffer == kUopSection ? uop_offset_ : buffer_offsets_[buffer];
-}
-
-const std::vector<uint8_t>& LoadedStream::InstructionsAt(uint64_t physical) {
-  if (!relocated_.empty() && relocated_at_ == physical) return relocated_;
-  std::vector<uint8_t> relocated = verified_.stream().instructions;
-  for (const Relocation& one : verified_.stream().relocations) {
-    Instruction instruction = verified_.instructions()[one.instruction];
-    const uint64_t start = physical + OffsetOf(one.buffer);
-    const uint64_t element = config_.ElementBytes(static_cast<Memory>(instruction.memory));
-    const uint64_t address = start / element + instruction.dram_base;
-    if (start % element != 0 || address > UINT32_MAX) {
-      Fail("the device's memory at " + std::to_string(physical) + " cannot be named by a stream");
-    }
-    instruction.dram_base = static_cast<uint32_t>(address);
-    isa_.Encode(instruction, relocated.data() + size_t{one.instruction} * kInstructionBytes);
+  void Put(size_t offset, const void* data, size_t bytes) {
+    if (bytes == 0) return;
+    if (offset != ToPages(end_)) Flush();
+    if (begin_ == end_) begin_ = offset;
+    memcpy(memory_.data + offset, data, bytes);
+    end_ = offset + bytes;
+    traffic_->to_device += bytes;
   }
-  relocated_ = std::move(relocated);
-  relocated_at_ = physical;
-  return relocated_;
-}
+
+  void Flush() {
+    if (begin_ != end_) device_->Flush(memory_, begin_, end_ - begin_);
+    begin_ = end_ = 0;
+  }
+
+ private:
+  Device* device_;
+  const DmaBuffer& memory_;
+  size_t begin_ = 0, end_ = 0;
+  Traffic* traffic_;
+};
 
 Accelerator::~Accelerator() {
+  for (const auto& one : residents_) device_->Free(one.second.memory);
+  GiveMemoryBack();
+}
+
+void Accelerator::GiveMemoryBack() {
   if (memory_.data != nullptr) device_->Free(memory_);
+  memory_ = {};
+  refused_ = SIZE_MAX;
+}
+
+void Accelerator::DropAt(std::map<Key, Resident>::iterator place) {
+  traffic_.resident -= place->second.memory.size;
+  device_->Free(place->second.memory);
+  residents_.erase(place);
+  refused_ = SIZE_MAX;
+}
+
+void Accelerator::Drop(const Resident* resident) {
+  for (auto one = residents_.begin(); one != residents_.end(); ++one) {
+    if (&one->second == resident) return DropAt(one);
+  }
+}
+
+void Accelerator::Forget(const std::vector<uint64_t>& constants) {
+  const auto is_one = [&](uint64_t number) {
+    return number != 0 && std::find(constants.begin(), constants.end(), number) != constants.end();
+  };
+  for (auto one = residents_.begin(); one != residents_.end();) {
+    const std::vector<uint64_t>& numbers = one->first.second;
+    const auto here = one++;
+    if (std::any_of(numbers.begin(), numbers.end(), is_one)) DropAt(here);
+  }
+}
+
+bool Accelerator::DropOldest(uint64_t unused_since, const Resident* but) {
+  auto oldest = residents_.end();
+  for (auto one = residents_.begin(); one != residents_.end(); ++one) {
+    if (&one->second == but || one->second.last_run >= unused_since) continue;
+    const bool older =
+        oldest == residents_.end() || one->second.last_run < oldest->second.last_run;
+    if (older) oldest = one;
+  }
+  if (oldest == residents_.end()) return false;
+  DropAt(oldest);
+  return true;
+}
+
+DmaBuffer Accelerator::Allocate(size_t bytes, uint64_t unused_since, const Resident* but) {
+  DmaBuffer made;
+  while (made.data == nullptr) {
+    try {
+      made = device_->Allocate(std::max<size_t>(bytes, kPage));
+    } catch (const Fault&) {
+      if (!DropOldest(unused_since, but)) throw;
+    }
+  }
+  // Nothing of what the CPU wrote there before may reach DRAM after what the device will write.
+  try {
+    device_->Flush(made, 0, made.size);
+  } catch (const Fault&) {
+    device_->Free(made);
+    throw;
+  }
+  return made;
 }
 
 const DmaBuffer& Accelerator::Memory(size_t bytes) {
-  if (memory_.size >= bytes && memory_.data != nullptr) return memory_;
-  if (memory_.data != nullptr) device_->Free(memory_);
-  memory_ = {};
-  memory_ = device_->Allocate(std::max<size_t>(bytes, kPage));
+  if (memory_.data != nullptr && memory_.size >= bytes) return memory_;
+  GiveMemoryBack();
+  memory_ = Allocate(bytes, UINT64_MAX, nullptr);
   return memory_;
 }
 
-void Accelerator::Run(LoadedStream* stream, const std::vector<TensorBytes>& tensors) {
-  stream->CheckTensors(tensors);
-  const DmaBuffer& memory = Memory(stream->Bytes());
-  const Stream& plain = stream->verified().stream();
-  const std::vector<uint8_t>& instructions = stream->InstructionsAt(memory.physical);
-  memcpy(memory.data, instructions.data(), instructions.size());
-  memcpy(memory.data + stream->UopOffset(), plain.uops.data(), plain.uops.size() * kUopBytes);
-  // Those that are written too: a stream need not write all of them.
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    memcpy(memory.data + stream->BufferOffset(i), tensors[i].data, tensors[i].bytes);
+// Whether there is memory for what a run of it brings, without giving up what it keeps.
+bool Accelerator::HasMemoryBeside(const Resident* resident) {
+  const size_t bytes = resident->layout.brought_bytes;
+  if (memory_.data != nullptr && memory_.size >= bytes) return true;
+  GiveMemoryBack();
+  try {
+    memory_ = Allocate(bytes, UINT64_MAX, resident);
+    return true;
+  } catch (const Fault&) {
+    return false;
   }
-  device_->Flush(memory, 0, stream->Bytes());
+}
+
+Accelerator::Resident* Accelerator::Find(const LoadedStream& stream,
+                                         const std::vector<uint64_t>& constants) {
+  Key key(stream.number(), constants);
+  const auto found = residents_.find(key);
+  if (found != residents_.end()) return &found->second;
+  Layout layout = stream.LayoutWith(constants);
+  if (!layout.program_kept) return nullptr;
+  const uint64_t stale = traffic_.runs > kFresh ? traffic_.runs - kFresh : 0;
+  while (traffic_.resident + layout.kept_bytes > kMostResident) {
+    if (!DropOldest(stale, nullptr)) return nullptr;
+  }
+  if (layout.kept_bytes >= refused_ && !DropOldest(stale, nullptr)) return nullptr;
+  Resident made;
+  try {
+    made.memory = Allocate(layout.kept_bytes, stale, nullptr);
+  } catch (const Fault&) {
+    refused_ = layout.kept_bytes;
+    return nullptr;
+  }
+  traffic_.resident += made.memory.size;
+  made.layout = std::move(layout);
+  return &residents_.emplace(std::move(key), std::move(made)).first->second;
+}
+
+void Accelerator::Run(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                      const std::vector<uint64_t>& constants) {
+  stream.CheckTensors(tensors);
+  ++traffic_.runs;
+  Resident* const resident = Find(stream, constants);
+  if (resident != nullptr && HasMemoryBeside(resident)) return RunKept(stream, tensors, resident);
+  if (resident != nullptr) Drop(resident);
+  RunCopied(stream, tensors);
+}
+
+void Accelerator::RunCopied(const LoadedStream& stream, const std::vector<TensorBytes>& tensors) {
+  const Layout layout = stream.LayoutWith({});
+  const DmaBuffer& memory = Memory(layout.brought_bytes);
+  Filler filler(this, memory);
+  filler.PutProgram(stream, PlacesIn(layout, 0, memory.physical), layout);
+  RunAt(stream, tensors, layout, memory.physical, &filler);
+}
+
+void Accelerator::RunKept(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                          Resident* resident) {
+  resident->last_run = traffic_.runs;
+  try {
+    if (!resident->filled || resident->brought != memory_.physical) {
+      Fill(stream, tensors, resident);
+    }
+    Filler filler(this, memory_);
+    RunAt(stream, tensors, resident->layout, resident->memory.physical, &filler);
+  } catch (const Fault&) {
+    Drop(resident);  // nobody knows what is in it
+    throw;
+  }
+}
+
+void Accelerator::Fill(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                       Resident* resident) {
+  const Layout& layout = resident->layout;
+  Filler filler(this, resident->memory);
+  const Places places = PlacesIn(layout, resident->memory.physical, memory_.physical);
+  filler.PutProgram(stream, places, layout);
+  for (size_t i = 0; i < tensors.size() && !resident->filled; ++i) {
+    if (layout.kept[i]) filler.Put(layout.offsets[i], tensors[i].data, tensors[i].bytes);
+  }
+  filler.Flush();
+  resident->brought = memory_.physical;
+  resident->filled = true;
+}
+
+void Accelerator::RunAt(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                        const Layout& layout, uint64_t instructions, Filler* filler) {
+  const VerifiedStream& verified = stream.verified();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    // What is written, too, unless the stream writes all of it.
+    if (layout.kept[i] || verified.Overwrites(i)) continue;
+    filler->Put(layout.offsets[i], tensors[i].data, tensors[i].bytes);
+  }
+  filler->Flush();
   Program program;
-  program.instructions = memory.physical;
-  program.count = plain.InstructionCount();
-  program.timeout_s =
-      kLeastTimeout + kSecondsPerStep * static_cast<double>(stream->verified().steps());
+  program.instructions = instructions;
+  program.count = verified.stream().InstructionCount();
+  program.timeout_s = kLeastTimeout + kSecondsPerStep * static_cast<double>(verified.steps());
   device_->Run(program);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!plain.buffers[i].written) continue;
-    const size_t offset = stream->BufferOffset(i);
-    device_->Invalidate(memory, offset, tensors[i].bytes);
-    memcpy(tensors[i].data, memory.data + offset, tensors[i].bytes);
+    if (!verified.stream().buffers[i].written) continue;
+    device_->Invalidate(memory_, layout.offsets[i], tensors[i].bytes);
+    memcpy(tensors[i].data, memory_.data + layout.offsets[i], tensors[i].bytes);
+    traffic_.from_device += tensors[i].bytes;
   }
 }
 

@@ -123,7 +123,7 @@ void RunCheck(Accelerator* accelerator, TestProgram* test) {
   std::vector<TensorBytes> tensors;
   for (std::vector<uint8_t>& one : test->tensors) tensors.push_back({one.data(), one.size()});
   LoadedStream stream(Verify(test->stream));
-  accelerator->Run(&stream, tensors);
+  accelerator->Run(stream, tensors);
   const std::vector<uint8_t>& out = test->tensors.back();
   for (size_t i = 0; i < out.size(); ++i) {
     if (out[i] == test->expected[i]) continue;
@@ -133,13 +133,25 @@ void RunCheck(Accelerator* accelerator, TestProgram* test) {
   }
 }
 
+// As JSON has it. What a loader or a kernel says may be anything.
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const bool plain = c >= ' ' && c <= '~';
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += plain ? c : '?';
+  }
+  return quoted + "\"";
+}
+
 }  // namespace
 
 std::string SelfTestResult::Json() const {
   std::string checks;
-  for (const std::string& one : passed) checks += (checks.empty() ? "\"" : ", \"") + one + "\"";
-  return "{\"device\": \"" + device + "\", \"configuration\": \"" + configuration +
-         "\", \"revision\": " + std::to_string(revision) + ", \"passed\": [" + checks + "]}";
+  for (const std::string& one : passed) checks += (checks.empty() ? "" : ", ") + Quoted(one);
+  return "{\"device\": " + Quoted(device) + ", \"configuration\": " + Quoted(configuration) +
+         ", \"revision\": " + std::to_string(revision) + ", \"memory\": " + Quoted(memory.name) +
+         ", \"passed_over\": " + Quoted(memory.why) + ", \"passed\": [" + checks + "]}";
 }
 
 SelfTestResult SelfTest(Accelerator* accelerator, const vta_config& logs) {
@@ -147,6 +159,7 @@ SelfTestResult SelfTest(Accelerator* accelerator, const vta_config& logs) {
   SelfTestResult result;
   result.device = accelerator->device().Name();
   result.configuration = config.Name();
+  result.memory = accelerator->device().Memory();
   result.revision = RecogniseRevision(accelerator, config);
   result.passed.push_back("revision");
   for (TestProgram& test : TestPrograms({logs, result.revision})) {

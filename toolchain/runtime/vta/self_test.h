@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device.h"
 #include "run.h"
 #include "stream.h"
 
@@ -16,6 +17,7 @@ struct SelfTestResult {
   std::string device;
   std::string configuration;
   uint32_t revision = 0;
+  MemoryKind memory;
   std::vector<std::string> passed;  // checks, in their order
 
   std::string Json() const;

@@ -9,13 +9,12 @@
 namespace vta {
 namespace {
 
-constexpr size_t kSimPage = 4096;
 constexpr uint64_t kFirstPhysical = uint64_t{1} << 28;
 constexpr uint64_t kPhysicalEnd = uint64_t{1} << 32;  // what the registers of a board can name
 
 }  // namespace
 
-SimDevice::SimDevice(const Encoding& encoding) : next_physical_(kFirstPhysical) {
+SimDevice::SimDevice(const Encoding& encoding) : taken_(kPhysicalEnd - kFirstPhysical) {
   char error[512] = "";
   simulator_.reset(vta_simulator_create(&encoding.logs, encoding.revision, error, sizeof(error)));
   if (simulator_ == nullptr) Fail(error);
@@ -26,21 +25,21 @@ SimDevice::~SimDevice() {
 }
 
 DmaBuffer SimDevice::Allocate(size_t bytes) {
-  const size_t size = (bytes + kSimPage - 1) / kSimPage * kSimPage;
-  if (buffers_.empty()) next_physical_ = kFirstPhysical;
+  const std::optional<uint64_t> place = taken_.Take(bytes);
+  const size_t size = place ? static_cast<size_t>(ToPages(std::max<size_t>(bytes, 1))) : 0;
   void* data = nullptr;
-  if (size < bytes || size > kPhysicalEnd - next_physical_ ||
-      posix_memalign(&data, kSimPage, size) != 0) {
+  if (!place || posix_memalign(&data, kPage, size) != 0) {
+    if (place) taken_.Give(*place);
     Fail("the simulator has no memory for a buffer of " + std::to_string(bytes) + " bytes");
   }
-  buffers_.push_back({static_cast<uint8_t*>(data), next_physical_, size});
-  next_physical_ += size;
+  buffers_.push_back({static_cast<uint8_t*>(data), kFirstPhysical + *place, size});
   return buffers_.back();
 }
 
 void SimDevice::Free(const DmaBuffer& buffer) {
   const auto same = [&](const DmaBuffer& one) { return one.data == buffer.data; };
   buffers_.erase(std::remove_if(buffers_.begin(), buffers_.end(), same), buffers_.end());
+  taken_.Give(buffer.physical - kFirstPhysical);
   free(buffer.data);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device.h"
+#include "page_ranges.h"
 #include "stream.h"
 #include "vta_sim.h"
 
@@ -19,6 +20,7 @@ class SimDevice final : public Device {
   ~SimDevice() override;
 
   std::string Name() const override { return "sim"; }
+  MemoryKind Memory() const override { return {"the simulator's", ""}; }
   DmaBuffer Allocate(size_t bytes) override;
   void Free(const DmaBuffer& buffer) override;
   void Flush(const DmaBuffer&, size_t, size_t) override {}
@@ -34,7 +36,7 @@ class SimDevice final : public Device {
 
   std::unique_ptr<vta_simulator, Destroyer> simulator_;
   std::vector<DmaBuffer> buffers_;
-  uint64_t next_physical_;
+  PageRanges taken_;  // of physical addresses
 };
 
 }  // namespace vta

@@ -10,6 +10,7 @@ namespace vta {
 struct System {
   std::string root;  // put before every path
   std::string cma = "libcma.so";
+  std::string xrt = "libxrt_core.so.2";
 
   std::string Path(const std::string& path) const { return root + path; }
 };

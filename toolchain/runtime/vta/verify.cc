@@ -80,16 +80,15 @@ void Follow(AccessCheck* check, const Instruction& one, uint32_t buffer) {
 
 // Returns the steps of all instructions together.
 uint64_t CheckAccesses(const Stream& stream, const std::vector<Instruction>& instructions,
-                       const Config& config, const Isa& isa) {
+                       const Isa& isa, AccessCheck* check) {
   const std::vector<Clock> clocks = CheckTokens(instructions);
-  AccessCheck check(stream, config, isa);
   Relocations relocations(stream.relocations);
   uint64_t steps = 0;
   for (uint32_t i = 0; i < instructions.size(); ++i) {
     const Instruction& one = instructions[i];
     try {
-      check.Begin(clocks[i]);
-      Follow(&check, one, relocations.Take(i, one));
+      check->Begin(clocks[i]);
+      Follow(check, one, relocations.Take(i, one));
       steps += StepsOf(one);
       if (steps > kMostSteps) Fail("the stream takes too many steps: a loop's count is wrong");
     } catch (const Fault& fault) {
@@ -118,7 +117,9 @@ VerifiedStream Verify(Stream stream) {
   verified.instructions_ = Decoded(stream, isa);
   CheckEnd(verified.instructions_);
   CheckBuffers(stream.buffers);
-  verified.steps_ = CheckAccesses(stream, verified.instructions_, config, isa);
+  AccessCheck check(stream, config, isa);
+  verified.steps_ = CheckAccesses(stream, verified.instructions_, isa, &check);
+  verified.overwritten_ = check.Overwritten();
   verified.stream_ = std::move(stream);
   return verified;
 }

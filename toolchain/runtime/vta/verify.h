@@ -18,6 +18,8 @@ class VerifiedStream {
   const std::vector<Instruction>& instructions() const { return instructions_; }
   // Of GEMM and ALU, and elements of LOAD and STORE: no stage takes more cycles than a few of each.
   uint64_t steps() const { return steps_; }
+  // Whether it is known to write all of a buffer.
+  bool Overwrites(size_t buffer) const { return overwritten_[buffer]; }
 
  private:
   friend VerifiedStream Verify(Stream stream);
@@ -26,6 +28,7 @@ class VerifiedStream {
   Stream stream_;
   std::vector<Instruction> instructions_;
   uint64_t steps_ = 0;
+  std::vector<bool> overwritten_;
 };
 
 // Throws Fault, which names the instruction and the cause, where the stream

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int32_t kLeastShift = -16;
 constexpr int32_t kMostShift = 15;
+// Of all results of a stream; those of the largest layers of the networks here have 2^18.
+constexpr uint64_t kMostFollowed = uint64_t{1} << 24;
 
 void CheckSram(const Config& config, uint32_t memory, uint64_t first, uint64_t count) {
   const uint32_t depth = config.Depth(static_cast<Memory>(memory));
@@ -74,6 +76,23 @@ AccessCheck::AccessCheck(const Stream& stream, const Config& config, const Isa& 
     written_.emplace_back(depth);
     read_.emplace_back(depth);
   }
+  uint64_t left = kMostFollowed;
+  for (const StreamBuffer& one : stream.buffers) {
+    const bool followed = one.written && one.elements <= left;
+    if (followed) left -= one.elements;
+    stored_.emplace_back(followed ? one.elements : 0);
+  }
+}
+
+std::vector<bool> AccessCheck::Overwritten() const {
+  std::vector<bool> all;
+  for (size_t i = 0; i < stored_.size(); ++i) {
+    uint64_t missing = 0;
+    const uint32_t elements = stream_.buffers[i].elements;
+    const bool followed = elements != 0 && stored_[i].Depth() >= elements;
+    all.push_back(followed && stored_[i].CoversRange(0, elements, &missing));
+  }
+  return all;
 }
 
 void AccessCheck::Load(const Instruction& load, uint32_t buffer) {
@@ -136,6 +155,10 @@ void AccessCheck::Store(const Instruction& store, uint32_t buffer) {
   }
   for (uint64_t i = 0; i < count; ++i) {
     Reads(kOut, store.sram_base + i, kStoreStage, kComputeStage);
+  }
+  if (stored_[buffer].Depth() < stream_.buffers[buffer].elements) return;
+  for (uint64_t row = 0; row < store.y_size; ++row) {
+    stored_[buffer].AddRange(store.dram_base + row * store.x_stride, store.x_size);
   }
 }
 

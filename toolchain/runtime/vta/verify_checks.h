@@ -57,6 +57,9 @@ class AccessCheck {
   void Gemm(const Instruction& gemm);
   void Alu(const Instruction& alu);
 
+  // By buffer: whether all of it was stored, as far as that was followed.
+  std::vector<bool> Overwritten() const;
+
  private:
   ElementSet Nest(ElementSet set, const char* name, Memory memory, const Instruction& nest,
                   uint64_t most, uint32_t factor_out, uint32_t factor_in) const;
@@ -78,6 +81,7 @@ class AccessCheck {
   // By memory and element: how many instructions its last writer's stage had begun with it, and its
   // last reader's.
   std::vector<std::vector<uint32_t>> written_, read_;
+  std::vector<ElementSet> stored_;  // by buffer, of those that are followed
   std::unordered_map<uint64_t, UopSets> sets_;  // by first and last uop, while uops_ stays
 };
 

@@ -25,12 +25,16 @@ class SelfTest:
         configuration: Its configuration, by the name of the bitstream.
         revision: Revision of its instructions, 1 or 2.
         passed: What was tried and was right.
+        memory: Which kind of memory it works in.
+        passed_over: The kinds that would have come before it, and why they were not taken; empty if none would.
     """
 
     device: str
     configuration: str
     revision: int
     passed: tuple[str, ...]
+    memory: str = ""
+    passed_over: str = ""
 
 
 _READER: TypeAdapter[SelfTest] = TypeAdapter(SelfTest)
