@@ -293,6 +293,109 @@ def test_writes_that_follow_too_soon(fields, uops):
     refused(close, f"instruction {GEMM} .*within 4 steps")
 
 
+def with_operands(uops: list[tuple[int, int]], revision: Revision = Revision.V2020_12, **fields: int) -> Stream:
+    """Return a stream whose ALU operation adds elements of ACC: dst and src of each micro-op, and its loops."""
+    loops = {"dst_factor_in": 0, "iter_in": 1, "use_imm": False, "imm": 0, "op": AluOp.ADD, "uop_bgn": 1}
+    made = edited(
+        {
+            LOAD_UOP: {"x_size": 1 + len(uops)},
+            LOAD_ACC: {"x_size": PIXELS_HELD, "x_stride": PIXELS_HELD},
+            ALU: {**loops, "uop_end": 1 + len(uops), **fields},
+        },
+        vta_streams.stream(revision=revision),
+    )
+    buffers = [replace(one, elements=PIXELS_HELD) if one.memory is Memory.ACC else one for one in made.buffers]
+    added = tuple(Uop(dst, src, 0) for dst, src in uops)
+    return replace(made, uops=(*made.uops, *added), buffers=tuple(buffers))
+
+
+PIXELS_HELD = 64
+FAR = [(0, 40), (1, 41), (2, 42), (3, 43)]
+
+
+@pytest.mark.parametrize("revision", list(Revision))
+@pytest.mark.parametrize(
+    ("uops", "loops", "apart"),
+    [
+        ([(0, 40), (1, 0), (2, 42), (3, 43)], {}, 1),
+        ([(0, 40), (1, 41), (2, 0), (3, 43)], {}, 2),
+        ([(0, 40), (1, 41), (2, 42), (3, 0)], {}, 3),
+        # The loops bring what is read to what was written: at one of their iterations alone.
+        ([(8, 20), (9, 12), (10, 40), (11, 41)], {"iter_in": 5, "dst_factor_in": 5, "src_factor_in": 4}, 1),
+        ([(8, 20), (9, 12), (10, 40), (11, 41)], {"iter_out": 5, "dst_factor_out": 5, "src_factor_out": 4}, 1),
+        # From one iteration into the next.
+        ([(0, 5), (1, 6), (2, 7), (3, 8)], {"iter_in": 2, "dst_factor_in": 8, "src_factor_in": 1}, 2),
+        ([(4, 2), (5, 40), (6, 41), (7, 42)], {"iter_in": 2, "dst_factor_in": 8, "src_factor_in": 5}, 1),
+        ([(4, 2), (5, 40), (6, 41), (7, 42)], {"iter_out": 2, "dst_factor_out": 8, "src_factor_out": 5}, 1),
+        ([(1, 0)], {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}, 1),
+        ([(2, 0)], {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}, 2),
+        ([(3, 0)], {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}, 3),
+        ([(1, 0)], {"iter_out": 6, "dst_factor_out": 1, "src_factor_out": 1}, 1),
+        ([(8, 1)], {"iter_out": 3, "iter_in": 2, "dst_factor_in": 1, "dst_factor_out": 9, "src_factor_in": 20,
+                     "src_factor_out": 7}, 2),
+        # Far enough, or the very step that writes.
+        (FAR, {}, 0),
+        ([(0, 0), (1, 1), (2, 2), (3, 3)], {}, 0),
+        ([*FAR, (4, 0)], {}, 0),
+        ([(4, 0)], {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}, 0),
+        ([(0, 1)], {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}, 0),
+        ([(1, 0), (2, 1), (3, 2), (4, 3)], {"use_imm": True, "imm": 1, "iter_in": 2, "dst_factor_in": 8}, 0),
+    ],
+)  # fmt: skip
+def test_operands_that_were_just_written(uops, loops, apart, revision):
+    stream = with_operands(uops, revision, **loops)
+    if apart:
+        refused(stream, f"instruction {ALU} .*reads an ACC element within 4 steps of writing it")
+    else:
+        verify(stream.encoded())
+    sizes = [one.elements * stream.config.element_bytes(one.memory) for one in stream.buffers]
+    arrays = [np.zeros(size, np.int8) for size in sizes]
+    if apart in {1, 2}:
+        with pytest.raises(VerificationError, match="that one of the 2 steps before writes"):
+            Simulator(revision=revision).run(stream, arrays)
+    else:
+        Simulator(revision=revision).run(stream, arrays)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=5),
+    st.tuples(st.integers(1, 4), st.integers(1, 5)),
+    st.tuples(*[st.integers(0, 6)] * 4),
+)
+def test_operands_are_followed_through_all_loops(uops, iterations, factors):
+    """What the check works out is what one finds who goes through all steps."""
+    outs, ins = iterations
+    dst_out, dst_in, src_out, src_in = factors
+    order = [
+        (dst + out * dst_out + inner * dst_in, src + out * src_out + inner * src_in)
+        for out in range(outs) for inner in range(ins) for dst, src in uops
+    ]  # fmt: skip
+
+    def near(which: int) -> bool:
+        return any(order[at][which] in {dst for dst, _ in order[max(0, at - 3) : at]} for at in range(len(order)))
+
+    stream = with_operands(
+        uops, iter_out=outs, iter_in=ins, dst_factor_out=dst_out, dst_factor_in=dst_in, src_factor_out=src_out,
+        src_factor_in=src_in,
+    )  # fmt: skip
+    if near(0):
+        refused(stream, "writes an ACC element twice")
+    elif near(1):
+        refused(stream, "reads an ACC element within 4 steps")
+    else:
+        verify(stream.encoded())
+
+
+def test_the_operands_of_a_long_operation_take_no_time():
+    """What it costs to look depends on the micro-ops and one of the loops."""
+    uops = [(600 + number, 3 * number % 560) for number in range(400)]
+    start = time.perf_counter()
+    loops = {"iter_out": 1000, "dst_factor_out": 1, "src_factor_out": 0, "iter_in": 1500, "dst_factor_in": 0}
+    refused(with_operands(uops, **loops, src_factor_in=0), "nothing was put there")
+    assert time.perf_counter() - start < 2.0
+
+
 def test_writes_that_are_just_far_enough_apart():
     verify(changed(GEMM, iter_out=9, src_factor_out=0).encoded())
 

@@ -124,6 +124,7 @@ void Machine::RunNest(const Instruction& nest) {
   }
   CheckRanges(config_, nest, uops_);
   CheckHazards(nest, uops_);
+  if (nest.opcode == kAlu) CheckOperands(nest, uops_);
   if (nest.opcode == kGemm) {
     RunGemm(config_, nest, uops_, &sram_);
   } else {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fault.h"
+#include "operands.h"
 
 namespace vta {
 namespace {
@@ -83,6 +84,12 @@ void CheckHazards(const Instruction& nest, const std::vector<Uop>& uops) {
     for (size_t uop = last; uop < uops.size(); ++uop) CheckAfter(nest, uops, {0, in, uop});
     if (in == 0 && nest.iter_in > kHazardSteps + 1) in = nest.iter_in - kHazardSteps - 1;
   }
+}
+
+void CheckOperands(const Instruction& alu, const std::vector<Uop>& uops) {
+  if (!FindsStale(alu, uops, OperandDistances(uops, kHazardSteps), kHazardSteps)) return;
+  Fail("reads an element of ACC that one of the " + std::to_string(kHazardSteps) +
+       " steps before writes: the FPGA may read its old value");
 }
 
 }  // namespace vta

@@ -28,9 +28,11 @@ void ForEachStep(const Instruction& nest, const std::vector<Uop>& uops, Step ste
 }
 
 // Throw Fault where a step's index is outside of its memory, and where two steps are too close.
-// The time both take depends on the micro-ops, not on the iterations.
+// The time they take depends on the micro-ops, not on the iterations.
 void CheckRanges(const Config& config, const Instruction& nest, const std::vector<Uop>& uops);
 void CheckHazards(const Instruction& nest, const std::vector<Uop>& uops);
+// The same where an ALU operation reads what was written too close before.
+void CheckOperands(const Instruction& alu, const std::vector<Uop>& uops);
 
 }  // namespace vta
 

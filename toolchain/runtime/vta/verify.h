@@ -36,7 +36,8 @@ class VerifiedStream {
 // - reads or writes SRAM outside its depth, or before anything was put there: results of such ACC
 //   elements may be made, but not stored;
 // - reads or writes DRAM outside its buffers, or a buffer in the wrong direction;
-// - writes one ACC element twice within so few steps that the pipeline loses one;
+// - writes one ACC element twice within so few steps that the pipeline loses one, or reads one as an
+//   operand so soon after writing it that it may get the old value;
 // - waits for tokens that never come, or leaves some behind;
 // - lacks tokens, so that two stages may use one element at the same time, or in the wrong order;
 // - takes more steps than any layer does.

@@ -49,21 +49,34 @@ std::string Range(uint32_t memory, uint64_t first, uint64_t count) {
          std::to_string(first) + last;
 }
 
-UopSets::UopSets(const Config& config, const Isa& isa, const uint32_t* uops, uint32_t count)
+namespace {
+
+std::vector<Uop> DecodedUops(const Isa& isa, const uint32_t* uops, uint32_t count) {
+  std::vector<Uop> decoded;
+  decoded.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) decoded.push_back(isa.DecodeUop(uops[i]));
+  return decoded;
+}
+
+}  // namespace
+
+UopSets::UopSets(const Config& config, const Isa& isa, const uint32_t* encoded, uint32_t count)
     : dst(config.Depth(kAcc)),
       src(config.Depth(kInp)),
       src_acc(config.Depth(kAcc)),
-      wgt(config.Depth(kWgt)) {
+      wgt(config.Depth(kWgt)),
+      uops(DecodedUops(isa, encoded, count)),
+      distances(uops, kWriteDistance - 1) {
   const uint32_t acc_depth = config.Depth(kAcc);
   for (uint32_t i = 0; i < count; ++i) {
-    const Uop uop = isa.DecodeUop(uops[i]);
+    const Uop& uop = uops[i];
     dst.Add(uop.dst);
     src.Add(uop.src);
     if (uop.src < acc_depth) src_acc.Add(uop.src);
     wgt.Add(uop.wgt);
     most = {std::max(most.dst, uop.dst), std::max(most.src, uop.src), std::max(most.wgt, uop.wgt)};
     for (uint32_t k = 1; k < kWriteDistance && k <= i; ++k) {
-      too_close = too_close || isa.DecodeUop(uops[i - k]).dst == uop.dst;
+      too_close = too_close || uops[i - k].dst == uop.dst;
     }
   }
 }
@@ -244,6 +257,7 @@ void AccessCheck::Alu(const Instruction& alu) {
   const ElementSet src =
       Nest(sets.src_acc, "src", kAcc, alu, sets.most.src, alu.src_factor_out, alu.src_factor_in);
   CheckDistances(alu, uops_, isa_, sets.too_close);
+  CheckOperandDistances(alu, sets);
   if (alu.use_imm == 0) CheckLoaded(kAcc, src);
   dst.ForEach([&](uint64_t one) { Writes(kOut, one, kComputeStage, kStoreStage); });
   SetResults(dst);

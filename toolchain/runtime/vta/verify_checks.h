@@ -11,6 +11,7 @@
 #include "config.h"
 #include "element_set.h"
 #include "isa.h"
+#include "operands.h"
 #include "queues.h"
 #include "stream.h"
 
@@ -19,22 +20,27 @@ namespace vta {
 // "INP elements 3 to 17".
 std::string Range(uint32_t memory, uint64_t first, uint64_t count);
 
+// Writes to one ACC element, and a write and a read of it, are at least so many steps apart: more
+// than the pipeline needs, as far as is known.
+constexpr uint32_t kWriteDistance = 4;
+
 // What the uops of one GEMM or ALU touch in its first iteration.
 struct UopSets {
-  UopSets(const Config& config, const Isa& isa, const uint32_t* uops, uint32_t count);
+  UopSets(const Config& config, const Isa& isa, const uint32_t* encoded, uint32_t count);
 
   ElementSet dst, src, src_acc, wgt;
   Uop most;  // of each field
+  std::vector<Uop> uops;
+  OperandDistances distances;
   bool too_close = false;  // two of them write one ACC element within kWriteDistance
 };
-
-// Writes to one ACC element are at least so many steps apart: more than the pipeline needs, as far
-// as is known.
-constexpr uint32_t kWriteDistance = 4;
 
 // Checks the distance between writes to one ACC element, of one uop loop and across iterations.
 void CheckDistances(const Instruction& nest, const std::vector<uint32_t>& uops, const Isa& isa,
                   bool too_close);
+
+// The same for what an ALU operation reads as its second operand. `sets` is of its uops.
+void CheckOperandDistances(const Instruction& alu, const UopSets& sets);
 
 // How many instructions of each stage have surely ended when an instruction begins: the others of
 // its own, and of its neighbours those that tokens tell of.

@@ -69,4 +69,10 @@ void CheckDistances(const Instruction& nest, const std::vector<uint32_t>& uops, 
        " steps, which loses one of the sums");
 }
 
+void CheckOperandDistances(const Instruction& alu, const UopSets& sets) {
+  if (!FindsStale(alu, sets.uops, sets.distances, kWriteDistance - 1)) return;
+  Fail("it reads an ACC element within " + std::to_string(kWriteDistance) +
+       " steps of writing it, where the old value may still be");
+}
+
 }  // namespace vta
