@@ -197,9 +197,10 @@ with edge_model.Model(sys.argv[2]) as first, edge_model.Model(sys.argv[2], threa
 """
 
 
-def convolution(folder: Path) -> str:
-    """Return a quantized network of a layer that VTA computes, between two that it does not."""
-    rng = np.random.default_rng(0)
+def convolution(folder: Path, seed: int = 0) -> str:
+    """Return a quantized network of layers that VTA computes."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
     weights = [rng.standard_normal(shape).astype(np.float32) / 8 for shape in ((16, 3, 3, 3), (16, 16, 3, 3))]
     nodes = [
         helper.make_node("Conv", ["x", "first"], ["a"], pads=[1, 1, 1, 1]),
@@ -230,6 +231,45 @@ def test_releases_for_accelerators(sdk, name, limit, tmp_path, monkeypatch):
     assert (seen.returncode, seen.stderr) == (0, "")
     found = dict(np.load(tmp_path / "found.npz"))
     assert tensors.compare(found, reference.outputs, limit).ok
+
+
+ALONE = """
+import sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import edge_model
+
+def image(seed):
+    return {"x": np.random.default_rng(seed).standard_normal((1, 3, 16, 16)).astype(np.float32)}
+
+def alone(release, seed):
+    with edge_model.Model(release) as model:
+        return model.run(image(seed))["y"].copy()
+
+releases = sys.argv[2:]
+wanted = {(release, seed): alone(release, seed) for release in releases for seed in range(4)}
+assert len({one.tobytes() for one in wanted.values()}) == len(wanted)
+"""
+TOGETHER = """
+models = {release: edge_model.Model(release) for release in releases}
+for turn in range(40):
+    for release in releases:
+        found = models[release].run(image(turn % 4))["y"]
+        assert np.array_equal(found, wanted[release, turn % 4]), (turn, release)
+    if turn % 5 == 4:  # the next one's weights come to lie where those of the closed one were
+        release = releases[turn // 5 % 2]
+        models[release].close()
+        models[release] = edge_model.Model(release)
+"""
+
+
+def test_models_with_other_weights_share_an_accelerator(sdk, tmp_path):
+    """Their weights stay in its memory from one run to the next, until they are closed."""
+    for seed in (0, 1):
+        source = convolution(tmp_path / f"net{seed}", seed)
+        done("build", source, "--board", "vta-sim", "-o", tmp_path / f"bundle{seed}")
+    seen = ran(sys.executable, "-c", ALONE + TOGETHER, sdk / "python", tmp_path / "bundle0", tmp_path / "bundle1")
+    assert (seen.returncode, seen.stderr) == (0, "")
 
 
 SHARED = """

@@ -137,6 +137,8 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
     text = "\n".join(
         f"{name}: {one.device}, {one.configuration}, revision {Revision(one.revision).date}: "
         + ", ".join(f"{check} ok" for check in one.passed)
+        + f"; memory: {one.memory}"
+        + (f" ({one.passed_over})" if one.passed_over else "")
         for name, one in found.items()
     )
     return Result(text, {name: asdict(one) for name, one in found.items()}, as_json)

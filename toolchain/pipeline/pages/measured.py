@@ -109,6 +109,7 @@ def _runs(report: Report) -> list[tuple[str, str]]:
         ("threads", str(run.threads)),
         ("loading", f"{number(run.load_ms)} ms"),
         ("peak memory", f"{number(run.peak_rss_kib / 1024)} MiB"),
+        *([("copied", run.copies.text)] if run.copies else []),
     ]
 
 
