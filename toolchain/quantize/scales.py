@@ -98,22 +98,20 @@ def of_weight(weight: NDArray[Any]) -> int:
 
 
 def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
-    """Choose the exponents of a weight's scales: one, or one for each output channel where that halves the noise.
+    """Choose the exponents of a weight's scales: one, or one for each output channel where that gains a bit on average.
+
+    Each channel counts the same: what follows makes up for one whose weights are small.
 
     Args:
         weight: The weight, its output channels first.
         apart: Whether channels may differ.
     """
-    whole = (of_weight(weight),)
-    if not apart or len(weight) == 1:
-        return whole
-    own = [of_weight(channel) for channel in weight]
+    whole = of_weight(weight)
+    if not apart:
+        return (whole,)
+    own = [of_weight(channel) if channel.any() else whole for channel in weight]
     found = tuple(max(one, max(own) - MOST_SPREAD) for one in own)
-    return found if 2 * _noise(weight, found) <= _noise(weight, whole) else whole
-
-
-def _noise(weight: NDArray[Any], exponents: Powers) -> float:
-    return float(np.square(weight - multiples(rounded(weight, exponents), exponents)).sum())
+    return found if whole - float(np.mean(found)) >= 1 else (whole,)
 
 
 def multiples(steps: NDArray[Any], exponents: Powers) -> NDArray[np.float64]:

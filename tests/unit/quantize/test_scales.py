@@ -136,7 +136,7 @@ def test_what_never_settles_is_told():
 # --- channels by themselves ------------------------------------------------------------------------------------
 
 
-def test_channels_have_scales_of_their_own_where_that_halves_the_noise():
+def test_channels_have_scales_of_their_own_where_that_gains_a_bit():
     weight = np.random.default_rng(1).standard_normal((4, 3, 3, 3)) * np.array([1, 0.1, 0.01, 1e-9]).reshape(4, 1, 1, 1)
     found = scales.powers(weight, apart=True)
     assert found[0] == scales.of_weight(weight[0]) > found[1] > found[2] > found[3]
