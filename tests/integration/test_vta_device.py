@@ -1054,8 +1054,6 @@ def check_holding() -> None:
         counted.append(found["bytes_to_device"])
     assert [counted[1] - counted[0], counted[2] - counted[1]] == [X, X]
     assert found["bytes_resident"] == 4 * 4096
-    with pytest.raises(Exception, match="VTA: argument 0 is no tensor in the CPU's memory without gaps"):
-        hold([tvm.runtime.from_dlpack(np.zeros((4, 4), np.int8).T)])
     del held
     assert json.loads(traffic())[0]["bytes_resident"] == 0
 
