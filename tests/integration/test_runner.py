@@ -188,7 +188,9 @@ def test_outputs_and_report(release):
     np.testing.assert_allclose(load_file(release.outputs)["y"], np.maximum(X @ W + B, 0), rtol=1e-5)
 
     report = json.loads(release.report.read_text())
-    keys = "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib processor runner"
+    keys = (
+        "schema load_ms each_ns warmup_ns samples_ns involuntary_switches threads peak_rss_kib processor runner copies"
+    )
     assert sorted(report) == sorted(keys.split())
     assert report["schema"] == 1
     assert report["threads"] == 1
