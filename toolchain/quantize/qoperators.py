@@ -5,7 +5,7 @@ Each is the operator on numbers, with DequantizeLinear before it and QuantizeLin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,14 +51,18 @@ _CONCAT = "QLinearConcat"
 _TRIPLE = 3
 
 
-def expand(proto: onnx.ModelProto) -> bool:
-    """Write such operators in QDQ form, in place; return whether there were any.
+def are_in(proto: onnx.ModelProto) -> bool:
+    """Whether a model has such operators."""
+    return any(node.op_type in {*_FORMS, _CONCAT} for node in proto.graph.node)
+
+
+def expand(proto: onnx.ModelProto) -> None:
+    """Write such operators in QDQ form, in place.
 
     One whose grids are no constants stays as it is, as does one on images with their channels last.
     """
-    expander = _Expander(proto.graph)
-    expander.run()
-    return expander.changed
+    if are_in(proto):
+        _Expander(proto.graph).run()
 
 
 class _Expander:
@@ -67,24 +71,18 @@ class _Expander:
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._nodes: list[onnx.NodeProto] = []
         self._taken = {name for node in graph.node for name in (*node.input, *node.output)} | set(self._weights)
-        self.changed = False
 
     def run(self) -> None:
         for node in self._graph.node:
             form = _FORMS.get(node.op_type)
             if node.op_type == _CONCAT and self._is_known(node, _grids_of_parts(node)):
-                self._written(node, self._concatenated)
+                self._concatenated(node)
             elif form is not None and self._is_possible(node, form):
-                self._written(node, lambda one, how=form: self._expanded(one, how))  # type: ignore[misc]
+                self._expanded(node, form)
             else:
                 self._nodes.append(node)
-        if self.changed:
-            del self._graph.node[:]
-            self._graph.node.extend(self._nodes)
-
-    def _written(self, node: onnx.NodeProto, write: Callable[[onnx.NodeProto], None]) -> None:
-        write(node)
-        self.changed = True
+        del self._graph.node[:]
+        self._graph.node.extend(self._nodes)
 
     def _is_possible(self, node: onnx.NodeProto, form: _Form) -> bool:
         last = any(one.name == "channels_last" and one.i for one in node.attribute)

@@ -16,6 +16,7 @@ _EMPTY = -7  # of a tensor of zeros: any will do
 _LEAST = -128
 _HALF = 0.5
 _BEYOND = 1.2
+_MOST = 2.0**126  # beyond it, a power of two that holds it may be infinite in float32
 
 
 def covering(limit: float) -> int:
@@ -68,6 +69,6 @@ def of_grid(scale: NDArray[np.float32], zero: NDArray[np.integer]) -> Range | No
     if scale.size != 1 or zero.size != 1 or zero.dtype not in (np.int8, np.uint8):
         return None
     limits, step, middle = np.iinfo(zero.dtype), float(scale.item()), int(zero.item())
-    if not (np.isfinite(step) and step > 0):
-        return None
-    return Range((limits.min - middle) * step, (limits.max - middle) * step)
+    found = Range((limits.min - middle) * step, (limits.max - middle) * step)
+    known = step > 0 and max(found.high, -found.low) <= _MOST
+    return found if known else None

@@ -36,6 +36,8 @@ def test_a_fifth_saturates_at_most_and_no_finer_step_does_as_well(low, high):
         ("int32", 0, 1, None),
         ("int8", 0, 0, None),
         ("int8", 0, np.nan, None),
+        ("int8", 0, np.inf, None),
+        ("uint8", 0, 3e38, None),
     ],
 )
 def test_grids_say_ranges(dtype, zero, scale, wanted):
