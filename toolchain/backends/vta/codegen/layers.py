@@ -23,8 +23,8 @@ class Conv2d:
 
     Layouts, with block = 16 and B = block: x is (N, in_blocks, H, W, 1, B) int8, w is (out_blocks, in_blocks, KH, KW, B
     out, B in) int8, bias and channel shifts are (out_blocks, 1, B) int32, a residual is like y, its weights are (B out,
-    B in) int8: a multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y
-    is (N, out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as
+    B in) int8: a multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted.
+    y is (N, out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as
     those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
 
     Attributes:
