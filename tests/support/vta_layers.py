@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 
 BLOCK = 16
 
@@ -52,7 +53,7 @@ def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
     x, weights, *others = (one.astype(np.int64) for one in arguments[:-1])
     top, left, bottom, right = layer.padding
     x = np.pad(x[..., 0, :], ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)))
-    rows, columns = layer.out_height, layer.out_width
+    rows, columns = layer.sum_height, layer.sum_width
     sums = np.zeros((layer.batch, layer.out_channels // BLOCK, rows, columns, BLOCK), np.int64)
     for row in range(layer.kernel[0]):
         for column in range(layer.kernel[1]):
@@ -63,10 +64,23 @@ def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
         sums += others[0].reshape(1, -1, 1, 1, BLOCK)
     if layer.residual_shift is not None:
         sums += others[-2][..., 0, :] << layer.residual_shift
-    sums = sums.astype(np.int32) >> layer.shift
+    sums = sums.astype(np.int32)
+    if layer.pool is not None:
+        sums = maxima(layer.pool, sums)
+    sums >>= layer.shift
     if layer.channel_shifts:
         sums >>= others[layer.bias].reshape(1, -1, 1, 1, BLOCK).astype(np.int32)
     return np.clip(sums, layer.low, layer.high).astype(np.int8)[..., None, :]
+
+
+def maxima(pool: Pool, sums: np.ndarray) -> np.ndarray:
+    """Return the maximum of each window, of the sums that are not outside; rows and columns are axes 2 and 3."""
+    top, left, bottom, right = pool.outside
+    inside = np.zeros((*sums.shape[2:4], *(1,) * (sums.ndim - 4)), bool)
+    inside[top : inside.shape[0] - bottom, left : inside.shape[1] - right] = True
+    kept = np.where(inside, sums, np.iinfo(sums.dtype).min)
+    windows = sliding_window_view(kept, pool.window, (2, 3))[:, :, :: pool.stride[0], :: pool.stride[1]]
+    return windows.max((-2, -1))
 
 
 def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

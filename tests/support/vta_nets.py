@@ -12,11 +12,14 @@ import tvm
 import tvm_ffi
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support import nets
 from tests.support.nets import node, value
+from tests.support.vta_layers import maxima
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.network.partition import partitioned
 from toolchain.models.ort import onnxruntime
 
 NUMBERS = itertools.count()
@@ -111,6 +114,8 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         assert np.array_equal(identity, np.eye(block) * 2 ** min(layer.residual_shift, 6))
         sums += residual.astype(np.int64) << layer.residual_shift
     assert np.abs(sums).max() < 2**31
+    if layer.pool is not None:
+        sums = maxima(layer.pool, sums[:, :, : layer.sum_height, : layer.sum_width])
     return (sums >> layer.shift).clip(layer.low, layer.high).astype(np.int8)
 
 
@@ -177,3 +182,15 @@ def run(module: tvm.IRModule, data: np.ndarray) -> list[np.ndarray]:
     main = relax.VirtualMachine(tvm.compile(with_numpy(module), target="llvm"), tvm.cpu())["main"]
     result = main(tvm.runtime.tensor(data))
     return [one.numpy() for one in ([result] if hasattr(result, "numpy") else list(result))]
+
+
+def same(net: Net, *outputs: str, exact: bool = True) -> tvm.IRModule:
+    """Compare a split network with what ONNX Runtime computes of it; returns the split module."""
+    module = partitioned(from_onnx(net.proto(*outputs))).module
+    for mine, wanted in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
+        assert np.unique(wanted).size > 8
+        if exact:
+            np.testing.assert_array_equal(mine, wanted)
+        else:
+            np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
+    return module

@@ -95,7 +95,7 @@ def _candidates(layer: Conv2d, config: VtaConfig, profile: Profile) -> tuple[Cho
 
 def _with_room(layer: Conv2d) -> Conv2d:
     """Return a layer as it is where a residual is added: what fits then, fits without one."""
-    return replace(layer, residual_shift=0) if layer.stride == (1, 1) else layer
+    return replace(layer, residual_shift=0) if layer.stride == (1, 1) and layer.pool is None else layer
 
 
 def likely(layer: Conv2d, device: Device) -> Choice:

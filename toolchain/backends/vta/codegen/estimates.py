@@ -60,7 +60,7 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
 
 def _window(tiling: Tiling, transfers: _Transfers) -> float:
     instructions = tiling.choice.tile_b * tiling.blocks
-    rows = instructions * window_rows(tiling.layer, tiling.choice.tile_h)
+    rows = instructions * window_rows(tiling.layer, tiling.rows)
     return transfers.cycles(instructions, rows, tiling.window * BLOCK)
 
 
@@ -75,9 +75,11 @@ def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
     layer = tiling.layer
     gemms = 1 + prod(layer.kernel) * layer.summed_channels // BLOCK
-    alus = len(shifts(layer)) + sum(bounds(layer)) + layer.bias + layer.channel_shifts
+    before, behind = int(layer.bias), len(shifts(layer)) + sum(bounds(layer)) + layer.channel_shifts
     if layer.residual_shift is not None:
         gemms += 1
-        alus += layer.residual_shift > IDENTITY_SHIFT
-    overhead = tiling.parts * _GEMM_CYCLES + (1 + alus) * _OTHER_CYCLES
-    return tiling.out * (gemms + _ALU_CYCLES * alus) + overhead
+        before += layer.residual_shift > IDENTITY_SHIFT
+    maxima = prod(layer.pool.window) if layer.pool else 0
+    overhead = tiling.parts * _GEMM_CYCLES + (1 + before + maxima + behind) * _OTHER_CYCLES
+    of_sums = tiling.sums * (gemms + _ALU_CYCLES * before)
+    return of_sums + tiling.out * (bool(maxima) + _ALU_CYCLES * (maxima + behind)) + overhead

@@ -2,7 +2,8 @@
 
     y = clip((sum of x * w + bias + (residual << residual_shift)) >> (shift + channel shift), low, high)
 
-A right shift rounds down. Who wants it to round to nearest adds half a step to the bias.
+A right shift rounds down. Who wants it to round to nearest adds half a step to the bias. Of sums, the maxima of windows may
+be taken: what follows keeps their order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,23 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
+_USUAL = {"alone": False, "channel_shifts": False, "pool": None}  # left out: records of before there were such layers
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The maxima that are taken of a layer's sums.
+
+    Attributes:
+        window: Rows and columns of a window.
+        stride: Rows and columns between two windows.
+        outside: Rows and columns at each edge of the sums that are none of the layer's, and in no maximum: top, left,
+            bottom, right. The layer's padding is as much larger.
+    """
+
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    outside: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,7 @@ class Conv2d:
         residual_shift: Left shift of the residual, 0 to 15; None if there is no residual.
         channel_shifts: Whether each channel of y is shifted by 0 to 15 bits more, which a tensor says.
         alone: Whether each block of y is computed from the block of x in the same place, and from no other.
+        pool: The maxima of sums that y is made of; None if it is made of each sum. No residual is added then.
     """
 
     batch: int
@@ -60,23 +79,47 @@ class Conv2d:
     residual_shift: int | None = None
     alone: bool = False
     channel_shifts: bool = False
+    pool: Pool | None = None
 
     @property
     def out_height(self) -> int:
         """Rows of y."""
-        return (self.height + self.padding[0] + self.padding[2] - self.kernel[0]) // self.stride[0] + 1
+        return self._maxima(self._windows()[0], 0)
 
     @property
     def out_width(self) -> int:
         """Columns of y."""
-        return (self.width + self.padding[1] + self.padding[3] - self.kernel[1]) // self.stride[1] + 1
+        return self._maxima(self._windows()[1], 1)
+
+    @property
+    def sum_height(self) -> int:
+        """Rows of the sums."""
+        return self.sums_of(self.out_height, 0)
+
+    @property
+    def sum_width(self) -> int:
+        """Columns of the sums."""
+        return self.sums_of(self.out_width, 1)
+
+    def sums_of(self, extent: int, axis: int) -> int:
+        """Return the rows (axis 0) or columns (axis 1) of sums that so many neighbouring ones of y are made of."""
+        return extent if self.pool is None else (extent - 1) * self.pool.stride[axis] + self.pool.window[axis]
+
+    def _windows(self) -> tuple[int, int]:
+        """Return the rows and columns of windows on x."""
+        top, left, bottom, right = self.padding
+        rows = (self.height + top + bottom - self.kernel[0]) // self.stride[0] + 1
+        return rows, (self.width + left + right - self.kernel[1]) // self.stride[1] + 1
+
+    def _maxima(self, sums: int, axis: int) -> int:
+        return sums if self.pool is None else (sums - self.pool.window[axis]) // self.pool.stride[axis] + 1
 
     @property
     def reads_input(self) -> bool:
         """Whether any window reaches x; where all lie in the padding, y is a constant, and TensorIR reads nothing."""
         axes = zip(
             (self.height, self.width),
-            (self.out_height, self.out_width),
+            (self.sum_height, self.sum_width),
             self.kernel,
             self.stride,
             self.padding[:2],
@@ -96,7 +139,7 @@ class Conv2d:
     def macs(self) -> int:
         """Multiply-adds of one call, those with padding and with zeros of a block's weights included."""
         window = self.kernel[0] * self.kernel[1] * self.summed_channels
-        return self.batch * self.out_height * self.out_width * self.out_channels * window
+        return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
         """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, and y."""
@@ -128,9 +171,9 @@ class Conv2d:
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
         table = {"kind": _KIND, **asdict(self)}
-        for name in ("alone", "channel_shifts"):
-            if not table[name]:
-                del table[name]  # records of before there were such layers stay valid
+        for name, usual in _USUAL.items():
+            if table[name] == usual:
+                del table[name]
         return json.dumps(table, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -144,8 +187,12 @@ class Conv2d:
         table: dict[str, Any] = json.loads(text)
         if table.pop("kind", "") != _KIND:
             raise ValueError("this is no layer of VTA")
-        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
-        return cls(**values)
+        pool = table.pop("pool", None)
+        return cls(**_tuples(table), pool=Pool(**_tuples(pool)) if pool else None)
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
 
 
 def is_layer(text: str) -> bool:

@@ -1,18 +1,19 @@
 """What a VTA kernel computes, as TensorIR without a schedule.
 
 One block for each thing that the machine does: `window` is the input with its padding, `conv` the sums, `identity` and
-`lift` the residual that the sums start from, `bias_add`, `shift_0` and so on, `low` and `high` are ALU operations, and
-`y` is what is stored. The unit axis of the packed layouts is left out: it does not change where an element lies.
+`lift` the residual that the sums start from, `bias_add`, `pool_0` and so on, `shift_0` and so on, `low` and `high` are ALU
+operations, and `y` is what is stored. The unit axis of the packed layouts is left out: it does not change where an element lies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
+from itertools import product
 
 from tvm import te, tirx
 
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.codegen.tilings import BLOCK, window_columns, window_rows, window_step
 
 MOST_SHIFT = 15
@@ -58,6 +59,8 @@ def operator(layer: Conv2d) -> tirx.PrimFunc:
         sums = _elementwise("sum", sums, lambda value, at: value + start(*at))
     if layer.bias:
         sums = _elementwise("bias_add", sums, lambda value, at: value + bias(at[1], at[-1]))
+    if layer.pool is not None:
+        sums = _maxima(layer, layer.pool, sums)
     y = _elementwise("y", _limited(layer, _shifted(layer, sums, amounts)), lambda value, _: value.astype("int8"))
     return te.create_prim_func([*arguments, y])
 
@@ -80,7 +83,7 @@ def _convolution(layer: Conv2d) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
         value = window[image, read, h * rows + row, w * columns + column, lane].astype("int32")
         return te.sum(value * weights[out, block, row, column, o, lane].astype("int32"), [block, row, column, lane])
 
-    shape = (layer.batch, blocks_out, layer.out_height, layer.out_width, BLOCK)
+    shape = (layer.batch, blocks_out, layer.sum_height, layer.sum_width, BLOCK)
     return x, weights, te.compute(shape, product, name="conv")
 
 
@@ -93,7 +96,7 @@ def _window(layer: Conv2d, x: te.Tensor) -> te.Tensor:
         inside = tirx.all(row >= 0, row < layer.height, column >= 0, column < layer.width)
         return tirx.if_then_else(inside, x[image, block, row, column, lane], tirx.const(0, "int8"))
 
-    rows, columns = window_rows(layer, layer.out_height), window_columns(layer, layer.out_width)
+    rows, columns = window_rows(layer, layer.sum_height), window_columns(layer, layer.sum_width)
     return te.compute((*x.shape[:2], rows, columns, BLOCK), value, name="window")
 
 
@@ -110,6 +113,29 @@ def _residual(shift: int, shape: tuple[int, ...]) -> tuple[te.Tensor, te.Tensor,
     if shift > IDENTITY_SHIFT:
         start = _elementwise("lift", start, lambda value, _: value << (shift - IDENTITY_SHIFT))
     return residual, identity, start
+
+
+def _maxima(layer: Conv2d, pool: Pool, sums: te.Tensor) -> te.Tensor:
+    """Take the maximum of each window, one of its places after the other; the first is one that is never outside."""
+    top, left, bottom, right = pool.outside
+    rows, columns = range(top, layer.sum_height - bottom), range(left, layer.sum_width - right)
+    shape = (*sums.shape[:2], layer.out_height, layer.out_width, BLOCK)
+
+    def of(place: tuple[int, int], found: te.Tensor | None) -> te.Tensor:
+        def value(*at: tirx.Var) -> tirx.Expr:
+            image, block, h, w, lane = at
+            row, column = h * pool.stride[0] + place[0], w * pool.stride[1] + place[1]
+            other = sums(image, block, row, column, lane)
+            if found is None:
+                return other
+            inside = [row >= rows.start, row < rows.stop, column >= columns.start, column < columns.stop]
+            return tirx.if_then_else(tirx.all(*inside), tirx.max(found(*at), other), found(*at))
+
+        return te.compute(shape, value, name=f"pool_{place[0]}_{place[1]}")
+
+    places = list(product(*(range(extent) for extent in pool.window)))
+    places.remove((top, left))
+    return reduce(lambda found, place: of(place, found), places, of((top, left), None))
 
 
 def _shifted(layer: Conv2d, sums: te.Tensor, amounts: te.Tensor | None) -> te.Tensor:

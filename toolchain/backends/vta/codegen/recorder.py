@@ -108,6 +108,7 @@ class _Uops:
     known: dict[tuple[tuple[int, int, int], ...], UopSequence] = field(default_factory=dict)
     places: dict[UopSequence, int] = field(default_factory=dict)
     free: int = 0
+    overflowed: bool = False
 
 
 class Recorder:
@@ -223,6 +224,11 @@ class Recorder:
         )
 
     @property
+    def overflowed(self) -> bool:
+        """Whether the micro-ops did not fit together, so that some may have been loaded more than once."""
+        return self._uops.overflowed
+
+    @property
     def _last(self) -> int:
         return len(self._instructions) - 1
 
@@ -252,7 +258,7 @@ class Recorder:
             return uops.places[sequence]
         if uops.free + size > self._config.uop_depth:
             uops.places.clear()
-            uops.free = 0
+            uops.free, uops.overflowed = 0, True
         start = uops.places[sequence] = uops.free
         uops.free += size
         if uops.free > self._config.uop_depth:

@@ -111,9 +111,24 @@ class Tiling:
         return prod((self.choice.tile_b, self.choice.tile_co, self.choice.tile_h, self.choice.tile_w))
 
     @property
+    def rows(self) -> int:
+        """Rows of sums that one tile of y is made of."""
+        return self.layer.sums_of(self.choice.tile_h, 0)
+
+    @property
+    def columns(self) -> int:
+        """Columns of sums that one tile of y is made of."""
+        return self.layer.sums_of(self.choice.tile_w, 1)
+
+    @property
+    def sums(self) -> int:
+        """Elements of the sums that one tile of y is made of."""
+        return prod((self.choice.tile_b, self.choice.tile_co, self.rows, self.columns))
+
+    @property
     def window(self) -> int:
         """Elements of one tile of x with its padding."""
-        rows, columns = window_rows(self.layer, self.choice.tile_h), window_columns(self.layer, self.choice.tile_w)
+        rows, columns = window_rows(self.layer, self.rows), window_columns(self.layer, self.columns)
         return self.choice.tile_b * self.blocks * rows * columns
 
     @property
@@ -152,13 +167,18 @@ class Tiling:
         window = self.window + any(self.layer.padding)
         inp, wgt = self.held[Memory.INP] * window, self.held[Memory.WGT] * self.weights
         vectors = self.layer.bias + self.layer.channel_shifts
-        acc = self.held[Memory.ACC] * max(DISTANCE, self.out) + vectors * self.choice.tile_co
+        acc = self.held[Memory.ACC] * self._results + vectors * self.choice.tile_co
         if self.layer.residual_shift is not None:
             inp += min(self.choice.h_threads, self.pixels * self.channels) * self.out
             wgt += 1
         if max(self.layer.padding) > MOST_PADDING:
             return False
         return inp <= config.inp_depth and wgt <= config.wgt_depth and acc <= config.acc_depth
+
+    @property
+    def _results(self) -> int:
+        """Elements of ACC for one tile of y: its sums, and their maxima beside them."""
+        return max(DISTANCE, self.sums) + (max(DISTANCE, self.out) if self.layer.pool else 0)
 
     def _bytes(self, *, first: bool) -> int:
         windows, weights = self.loads(first=first)
@@ -171,12 +191,12 @@ def window_step(layer: Conv2d) -> int:
 
 
 def window_rows(layer: Conv2d, rows: int) -> int:
-    """Return the rows of the window that so many rows of y need."""
+    """Return the rows of the window that so many rows of sums need."""
     return rows if layer.kernel[0] == 1 else (rows - 1) * layer.stride[0] + layer.kernel[0]
 
 
 def window_columns(layer: Conv2d, columns: int) -> int:
-    """Return the columns of the window that so many columns of y need."""
+    """Return the columns of the window that so many columns of sums need."""
     return (columns - 1) * layer.stride[1] + layer.kernel[1]
 
 

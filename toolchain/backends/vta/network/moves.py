@@ -1,4 +1,4 @@
-"""What is done to bytes in blocks by the CPU: maxima of windows, images put together, and means at the end.
+"""What is done to bytes in blocks by the CPU: maxima of windows, and images put together.
 
 Where all have one scale, maxima and what is put together are the same on bytes as on the numbers that they stand for.
 """
@@ -117,35 +117,3 @@ def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> A
         out_layout="NHWC",
     )
     return relax.op.reshape(made, shape)
-
-
-def averaged(operation: Operation) -> tuple[Value, int] | None:
-    """Return the bytes whose mean over all pixels an operation makes, and the exponent of their scale; None if none."""
-    if operation.name != "mean" or len(operation.inputs[0].shape or ()) != _RANK:
-        return None
-    how, maker = operation.attributes, operation.inputs[0].maker
-    axes = sorted(int(axis) % _RANK for axis in how.axis or ())
-    if axes != [2, 3] or not bool(how.keepdims) or not is_dequantize(maker) or maker is None:
-        return None
-    bits = _exponent(maker)
-    return None if bits is None else (maker.inputs[0], bits)
-
-
-def mean(operation: Operation, bits: int, data: Any) -> Any:
-    """Return the Relax expression of a mean over all pixels.
-
-    Args:
-        operation: The mean of an image.
-        bits: The exponent of its scale, 2^-bits.
-        data: The image's bytes in blocks.
-    """
-    shape = operation.out.shape or ()
-    numbers = relax.op.multiply(relax.op.astype(data, "float32"), relax.const(2.0**-bits, "float32"))
-    means = relax.op.mean(numbers, axis=[2, 3, 4])
-    _, blocks, *_, block = packed_shape(shape, _lanes(data))
-    rows = relax.op.reshape(means, (shape[0], blocks * block, 1, 1))
-    return relax.op.strided_slice(rows, axes=[1], begin=[0], end=[shape[1]]) if shape[1] % block else rows
-
-
-def _lanes(data: Any) -> int:
-    return int(data.ty.shape.values[-1])

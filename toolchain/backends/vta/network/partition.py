@@ -24,7 +24,8 @@ from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
 from toolchain.backends.vta.network.folding import Folding
-from toolchain.backends.vta.network.moves import Move, averaged, mean, move, written
+from toolchain.backends.vta.network.means import Mean, mean
+from toolchain.backends.vta.network.moves import Move, move, written
 from toolchain.backends.vta.network.patterns import Match, Refusal, find
 
 __all__ = ["Partitioned", "Refusal", "partitioned"]
@@ -124,7 +125,8 @@ class _Writer:
         self._matches = {match.out.variable: match for match in matches}
         moves = (move(operation, config.block) for operation in block.operations)
         self._moves = {one.out.variable: one for one in moves if one is not None}
-        self._means = {one.outputs[0].variable: one for one in block.operations if averaged(one)}
+        means = (mean(operation, config.block) for operation in block.operations)
+        self._means = {one.out.variable: one for one in means if one is not None}
         self._packed: dict[Value, Any] = {}
         self._bindings: list[Any] = []
 
@@ -156,13 +158,14 @@ class _Writer:
         self._packed[out] = written(moved.source, self._lanes, self._in_blocks, self._new)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
 
-    def _mean(self, operation: Operation | None) -> bool:
+    def _mean(self, found: Mean | None) -> bool:
         """Write a mean of what is in blocks already; return whether that was one."""
-        found = averaged(operation) if operation is not None else None
-        if operation is None or found is None or found[0] not in self._packed:
+        if found is None or found.source not in self._packed:
             return False
-        source, bits = found
-        self._bind(operation.out.variable, mean(operation, bits, self._packed[source]))
+        function = self._builder.add_func(found.kernel(), "mean_of_bytes")
+        kind = relax.TensorType(found.out.shape or (), "float32")
+        call = relax.op.call_tir(function, relax.Tuple([self._packed[found.source]]), kind)
+        self._bind(found.out.variable, call)
         return True
 
     def _arguments(self, match: Match) -> list[Any]:

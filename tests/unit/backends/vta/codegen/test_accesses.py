@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
-from toolchain.backends.vta.codegen.accesses import Accesses, Around, elements_of, memory_of
+from toolchain.backends.vta.codegen.accesses import Accesses, Around, Walk, elements_of, memory_of
 from toolchain.backends.vta.codegen.nests import Loop
 from toolchain.backends.vta.codegen.recorder import Rows
 from toolchain.backends.vta.isa.instructions import Memory
@@ -32,8 +32,43 @@ def test_buffers():
 def test_loops_over_elements():
     store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, LANE])
     src, wgt = load(TILE, ROW, COLUMN, LANE), load(WEIGHTS, COLUMN, LANE, LANE)
-    assert ACCESS.loops(store, src, wgt) == (Loop(4, 1, 5, 0), Loop(5, 0, 1, 1))
-    assert ACCESS.loops(store) == (Loop(4, 1),)
+    assert ACCESS.walk(store, src, wgt) == Walk((Loop(4, 1, 5, 0), Loop(5, 0, 1, 1), Loop(16)))
+    assert ACCESS.walk(store, src, wgt).moving == (Loop(4, 1, 5, 0), Loop(5, 0, 1, 1))
+    assert ACCESS.walk(store).moving == (Loop(4, 1),)
+
+
+def test_a_walk_that_starts_within_its_tile():
+    store, src = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, LANE]), load(TILE, ROW + 2, COLUMN + 1, LANE)
+    walk = ACCESS.walk(store, src)
+    assert walk.first == (0, 11, 0)
+    assert walk.part(((1, 3), (2, 5), (0, 16))) == Walk((Loop(2, 1, 5), Loop(3, 0, 1), Loop(16)), (1, 18, 0))
+    with pytest.raises(BuildError, match="within its tile"):
+        ACCESS.transfer(TILE, [ROW + 1, COLUMN, LANE], TENSOR, [ROW, COLUMN, LANE])
+
+
+@pytest.mark.parametrize(
+    ("condition", "passes"),
+    [
+        (OUTER + ROW * 2 >= 3, {0: (2, 4), 1: (1, 4), 2: (1, 4)}),
+        (OUTER + ROW * 2 > 3, {0: (2, 4), 1: (2, 4), 2: (1, 4)}),
+        (ROW * 2 < OUTER + 3, {0: (0, 2), 1: (0, 2), 2: (0, 3)}),
+        (ROW * 2 <= OUTER + 3, {0: (0, 2), 1: (0, 3), 2: (0, 3)}),
+        (OUTER > 0, {0: None, 1: (0, 4), 2: (0, 4)}),
+        (OUTER + ROW < 1, {0: (0, 1), 1: None, 2: None}),
+        (tirx.And(OUTER + ROW >= 1, ROW < 2), {0: (1, 2), 1: (0, 2), 2: (0, 2)}),
+    ],
+)
+def test_conditions(condition, passes):
+    walk = ACCESS.walk(tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, LANE]))
+    for outer, wanted in passes.items():
+        found = walk.passes(ACCESS.limits(condition), (outer,))
+        assert found == (wanted and (wanted, (0, 5), (0, 16)))
+
+
+@pytest.mark.parametrize("condition", [tirx.Or(ROW < 1, ROW > 2), ROW.equal(1), ROW + COLUMN < 3])
+def test_conditions_that_are_not_followed(condition):
+    with pytest.raises(BuildError, match="condition"):
+        ACCESS.limits(condition)
 
 
 def test_a_transfer():
@@ -64,4 +99,4 @@ def test_an_index_that_is_not_linear():
 def test_a_place_in_sram_that_depends_on_the_loops_around():
     store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [OUTER + ROW, LANE])
     with pytest.raises(BuildError, match="loops around"):
-        ACCESS.loops(store)
+        ACCESS.walk(store)

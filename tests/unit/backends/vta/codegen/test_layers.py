@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool, is_layer
 from toolchain.backends.vta.isa.config import VtaConfig
 
 LAYER = Conv2d(2, 9, 7, 32, 48, (3, 2), (2, 1), (1, 0, 1, 1), shift=9, low=0, high=100, residual_shift=3)
@@ -19,6 +19,9 @@ LAYERS = st.builds(
     kernel=st.tuples(COUNTS, COUNTS), stride=st.tuples(COUNTS, COUNTS), padding=st.tuples(*[st.integers(0, 15)] * 4),
     shift=st.integers(0, 31), low=st.integers(-128, 0), high=st.integers(1, 127), bias=st.booleans(),
     residual_shift=st.none() | st.integers(0, 15), channel_shifts=st.booleans(),
+    pool=st.none() | st.builds(
+        Pool, st.tuples(COUNTS, COUNTS), st.tuples(COUNTS, COUNTS), st.tuples(*[st.integers(0, 15)] * 4)
+    ),
 )  # fmt: skip
 
 
@@ -50,6 +53,15 @@ def test_blocks_are_the_configurations():
 
 def test_multiply_adds():
     assert LAYER.macs == 2 * 5 * 7 * 48 * 32 * 3 * 2
+
+
+def test_maxima():
+    layer = Conv2d(1, 8, 9, 16, 32, (3, 3), padding=(2, 2, 1, 1), pool=Pool((3, 2), (2, 3), (1, 1, 0, 0)))
+    assert (layer.out_height, layer.out_width) == (4, 3)
+    assert (layer.sum_height, layer.sum_width, layer.sums_of(2, 0)) == (9, 8, 5)
+    assert layer.macs == 9 * 8 * 32 * 16 * 9
+    assert layer.arguments()[-1] == ((1, 2, 4, 3, 1, 16), "int8")
+    assert "pool" not in LAYER.to_json()
 
 
 @given(LAYERS)

@@ -1,0 +1,29 @@
+"""Means over all pixels of bytes in blocks: those of ONNX Runtime, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.vta_nets import Net, calls, same
+from toolchain.backends.graph.values import Operation
+from toolchain.backends.vta.network.means import mean
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("channels", [32, 20, 11])
+def test_means(channels, batch):
+    net = Net(16, (7, 5), batch)
+    pooled = net.add("GlobalAveragePool", [net.layer(net.rounded("x", 4), 16, channels)])
+    module = same(net, net.add("Relu", [pooled]))
+    assert (calls(module, "dequantize"), calls(module, "permute_dims"), calls(module, "mean")) == (0, 1, 0)
+
+
+def test_means_of_what_no_layer_reads_are_the_cpus():
+    net = Net(16, 6)
+    other = net.rounded(net.add("Sigmoid", ["x"]), 6)
+    module = same(net, net.add("GlobalAveragePool", [other]), net.layer(net.rounded("x", 4), 16, 16), exact=False)
+    assert (calls(module, "dequantize"), calls(module, "mean")) == (2, 1)
+
+
+def test_what_is_no_mean():
+    assert mean(Operation("abs", (), ()), 16) is None
