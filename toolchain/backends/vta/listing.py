@@ -42,12 +42,13 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The layer in a word: window, stride, input, output channels."""
+        """The layer in a word: window, stride, input, output channels, and the window of maxima."""
         layer = self.layer
         window = "x".join(map(str, layer.kernel))
         shape = f"{layer.height}x{layer.width}x{layer.in_channels}"
         kind = "apart" if layer.alone else "conv"
-        return f"{kind}{window}s{layer.stride[0]}-{shape}-{layer.out_channels}"
+        maxima = f"-max{'x'.join(map(str, layer.pool.window))}s{layer.pool.stride[0]}" if layer.pool else ""
+        return f"{kind}{window}s{layer.stride[0]}-{shape}-{layer.out_channels}{maxima}"
 
     def gops(self, profile: str) -> float:
         """Return billions of operations a second; a multiply-add counts as two."""

@@ -120,11 +120,9 @@ class Accesses:
 
     def walk(self, dst: tirx.BufferStore, src: Any = None, wgt: Any = None) -> Walk:
         """Return the nest's way over the elements of each SRAM."""
-        ways = [self._sram(dst.buffer, dst.indices)]
-        ways += [
-            self._sram(one.source, one.indices) if one is not None else (0, [0] * len(self._inner)) for one in (src, wgt)
-        ]
-        firsts, columns = zip(*ways, strict=True)
+        none = (0, [0] * len(self._inner))
+        sources = (none if one is None else self._sram(one.source, one.indices) for one in (src, wgt))
+        firsts, columns = zip(self._sram(dst.buffer, dst.indices), *sources, strict=True)
         loops = tuple(Loop(extent, *steps) for extent, *steps in zip(self._inner, *columns, strict=True))
         return Walk(loops, (firsts[0], firsts[1], firsts[2]))
 

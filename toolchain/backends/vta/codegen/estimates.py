@@ -17,6 +17,7 @@ _TRANSFER_CYCLES = 32
 _GEMM_CYCLES = 80  # of an instruction beyond its steps: its start, and refills of the pipeline
 _OTHER_CYCLES = 40
 _ALU_CYCLES = 2  # per element
+_ACC_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,16 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
     alone = min(stops, windows) * window + min(stops, weights) * weight
     alone += rounds * store if held[Memory.ACC] == 1 else 0
     bus = windows * window + weights * weight + rounds * store
-    return max(rounds * _compute(tiling) + alone, bus) + window + weight
+    return max(rounds * _compute(tiling) + _vectors(tiling, transfers, window) + alone, bus) + window + weight
+
+
+def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
+    """Return the cycles of loading biases and shifts, which the array waits for, as they do for the bus."""
+    layer, rounds = tiling.layer, tiling.pixels * tiling.channels
+    loads = (layer.bias + layer.channel_shifts) * (tiling.channels if tiling.weights_first else rounds)
+    if tiling.channels == 1:
+        loads = layer.bias + layer.channel_shifts
+    return loads * (transfers.cycles(1, 1, tiling.choice.tile_co * BLOCK * _ACC_BYTES) + window / 2)
 
 
 def _window(tiling: Tiling, transfers: _Transfers) -> float:

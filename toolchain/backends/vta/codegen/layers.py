@@ -2,8 +2,8 @@
 
     y = clip((sum of x * w + bias + (residual << residual_shift)) >> (shift + channel shift), low, high)
 
-A right shift rounds down. Who wants it to round to nearest adds half a step to the bias. Of sums, the maxima of windows may
-be taken: what follows keeps their order.
+A right shift rounds down. Who wants it to round to nearest adds half a step to the bias. Of the sums with their bias,
+maxima of windows may be taken: what follows keeps their order.
 """
 
 from __future__ import annotations

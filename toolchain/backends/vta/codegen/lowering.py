@@ -173,13 +173,17 @@ class _Lowering:
                 return self._alu(store, value, access)
             case tirx.Cast() as value:
                 return self._store(store, value.value, access)
-            case ir.Call(args=[condition, tirx.Max() as value, *_]):
-                return self._alu(store, value, access, condition)
-            case ir.Call() as value:
-                return self._load(store, value.args[1], access)
+            case ir.Call(args=[condition, value, _]):
+                return self._where(store, condition, value, access)
             case ir.TensorLoad() as value:
                 return self._copy(store, value, access)
         raise BuildError("a block computes what VTA cannot", details=str(store))
+
+    def _where(self, store: tirx.BufferStore, condition: Any, value: Any, access: Accesses) -> Emit:
+        """Compute a maximum where a condition is met, or load a tile, which has zeros where it is not."""
+        if isinstance(value, tirx.Max):
+            return self._alu(store, value, access, condition)
+        return self._load(store, value, access)
 
     def _copy(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit | None:
         """Load a tensor, or go on with the sums under another name."""
@@ -247,7 +251,7 @@ class _Lowering:
         return lambda _: self._recorder.gemm(uops(), nest.outer, nest.inner)
 
     def _alu(self, store: tirx.BufferStore, value: Any, access: Accesses, condition: Any = None) -> Emit:
-        """Compute in place: the result takes the room of the first operand, and stays it where a condition is not met."""
+        """Compute in place, where a condition is met: the result takes the room of the first operand."""
         op, operand = _ALU_OPS[type(value)], value.b
         tiles = [self._tiles[value.a.source.name]]
         self._tiles[store.buffer.name] = tiles[0]
@@ -275,9 +279,7 @@ class _Lowering:
         self._tiles[buffer.name] = tile
         return tile
 
-    def _planned(
-        self, access: Accesses, walk: Walk, *tiles: _Tile
-    ) -> tuple[Nest, Callable[[], UopSequence]]:
+    def _planned(self, access: Accesses, walk: Walk, *tiles: _Tile) -> tuple[Nest, Callable[[], UopSequence]]:
         """Return a nest, and what makes its micro-ops for the slots that its tiles are in, each once."""
         bases, runs = prod(len(tile.starts) for tile in tiles), prod(access.around.extents)
         nest = planned(walk.moving, self._config.uop_depth, bases, runs, self._share)

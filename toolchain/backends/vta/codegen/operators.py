@@ -1,8 +1,9 @@
 """What a VTA kernel computes, as TensorIR without a schedule.
 
 One block for each thing that the machine does: `window` is the input with its padding, `conv` the sums, `identity` and
-`lift` the residual that the sums start from, `bias_add`, `pool_0` and so on, `shift_0` and so on, `low` and `high` are ALU
-operations, and `y` is what is stored. The unit axis of the packed layouts is left out: it does not change where an element lies.
+`lift` the residual that the sums start from, `bias_add`, `pool_0_0` and so on, `shift_0` and so on, `low`, `high` are
+ALU operations, and `y` is what is stored. The unit axis of the packed layouts is left out: it does not change where an
+element lies.
 """
 
 from __future__ import annotations

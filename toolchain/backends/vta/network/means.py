@@ -46,7 +46,7 @@ class Mean:
     def kernel(self) -> tirx.PrimFunc:
         """Return the kernel: of bytes in blocks, and the result."""
         arguments = [Argument("data", self.shape, "int8"), Argument("out", self.out.shape or ())]
-        written = emit.kernel(arguments, self._write, {})
+        written = emit.kernel(arguments, self._write, {"tirx.is_scheduled": True})
         return called(written.with_body(rooted(written.body)), {})
 
     def _write(self, data: Any, out: Any) -> None:

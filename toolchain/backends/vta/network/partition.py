@@ -19,7 +19,7 @@ from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
 from toolchain.backends.graph.kernels import called, rooted
-from toolchain.backends.graph.values import Block, Operation, Value, read, shape_of
+from toolchain.backends.graph.values import Block, Value, read, shape_of
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing

@@ -1,7 +1,7 @@
 """Maxima that follow a layer: its sums are made fewer before they are shifted and bounded, which keep their order.
 
-Where maxima make them fewer, that costs the array no more than to shift and bound all of them, and neither are all written
-to memory, nor is the CPU asked. Maxima of every place are left to the CPU, whose vectors take 16 of them at a time, too.
+Where maxima make them fewer, that costs the array no more than to shift and bound all of them, and neither are all
+written to memory, nor is the CPU asked. Maxima of every place are left to the CPU, whose vectors take 16 bytes, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _POOL = "nn.max_pool2d"
 
 
 def pooled(layer: Conv2d, end: Operation, readers: Readers) -> tuple[Conv2d, Operation]:
-    """Return a layer with the maxima that alone read it, and the operation that makes int8 of them; or both as they are.
+    """Return a layer with the maxima that alone read it, and what makes int8 of them; or both as they are.
 
     Args:
         layer: The layer.

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.vta_layers import RESNET, task
 from toolchain.backends.vta.codegen.estimates import cycles
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.codegen.tilings import Choice, Tiling
 
 LAYER = Conv2d(1, 14, 14, 256, 256, (3, 3), padding=(1, 1, 1, 1), shift=8)
@@ -44,8 +44,24 @@ def test_more_work_takes_longer(change):
 
 
 def test_the_alu_takes_two_cycles_for_an_element():
-    added = estimate() - estimate(replace(LAYER, bias=False))
+    added = estimate(replace(LAYER, shift=16)) - estimate(replace(LAYER, shift=15))
     assert 2 <= added / (14 * 14 * 16) < 2.1
+
+
+def test_biases_that_are_loaded_for_each_tile():
+    once, each = (replace(CHOICE, tile_co=blocks) for blocks in (LAYER.out_channels // 16, 1))
+    added = [estimate(choice=one) - estimate(replace(LAYER, bias=False), one) for one in (once, each)]
+    assert added[0] < added[1]
+
+
+def test_what_follows_maxima_is_done_to_few():
+    pooled = replace(LAYER, padding=(2, 2, 1, 1), pool=Pool((3, 3), (2, 2), (1, 1, 0, 0)))
+    few = Choice(1, 7, 7, 2, 4, 2, 2)
+    added = estimate(replace(pooled, shift=16), few) - estimate(replace(pooled, shift=15), few)
+    assert 2 <= added / (7 * 7 * 16) < 2.3
+    wide = replace(pooled, pool=Pool((3, 5), (2, 2), (1, 1, 0, 0)), width=16)
+    assert wide.out_width == pooled.out_width
+    assert estimate(wide, few) > estimate(pooled, few)
 
 
 def test_a_residual_that_needs_a_shift_of_its_own():
