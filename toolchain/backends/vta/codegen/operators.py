@@ -134,7 +134,7 @@ def _maxima(layer: Conv2d, pool: Pool, sums: te.Tensor) -> te.Tensor:
 
         return te.compute(shape, value, name=f"pool_{place[0]}_{place[1]}")
 
-    places = list(product(*(range(extent) for extent in pool.window)))
+    places = list(product(range(pool.window[0]), range(pool.window[1])))
     places.remove((top, left))
     return reduce(lambda found, place: of(place, found), places, of((top, left), None))
 
