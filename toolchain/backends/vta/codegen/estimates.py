@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from toolchain.backends.vta.codegen.operators import IDENTITY_SHIFT, bounds, shifts
-from toolchain.backends.vta.codegen.tilings import BLOCK, Tiling, window_rows
+from toolchain.backends.vta.codegen.tilings import Tiling, window_rows
 from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa.instructions import Memory
 
@@ -45,11 +45,14 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
     windows, weights = tiling.loads()
     rounds, held = tiling.pixels * tiling.channels, tiling.held
     store = transfers.cycles(
-        1, _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co, tiling.out * BLOCK
+        1,
+        _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co,
+        tiling.out * tiling.config.element_bytes(Memory.OUT),
     )
     residual = store if tiling.layer.residual_shift is not None else 0
     window = _window(tiling, transfers) + residual * rounds / windows
-    weight = transfers.cycles(1, tiling.choice.tile_co, tiling.weights * BLOCK * BLOCK)
+    size = tiling.weights * tiling.config.element_bytes(Memory.WGT)
+    weight = transfers.cycles(1, tiling.choice.tile_co, size)
     # Loads are in order: what waits for the only slot of its memory holds up those behind it.
     stops = max(windows if held[Memory.INP] == 1 else 0, weights if held[Memory.WGT] == 1 else 0)
     alone = min(stops, windows) * window + min(stops, weights) * weight
@@ -61,7 +64,7 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
 def _window(tiling: Tiling, transfers: _Transfers) -> float:
     instructions = tiling.choice.tile_b * tiling.blocks
     rows = instructions * window_rows(tiling.layer, tiling.choice.tile_h)
-    return transfers.cycles(instructions, rows, tiling.window * BLOCK)
+    return transfers.cycles(instructions, rows, tiling.window * tiling.config.element_bytes(Memory.INP))
 
 
 def _rows(tiling: Tiling) -> int:
@@ -73,9 +76,9 @@ def _rows(tiling: Tiling) -> int:
 
 def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
-    layer = tiling.layer
-    gemms = 1 + prod(layer.kernel) * layer.summed_channels // BLOCK
-    alus = len(shifts(layer)) + sum(bounds(layer)) + layer.bias + layer.channel_shifts
+    layer, config = tiling.layer, tiling.config
+    gemms = 1 + prod(layer.kernel) * layer.summed_channels(config) // config.block
+    alus = len(shifts(layer)) + sum(bounds(layer, config)) + layer.bias + layer.channel_shifts
     if layer.residual_shift is not None:
         gemms += 1
         alus += layer.residual_shift > IDENTITY_SHIFT

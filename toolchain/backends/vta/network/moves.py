@@ -11,9 +11,10 @@ from typing import Any
 
 from tvm import relax
 
-from toolchain.backends.graph.values import Operation, Value, four, pair
+from toolchain.backends.graph.values import Operation, Value, four, pair, shape_of
+from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.chains import UnfitError, exponent, is_dequantize, is_quantize
-from toolchain.backends.vta.network.packing import packed_shape
+from toolchain.backends.vta.network.packing import cut, packed_shape
 
 _POOL, _JOIN = "nn.max_pool2d", "concat"
 _RANK = 4
@@ -81,30 +82,30 @@ def _plain(pool: Operation) -> bool:
     return (str(how.layout), str(how.out_layout)) == ("NCHW", "NCHW")
 
 
-def written(value: Value, block: int, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
+def written(value: Value, config: VtaConfig, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
     """Write what makes bytes of other bytes; returns the variable that holds them in blocks.
 
     Args:
         value: The numbers that they stand for.
-        block: Channels of a block.
+        config: The machine.
         read: Returns the bytes that it comes of.
         bind: Gives an expression a variable: its name, its shape, and it.
     """
     maker = value.maker
     if maker is None or is_dequantize(maker):
         return read(maker.inputs[0]) if maker is not None else None
-    parts = [written(one, block, read, bind) for one in maker.inputs]
-    shape = packed_shape(value.shape or (), block)
+    parts = [written(one, config, read, bind) for one in maker.inputs]
+    shape = packed_shape(value.shape or (), config)
     name = f"{value.variable.name}_packed"
     if maker.name == _JOIN:
         return bind(name, shape, relax.op.concat(parts, axis=_CHANNELS))
-    return bind(name, shape, _pooled(maker, parts[0], shape, block))
+    return bind(name, shape, _pooled(maker, parts[0], shape, config))
 
 
-def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> Any:
-    """Return the maxima of images in blocks: each block is an image of its own, its channels last."""
-    batch, blocks, height, width = packed_shape(pool.inputs[0].shape or (), block)[:_RANK]
-    images = relax.op.reshape(data, (batch * blocks, height, width, block))
+def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], config: VtaConfig) -> Any:
+    """Return the maxima of images in blocks: each block is an image of its own, its rows' channels last."""
+    batch, blocks, height, width, rows, block = packed_shape(pool.inputs[0].shape or (), config)
+    images = relax.op.reshape(data, (batch * blocks, height, width, rows * block))
     how = pool.attributes
     made = relax.op.nn.max_pool2d(
         images,
@@ -141,11 +142,9 @@ def mean(operation: Operation, bits: int, data: Any) -> Any:
     """
     shape = operation.out.shape or ()
     numbers = relax.op.multiply(relax.op.astype(data, "float32"), relax.const(2.0**-bits, "float32"))
-    means = relax.op.mean(numbers, axis=[2, 3, 4])
-    _, blocks, *_, block = packed_shape(shape, _lanes(data))
-    rows = relax.op.reshape(means, (shape[0], blocks * block, 1, 1))
-    return relax.op.strided_slice(rows, axes=[1], begin=[0], end=[shape[1]]) if shape[1] % block else rows
-
-
-def _lanes(data: Any) -> int:
-    return int(data.ty.shape.values[-1])
+    images, blocks, _, _, rows, block = shape_of(data.ty) or ()
+    whole = (images * rows, blocks * block)
+    means = relax.op.mean(numbers, axis=[2, 3])
+    if rows > 1:
+        means = relax.op.permute_dims(means, (0, 2, 1, 3))
+    return cut(relax.op.reshape(means, (*whole, 1, 1)), whole, (shape[0], shape[1]))

@@ -9,14 +9,14 @@ from toolchain.backends.vta.codegen.recorder import Rows
 from toolchain.backends.vta.isa.instructions import Memory
 from toolchain.errors import BuildError
 
-OUTER, ROW, COLUMN, LANE = (tirx.Var(name, "int32") for name in ("outer", "row", "column", "lane"))
+OUTER, ROW, COLUMN, *LANES = (tirx.Var(name, "int32") for name in ("outer", "row", "column", "batch", "lane"))
 AROUND = Around((OUTER,), (3,))
-ALL = Around((OUTER, ROW, COLUMN, LANE), (3, 4, 5, 16))
+ALL = Around((OUTER, ROW, COLUMN, *LANES), (3, 4, 5, 2, 16))
 ACCESS = Accesses(AROUND, ALL)
 
-TENSOR = tirx.decl_buffer((12, 6, 16), "int8", "x")
-TILE = tirx.decl_buffer((4, 5, 16), "int8", "tile", scope="local.inp_buffer")
-SUMS = tirx.decl_buffer((4, 16), "int32", "sums", scope="local.acc_buffer")
+TENSOR = tirx.decl_buffer((12, 6, 2, 16), "int8", "x")
+TILE = tirx.decl_buffer((4, 5, 2, 16), "int8", "tile", scope="local.inp_buffer")
+SUMS = tirx.decl_buffer((4, 2, 16), "int32", "sums", scope="local.acc_buffer")
 WEIGHTS = tirx.decl_buffer((5, 16, 16), "int8", "w", scope="local.wgt_buffer")
 
 
@@ -30,21 +30,21 @@ def test_buffers():
 
 
 def test_loops_over_elements():
-    store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, LANE])
-    src, wgt = load(TILE, ROW, COLUMN, LANE), load(WEIGHTS, COLUMN, LANE, LANE)
+    store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [ROW, *LANES])
+    src, wgt = load(TILE, ROW, COLUMN, *LANES), load(WEIGHTS, COLUMN, LANES[1], LANES[1])
     assert ACCESS.loops(store, src, wgt) == (Loop(4, 1, 5, 0), Loop(5, 0, 1, 1))
     assert ACCESS.loops(store) == (Loop(4, 1),)
 
 
 def test_a_transfer():
-    transfer = ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, [OUTER * 4 + ROW, COLUMN + 1, LANE])
+    transfer = ACCESS.transfer(TILE, [ROW, COLUMN, *LANES], TENSOR, [OUTER * 4 + ROW, COLUMN + 1, *LANES])
     assert not transfer.clipped
     assert list(transfer.rows(7, (2,))) == [Rows(7, 8 * 6 + 1, 4, 5, 6)]
 
 
 def test_padding_is_seen_where_any_pass_reaches_outside():
-    indices = [OUTER * 4 + ROW - 1, COLUMN + 1, LANE]
-    transfer = ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, indices)
+    indices = [OUTER * 4 + ROW - 1, COLUMN + 1, *LANES]
+    transfer = ACCESS.transfer(TILE, [ROW, COLUMN, *LANES], TENSOR, indices)
     assert transfer.clipped
     assert list(transfer.rows(0, (0,))) == [Rows(0, 1, 3, 5, 6, (1, 0))]
     assert list(transfer.rows(0, (1,))) == [Rows(0, 19, 4, 5, 6)]
@@ -52,16 +52,16 @@ def test_padding_is_seen_where_any_pass_reaches_outside():
 
 def test_loops_that_share_an_axis():
     with pytest.raises(BuildError, match="two loops"):
-        ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, [ROW + COLUMN, OUTER, LANE])
+        ACCESS.transfer(TILE, [ROW, COLUMN, *LANES], TENSOR, [ROW + COLUMN, OUTER, *LANES])
 
 
 def test_an_index_that_is_not_linear():
     with pytest.raises(BuildError, match="not linear") as caught:
-        ACCESS.transfer(TILE, [ROW, COLUMN, LANE], TENSOR, [ROW * ROW, COLUMN, LANE])
+        ACCESS.transfer(TILE, [ROW, COLUMN, *LANES], TENSOR, [ROW * ROW, COLUMN, *LANES])
     assert "row * row" in caught.value.details
 
 
 def test_a_place_in_sram_that_depends_on_the_loops_around():
-    store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [OUTER + ROW, LANE])
+    store = tirx.BufferStore(SUMS, tirx.const(0, "int32"), [OUTER + ROW, *LANES])
     with pytest.raises(BuildError, match="loops around"):
         ACCESS.loops(store)

@@ -49,7 +49,7 @@ def test_blocks_are_the_configurations():
 
 
 def test_multiply_adds():
-    assert LAYER.macs == 2 * 5 * 7 * 48 * 32 * 3 * 2
+    assert LAYER.macs() == 2 * 5 * 7 * 48 * 32 * 3 * 2
 
 
 @given(LAYERS)
@@ -80,7 +80,7 @@ def test_a_name_with_another_attribute():
 def test_a_task_is_its_own_task(layer):
     task = layer.task()
     assert task.task() == task
-    assert task.macs == layer.macs
+    assert task.macs() == layer.macs()
 
 
 @pytest.mark.parametrize(
