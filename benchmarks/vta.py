@@ -89,8 +89,8 @@ def tuned(seed: Seed, trials: int) -> dict[str, Any]:
         cycles = statistics[profile].cycles
         row[profile.name.lower()] = {
             "cycles": cycles,
-            "gops": 2 * seed.layer().macs / cycles * CLOCK_HZ / 1e9,
-            "utilisation": seed.layer().macs / (cycles * DEFAULT.block**2),
+            "gops": 2 * seed.layer().macs() / cycles * CLOCK_HZ / 1e9,
+            "utilisation": seed.layer().macs() / (cycles * DEFAULT.block**2),
             "choice": choice.document(),
         }
     return row
@@ -108,7 +108,7 @@ def speed(layer: Conv2d) -> float:
     simulator.run(stream, arrays)
     start = time.monotonic()
     simulator.run(stream, arrays)
-    return layer.macs / (time.monotonic() - start) / 1e6
+    return layer.macs() / (time.monotonic() - start) / 1e6
 
 
 def told(row: dict[str, Any]) -> str:

@@ -43,11 +43,6 @@ def tensors(layer: Conv2d, seed: int = 0) -> list[np.ndarray]:
     return found
 
 
-def flat(arguments: list[np.ndarray]) -> list[np.ndarray]:
-    """Leave out the unit axes of packed tensors, as the kernels in TensorIR do; the results are copies."""
-    return [one[..., 0, :].copy() if one.shape[-2] == 1 else one.copy() for one in arguments]
-
-
 def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
     """Return what a layer writes, computed with 64 bits and then taken as 32, as the machine does."""
     x, weights, *others = (one.astype(np.int64) for one in arguments[:-1])

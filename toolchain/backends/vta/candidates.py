@@ -85,7 +85,7 @@ class VtaTemplates:
 
     def gflop(self, layer: str) -> float:
         """Return billions of operations of one call; a multiply-add counts as two."""
-        return 2 * Conv2d.from_json(layer).macs / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
+        return 2 * Conv2d.from_json(layer).macs(self.device.config) / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
 
 
 @lru_cache(maxsize=_MOST_LAYERS)
@@ -165,4 +165,4 @@ class Model:
         stream = stream_of(wanted, self.templates.chosen(layer, choice), device)
         config = device.config
         found = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
-        return Cycles(found.cycles, wanted.macs, config.batch * config.block * config.block)
+        return Cycles(found.cycles, wanted.macs(config), config.batch * config.block * config.block)

@@ -50,14 +50,19 @@ class Kernel:
         maxima = f"-max{'x'.join(map(str, layer.pool.window))}s{layer.pool.stride[0]}" if layer.pool else ""
         return f"{kind}{window}s{layer.stride[0]}-{shape}-{layer.out_channels}{maxima}"
 
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one call."""
+        return self.layer.macs(self.stream.config)
+
     def gops(self, profile: str) -> float:
         """Return billions of operations a second; a multiply-add counts as two."""
-        return 2 * self.layer.macs / self.statistics[profile].cycles * self.clock_mhz / 1e3
+        return 2 * self.macs / self.statistics[profile].cycles * self.clock_mhz / 1e3
 
     def utilisation(self, profile: str) -> float:
         """Return the share of the multiply-adds that the array could have done."""
         found = self.statistics[profile]
-        return self.layer.macs / (found.cycles * found.macs_per_cycle)
+        return self.macs / (found.cycles * found.macs_per_cycle)
 
     def document(self) -> dict[str, Any]:
         """Return all but the stream as JSON has it; cycles are modelled."""

@@ -12,8 +12,9 @@ from tvm import sym, tirx
 from toolchain.backends.vta.codegen.nests import Loop
 from toolchain.backends.vta.codegen.schedules import SCOPES
 from toolchain.backends.vta.codegen.transfers import Affine, Axis, Clip, Transfer
-from toolchain.backends.vta.isa.instructions import Memory
 from toolchain.errors import BuildError
+
+_ELEMENT = 2  # the last axes of each buffer, which lie within one element of its SRAM
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,13 @@ class Accesses:
         self, tile: tirx.Buffer, places: Sequence[Any], tensor: tirx.Buffer, indices: Sequence[Any]
     ) -> Transfer:
         """Return the way between a tile and its tensor in DRAM."""
-        lanes = _lanes(tile)
-        shape = [int(extent) for extent in tensor.shape][:-lanes]
+        shape = _elements(tensor)
         strides = [prod(shape[index + 1 :]) for index in range(len(shape))]
         first, sram = self._sram(tile, places)
         if first:
             raise BuildError("a transfer starts within its tile", details=str(places))
         offset, axes = Affine(0, (0,) * len(self.around.extents)), []
-        for size, stride, index in zip(shape, strides, list(indices)[:-lanes], strict=True):
+        for size, stride, index in zip(shape, strides, list(indices)[:-_ELEMENT], strict=True):
             start, steps = self._affine(index)
             offset = offset.plus(start.times(stride))
             axes.append(self._axis(start, steps, sram, size, stride))
@@ -174,10 +174,9 @@ class Accesses:
 
     def _sram(self, buffer: tirx.Buffer, indices: Sequence[Any]) -> tuple[int, list[int]]:
         """Return the first element within a tile, and those from one pass of each loop of the nest to the next."""
-        lanes = _lanes(buffer)
-        shape = [int(extent) for extent in buffer.shape][:-lanes]
+        shape = _elements(buffer)
         first, found = 0, [0] * len(self._inner)
-        for position, index in enumerate(list(indices)[:-lanes]):
+        for position, index in enumerate(list(indices)[:-_ELEMENT]):
             start, steps = self._affine(index)
             if any(start.steps):
                 raise BuildError("a tile's place in SRAM depends on the loops around it", details=str(index))
@@ -201,11 +200,10 @@ def memory_of(buffer: tirx.Buffer) -> Any:
     return SCOPES.get(buffer.scope())
 
 
-def _lanes(buffer: tirx.Buffer) -> int:
-    """Return how many of a buffer's last axes lie within one element of its SRAM."""
-    return 2 if memory_of(buffer) is Memory.WGT else 1
-
-
 def elements_of(buffer: tirx.Buffer) -> int:
     """Return the elements of SRAM that a buffer takes."""
-    return prod(int(extent) for extent in list(buffer.shape)[: -_lanes(buffer)])
+    return prod(_elements(buffer))
+
+
+def _elements(buffer: tirx.Buffer) -> list[int]:
+    return [int(extent) for extent in buffer.shape][:-_ELEMENT]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from toolchain.backends.vta.codegen.operators import IDENTITY_SHIFT, bounds, shifts
-from toolchain.backends.vta.codegen.tilings import BLOCK, Tiling, window_rows
+from toolchain.backends.vta.codegen.tilings import Tiling, window_rows
 from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa.instructions import Memory
 
@@ -17,7 +17,6 @@ _TRANSFER_CYCLES = 32
 _GEMM_CYCLES = 80  # of an instruction beyond its steps: its start, and refills of the pipeline
 _OTHER_CYCLES = 40
 _ALU_CYCLES = 2  # per element
-_ACC_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,14 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
     windows, weights = tiling.loads()
     rounds, held = tiling.pixels * tiling.channels, tiling.held
     store = transfers.cycles(
-        1, _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co, tiling.out * BLOCK
+        1,
+        _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co,
+        tiling.out * tiling.config.element_bytes(Memory.OUT),
     )
     residual = store if tiling.layer.residual_shift is not None else 0
     window = _window(tiling, transfers) + residual * rounds / windows
-    weight = transfers.cycles(1, tiling.choice.tile_co, tiling.weights * BLOCK * BLOCK)
+    size = tiling.weights * tiling.config.element_bytes(Memory.WGT)
+    weight = transfers.cycles(1, tiling.choice.tile_co, size)
     # Loads are in order: what waits for the only slot of its memory holds up those behind it.
     stops = max(windows if held[Memory.INP] == 1 else 0, weights if held[Memory.WGT] == 1 else 0)
     alone = min(stops, windows) * window + min(stops, weights) * weight
@@ -65,13 +67,15 @@ def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
     loads = (layer.bias + layer.channel_shifts) * (tiling.channels if tiling.weights_first else rounds)
     if tiling.channels == 1:
         loads = layer.bias + layer.channel_shifts
-    return loads * (transfers.cycles(1, 1, tiling.choice.tile_co * BLOCK * _ACC_BYTES) + window / 2)
+    return loads * (
+        transfers.cycles(1, 1, tiling.choice.tile_co * tiling.config.element_bytes(Memory.ACC)) + window / 2
+    )
 
 
 def _window(tiling: Tiling, transfers: _Transfers) -> float:
     instructions = tiling.choice.tile_b * tiling.blocks
     rows = instructions * window_rows(tiling.layer, tiling.rows)
-    return transfers.cycles(instructions, rows, tiling.window * BLOCK)
+    return transfers.cycles(instructions, rows, tiling.window * tiling.config.element_bytes(Memory.INP))
 
 
 def _rows(tiling: Tiling) -> int:
@@ -83,9 +87,9 @@ def _rows(tiling: Tiling) -> int:
 
 def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
-    layer = tiling.layer
-    gemms = 1 + prod(layer.kernel) * layer.summed_channels // BLOCK
-    before, behind = int(layer.bias), len(shifts(layer)) + sum(bounds(layer)) + layer.channel_shifts
+    layer, config = tiling.layer, tiling.config
+    gemms = 1 + prod(layer.kernel) * layer.summed_channels(config) // config.block
+    before, behind = int(layer.bias), len(shifts(layer)) + sum(bounds(layer, config)) + layer.channel_shifts
     if layer.residual_shift is not None:
         gemms += 1
         before += layer.residual_shift > IDENTITY_SHIFT

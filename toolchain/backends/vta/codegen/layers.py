@@ -39,14 +39,15 @@ class Pool:
 class Conv2d:
     """One convolution on packed tensors.
 
-    Layouts, with block = 16 and B = block: x is (N, in_blocks, H, W, 1, B) int8, w is (out_blocks, in_blocks, KH, KW, B
-    out, B in) int8, bias and channel shifts are (out_blocks, 1, B) int32, a residual is like y, its weights are (B out,
-    B in) int8: a multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted.
-    y is (N, out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as
-    those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
+    Layouts, for an array of R rows (its configuration's batch) and B columns (its block): x is (N / R, in_blocks, H, W,
+    R, B) int8, w is (out_blocks, in_blocks, KH, KW, B out, B in) int8, bias and channel shifts are (out_blocks, R, B)
+    int32 with equal rows, a residual is like y, its weights are (B out, B in) int8: a multiple of the identity,
+    `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N / R, out_blocks, OH, OW, R, B)
+    int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as those of a convolution of each
+    channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
 
     Attributes:
-        batch: N.
+        batch: N, a multiple of the rows.
         height: H, rows of x without padding.
         width: W, columns of x without padding.
         in_channels: Channels of x, a multiple of the block.
@@ -130,33 +131,35 @@ class Conv2d:
             for size, count, window, step, before in axes
         )
 
-    @property
-    def summed_channels(self) -> int:
-        """Channels of x that are added up in one of y."""
-        return DEFAULT.block if self.alone else self.in_channels
+    def summed_channels(self, config: VtaConfig = DEFAULT) -> int:
+        """Return the channels of x that are added up in one of y."""
+        return config.block if self.alone else self.in_channels
 
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of one call, those with padding and with zeros of a block's weights included."""
-        window = self.kernel[0] * self.kernel[1] * self.summed_channels
+    def macs(self, config: VtaConfig = DEFAULT) -> int:
+        """Return the multiply-adds of one call, those with padding and with zeros of a block's weights included."""
+        window = self.kernel[0] * self.kernel[1] * self.summed_channels(config)
         return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
         """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, and y."""
-        block, batch = config.block, self.batch
-        blocks_in, blocks_out = self.in_channels // block, self.out_channels // block
-        y = ((batch, blocks_out, self.out_height, self.out_width, 1, block), "int8")
+        rows, block = config.batch, config.block
+        batch, blocks_in, blocks_out = self.batch // rows, self.in_channels // block, self.out_channels // block
+        y = ((batch, blocks_out, self.out_height, self.out_width, rows, block), "int8")
         found: list[tuple[tuple[int, ...], str]] = [
-            ((batch, blocks_in, self.height, self.width, 1, block), "int8"),
+            ((batch, blocks_in, self.height, self.width, rows, block), "int8"),
             ((blocks_out, 1 if self.alone else blocks_in, *self.kernel, block, block), "int8"),
         ]
         if self.bias:
-            found.append(((blocks_out, 1, block), "int32"))
+            found.append(((blocks_out, rows, block), "int32"))
         if self.channel_shifts:
-            found.append(((blocks_out, 1, block), "int32"))
+            found.append(((blocks_out, rows, block), "int32"))
         if self.residual_shift is not None:
             found += [y, ((block, block), "int8")]
         return (*found, y)
+
+    def fills(self, config: VtaConfig) -> bool:
+        """Whether images and channels fill the tiles of an array, as they do when a network was packed for it."""
+        return not (self.batch % config.batch or self.in_channels % config.block or self.out_channels % config.block)
 
     def task(self) -> Conv2d:
         """Return the layer as it is tuned: other constants make the same instructions, and a residual few more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.graph.kernels import called, rooted
 from toolchain.backends.graph.values import Operation, Value
+from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.chains import UnfitError, exponent, is_dequantize
 from toolchain.backends.vta.network.packing import packed_shape
 
@@ -30,18 +30,13 @@ class Mean:
         source: The bytes.
         out: The means, float32 (N, C, 1, 1).
         bits: Exponent of the scale, 2^-bits.
-        block: Channels of a block.
+        shape: Shape of the bytes in blocks.
     """
 
     source: Value
     out: Value
     bits: int
-    block: int
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the bytes in blocks."""
-        return packed_shape(self.source.shape or (), self.block)
+    shape: tuple[int, ...]
 
     def kernel(self) -> tirx.PrimFunc:
         """Return the kernel: of bytes in blocks, and the result."""
@@ -50,34 +45,35 @@ class Mean:
         return called(written.with_body(rooted(written.body)), {})
 
     def _write(self, data: Any, out: Any) -> None:
-        images, blocks = self.shape[:2]
-        channels = (self.out.shape or ())[1]
-        whole, rest = divmod(channels, self.block)
+        images, channels = (self.out.shape or ())[:2]
+        lanes = self.shape[-1]
+        whole, rest = divmod(channels, lanes)
         with T.serial(0, images) as image:
             place = image * channels
             with T.serial(0, whole) as block:
-                found = self._mean(data, image * blocks + block, self.block)
-                T.buffer_store(out, found, [emit.ramp(place + block * self.block, self.block)])
+                found = self._mean(data, image, block, lanes)
+                T.buffer_store(out, found, [emit.ramp(place + block * lanes, lanes)])
             for lane in range(rest):
-                found = self._mean(data, image * blocks + whole, 1, lane)
-                T.buffer_store(out, found, [place + whole * self.block + lane])
+                found = self._mean(data, image, whole, 1, lane)
+                T.buffer_store(out, found, [place + whole * lanes + lane])
 
-    def _mean(self, data: Any, block: Any, lanes: int, lane: int = 0) -> Any:
+    def _mean(self, data: Any, image: Any, block: Any, lanes: int, lane: int = 0) -> Any:
         """Return the means of some channels of a block."""
-        pixels, sums = prod(self.shape[2:4]), emit.Registers(1, lanes, "int32")
-        base, kind = T.Bind(block * (pixels * self.block) + lane), emit.wide("int32", lanes)
+        _, blocks, height, width, rows, size = self.shape
+        pixels, sums, kind = height * width, emit.Registers(1, lanes, "int32"), emit.wide("int32", lanes)
+        base = T.Bind(((image // rows * blocks + block) * pixels * rows + image % rows) * size + lane)
         sums[0] = emit.splat(0, lanes, "int32")
         with T.serial(0, pixels) as pixel:
-            sums[0] += data[emit.ramp(base + pixel * self.block, lanes)].astype(kind)
+            sums[0] += data[emit.ramp(base + pixel * (rows * size), lanes)].astype(kind)
         return sums[0].astype(emit.wide("float32", lanes)) / emit.splat(pixels * 2.0**self.bits, lanes)
 
 
-def mean(operation: Operation, block: int) -> Mean | None:
+def mean(operation: Operation, config: VtaConfig) -> Mean | None:
     """Return the mean of bytes that an operation makes; None if it makes something else.
 
     Args:
         operation: Any.
-        block: Channels of a block.
+        config: The machine.
     """
     if operation.name != "mean" or len(operation.inputs[0].shape or ()) != _RANK:
         return None
@@ -89,6 +85,6 @@ def mean(operation: Operation, block: int) -> Mean | None:
     if prod((source.shape or ())[2:]) > _MOST_PIXELS:
         return None
     try:
-        return Mean(source, operation.out, exponent(maker, "it"), block)
+        return Mean(source, operation.out, exponent(maker, "it"), packed_shape(source.shape or (), config))
     except UnfitError:
         return None

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value, four, pair
+from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.chains import UnfitError, exponent, is_dequantize, is_quantize
 from toolchain.backends.vta.network.packing import packed_shape
 
@@ -81,30 +82,30 @@ def _plain(pool: Operation) -> bool:
     return (str(how.layout), str(how.out_layout)) == ("NCHW", "NCHW")
 
 
-def written(value: Value, block: int, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
+def written(value: Value, config: VtaConfig, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
     """Write what makes bytes of other bytes; returns the variable that holds them in blocks.
 
     Args:
         value: The numbers that they stand for.
-        block: Channels of a block.
+        config: The machine.
         read: Returns the bytes that it comes of.
         bind: Gives an expression a variable: its name, its shape, and it.
     """
     maker = value.maker
     if maker is None or is_dequantize(maker):
         return read(maker.inputs[0]) if maker is not None else None
-    parts = [written(one, block, read, bind) for one in maker.inputs]
-    shape = packed_shape(value.shape or (), block)
+    parts = [written(one, config, read, bind) for one in maker.inputs]
+    shape = packed_shape(value.shape or (), config)
     name = f"{value.variable.name}_packed"
     if maker.name == _JOIN:
         return bind(name, shape, relax.op.concat(parts, axis=_CHANNELS))
-    return bind(name, shape, _pooled(maker, parts[0], shape, block))
+    return bind(name, shape, _pooled(maker, parts[0], shape, config))
 
 
-def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> Any:
-    """Return the maxima of images in blocks: each block is an image of its own, its channels last."""
-    batch, blocks, height, width = packed_shape(pool.inputs[0].shape or (), block)[:_RANK]
-    images = relax.op.reshape(data, (batch * blocks, height, width, block))
+def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], config: VtaConfig) -> Any:
+    """Return the maxima of images in blocks: each block is an image of its own, its rows' channels last."""
+    batch, blocks, height, width, rows, block = packed_shape(pool.inputs[0].shape or (), config)
+    images = relax.op.reshape(data, (batch * blocks, height, width, rows * block))
     how = pool.attributes
     made = relax.op.nn.max_pool2d(
         images,

@@ -121,11 +121,11 @@ class _Writer:
     """
 
     def __init__(self, block: Block, matches: Sequence[Match], builder: relax.BlockBuilder, config: VtaConfig) -> None:
-        self._block, self._builder, self._config, self._lanes = block, builder, config, config.block
+        self._block, self._builder, self._config = block, builder, config
         self._matches = {match.out.variable: match for match in matches}
         moves = (move(operation, config.block) for operation in block.operations)
         self._moves = {one.out.variable: one for one in moves if one is not None}
-        means = (mean(operation, config.block) for operation in block.operations)
+        means = (mean(operation, config) for operation in block.operations)
         self._means = {one.out.variable: one for one in means if one is not None}
         self._packed: dict[Value, Any] = {}
         self._bindings: list[Any] = []
@@ -144,7 +144,7 @@ class _Writer:
 
     def _write(self, match: Match) -> None:
         out = match.out
-        shape = packing.packed_shape(out.shape or (), self._lanes)
+        shape = packing.packed_shape(out.shape or (), self._config)
         arguments, kind = relax.Tuple(self._arguments(match)), relax.TensorType(shape, "int8")
         # One function for all layers that are the same: the builder knows what it has.
         name = "vta_{}_{}x{}_kernel".format("depthwise" if match.layer.alone else "conv", *match.layer.kernel)
@@ -155,7 +155,7 @@ class _Writer:
 
     def _move(self, moved: Move) -> None:
         out = moved.out
-        self._packed[out] = written(moved.source, self._lanes, self._in_blocks, self._new)
+        self._packed[out] = written(moved.source, self._config, self._in_blocks, self._new)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
 
     def _mean(self, found: Mean | None) -> bool:
@@ -170,15 +170,16 @@ class _Writer:
 
     def _arguments(self, match: Match) -> list[Any]:
         """Return what the layer's kernel is called with."""
-        lanes, shift = self._lanes, match.layer.residual_shift
+        config, shift = self._config, match.layer.residual_shift
         data = self._in_blocks(match.data, match.folding)
-        arguments = [data, _constant(packing.packed_weights(match.weights, lanes))]
+        arguments = [data, _constant(packing.packed_weights(match.weights, config.block))]
         if match.layer.bias:
-            arguments.append(_constant(packing.packed_bias(match.bias, lanes)))
+            arguments.append(_constant(packing.packed_bias(match.bias, config)))
         if match.channel_shifts is not None:
-            arguments.append(_constant(packing.packed_bias(match.channel_shifts, lanes)))
+            arguments.append(_constant(packing.packed_bias(match.channel_shifts, config)))
         if match.residual is not None and shift is not None:
-            arguments += [self._in_blocks(match.residual), _constant(packing.residual_weights(shift, lanes))]
+            held = packing.residual_weights(shift, config.block)
+            arguments += [self._in_blocks(match.residual), _constant(held)]
         return arguments
 
     def _in_blocks(self, value: Value, folding: Folding | None = None) -> Any:
@@ -190,8 +191,8 @@ class _Writer:
         return self._packed[value]
 
     def _packing(self, plain: Any, shape: Sequence[int]) -> Any:
-        whole = packing.packed_shape(tuple(shape), self._lanes)
-        return self._new(f"{plain.name}_packed", whole, packing.packed(plain, self._lanes))
+        whole = packing.packed_shape(tuple(shape), self._config)
+        return self._new(f"{plain.name}_packed", whole, packing.packed(plain, self._config))
 
     def _folded(self, value: Value, folding: Folding) -> Any:
         plain = value.variable

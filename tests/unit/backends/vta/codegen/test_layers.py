@@ -52,14 +52,14 @@ def test_blocks_are_the_configurations():
 
 
 def test_multiply_adds():
-    assert LAYER.macs == 2 * 5 * 7 * 48 * 32 * 3 * 2
+    assert LAYER.macs() == 2 * 5 * 7 * 48 * 32 * 3 * 2
 
 
 def test_maxima():
     layer = Conv2d(1, 8, 9, 16, 32, (3, 3), padding=(2, 2, 1, 1), pool=Pool((3, 2), (2, 3), (1, 1, 0, 0)))
     assert (layer.out_height, layer.out_width) == (4, 3)
     assert (layer.sum_height, layer.sum_width, layer.sums_of(2, 0)) == (9, 8, 5)
-    assert layer.macs == 9 * 8 * 32 * 16 * 9
+    assert layer.macs() == 9 * 8 * 32 * 16 * 9
     assert layer.arguments()[-1] == ((1, 2, 4, 3, 1, 16), "int8")
     assert "pool" not in LAYER.to_json()
 
@@ -92,7 +92,7 @@ def test_a_name_with_another_attribute():
 def test_a_task_is_its_own_task(layer):
     task = layer.task()
     assert task.task() == task
-    assert task.macs == layer.macs
+    assert task.macs() == layer.macs()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.vta_nets import Net, calls, same
 from toolchain.backends.graph.values import Operation
+from toolchain.backends.vta.isa.config import DEFAULT
 from toolchain.backends.vta.network.means import mean
 
 
@@ -26,4 +27,4 @@ def test_means_of_what_no_layer_reads_are_the_cpus():
 
 
 def test_what_is_no_mean():
-    assert mean(Operation("abs", (), ()), 16) is None
+    assert mean(Operation("abs", (), ()), DEFAULT) is None

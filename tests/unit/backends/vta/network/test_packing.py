@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from toolchain.backends.vta.isa.config import DEFAULT
 from toolchain.backends.vta.network import packing
 
 BLOCK = 16
@@ -25,7 +26,7 @@ def evaluated(shape, write):
 @pytest.mark.parametrize("shape", [(1, 3, 2, 5), (2, 16, 3, 3), (1, 40, 1, 2), (3, 20)])
 def test_channels_in_blocks_and_back(shape):
     def write(builder, data):
-        return packing.unpacked(builder.emit(packing.packed(data, BLOCK)), shape)
+        return packing.unpacked(builder.emit(packing.packed(data, DEFAULT)), shape)
 
     array, there_and_back = evaluated(shape, write)
     assert np.array_equal(array, there_and_back)
@@ -33,8 +34,8 @@ def test_channels_in_blocks_and_back(shape):
 
 @pytest.mark.parametrize("shape", [(2, 20, 3, 5), (3, 20)])
 def test_where_a_channel_lies(shape):
-    array, packed = evaluated(shape, lambda _, data: packing.packed(data, BLOCK))
-    assert packed.shape == packing.packed_shape(shape, BLOCK)
+    array, packed = evaluated(shape, lambda _, data: packing.packed(data, DEFAULT))
+    assert packed.shape == packing.packed_shape(shape, DEFAULT)
     images = array.reshape(packing.image(shape))
     assert np.array_equal(packed[:, 1, :, :, 0, 2], images[:, 18])
     assert not packed[:, 1, ..., 4:].any()
@@ -51,7 +52,7 @@ def test_where_a_weight_lies():
 
 
 def test_a_bias_ends_with_zeros():
-    packed = packing.packed_bias(np.arange(1, 21, dtype=np.int32), BLOCK)
+    packed = packing.packed_bias(np.arange(1, 21, dtype=np.int32), DEFAULT)
     assert packed.shape == (2, 1, 16)
     assert packed.reshape(-1).tolist() == [*range(1, 21), *[0] * 12]
 
