@@ -95,7 +95,9 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         .transpose(0, 1, 4, 2, 3)
         .reshape(layer.batch, layer.in_channels, layer.height, layer.width)
     )
-    images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)])
+    images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_values=layer.pad)
+    if layer.is_filled:
+        assert np.all(rest.pop() == layer.pad)
     windows = sliding_window_view(images, layer.kernel, (2, 3))[:, :, :: layer.stride[0], :: layer.stride[1]]
     w = _whole(w) if layer.alone else w
     weights = (

@@ -61,7 +61,9 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
 def _window(tiling: Tiling, transfers: _Transfers) -> float:
     instructions = tiling.choice.tile_b * tiling.blocks
     rows = instructions * window_rows(tiling.layer, tiling.choice.tile_h)
-    return transfers.cycles(instructions, rows, tiling.window * BLOCK)
+    layer = tiling.layer
+    by_row = layer.is_filled and any(layer.padding[1::2])  # between padding, each row is an instruction
+    return transfers.cycles(rows if by_row else instructions, rows, tiling.window * BLOCK)
 
 
 def _rows(tiling: Tiling) -> int:

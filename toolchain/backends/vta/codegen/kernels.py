@@ -56,6 +56,7 @@ def buffers(layer: Conv2d) -> tuple[Buffer, ...]:
     memories = [Memory.INP, Memory.WGT]
     memories += [Memory.ACC] * (layer.bias + layer.channel_shifts)
     memories += [Memory.INP, Memory.WGT] if layer.residual_shift is not None else []
+    memories += [Memory.INP] * layer.is_filled
     return tuple(
         Buffer(memory, memory is Memory.OUT, prod(shape) // (BLOCK * BLOCK if memory is Memory.WGT else BLOCK))
         for memory, (shape, _) in zip([*memories, Memory.OUT], layer.arguments(), strict=True)

@@ -15,6 +15,8 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
+FILLING = 64
+"""Elements of the tensor that other padding than zeros is loaded from: those of a row of a usual image."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Conv2d:
     out, B in) int8, bias and channel shifts are (out_blocks, 1, B) int32, a residual is like y, its weights are (B out,
     B in) int8: a multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted.
     y is (N, out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as
-    those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
+    those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in). Padding with another
+    byte than 0 is loaded from a tensor of that byte, (64, 1, B) int8.
 
     Attributes:
         batch: N.
@@ -35,7 +38,7 @@ class Conv2d:
         out_channels: Channels of y, a multiple of the block.
         kernel: Rows and columns of the window.
         stride: Rows and columns between two windows.
-        padding: Zeros around x: top, left, bottom, right.
+        padding: Rows and columns around x: top, left, bottom, right.
         shift: Right shift of the sums, 0 to 31.
         low: Lower bound of y, -128 to 127.
         high: Upper bound of y.
@@ -43,6 +46,7 @@ class Conv2d:
         residual_shift: Left shift of the residual, 0 to 15; None if there is no residual.
         channel_shifts: Whether each channel of y is shifted by 0 to 15 bits more, which a tensor says.
         alone: Whether each block of y is computed from the block of x in the same place, and from no other.
+        pad: The byte that padding is made of.
     """
 
     batch: int
@@ -60,6 +64,12 @@ class Conv2d:
     residual_shift: int | None = None
     alone: bool = False
     channel_shifts: bool = False
+    pad: int = 0
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether padding comes from a tensor: a LOAD makes zeros by itself, and no other byte."""
+        return self.pad != 0 and any(self.padding)
 
     @property
     def out_height(self) -> int:
@@ -99,7 +109,7 @@ class Conv2d:
         return self.batch * self.out_height * self.out_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, and y."""
+        """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, filling, y."""
         block, batch = config.block, self.batch
         blocks_in, blocks_out = self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, 1, block), "int8")
@@ -113,6 +123,8 @@ class Conv2d:
             found.append(((blocks_out, 1, block), "int32"))
         if self.residual_shift is not None:
             found += [y, ((block, block), "int8")]
+        if self.is_filled:
+            found.append(((FILLING, 1, block), "int8"))
         return (*found, y)
 
     def task(self) -> Conv2d:
@@ -123,12 +135,13 @@ class Conv2d:
             low=0 if self.low >= 0 else -128,
             high=127,
             residual_shift=None,
+            pad=int(self.is_filled),
         )
 
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
         table = {"kind": _KIND, **asdict(self)}
-        for name in ("alone", "channel_shifts"):
+        for name in ("alone", "channel_shifts", "pad"):
             if not table[name]:
                 del table[name]  # records of before there were such layers stay valid
         return json.dumps(table, sort_keys=True, separators=(",", ":"))

@@ -18,6 +18,7 @@ from tvm import ir, s_tir, tirx
 from toolchain.backends.vta.codegen.accesses import Accesses, Around, elements_of, memory_of
 from toolchain.backends.vta.codegen.nests import DISTANCE, Loop, Nest, planned
 from toolchain.backends.vta.codegen.recorder import Recorder, UopSequence
+from toolchain.backends.vta.codegen.transfers import Transfer
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.isa.instructions import AluOp, Memory
@@ -159,7 +160,7 @@ class _Lowering:
             case tirx.Cast() as value:
                 return self._store(store, value.value, access)
             case ir.Call() as value:
-                return self._load(store, value.args[1], access)
+                return self._load(store, value.args[1], access, value.args[2])
             case ir.TensorLoad() as value:
                 return self._copy(store, value, access)
         raise BuildError("a block computes what VTA cannot", details=str(store))
@@ -171,18 +172,42 @@ class _Lowering:
         self._tiles[store.buffer.name] = self._tiles[value.source.name]
         return None
 
-    def _load(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+    def _load(self, store: tirx.BufferStore, value: Any, access: Accesses, outside: Any = None) -> Emit:
         transfer = access.transfer(store.buffer, store.indices, value.source, value.indices)
         memory, buffer = memory_of(store.buffer), self._arguments.index(value.source.name)
         used = [index for index, step in enumerate(transfer.offset.steps) if step]
         different = prod(access.around.extents[index] for index in used)
         slots = 1 if memory is Memory.ACC else min(self._slots[memory], different)
         tile = self._tile(store.buffer, slots, transfer.elements + transfer.clipped)
+        filled = isinstance(outside, ir.TensorLoad)
+        load = self._between(tile, buffer, transfer, outside.source) if filled else self._whole(tile, buffer, transfer)
 
         def emit(values: Sequence[int]) -> None:
-            if tile.recall(tuple(values[index] for index in used)):
-                return
+            if not tile.recall(tuple(values[index] for index in used)):
+                load(values)
+
+        return emit
+
+    def _whole(self, tile: _Tile, buffer: int, transfer: Transfer) -> Emit:
+        """Load a tile, with zeros for what is outside of its tensor."""
+
+        def emit(values: Sequence[int]) -> None:
             for rows in transfer.rows(tile.start, values):
+                self._recorder.load(tile.memory, buffer, rows)
+
+        return emit
+
+    def _between(self, tile: _Tile, buffer: int, transfer: Transfer, filling: tirx.Buffer) -> Emit:
+        """Load a tile between padding of its slot, and that from a tensor unless it lies there already."""
+        source, most, placed = self._arguments.index(filling.name), elements_of(filling), dict[int, Any]()
+
+        def emit(values: Sequence[int]) -> None:
+            inside = transfer.inside(values)
+            if placed.get(tile.start) != inside:
+                placed[tile.start] = inside
+                for rows in transfer.edges(tile.start, values, most):
+                    self._recorder.load(tile.memory, source, rows)
+            for rows in transfer.interior(tile.start, values):
                 self._recorder.load(tile.memory, buffer, rows)
 
         return emit

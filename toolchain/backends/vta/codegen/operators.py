@@ -12,7 +12,7 @@ from functools import cache
 
 from tvm import te, tirx
 
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.codegen.tilings import BLOCK, window_columns, window_rows, window_step
 
 MOST_SHIFT = 15
@@ -43,7 +43,7 @@ def bounds(layer: Conv2d) -> tuple[bool, bool]:
 @cache
 def operator(layer: Conv2d) -> tirx.PrimFunc:
     """Return the kernel of a layer, its tensors in the order of a stream's buffers."""
-    x, weights, sums = _convolution(layer)
+    x, filling, weights, sums = _convolution(layer)
     arguments = [x, weights]
     if layer.bias:
         bias = te.placeholder((layer.out_channels // BLOCK, BLOCK), "int32", name="bias")
@@ -58,16 +58,18 @@ def operator(layer: Conv2d) -> tirx.PrimFunc:
         sums = _elementwise("sum", sums, lambda value, at: value + start(*at))
     if layer.bias:
         sums = _elementwise("bias_add", sums, lambda value, at: value + bias(at[1], at[-1]))
+    arguments += filling
     y = _elementwise("y", _limited(layer, _shifted(layer, sums, amounts)), lambda value, _: value.astype("int8"))
     return te.create_prim_func([*arguments, y])
 
 
-def _convolution(layer: Conv2d) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+def _convolution(layer: Conv2d) -> tuple[te.Tensor, list[te.Tensor], te.Tensor, te.Tensor]:
     blocks_in, blocks_out = layer.in_channels // BLOCK, layer.out_channels // BLOCK
     x = te.placeholder((layer.batch, blocks_in, layer.height, layer.width, BLOCK), "int8", name="x")
     summed = layer.summed_channels // BLOCK
     weights = te.placeholder((blocks_out, summed, *layer.kernel, BLOCK, BLOCK), "int8", name="w")
-    window = _window(layer, x)
+    filling = [te.placeholder((FILLING, BLOCK), "int8", name="filling")] if layer.is_filled else []
+    window = _window(layer, x, *filling)
     rows, columns = layer.stride[0] // window_step(layer), layer.stride[1]
     block, row, column, lane = (
         te.reduce_axis((0, extent), name)
@@ -81,17 +83,18 @@ def _convolution(layer: Conv2d) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
         return te.sum(value * weights[out, block, row, column, o, lane].astype("int32"), [block, row, column, lane])
 
     shape = (layer.batch, blocks_out, layer.out_height, layer.out_width, BLOCK)
-    return x, weights, te.compute(shape, product, name="conv")
+    return x, filling, weights, te.compute(shape, product, name="conv")
 
 
-def _window(layer: Conv2d, x: te.Tensor) -> te.Tensor:
+def _window(layer: Conv2d, x: te.Tensor, filling: te.Tensor | None = None) -> te.Tensor:
     step, (top, left, _, _) = window_step(layer), layer.padding
 
     def value(*at: tirx.Var) -> tirx.Expr:
         image, block, h, w, lane = at
         row, column = h * step - top, w - left
         inside = tirx.all(row >= 0, row < layer.height, column >= 0, column < layer.width)
-        return tirx.if_then_else(inside, x[image, block, row, column, lane], tirx.const(0, "int8"))
+        outside = tirx.const(0, "int8") if filling is None else filling[0, lane]
+        return tirx.if_then_else(inside, x[image, block, row, column, lane], outside)
 
     rows, columns = window_rows(layer, layer.out_height), window_columns(layer, layer.out_width)
     return te.compute((*x.shape[:2], rows, columns, BLOCK), value, name="window")
