@@ -23,14 +23,16 @@ NUMBERS = itertools.count()
 
 
 class Net:
-    """A network in QDQ form, from `x` to some outputs; scales are 2^-exponent."""
+    """A network in QDQ form, from `x` to some outputs; scales are 2^-exponent, activations have one zero point."""
 
-    def __init__(self, channels: int = 16, size: int | tuple[int, int] = 8, batch: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, channels: int = 16, size: int | tuple[int, int] = 8, batch: int = 1, seed: int = 0, zero: int = 0
+    ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
         self.shape = (batch, channels, height, width)
         self.random = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
-        self.held: dict[str, Any] = {"zero": np.int8(0)}
+        self.held: dict[str, Any] = {"zero": np.int8(0), "middle": np.int8(zero)}
         self._numbers = itertools.count()
 
     def add(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
@@ -47,7 +49,7 @@ class Net:
     def scale(self, exponent: int) -> str:
         return self.hold(np.float32(2.0**-exponent))
 
-    def rounded(self, name: str, exponent: int, *, scale: str = "", zero: str = "zero") -> str:
+    def rounded(self, name: str, exponent: int, *, scale: str = "", zero: str = "middle") -> str:
         """Make int8 of numbers, and numbers of that."""
         grid = [scale or self.scale(exponent), zero]
         return self.add("DequantizeLinear", [self.add("QuantizeLinear", [name, *grid]), *grid])

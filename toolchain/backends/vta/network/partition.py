@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
 from toolchain.backends.graph.kernels import called, rooted
 from toolchain.backends.graph.values import Block, Operation, Value, read, shape_of
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
 from toolchain.backends.vta.network.folding import Folding
@@ -161,8 +162,8 @@ class _Writer:
         found = averaged(operation) if operation is not None else None
         if operation is None or found is None or found[0] not in self._packed:
             return False
-        source, bits = found
-        self._bind(operation.out.variable, mean(operation, bits, self._packed[source]))
+        source, grid = found
+        self._bind(operation.out.variable, mean(operation, grid, self._packed[source]))
         return True
 
     def _arguments(self, match: Match) -> list[Any]:
@@ -176,6 +177,8 @@ class _Writer:
             arguments.append(_constant(packing.packed_bias(match.channel_shifts, lanes)))
         if match.residual is not None and shift is not None:
             arguments += [self._in_blocks(match.residual), _constant(packing.residual_weights(shift, lanes))]
+        if match.layer.is_filled:
+            arguments.append(_constant(np.full((FILLING, 1, lanes), match.layer.pad, np.int8)))
         return arguments
 
     def _in_blocks(self, value: Value, folding: Folding | None = None) -> Any:
