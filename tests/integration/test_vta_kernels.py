@@ -65,6 +65,51 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
         assert_exact(layer, stream(layer, choice, revision=revision))
 
 
+@pytest.mark.parametrize("pad", [-128, -7, 127])
+@pytest.mark.parametrize("revision", Revision)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"alone": True},
+        {"stride": (2, 1), "padding": (1, 0, 2, 1)},
+        {"kernel": (1, 1), "stride": (2, 2), "padding": (2, 2, 1, 3)},  # a tile may be padding alone
+        {"kernel": (3, 1), "padding": (2, 0, 1, 0)},
+        {"residual_shift": 7},
+        {"channel_shifts": True, "bias": False},
+    ],
+    ids=str,
+)
+def test_padding_with_another_byte_than_zero(pad, revision, change):
+    layer = replace(Conv2d(2, 9, 8, 48, 48, (3, 3), padding=(1, 1, 1, 1), shift=3, pad=pad), **change)
+    for choice in candidates(layer)[::16]:
+        made = stream(layer, choice, revision=revision)
+        verify(made.encoded())
+        assert_exact(layer, made)
+
+
+def test_rows_between_padding_are_loaded_without_it_where_it_lies_there_already():
+    layer = Conv2d(1, 8, 8, 64, 16, (3, 3), padding=(1, 1, 1, 1), shift=8, pad=-128)
+    made = stream(layer, Choice(1, 8, 8, 1, 1, 1, 2))
+    loads = [
+        (buffer, made.instructions[index].x_size)
+        for index, buffer in made.relocations
+        if isinstance(made.instructions[index], Load) and made.instructions[index].memory is Memory.INP
+    ]
+    around = [(3, 11), *[(3, 2)] * 7, (3, 11)]
+    assert loads == 2 * [*around, *[(0, 8)] * 8] + 2 * [(0, 8)] * 8
+
+
+def test_other_padding_costs_next_to_nothing():
+    for shape in (RESNET[0][0], RESNET[6][0]):
+        layer = replace(task(*shape), bias=True)
+        zeros, filled = (
+            min(Simulator().cycles(stream(one, choice), Profile.HLS_PYNQ).cycles for choice in candidates(one)[:3])
+            for one in (layer, replace(layer, pad=-128))
+        )
+        assert filled < 1.01 * zeros
+
+
 @pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_small_layers_of_resnet(shape, slots):
@@ -132,6 +177,7 @@ def layers(draw) -> Conv2d:
         draw(st.sampled_from([127, 63])),
         draw(st.booleans()),
         draw(st.sampled_from([None, None, 0, 6, 7, 15])),
+        pad=draw(st.sampled_from([0, 0, -128, 5])),
     )
 
 

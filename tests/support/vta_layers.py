@@ -38,8 +38,10 @@ def tensors(layer: Conv2d, seed: int = 0) -> list[np.ndarray]:
     if layer.channel_shifts:
         place = 2 + layer.bias
         found[place] = random.integers(0, 16, found[place].shape).astype(np.int32)
+    if layer.is_filled:
+        found[-2][:] = layer.pad
     if layer.residual_shift is not None:
-        found[-2] = (np.eye(BLOCK) * (1 << min(layer.residual_shift, 6))).astype(np.int8)
+        found[-2 - layer.is_filled] = (np.eye(BLOCK) * (1 << min(layer.residual_shift, 6))).astype(np.int8)
     return found
 
 
@@ -47,7 +49,8 @@ def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
     """Return what a layer writes, computed with 64 bits and then taken as 32, as the machine does."""
     x, weights, *others = (one.astype(np.int64) for one in arguments[:-1])
     top, left, bottom, right = layer.padding
-    x = np.pad(x[..., 0, :], ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)))
+    around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0))
+    x = np.pad(x[..., 0, :], around, constant_values=layer.pad)
     rows, columns = layer.sum_height, layer.sum_width
     sums = np.zeros((layer.batch, layer.out_channels // BLOCK, rows, columns, BLOCK), np.int64)
     for row in range(layer.kernel[0]):
@@ -58,7 +61,7 @@ def reference(layer: Conv2d, arguments: list[np.ndarray]) -> np.ndarray:
     if layer.bias:
         sums += others[0].reshape(1, -1, 1, 1, BLOCK)
     if layer.residual_shift is not None:
-        sums += others[-2][..., 0, :] << layer.residual_shift
+        sums += others[layer.bias + layer.channel_shifts][..., 0, :] << layer.residual_shift
     sums = sums.astype(np.int32)
     if layer.pool is not None:
         sums = maxima(layer.pool, sums)

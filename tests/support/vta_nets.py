@@ -26,14 +26,16 @@ NUMBERS = itertools.count()
 
 
 class Net:
-    """A network in QDQ form, from `x` to some outputs; scales are 2^-exponent."""
+    """A network in QDQ form, from `x` to some outputs; scales are 2^-exponent, activations have one zero point."""
 
-    def __init__(self, channels: int = 16, size: int | tuple[int, int] = 8, batch: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, channels: int = 16, size: int | tuple[int, int] = 8, batch: int = 1, seed: int = 0, zero: int = 0
+    ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
         self.shape = (batch, channels, height, width)
         self.random = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
-        self.held: dict[str, Any] = {"zero": np.int8(0)}
+        self.held: dict[str, Any] = {"zero": np.int8(0), "middle": np.int8(zero)}
         self._numbers = itertools.count()
 
     def add(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
@@ -50,7 +52,7 @@ class Net:
     def scale(self, exponent: int) -> str:
         return self.hold(np.float32(2.0**-exponent))
 
-    def rounded(self, name: str, exponent: int, *, scale: str = "", zero: str = "zero") -> str:
+    def rounded(self, name: str, exponent: int, *, scale: str = "", zero: str = "middle") -> str:
         """Make int8 of numbers, and numbers of that."""
         grid = [scale or self.scale(exponent), zero]
         return self.add("DequantizeLinear", [self.add("QuantizeLinear", [name, *grid]), *grid])
@@ -98,7 +100,9 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         .transpose(0, 1, 4, 2, 3)
         .reshape(layer.batch, layer.in_channels, layer.height, layer.width)
     )
-    images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)])
+    images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_values=layer.pad)
+    if layer.is_filled:
+        assert np.all(rest.pop() == layer.pad)
     windows = sliding_window_view(images, layer.kernel, (2, 3))[:, :, :: layer.stride[0], :: layer.stride[1]]
     w = _whole(w) if layer.alone else w
     weights = (

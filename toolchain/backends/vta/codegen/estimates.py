@@ -75,7 +75,10 @@ def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
 def _window(tiling: Tiling, transfers: _Transfers) -> float:
     instructions = tiling.choice.tile_b * tiling.blocks
     rows = instructions * window_rows(tiling.layer, tiling.rows)
-    return transfers.cycles(instructions, rows, tiling.window * tiling.config.element_bytes(Memory.INP))
+    layer = tiling.layer
+    by_row = layer.is_filled and any(layer.padding[1::2])  # between padding, each row is an instruction
+    size = tiling.window * tiling.config.element_bytes(Memory.INP)
+    return transfers.cycles(rows if by_row else instructions, rows, size)
 
 
 def _rows(tiling: Tiling) -> int:

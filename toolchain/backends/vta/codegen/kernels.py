@@ -60,6 +60,7 @@ def buffers(layer: Conv2d, config: VtaConfig = DEFAULT) -> tuple[Buffer, ...]:
     memories = [Memory.INP, Memory.WGT]
     memories += [Memory.ACC] * (layer.bias + layer.channel_shifts)
     memories += [Memory.INP, Memory.WGT] if layer.residual_shift is not None else []
+    memories += [Memory.INP] * layer.is_filled
     return tuple(
         Buffer(memory, memory is Memory.OUT, prod(shape[:-2]))  # the last two axes are those of an element
         for memory, (shape, _) in zip([*memories, Memory.OUT], layer.arguments(config), strict=True)

@@ -16,7 +16,10 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
-_USUAL = {"alone": False, "channel_shifts": False, "pool": None}  # left out: records of before there were such layers
+# Left out of a layer's name: records of before there were such layers stay valid.
+_USUAL = {"alone": False, "channel_shifts": False, "pool": None, "pad": 0}
+FILLING = 64
+"""Elements of the tensor that other padding than zeros is loaded from: those of a row of a usual image."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Conv2d:
     int32 with equal rows, a residual is like y, its weights are (B out, B in) int8: a multiple of the identity,
     `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N / R, out_blocks, OH, OW, R, B)
     int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as those of a convolution of each
-    channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in).
+    channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in). Padding with another byte than 0 is loaded from a
+    tensor of that byte, (64, R, B) int8.
 
     Attributes:
         batch: N, a multiple of the rows.
@@ -54,7 +58,7 @@ class Conv2d:
         out_channels: Channels of y, a multiple of the block.
         kernel: Rows and columns of the window.
         stride: Rows and columns between two windows.
-        padding: Zeros around x: top, left, bottom, right.
+        padding: Rows and columns around x: top, left, bottom, right.
         shift: Right shift of the sums, 0 to 31.
         low: Lower bound of y, -128 to 127.
         high: Upper bound of y.
@@ -63,6 +67,7 @@ class Conv2d:
         channel_shifts: Whether each channel of y is shifted by 0 to 15 bits more, which a tensor says.
         alone: Whether each block of y is computed from the block of x in the same place, and from no other.
         pool: The maxima of sums that y is made of; None if it is made of each sum. No residual is added then.
+        pad: The byte that padding is made of.
     """
 
     batch: int
@@ -81,6 +86,12 @@ class Conv2d:
     alone: bool = False
     channel_shifts: bool = False
     pool: Pool | None = None
+    pad: int = 0
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether padding comes from a tensor: a LOAD makes zeros by itself, and no other byte."""
+        return self.pad != 0 and any(self.padding)
 
     @property
     def out_height(self) -> int:
@@ -141,7 +152,7 @@ class Conv2d:
         return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, and y."""
+        """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, filling, y."""
         rows, block = config.batch, config.block
         batch, blocks_in, blocks_out = self.batch // rows, self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, rows, block), "int8")
@@ -155,6 +166,8 @@ class Conv2d:
             found.append(((blocks_out, rows, block), "int32"))
         if self.residual_shift is not None:
             found += [y, ((block, block), "int8")]
+        if self.is_filled:
+            found.append(((FILLING, 1, block), "int8"))
         return (*found, y)
 
     def fills(self, config: VtaConfig) -> bool:
@@ -169,6 +182,7 @@ class Conv2d:
             low=0 if self.low >= 0 else -128,
             high=127,
             residual_shift=None,
+            pad=int(self.is_filled),
         )
 
     def to_json(self) -> str:

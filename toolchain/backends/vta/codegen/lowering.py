@@ -16,9 +16,10 @@ from typing import Any
 import tvm
 from tvm import ir, s_tir, tirx
 
-from toolchain.backends.vta.codegen.accesses import Accesses, Around, Walk, elements_of, memory_of
+from toolchain.backends.vta.codegen.accesses import Accesses, Around, Limit, Walk, elements_of, memory_of
 from toolchain.backends.vta.codegen.nests import DISTANCE, Loop, Nest, planned
 from toolchain.backends.vta.codegen.recorder import Recorder, UopSequence
+from toolchain.backends.vta.codegen.transfers import Transfer
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.isa.instructions import AluOp, Memory
@@ -169,21 +170,17 @@ class _Lowering:
                 return self._reset(store, access)
             case tirx.Add(b=tirx.Mul()) as value:
                 return self._gemm(store, value.b, access)
-            case tirx.Add() | tirx.Max() | tirx.Min() | tirx.RShift() | tirx.LShift() as value:
+            case (
+                tirx.Add() | tirx.Max() | tirx.Min() | tirx.RShift() | tirx.LShift() | ir.Call(args=[_, tirx.Max(), _])
+            ) as value:
                 return self._alu(store, value, access)
             case tirx.Cast() as value:
                 return self._store(store, value.value, access)
-            case ir.Call(args=[condition, value, _]):
-                return self._where(store, condition, value, access)
+            case ir.Call(args=[_, value, outside]):
+                return self._load(store, value, access, outside)
             case ir.TensorLoad() as value:
                 return self._copy(store, value, access)
         raise BuildError("a block computes what VTA cannot", details=str(store))
-
-    def _where(self, store: tirx.BufferStore, condition: Any, value: Any, access: Accesses) -> Emit:
-        """Compute a maximum where a condition is met, or load a tile, which has zeros where it is not."""
-        if isinstance(value, tirx.Max):
-            return self._alu(store, value, access, condition)
-        return self._load(store, value, access)
 
     def _copy(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit | None:
         """Load a tensor, or go on with the sums under another name."""
@@ -194,18 +191,42 @@ class _Lowering:
         self._tiles[store.buffer.name] = self._tiles[value.source.name]
         return None
 
-    def _load(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+    def _load(self, store: tirx.BufferStore, value: Any, access: Accesses, outside: Any = None) -> Emit:
         transfer = access.transfer(store.buffer, store.indices, value.source, value.indices)
         memory, buffer = memory_of(store.buffer), self._arguments.index(value.source.name)
         used = [index for index, step in enumerate(transfer.offset.steps) if step]
         different = prod(access.around.extents[index] for index in used)
         slots = 1 if memory is Memory.ACC else min(self._slots[memory], different)
         tile = self._tile(store.buffer, slots, transfer.elements + transfer.clipped)
+        filled = isinstance(outside, ir.TensorLoad)
+        load = self._between(tile, buffer, transfer, outside.source) if filled else self._whole(tile, buffer, transfer)
 
         def emit(values: Sequence[int]) -> None:
-            if tile.recall(tuple(values[index] for index in used)):
-                return
+            if not tile.recall(tuple(values[index] for index in used)):
+                load(values)
+
+        return emit
+
+    def _whole(self, tile: _Tile, buffer: int, transfer: Transfer) -> Emit:
+        """Load a tile, with zeros for what is outside of its tensor."""
+
+        def emit(values: Sequence[int]) -> None:
             for rows in transfer.rows(tile.start, values):
+                self._recorder.load(tile.memory, buffer, rows)
+
+        return emit
+
+    def _between(self, tile: _Tile, buffer: int, transfer: Transfer, filling: tirx.Buffer) -> Emit:
+        """Load a tile between padding of its slot, and that from a tensor unless it lies there already."""
+        source, most, placed = self._arguments.index(filling.name), elements_of(filling), dict[int, Any]()
+
+        def emit(values: Sequence[int]) -> None:
+            inside = transfer.inside(values)
+            if placed.get(tile.start) != inside:
+                placed[tile.start] = inside
+                for rows in transfer.edges(tile.start, values, most):
+                    self._recorder.load(tile.memory, source, rows)
+            for rows in transfer.interior(tile.start, values):
                 self._recorder.load(tile.memory, buffer, rows)
 
         return emit
@@ -250,8 +271,11 @@ class _Lowering:
         nest, uops = self._planned(access, access.walk(dst=store, src=src, wgt=wgt), *tiles)
         return lambda _: self._recorder.gemm(uops(), nest.outer, nest.inner)
 
-    def _alu(self, store: tirx.BufferStore, value: Any, access: Accesses, condition: Any = None) -> Emit:
+    def _alu(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
         """Compute in place, where a condition is met: the result takes the room of the first operand."""
+        limits: tuple[Limit, ...] = ()
+        if isinstance(value, ir.Call):
+            limits, value = access.limits(value.args[0]), value.args[1]
         op, operand = _ALU_OPS[type(value)], value.b
         tiles = [self._tiles[value.a.source.name]]
         self._tiles[store.buffer.name] = tiles[0]
@@ -261,7 +285,6 @@ class _Lowering:
         else:
             walk, imm = access.walk(dst=store, src=operand), None
             tiles.append(self._tiles[operand.source.name])
-        limits = () if condition is None else access.limits(condition)
         plan = cache(lambda passes: self._planned(access, walk.part(passes), *tiles))
 
         def emit(values: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from itertools import product
 
 from tvm import te, tirx
 
-from toolchain.backends.vta.codegen.layers import Conv2d, Pool
+from toolchain.backends.vta.codegen.layers import FILLING, Conv2d, Pool
 from toolchain.backends.vta.codegen.tilings import window_columns, window_rows, window_step
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
@@ -45,7 +45,7 @@ def bounds(layer: Conv2d, config: VtaConfig = DEFAULT) -> tuple[bool, bool]:
 @cache
 def operator(layer: Conv2d, config: VtaConfig = DEFAULT) -> tirx.PrimFunc:
     """Return the kernel of a layer, its tensors in the order of a stream's buffers."""
-    x, weights, sums = _convolution(layer, config)
+    x, filling, weights, sums = _convolution(layer, config)
     arguments = [x, weights]
     vector = (layer.out_channels // config.block, config.batch, config.block)
     if layer.bias:
@@ -63,15 +63,17 @@ def operator(layer: Conv2d, config: VtaConfig = DEFAULT) -> tirx.PrimFunc:
         sums = _elementwise("bias_add", sums, lambda value, at: value + bias(at[1], *at[-2:]))
     if layer.pool is not None:
         sums = _maxima(layer, layer.pool, sums)
+    arguments += filling
     limited = _limited(_shifted(layer, sums, amounts), layer, bounds(layer, config))
     y = _elementwise("y", limited, lambda value, _: value.astype("int8"))
     return te.create_prim_func([*arguments, y])
 
 
-def _convolution(layer: Conv2d, config: VtaConfig) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+def _convolution(layer: Conv2d, config: VtaConfig) -> tuple[te.Tensor, list[te.Tensor], te.Tensor, te.Tensor]:
     (data, _), (held, _), *_, (y, _) = layer.arguments(config)
     x, weights = te.placeholder(data, "int8", name="x"), te.placeholder(held, "int8", name="w")
-    window = _window(layer, x)
+    filling = [te.placeholder((FILLING, *data[-2:]), "int8", name="filling")] if layer.is_filled else []
+    window = _window(layer, x, *filling)
     rows, columns = layer.stride[0] // window_step(layer), layer.stride[1]
     block, row, column, lane = (
         te.reduce_axis((0, extent), name)
@@ -85,17 +87,18 @@ def _convolution(layer: Conv2d, config: VtaConfig) -> tuple[te.Tensor, te.Tensor
         return te.sum(value * weights[out, block, row, column, o, lane].astype("int32"), [block, row, column, lane])
 
     shape = (*y[:2], layer.sum_height, layer.sum_width, *y[-2:])
-    return x, weights, te.compute(shape, product, name="conv")
+    return x, filling, weights, te.compute(shape, product, name="conv")
 
 
-def _window(layer: Conv2d, x: te.Tensor) -> te.Tensor:
+def _window(layer: Conv2d, x: te.Tensor, filling: te.Tensor | None = None) -> te.Tensor:
     step, (top, left, _, _) = window_step(layer), layer.padding
 
     def value(*at: tirx.Var) -> tirx.Expr:
         image, block, h, w, *element = at
         row, column = h * step - top, w - left
         inside = tirx.all(row >= 0, row < layer.height, column >= 0, column < layer.width)
-        return tirx.if_then_else(inside, x[image, block, row, column, *element], tirx.const(0, "int8"))
+        outside = tirx.const(0, "int8") if filling is None else filling[0, *element]
+        return tirx.if_then_else(inside, x[image, block, row, column, *element], outside)
 
     rows, columns = window_rows(layer, layer.sum_height), window_columns(layer, layer.sum_width)
     return te.compute((*x.shape[:2], rows, columns, *x.shape[-2:]), value, name="window")

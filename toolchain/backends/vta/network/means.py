@@ -14,7 +14,7 @@ from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.graph.kernels import called, rooted
 from toolchain.backends.graph.values import Operation, Value
 from toolchain.backends.vta.isa.config import VtaConfig
-from toolchain.backends.vta.network.chains import UnfitError, exponent, is_dequantize
+from toolchain.backends.vta.network.chains import Grid, UnfitError, grid, is_dequantize
 from toolchain.backends.vta.network.packing import packed_shape
 
 _RANK = 4
@@ -29,13 +29,13 @@ class Mean:
     Attributes:
         source: The bytes.
         out: The means, float32 (N, C, 1, 1).
-        bits: Exponent of the scale, 2^-bits.
+        grid: What the bytes stand for.
         shape: Shape of the bytes in blocks.
     """
 
     source: Value
     out: Value
-    bits: int
+    grid: Grid
     shape: tuple[int, ...]
 
     def kernel(self) -> tirx.PrimFunc:
@@ -65,7 +65,8 @@ class Mean:
         sums[0] = emit.splat(0, lanes, "int32")
         with T.serial(0, pixels) as pixel:
             sums[0] += data[emit.ramp(base + pixel * (rows * size), lanes)].astype(kind)
-        return sums[0].astype(emit.wide("float32", lanes)) / emit.splat(pixels * 2.0**self.bits, lanes)
+        found = (sums[0] - emit.splat(pixels * self.grid.zero, lanes, "int32")).astype(emit.wide("float32", lanes))
+        return found / emit.splat(pixels * 2.0**self.grid.exponent, lanes)
 
 
 def mean(operation: Operation, config: VtaConfig) -> Mean | None:
@@ -85,6 +86,6 @@ def mean(operation: Operation, config: VtaConfig) -> Mean | None:
     if prod((source.shape or ())[2:]) > _MOST_PIXELS:
         return None
     try:
-        return Mean(source, operation.out, exponent(maker, "it"), packed_shape(source.shape or (), config))
+        return Mean(source, operation.out, grid(maker, "it"), packed_shape(source.shape or (), config))
     except UnfitError:
         return None

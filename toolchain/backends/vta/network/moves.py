@@ -1,6 +1,7 @@
 """What is done to bytes in blocks by the CPU: maxima of windows, and images put together.
 
-Where all have one scale, maxima and what is put together are the same on bytes as on the numbers that they stand for.
+Where all are on one grid, of a scale and a zero point, maxima and what is put together are the same on bytes as on the
+numbers that they stand for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value, four, pair
 from toolchain.backends.vta.isa.config import VtaConfig
-from toolchain.backends.vta.network.chains import UnfitError, exponent, is_dequantize, is_quantize
+from toolchain.backends.vta.network.chains import Grid, UnfitError, grid, is_dequantize, is_quantize
 from toolchain.backends.vta.network.packing import packed_shape
 
 _POOL, _JOIN = "nn.max_pool2d", "concat"
@@ -47,29 +48,29 @@ def move(operation: Operation, block: int) -> Move | None:
     if not is_quantize(operation):
         return None
     source = operation.inputs[0]
-    scale = _exponent(operation)
-    if scale is None or source.maker is None or source.maker.name not in (_POOL, _JOIN):
+    wanted = _grid(operation)
+    if wanted is None or source.maker is None or source.maker.name not in (_POOL, _JOIN):
         return None
-    return Move(operation.out, source) if _of_bytes(source, scale, block) else None
+    return Move(operation.out, source) if _of_bytes(source, wanted, block) else None
 
 
-def _exponent(operation: Operation) -> int | None:
+def _grid(operation: Operation) -> Grid | None:
     try:
-        return exponent(operation, "it")
+        return grid(operation, "it")
     except UnfitError:
         return None
 
 
-def _of_bytes(value: Value, scale: int, block: int) -> bool:
-    """Whether numbers come of bytes of some scale, by nothing but what is known here."""
+def _of_bytes(value: Value, wanted: Grid, block: int) -> bool:
+    """Whether numbers come of bytes on some grid, by nothing but what is known here."""
     maker = value.maker
     if maker is None or len(value.shape or ()) != _RANK:
         return False
     if is_dequantize(maker):
-        return maker.inputs[0].variable is not None and _exponent(maker) == scale
+        return maker.inputs[0].variable is not None and _grid(maker) == wanted
     if maker.name == _JOIN and _along_channels(maker, block):
-        return all(_of_bytes(one, scale, block) for one in maker.inputs)
-    return maker.name == _POOL and _plain(maker) and _of_bytes(maker.inputs[0], scale, block)
+        return all(_of_bytes(one, wanted, block) for one in maker.inputs)
+    return maker.name == _POOL and _plain(maker) and _of_bytes(maker.inputs[0], wanted, block)
 
 
 def _along_channels(join: Operation, block: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
 from toolchain.backends.graph.kernels import called, rooted
 from toolchain.backends.graph.values import Block, Value, read, shape_of
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
 from toolchain.backends.vta.network.folding import Folding
@@ -180,6 +181,9 @@ class _Writer:
         if match.residual is not None and shift is not None:
             held = packing.residual_weights(shift, config.block)
             arguments += [self._in_blocks(match.residual), _constant(held)]
+        if match.layer.is_filled:
+            held = np.full((FILLING, config.batch, config.block), match.layer.pad, np.int8)
+            arguments.append(_constant(held))
         return arguments
 
     def _in_blocks(self, value: Value, folding: Folding | None = None) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from toolchain.backends.graph.values import Operation, Value, four, pair
 from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.codegen.tilings import MOST_PADDING
-from toolchain.backends.vta.network.chains import Readers, UnfitError, exponent, is_dequantize, is_quantize
+from toolchain.backends.vta.network.chains import Readers, UnfitError, grid, is_dequantize, is_quantize
 
 _POOL = "nn.max_pool2d"
 
@@ -45,7 +45,7 @@ def _reading(end: Operation, readers: Readers) -> tuple[Operation, Operation] | 
     if numbers is None or pool is None or last is None or not is_quantize(last):
         return None
     try:
-        same = exponent(end, "") == exponent(numbers, "") == exponent(last, "")
+        same = grid(end, "") == grid(numbers, "") == grid(last, "")
     except UnfitError:
         return None
     return (pool, last) if same else None

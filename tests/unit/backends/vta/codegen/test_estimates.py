@@ -35,7 +35,14 @@ def test_tiny_tiles_are_slower():
 
 
 @pytest.mark.parametrize(
-    "change", [{"residual_shift": 3}, {"shift": 16}, {"low": 0, "shift": 0}, {"kernel": (5, 5), "padding": (2,) * 4}]
+    "change",
+    [
+        {"residual_shift": 3},
+        {"shift": 16},
+        {"low": 0, "shift": 0},
+        {"kernel": (5, 5), "padding": (2,) * 4},
+        {"pad": -128},  # rows by themselves
+    ],
 )
 def test_more_work_takes_longer(change):
     plain = replace(LAYER, bias=False, shift=0 if "low" in change else 8)

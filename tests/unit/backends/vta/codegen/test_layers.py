@@ -18,7 +18,7 @@ LAYERS = st.builds(
     Conv2d, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS,
     kernel=st.tuples(COUNTS, COUNTS), stride=st.tuples(COUNTS, COUNTS), padding=st.tuples(*[st.integers(0, 15)] * 4),
     shift=st.integers(0, 31), low=st.integers(-128, 0), high=st.integers(1, 127), bias=st.booleans(),
-    residual_shift=st.none() | st.integers(0, 15), channel_shifts=st.booleans(),
+    residual_shift=st.none() | st.integers(0, 15), channel_shifts=st.booleans(), pad=st.integers(-128, 127),
     pool=st.none() | st.builds(
         Pool, st.tuples(COUNTS, COUNTS), st.tuples(COUNTS, COUNTS), st.tuples(*[st.integers(0, 15)] * 4)
     ),
@@ -44,6 +44,13 @@ def test_channels_that_are_shifted_by_themselves_have_a_tensor_that_says_by_how_
     shifted = replace(LAYER, channel_shifts=True)
     assert shifted.arguments()[2:4] == (((3, 1, 16), "int32"),) * 2
     assert "channel_shifts" not in LAYER.to_json()
+
+
+def test_padding_with_another_byte_comes_from_a_tensor():
+    filled = replace(LAYER, pad=-128)
+    assert filled.arguments()[-2:] == (((64, 1, 16), "int8"), LAYER.arguments()[-1])
+    assert replace(filled, padding=(0, 0, 0, 0)).arguments()[-2][0] == (16, 16), "nothing is padded"
+    assert 'pad"' not in LAYER.to_json()
 
 
 def test_blocks_are_the_configurations():
@@ -104,9 +111,14 @@ def test_other_constants_are_the_same_task(change):
     assert replace(LAYER, **change).task() == LAYER.task()
 
 
+def test_every_byte_of_padding_is_the_same_task():
+    assert replace(LAYER, pad=-128).task() == replace(LAYER, pad=5).task() != LAYER.task()
+    assert replace(LAYER, pad=5, padding=(0, 0, 0, 0)).task() == replace(LAYER, padding=(0, 0, 0, 0)).task()
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"shift": 0}, {"shift": 16}, {"low": -128}, {"bias": False}, {"stride": (1, 1)}, {"height": 8}],
+    [{"shift": 0}, {"shift": 16}, {"low": -128}, {"bias": False}, {"stride": (1, 1)}, {"height": 8}, {"pad": 3}],
     ids=str,
 )
 def test_other_instructions_are_another_task(change):

@@ -10,10 +10,10 @@ from toolchain.backends.vta.isa.config import DEFAULT
 from toolchain.backends.vta.network.means import mean
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("channels", [32, 20, 11])
-def test_means(channels, batch):
-    net = Net(16, (7, 5), batch)
+@pytest.mark.parametrize("zero", [0, -128, 3])
+@pytest.mark.parametrize(("channels", "batch"), [(32, 2), (20, 1), (11, 2)])
+def test_means(channels, batch, zero):
+    net = Net(16, (7, 5), batch, zero=zero)
     pooled = net.add("GlobalAveragePool", [net.layer(net.rounded("x", 4), 16, channels)])
     module = same(net, net.add("Relu", [pooled]))
     assert (calls(module, "dequantize"), calls(module, "permute_dims"), calls(module, "mean")) == (0, 1, 0)

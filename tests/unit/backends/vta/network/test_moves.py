@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.support.vta_nets import Net, calls, layers, same
@@ -27,15 +28,17 @@ def test_maxima(channels, window):
     assert (calls(module, "quantize"), calls(module, "dequantize"), calls(module, "permute_dims")) == (1, 2, 3)
 
 
-def test_maxima_of_negative_numbers_and_padding():
-    net = Net(16, 5)
+@pytest.mark.parametrize("zero", [0, -128, 100])
+def test_maxima_of_negative_numbers_and_padding(zero):
+    net = Net(16, 5, zero=zero)
     made = net.rounded(net.conv(net.rounded("x", 4), 16, 16), 4)
     pooled = net.add("MaxPool", [made], kernel_shape=[3, 3], pads=[1] * 4)
     same(net, net.rounded(net.conv(net.rounded(pooled, 4), 16, 16), 4))
 
 
-def test_what_is_put_together_and_then_pooled():
-    net = Net(16, 9)
+@pytest.mark.parametrize("zero", [0, -100])
+def test_what_is_put_together_and_then_pooled(zero):
+    net = Net(16, 9, zero=zero)
     data = net.layer(net.rounded("x", 4), 16, 32)
     joined = net.add("Concat", [net.layer(data, 32, 16), net.layer(data, 32, 48, 3)], axis=1)
     pooled = net.add("MaxPool", [joined], kernel_shape=[3, 3], strides=[2, 2])
@@ -53,3 +56,10 @@ def test_what_has_another_scale_or_lies_within_a_block_is_the_same_on_floats():
     ends = [net.layer(net.rounded(other, 3), 16, 16), net.layer(net.rounded(joined, 4), 32, 16)]
     module = same(net, *ends, net.layer(net.rounded(rows, 4), 16, 16))
     assert calls(module, "quantize") == 4
+
+
+def test_what_has_another_zero_point_is_the_same_on_floats():
+    net = Net(16, 6)
+    pooled = net.add("MaxPool", [net.layer(net.rounded("x", 4), 16, 16)], kernel_shape=[2, 2])
+    module = same(net, net.layer(net.rounded(pooled, 4, zero=net.hold(np.int8(-50))), 16, 16))
+    assert calls(module, "quantize") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.support.vta_nets import Net, calls, layers, same
@@ -29,8 +30,9 @@ def test_maxima_are_the_layers(channels, window):
     assert (calls(module, "nn.max_pool2d"), calls(module, "quantize"), calls(module, "permute_dims")) == (0, 1, 2)
 
 
-def test_negative_numbers_and_padding():
-    net = Net(16, 5)
+@pytest.mark.parametrize("zero", [0, -128, 90])
+def test_negative_numbers_and_padding(zero):
+    net = Net(16, 5, zero=zero)
     made = net.rounded(net.conv(net.rounded("x", 4), 16, 16, 3, strides=[2, 2], pads=[1] * 4), 4)
     pooled = net.add("MaxPool", [made], kernel_shape=[3, 3], pads=[2, 1, 0, 1], strides=[1, 2])
     (layer,) = layers(same(net, net.rounded(pooled, 4)))
@@ -38,8 +40,9 @@ def test_negative_numbers_and_padding():
     assert layer.padding == (5, 3, 1, 3)
 
 
-def test_an_image_whose_pixels_become_channels():
-    net = Net(3, 20)
+@pytest.mark.parametrize("zero", [0, -5])
+def test_an_image_whose_pixels_become_channels(zero):
+    net = Net(3, 20, zero=zero)
     made = net.conv(net.rounded("x", 4), 3, 16, 7, strides=[2, 2], pads=[3] * 4)
     relu = net.rounded(net.add("Relu", [made]), 4)
     pooled = net.add("MaxPool", [relu], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
@@ -65,6 +68,13 @@ def test_other_maxima_are_the_cpus(window):
 def test_maxima_of_another_scale_are_the_cpus():
     module = same(*with_maxima(exponent=3, **WINDOWS[0]))
     assert (calls(module, "nn.max_pool2d"), calls(module, "quantize")) == (1, 2)
+
+
+def test_maxima_of_another_zero_point_are_the_cpus():
+    net = Net(16, (8, 7))
+    pooled = net.add("MaxPool", [net.layer(net.rounded("x", 4), 16, 32)], **WINDOWS[0])
+    module = same(net, net.layer(net.rounded(pooled, 4, zero=net.hold(np.int8(-50))), 32, 16))
+    assert calls(module, "nn.max_pool2d") == 1
 
 
 def test_maxima_with_other_readers_are_the_cpus():
