@@ -1,7 +1,7 @@
 """What each kernel of a library executes on Arm, by the blocks of instructions that the plugin of QEMU counted.
 
-A block is told by its place in the file. The symbols say whose it is: LLVM keeps those of parallel loops to itself, so code
-behind the end of a function is the body of its parallel loop. What kernels call, stubs of other libraries and the
+A block is told by its place in the file. The symbols say whose it is: LLVM keeps those of parallel loops to itself, so
+code behind the end of a function is the body of its parallel loop. What kernels call, stubs of other libraries and the
 compiler's own functions, is theirs by the number of calls.
 """
 

@@ -2,8 +2,8 @@
 
     python benchmarks/vta_networks.py [resnet-18 mobilenet] [--before COMMIT] [--qemu FOLDER] [--json FILE]
 
-No board is asked. The array's part is cycles of the simulator at 100 MHz, of the kernels for `pynq-z1` as they are where
-nothing was tuned. The CPU's part comes of instructions: the network is built for the board with a simulated array, its
+No board is asked. The array's part is cycles of the simulator at 100 MHz, of the kernels for `pynq-z1` as they are
+where nothing was tuned. The CPU's part comes of instructions: the network is built for the board with a simulated array, its
 runner runs under QEMU, and a plugin counts what each kernel of the CPU executes, without what the simulator takes;
 _cortex_a9.py says how long that takes, and what that rests on. Copies to and from the array's memory are as many bytes
 as the driver counted. What the runner, its virtual machine and the driver's calls of Linux take is left out.
@@ -39,7 +39,6 @@ from toolchain.backends.vta.isa.stream import Stream
 ROOT = Path(__file__).resolve().parent.parent
 NETWORKS = ("resnet-18", "mobilenet")
 CLOCK_HZ = 100e6
-PARTS = ("toolchain", "boards", "docker", "docs", "tests", "pyproject.toml", "README.md")
 Row = dict[str, Any]
 
 
@@ -47,8 +46,9 @@ def of_commit(commit: str, names: Sequence[str], qemu: Path | None) -> list[Row]
     """Count the networks of a commit, in a copy of it that has today's benchmarks."""
     with tempfile.TemporaryDirectory(prefix="vta-before-") as folder:
         copy = Path(folder)
-        archive = subprocess.run(["git", "-C", ROOT, "archive", commit, *PARTS], check=True, stdout=subprocess.PIPE)
+        archive = subprocess.run(["git", "-C", ROOT, "archive", commit], check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-C", copy], check=True, input=archive.stdout)
+        shutil.rmtree(copy / "benchmarks")
         shutil.copytree(ROOT / "benchmarks", copy / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
         report = copy / "counted.json"
         argv = [sys.executable, "benchmarks/_vta_counted.py", *names, "--json", str(report)]
