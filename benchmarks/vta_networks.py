@@ -3,10 +3,10 @@
     python benchmarks/vta_networks.py [resnet-18 mobilenet] [--before COMMIT] [--qemu FOLDER] [--json FILE]
 
 No board is asked. The array's part is cycles of the simulator at 100 MHz, of the kernels for `pynq-z1` as they are
-where nothing was tuned. The CPU's part comes of instructions: the network is built for the board with a simulated array, its
-runner runs under QEMU, and a plugin counts what each kernel of the CPU executes, without what the simulator takes;
-_cortex_a9.py says how long that takes, and what that rests on. Copies to and from the array's memory are as many bytes
-as the driver counted. What the runner, its virtual machine and the driver's calls of Linux take is left out.
+where nothing was tuned. The CPU's part comes of instructions: the network is built for the board with a simulated
+array, its runner runs under QEMU, and a plugin counts what each kernel of the CPU executes, without what the simulator
+takes; _cortex_a9.py says how long that takes, and what that rests on. Copies to and from the array's memory are as many
+bytes as the driver counted. What the runner, its virtual machine and the driver's calls of Linux take is left out.
 
 With --before, a commit is built in a copy of its own, runner included, and counted and modelled by today's benchmark.
 
