@@ -24,6 +24,7 @@ from toolchain.backends.graph.values import Block, Value, read, shape_of
 from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
+from toolchain.backends.vta.network.averages import Average, average
 from toolchain.backends.vta.network.folding import Folding
 from toolchain.backends.vta.network.means import Mean, mean
 from toolchain.backends.vta.network.moves import Move, move, written
@@ -126,8 +127,8 @@ class _Writer:
         self._matches = {match.out.variable: match for match in matches}
         moves = (move(operation, config.block) for operation in block.operations)
         self._moves = {one.out.variable: one for one in moves if one is not None}
-        means = (mean(operation, config) for operation in block.operations)
-        self._means = {one.out.variable: one for one in means if one is not None}
+        sums = (mean(operation, config) or average(operation, config) for operation in block.operations)
+        self._sums = {one.out.variable: one for one in sums if one is not None}
         self._packed: dict[Value, Any] = {}
         self._bindings: list[Any] = []
 
@@ -139,7 +140,7 @@ class _Writer:
                 self._write(match)
             elif moved is not None:
                 self._move(moved)
-            elif not self._mean(self._means.get(variable)):
+            elif not self._sum(self._sums.get(variable)):
                 self._bindings.append(binding)
         return relax.DataflowBlock(self._bindings)
 
@@ -159,14 +160,20 @@ class _Writer:
         self._packed[out] = written(moved.source, self._config, self._in_blocks, self._new)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
 
-    def _mean(self, found: Mean | None) -> bool:
-        """Write a mean of what is in blocks already; return whether that was one."""
+    def _sum(self, found: Mean | Average | None) -> bool:
+        """Write a mean or averages of what is in blocks already; return whether that was one."""
         if found is None or found.source not in self._packed:
             return False
-        function = self._builder.add_func(found.kernel(), "mean_of_bytes")
-        kind = relax.TensorType(found.out.shape or (), "float32")
-        call = relax.op.call_tir(function, relax.Tuple([self._packed[found.source]]), kind)
-        self._bind(found.out.variable, call)
+        out, data = found.out, relax.Tuple([self._packed[found.source]])
+        if isinstance(found, Mean):
+            kind = relax.TensorType(out.shape or (), "float32")
+            function = self._builder.add_func(found.kernel(), "mean_of_bytes")
+            self._bind(out.variable, relax.op.call_tir(function, data, kind))
+            return True
+        function = self._builder.add_func(found.kernel(), "average_of_bytes")
+        call = relax.op.call_tir(function, data, relax.TensorType(found.made, "int8"))
+        self._packed[out] = self._new(f"{out.variable.name}_packed", found.made, call)
+        self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
         return True
 
     def _arguments(self, match: Match) -> list[Any]:
