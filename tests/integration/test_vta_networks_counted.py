@@ -114,7 +114,7 @@ def test_the_first_convolution_in_floats_is_not_slower_than_measured():
 
 
 def test_the_plugin_tells_the_blocks_of_a_file_and_what_others_execute_for_it(tmp_path):
-    """A harness stands in for QEMU: blocks of a file, of a library that it calls, and of the program that calls both."""
+    """A harness stands in for QEMU: blocks of a file, of a library that it calls, and of the program."""
     library = tmp_path / "libm.so"
     harness, plugin = tmp_path / "harness", ROOT / "benchmarks" / "qemu_count.c"
     code = tmp_path / "model"
