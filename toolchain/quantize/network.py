@@ -1,9 +1,10 @@
 """Turn a network on floats into one whose convolutions compute with int8, in ONNX's own QDQ form.
 
 Scales are powers of two, one for each tensor, or for each channel of a weight: a convolution is then a sum of whole
-numbers and a shift, and needs no multiplier. Weights have 0 as their zero point, and activations where no other gains a
-bit: what it adds to the sums is the same for all pixels, and a part of the bias. Post-training quantization as in Krishnamoorthi 2018
-(arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019, arXiv:1906.04721).
+numbers and a shift, and needs no multiplier. Weights have 0 as their zero point, and so have activations where no other
+gains a bit: what it adds to the sums is the same for all pixels, and a part of the bias. Post-training quantization as
+in Krishnamoorthi 2018 (arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019,
+arXiv:1906.04721).
 """
 
 from __future__ import annotations

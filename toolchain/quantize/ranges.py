@@ -1,4 +1,4 @@
-"""From where to where numbers go, as samples and the grids of quantized files say, and the grids of bytes that hold them.
+"""From where to where numbers go, as samples or the grids of a quantized file say, and grids of bytes that hold them.
 
 A grid is 256 multiples of a power of two. Where 0 lies among them is free: numbers that all have one sign gain a bit.
 """
