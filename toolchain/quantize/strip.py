@@ -31,9 +31,9 @@ def has_pairs(proto: onnx.ModelProto) -> bool:
 
 
 def is_shiftable(proto: onnx.ModelProto) -> bool:
-    """Whether all of a model's Q/DQ nodes are of int8, with zero point 0 and a power of two as their scale.
+    """Whether all of a model's Q/DQ nodes are of int8, with a power of two as their scale.
 
-    Constants may have one for each place along their first axis.
+    Constants may have one for each place along their first axis, and have 0 as their zero point.
 
     Args:
         proto: A model whose constants are initializers.
@@ -51,7 +51,10 @@ def _is_shift(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> boo
         return False
     if len(node.input) > 2 and node.input[2]:  # noqa: PLR2004 - the third input is the zero point
         zero = weights.get(node.input[2])
-        return zero is not None and zero.data_type in _SIGNED and not numpy_helper.to_array(zero).any()
+        if zero is None or zero.data_type not in _SIGNED:
+            return False
+        value = numpy_helper.to_array(zero)
+        return not value.any() or (value.size == 1 and node.input[0] not in weights)
     constant = weights.get(node.input[0])  # without a zero point, activations are unsigned
     return node.op_type == _DEQUANTIZE and constant is not None and constant.data_type in _SIGNED
 
@@ -166,6 +169,7 @@ class _Stripper:
         middle = numpy_helper.to_array(zero[0]) if zero and zero[0] is not None else np.uint8(0)
         found = of_grid(numpy_helper.to_array(scale), np.asarray(middle))
         if found is not None:
+            found = found.positive() if self._makers.get(tensor) == "Relu" else found
             self.ranges[tensor] = found.union(self.ranges.get(tensor))
 
     def _starts_at_zero(self, node: onnx.NodeProto) -> bool:
@@ -203,6 +207,8 @@ class _Stripper:
         source = self._alias.get(node.input[0], node.input[0]) if node.input else ""
         if node.op_type in _MOVING and source in self.ranges:
             self.ranges.update(dict.fromkeys(node.output, self.ranges[source]))
+        if node.op_type == "Relu" and node.input[0] in self._carried and source in self.ranges:
+            self.ranges[node.output[0]] = self.ranges[source].positive()
         for place, name in enumerate(node.input):
             node.input[place] = self._alias.get(name, name)
         self._nodes.append(node)

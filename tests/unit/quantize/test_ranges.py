@@ -48,6 +48,47 @@ def test_a_grid_of_several_scales_says_none():
     assert ranges.of_grid(np.ones(2, np.float32), np.int8(0)) is None
 
 
+@given(low=NUMBERS, high=NUMBERS, exponent=st.integers(-30, 20))
+def test_a_grid_is_for_what_it_holds(low, high, exponent):
+    whole = Range(min(low, 0.0), max(high, 0.0))
+    grid, step = whole.on(exponent), 2.0**exponent
+    assert -128 <= grid.zero <= 127
+    assert (-128 - grid.zero) * step <= grid.range.low <= 0 <= grid.range.high <= (127 - grid.zero) * step
+    assert grid.range.on(exponent) == grid, "it stays as it is"
+    if whole.is_held(exponent):
+        assert grid.range.low <= whole.low + step / 2
+        assert grid.range.high >= whole.high - step / 2
+    else:
+        near, kept = min((-whole.low, -grid.range.low), (whole.high, grid.range.high))
+        assert kept >= near - step / 2 or grid.zero == 0, "what saturates is the far end"
+
+
+@given(low=NUMBERS, high=NUMBERS)
+def test_a_zero_point_gains_a_bit(low, high):
+    whole = Range(min(low, 0.0), max(high, 0.0))
+    grid = whole.grid()
+    assert grid.exponent <= whole.exponent()
+    assert (grid.exponent < whole.exponent()) or grid.zero == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "exponent", "zero"),
+    [
+        (0, 255, 0, -128),  # unsigned bytes keep all eight bits
+        (-255, 0, 0, 127),
+        (0, 300, 0, -128),  # nearly
+        (-7, 248, 0, -121),
+        (-7, 200, 0, -121),  # what room there is, is for greater numbers
+        (-128, 127, 0, 0),
+        (-150, 150, 0, 0),
+        (-100, 140, 0, 0),  # without one it is no coarser
+        (0, 1, -8, -128),
+    ],
+)
+def test_zero_points_of_ranges(low, high, exponent, zero):
+    assert (Range(low, high).grid().exponent, Range(low, high).grid().zero) == (exponent, zero)
+
+
 def test_a_power_of_two_is_its_own_grid():
     for bits in (-9, 0, 3):
         assert ranges.of_grid(np.float32(2.0**bits), np.int8(0)).exponent() == bits
