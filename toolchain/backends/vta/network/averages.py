@@ -120,15 +120,14 @@ def average(operation: Operation, config: VtaConfig) -> Average | None:
         grids = grid(numbers, "it"), grid(operation, "it")
     except UnfitError:
         return None
-    top, left, *_ = four(how.padding)
-    shapes = (packed_shape(one.shape or (), config) for one in (numbers.out, operation.out))
     return Average(
-        numbers.inputs[0],
-        operation.out,
-        grids,
-        *shapes,
-        pair(how.pool_size),
-        pair(how.strides),
-        (top, left),
-        bool(how.count_include_pad),
+        source=numbers.inputs[0],
+        out=operation.out,
+        grids=grids,
+        shape=packed_shape(numbers.out.shape or (), config),
+        made=packed_shape(operation.out.shape or (), config),
+        window=pair(how.pool_size),
+        stride=pair(how.strides),
+        before=four(how.padding)[:2],
+        counts_padding=bool(how.count_include_pad),
     )
