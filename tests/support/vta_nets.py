@@ -90,11 +90,9 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
     """Return what a kernel computes, on packed tensors; asserts that no sum leaves int32."""
     rest = list(others)
     top, left, bottom, right = layer.padding
-    images = (
-        x.astype(np.float64)[:, :, :, :, 0]
-        .transpose(0, 1, 4, 2, 3)
-        .reshape(layer.batch, layer.in_channels, layer.height, layer.width)
-    )
+    lanes, block = x.shape[-2:]
+    images = x.astype(np.float64).transpose(0, 4, 1, 5, 2, 3)
+    images = images.reshape(-1, layer.in_channels, layer.height, layer.width)
     images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)])
     windows = sliding_window_view(images, layer.kernel, (2, 3))[:, :, :: layer.stride[0], :: layer.stride[1]]
     w = _whole(w) if layer.alone else w
@@ -102,8 +100,8 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         w.astype(np.float64).transpose(0, 4, 1, 5, 2, 3).reshape(layer.out_channels, layer.in_channels, *layer.kernel)
     )
     sums = np.tensordot(windows, weights, ([1, 4, 5], [1, 2, 3]))  # whole numbers below 2^53
-    block = w.shape[4]
-    sums = sums.reshape(*sums.shape[:3], -1, 1, block).transpose(0, 3, 1, 2, 4, 5).astype(np.int64)
+    sums = sums.reshape(-1, lanes, *sums.shape[1:3], layer.out_channels // block, block)
+    sums = sums.transpose(0, 4, 2, 3, 1, 5).astype(np.int64)
     if layer.bias:
         sums += rest.pop(0)[:, None, None]
     if layer.residual_shift is not None:

@@ -124,7 +124,7 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
     whole = integers(chain, array, sums)
     batch, inputs, height, width = image(data.out.shape or ())
     layer = Conv2d(
-        batch=filled(batch, config.batch),
+        batch=batch,
         height=height,
         width=width,
         in_channels=filled(inputs, config.block),

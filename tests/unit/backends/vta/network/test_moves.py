@@ -7,12 +7,13 @@ import pytest
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support.vta_nets import Net, calls, layers, reference, run
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network.partition import partitioned
 
 
-def check(net, *outputs, exact=True):
+def check(net, *outputs, exact=True, config=DEFAULT):
     """Compare a network with ONNX Runtime; returns the split module."""
-    module = partitioned(from_onnx(net.proto(*outputs))).module
+    module = partitioned(from_onnx(net.proto(*outputs)), config).module
     for mine, wanted in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
         assert np.unique(wanted).size > 8
         if exact:
@@ -73,6 +74,20 @@ def test_means(channels):
     pooled = net.add("GlobalAveragePool", [net.layer(net.rounded("x", 4), 16, channels)])
     module = check(net, net.add("Sigmoid", [pooled]), exact=False)
     assert (calls(module, "dequantize"), calls(module, "permute_dims")) == (0, 1)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5])
+@pytest.mark.parametrize("shape", [(2, 4), (0, 5), (1, 3)])
+def test_on_arrays_of_other_shapes(shape, batch):
+    config = VtaConfig(log_batch=shape[0], log_block=shape[1])
+    net = Net(16, (7, 6), batch)
+    data = net.layer(net.rounded("x", 4), 16, 32)
+    joined = net.add("Concat", [net.layer(data, 32, 32), net.layer(data, 32, 32, 3)], axis=1)
+    pooled = net.rounded(net.add("MaxPool", [joined], kernel_shape=[3, 3], strides=[2, 2]), 4)
+    found = net.layer(pooled, 64, 20)
+    module = check(net, found, net.add("GlobalAveragePool", [found]), exact=False, config=config)
+    assert (calls(module, "quantize"), len(layers(module))) == (1, 4)
+    assert {layer.batch for layer in layers(module)} == {batch}
 
 
 def test_means_of_what_no_layer_reads_are_the_cpus():
