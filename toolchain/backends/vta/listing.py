@@ -10,7 +10,7 @@ from toolchain.backends.vta.candidates import VtaTemplates
 from toolchain.backends.vta.codegen.functions import stream_of
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.profiles import Profile, profiles_for
 from toolchain.backends.vta.device.simulator import Simulator, Statistics
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.tables import Table
@@ -91,14 +91,14 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
     choice = templates.chosen(text, chosen)
     stream = stream_of(layer, choice, device)
     simulator = Simulator(device.config, device.revision)
-    statistics = {one.label: simulator.cycles(stream, one) for one in Profile}
+    statistics = {one.label: simulator.cycles(stream, one) for one in profiles_for(device.config)}
     tuned = bool(chosen) and templates.known(text, chosen or {}) is not None
     return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
 
 
-def table(kernels: Sequence[Kernel]) -> Table:
+def table(kernels: Sequence[Kernel], profiles: Sequence[Profile]) -> Table:
     """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
-    labels = [one.label for one in Profile]
+    labels = [one.label for one in profiles]
     heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
     return Table([_row(one, labels) for one in kernels], heading, numbers=range(4, len(heading)))
 

@@ -46,7 +46,7 @@ def stream(
     """
     if not layer.fills(config):
         array = f"{config.batch} by {config.block}"
-        raise BuildError(f"the layer's images or channels do not fill an array of {array}", details=str(layer))
+        raise BuildError(f"the layer's channels do not fill the blocks of an array of {array}", details=str(layer))
     if not layer.reads_input:
         raise BuildError("the layer reads padding alone", details=str(layer))
     if not divides(layer, choice, config):

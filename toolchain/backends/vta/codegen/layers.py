@@ -9,6 +9,7 @@ maxima of windows may be taken: what follows keeps their order.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -46,12 +47,12 @@ class Conv2d:
     R, B) int8, w is (out_blocks, in_blocks, KH, KW, B out, B in) int8, bias and channel shifts are (out_blocks, R, B)
     int32 with equal rows, a residual is like y, its weights are (B out, B in) int8: a multiple of the identity,
     `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N / R, out_blocks, OH, OW, R, B)
-    int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as those of a convolution of each
-    channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in). Padding with another byte than 0 is loaded from a
-    tensor of that byte, (64, R, B) int8.
+    int8. Where N is no multiple of R, the last rows have no image. A dense layer is a convolution of one pixel. Where
+    blocks stand alone, as those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B
+    in). Padding with another byte than 0 is loaded from a tensor of that byte, (64, R, B) int8.
 
     Attributes:
-        batch: N, a multiple of the rows.
+        batch: N.
         height: H, rows of x without padding.
         width: W, columns of x without padding.
         in_channels: Channels of x, a multiple of the block.
@@ -147,14 +148,17 @@ class Conv2d:
         return config.block if self.alone else self.in_channels
 
     def macs(self, config: VtaConfig = DEFAULT) -> int:
-        """Return the multiply-adds of one call, those with padding and with zeros of a block's weights included."""
+        """Return the multiply-adds of one call, those with padding and with zeros of a block's weights included.
+
+        What an array computes in rows that have no image is of no use, and is not counted.
+        """
         window = self.kernel[0] * self.kernel[1] * self.summed_channels(config)
         return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
         """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, filling, y."""
         rows, block = config.batch, config.block
-        batch, blocks_in, blocks_out = self.batch // rows, self.in_channels // block, self.out_channels // block
+        batch, blocks_in, blocks_out = self.batches(config), self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, rows, block), "int8")
         found: list[tuple[tuple[int, ...], str]] = [
             ((batch, blocks_in, self.height, self.width, rows, block), "int8"),
@@ -167,12 +171,16 @@ class Conv2d:
         if self.residual_shift is not None:
             found += [y, ((block, block), "int8")]
         if self.is_filled:
-            found.append(((FILLING, 1, block), "int8"))
+            found.append(((FILLING, rows, block), "int8"))
         return (*found, y)
 
+    def batches(self, config: VtaConfig = DEFAULT) -> int:
+        """Return how often images fill the rows of an array, the last time maybe not all of them."""
+        return math.ceil(self.batch / config.batch)
+
     def fills(self, config: VtaConfig) -> bool:
-        """Whether images and channels fill the tiles of an array, as they do when a network was packed for it."""
-        return not (self.batch % config.batch or self.in_channels % config.block or self.out_channels % config.block)
+        """Whether channels fill the blocks of an array, as they do where a network was packed for it."""
+        return self.in_channels % config.block == self.out_channels % config.block == 0
 
     def task(self) -> Conv2d:
         """Return the layer as it is tuned: other constants make the same instructions, and a residual few more."""

@@ -25,7 +25,7 @@ class Choice:
     """The extents of tiles, each of which divides its axis, and how many of them SRAM holds.
 
     Attributes:
-        tile_b: Images, or as many as the array has rows.
+        tile_b: Images, so many times as the array has rows.
         tile_h: Rows of y.
         tile_w: Columns of y.
         tile_ci: Channel blocks of x that are added up before the next are loaded.
@@ -82,7 +82,7 @@ class Tiling:
     def pixels(self) -> int:
         """Tiles along images, rows and columns of y."""
         layer, choice = self.layer, self.choice
-        images, rows = layer.batch // self.config.batch // choice.tile_b, layer.out_height // choice.tile_h
+        images, rows = layer.batches(self.config) // choice.tile_b, layer.out_height // choice.tile_h
         return images * rows * (layer.out_width // choice.tile_w)
 
     @cached_property
@@ -222,7 +222,7 @@ def tilings(layer: Conv2d, config: VtaConfig = DEFAULT) -> Iterator[Tiling]:
 
 def _axes(layer: Conv2d, config: VtaConfig) -> tuple[int, ...]:
     blocks_in, blocks_out = layer.summed_channels(config) // config.block, layer.out_channels // config.block
-    return layer.batch // config.batch, layer.out_height, layer.out_width, blocks_in, blocks_out
+    return layer.batches(config), layer.out_height, layer.out_width, blocks_in, blocks_out
 
 
 def _divisors(whole: int) -> list[int]:

@@ -228,6 +228,12 @@ class Simulator:
 
     def _run(self, instructions: bytes, memory: Sequence[tuple[int, Array, bool]], options: _Options) -> Statistics:
         options.most_cycles = self._most_steps
+        profile = Profile(options.profile)
+        if not profile.holds_for(self.config):
+            raise InputError(
+                f"the model {profile.label} was calibrated on arrays of 1 by 16, and this is {self.config.name}",
+                hint="hls-pynq holds for every array",
+            )
         program = np.frombuffer(instructions, np.uint8)
         try:
             for physical, array, written in [(_INSTRUCTIONS, program, False), *memory]:

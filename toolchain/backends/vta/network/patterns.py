@@ -125,7 +125,7 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
     whole = integers(chain, array, source.exponent + _of_weights(operation), source.zero)
     batch, inputs, height, width = image(data.out.shape or ())
     layer = Conv2d(
-        batch=filled(batch, config.batch),
+        batch=batch,
         height=height,
         width=width,
         in_channels=filled(inputs, config.block),

@@ -8,6 +8,7 @@ from tests.support.vta_layers import RESNET, task
 from toolchain.backends.vta.codegen.estimates import cycles
 from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.codegen.tilings import Choice, Tiling
+from toolchain.backends.vta.isa.config import VtaConfig
 
 LAYER = Conv2d(1, 14, 14, 256, 256, (3, 3), padding=(1, 1, 1, 1), shift=8)
 CHOICE = Choice(1, 14, 14, 2, 4, 2, 2)
@@ -22,6 +23,14 @@ def test_no_faster_than_the_array(shape, choice):
     layer = task(*shape)
     ideal = layer.macs() / 256
     assert ideal < estimate(layer, choice) < 1.25 * ideal
+
+
+@pytest.mark.parametrize("config", [VtaConfig(log_batch=2), VtaConfig(log_block=5)])
+def test_larger_arrays_are_faster_as_far_as_their_bus_goes(config):
+    layer = replace(LAYER, batch=config.batch)
+    choice = Choice(1, 7, 14, 1, 2, 2, 2)
+    ideal = layer.macs(config) / (config.batch * config.block**2)
+    assert ideal < cycles(Tiling(layer, choice, config)) < 2 * ideal
 
 
 @pytest.mark.parametrize("slots", [(1, 1), (1, 2), (2, 1)])

@@ -81,12 +81,12 @@ def test_tiles_that_do_not_fit():
 
 
 @pytest.mark.parametrize(
-    ("config", "array"), [(VtaConfig(log_block=6), "1 by 64"), (VtaConfig(log_batch=1), "2 by 16")]
+    ("config", "array"), [(VtaConfig(log_block=6), "1 by 64"), (VtaConfig(log_batch=1, log_block=6), "2 by 64")]
 )
 def test_a_layer_that_was_packed_for_another_array(config, array):
     assert candidates(LAYER, config) == []
     assert not fits(LAYER, Choice(), config)
-    with pytest.raises(BuildError, match=f"do not fill an array of {array}"):
+    with pytest.raises(BuildError, match=f"do not fill the blocks of an array of {array}"):
         stream(LAYER, Choice(), config)
 
 

@@ -58,6 +58,25 @@ def test_blocks_are_the_configurations():
     assert LAYER.arguments(small)[0] == ((2, 4, 9, 7, 1, 8), "int8")
 
 
+def test_rows_are_the_configurations():
+    """Five images fill an array of four rows twice, the second time with three rows that have none."""
+    wide = VtaConfig(log_batch=2, log_block=4)
+    layer = replace(LAYER, batch=5, channel_shifts=True)
+    out = ((2, 3, 5, 7, 4, 16), "int8")
+    assert [shape for shape, _ in layer.arguments(wide)] == [
+        (2, 2, 9, 7, 4, 16), (3, 2, 3, 2, 16, 16), (3, 4, 16), (3, 4, 16), out[0], (16, 16), out[0],
+    ]  # fmt: skip
+    assert [replace(LAYER, batch=images).batches(wide) for images in (1, 3, 4, 5, 8)] == [1, 1, 1, 2, 2]
+    assert layer.macs(wide) == layer.macs() == 5 * replace(LAYER, batch=1).macs(wide)
+
+
+def test_a_block_that_stands_alone_is_as_wide_as_the_array():
+    layer = Conv2d(1, 4, 4, 32, 32, (3, 3), alone=True)
+    wide = VtaConfig(log_block=5)
+    assert (layer.summed_channels(), layer.summed_channels(wide)) == (16, 32)
+    assert layer.macs(wide) == 2 * layer.macs()
+
+
 def test_multiply_adds():
     assert LAYER.macs() == 2 * 5 * 7 * 48 * 32 * 3 * 2
 

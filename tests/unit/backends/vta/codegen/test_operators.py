@@ -9,6 +9,7 @@ import tvm
 from tests.support.vta_layers import reference, tensors
 from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.codegen.operators import bounds, operator, shifts
+from toolchain.backends.vta.isa.config import VtaConfig
 
 LAYER = Conv2d(1, 5, 4, 16, 16, bias=False)
 LAYERS = [
@@ -26,6 +27,16 @@ def test_what_it_computes(layer):
     arguments = tensors(layer)
     held = [tvm.runtime.tensor(one) for one in arguments]
     tvm.tirx.build(tvm.IRModule({"main": operator(layer)}), {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
+    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
+
+
+@pytest.mark.parametrize("layer", LAYERS[:1] + LAYERS[3:4], ids=["residual", "apart"])
+def test_what_it_computes_on_an_array_of_more_rows(layer):
+    config = VtaConfig(log_batch=2, log_block=3)
+    arguments = tensors(layer, 0, config)
+    held = [tvm.runtime.tensor(one) for one in arguments]
+    module = tvm.IRModule({"main": operator(layer, config)})
+    tvm.tirx.build(module, {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
     np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
 
 

@@ -36,6 +36,15 @@ def test_sizes():
     assert (tiling.out, tiling.window, tiling.weights) == (2 * 3 * 4 * 2, 2 * 2 * 6 * 4, 3 * 2 * 9)
 
 
+def test_sizes_on_another_array():
+    wide = VtaConfig(log_batch=1, log_block=5)
+    tiling = Tiling(LAYER, Choice(1, 4, 2, 1, 3), wide)
+    assert (tiling.pixels, tiling.channels, tiling.parts) == (3 * 4, 1, 2)
+    assert (tiling.out, tiling.window, tiling.weights) == (3 * 4 * 2, 6 * 4, 3 * 9)
+    assert divides(LAYER, tiling.choice, wide)
+    assert not divides(LAYER, Choice(2, 4, 2, 1, 3), wide)
+
+
 def test_rows_that_no_output_needs_are_left_out():
     assert Tiling(STRIDED, Choice(tile_h=3, tile_w=2)).window == 3 * 3
     assert Tiling(replace(STRIDED, kernel=(3, 3), padding=(1, 1, 1, 1)), Choice(tile_h=3, tile_w=2)).window == 7 * 5

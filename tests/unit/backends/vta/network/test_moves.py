@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.vta_nets import Net, calls, layers, same
+from toolchain.backends.vta.isa.config import VtaConfig
 
 
 @pytest.mark.parametrize("channels", [32, 20])
@@ -56,6 +57,20 @@ def test_what_has_another_scale_or_lies_within_a_block_is_the_same_on_floats():
     ends = [net.layer(net.rounded(other, 3), 16, 16), net.layer(net.rounded(joined, 4), 32, 16)]
     module = same(net, *ends, net.layer(net.rounded(rows, 4), 16, 16))
     assert calls(module, "quantize") == 4
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5])
+@pytest.mark.parametrize("shape", [(2, 4), (0, 5), (1, 3)])
+def test_on_arrays_of_other_shapes(shape, batch):
+    config = VtaConfig(log_batch=shape[0], log_block=shape[1])
+    net = Net(16, (7, 6), batch)
+    data = net.layer(net.rounded("x", 4), 16, 32)
+    joined = net.add("Concat", [net.layer(data, 32, 32), net.layer(data, 32, 32, 3)], axis=1)
+    pooled = net.rounded(net.add("MaxPool", [joined], kernel_shape=[3, 3], strides=[2, 2]), 4)
+    found = net.layer(pooled, 64, 20)
+    module = same(net, found, net.add("GlobalAveragePool", [found]), config=config)
+    assert (calls(module, "quantize"), len(layers(module))) == (1, 4)
+    assert {layer.batch for layer in layers(module)} == {batch}
 
 
 def test_what_has_another_zero_point_is_the_same_on_floats():
