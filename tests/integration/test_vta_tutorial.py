@@ -104,7 +104,7 @@ def tuned(int8) -> dict:
 def deployed(lab, int8, tuned) -> dict:
     """The report of a deploy of what was built with the records."""
     seen = done("build", int8, *SIM, "-o", "built")
-    assert "applied tuning records for 4 of " in seen.err
+    assert "applied tuning records for 5 of " in seen.err
     return json.loads(done("deploy", "built", *SIM, "--root", lab / "root", "--budget", 0.2, "--json", "-").out)
 
 
@@ -123,7 +123,7 @@ def test_quantize_reports_each_layer(lab, int8):
 
 def test_tasks_are_the_convolutions(int8):
     found = json.loads(done("tasks", int8, *SIM, "--op", "vta_conv2d", "--json").out)
-    assert [task["weight"] for task in found] == [3, 1, 1, 1]
+    assert [task["weight"] for task in found] == [1, 2, 1, 1, 1], "the stem reads other numbers, and pads with zeros"
     assert {task["operator"] for task in found} == {"vta_conv2d"}
 
 
