@@ -108,9 +108,10 @@ def show(now: Sequence[Row], before: Sequence[Row]) -> None:
             print(f"| {one['network']} | {word} | " + " | ".join(f"{ms:.1f}" for ms in cells) + f" | {ratio} |")
     for one in (*before, *now):
         print(f"\n{one['network']}, {'before' if one in before else 'now'}: calls of the CPU\n")
-        print("| call | instructions | ms | of them memory |\n|---|---|---|---|")
+        print("| function | calls | instructions | ms | of them memory |\n|---|---|---|---|---|")
         for call in one["cpu"]:
-            print(f"| {call['name']} | {call['instructions']:,} | {call['ms']:.2f} | {call['memory_ms']:.2f} |")
+            told = f"{call['calls']} | {call['instructions']:,}"
+            print(f"| {call['name']} | {told} | {call['ms']:.2f} | {call['memory_ms']:.2f} |")
 
 
 def main() -> None:

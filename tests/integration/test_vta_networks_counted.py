@@ -100,16 +100,19 @@ def test_cycles(text, cycles):
 
 
 def test_a_call_whose_tensors_fit_the_cache_waits_for_no_memory():
-    assert _cortex_a9.seconds(650e6, 0, 512 * 1024) == 1.0
-    assert _cortex_a9.seconds(0, 650e6, 0) == 0.5
-    assert _cortex_a9.seconds(0, 0, 8_000_000) == pytest.approx(0.01)
+    assert _cortex_a9.memory_seconds(512 * 1024) == 0.0
+    assert _cortex_a9.memory_seconds(8_000_000) == pytest.approx(0.01)
     assert _cortex_a9.copy_seconds(4_000_000) == pytest.approx(0.01)
+
+
+def test_both_cores_share_what_is_parallel():
+    assert _cortex_a9.computing_seconds(650e6, 650e6) == 1.5
 
 
 def test_the_first_convolution_in_floats_is_not_slower_than_measured():
     """Its products alone, on both cores, as TopHub's 107 ms have more to do than these."""
     products = 112 * 112 * 64 * 3 * 7 * 7
-    bare = _cortex_a9.seconds(0, products / 4 * _cortex_a9.cycles("vmla.f32\tq0, q1, q2"), 0)
+    bare = _cortex_a9.computing_seconds(0, products / 4 * _cortex_a9.cycles("vmla.f32\tq0, q1, q2"))
     assert 0.05 < bare < 0.107
 
 
