@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from tests.support import nets
 from tests.support.commands import toolchain
@@ -60,6 +62,46 @@ def test_kernels_are_exact(config, kind):
                 arguments[-1][:] = 77
                 simulator.run(made, arguments, policy=policy, seed=seed)
                 np.testing.assert_array_equal(arguments[-1], expected, err_msg=f"{choice} {policy}")
+
+
+def test_an_element_may_be_larger_than_a_page():
+    """One of sums has 8 KiB here, in which addresses count."""
+    config = VtaConfig(log_batch=6, log_block=5, log_acc_buff_size=20, log_inp_buff_size=18)
+    layer = Conv2d(65, 2, 3, 32, 32, shift=7)
+    arguments = tensors(layer, 1, config)
+    made = kernels.stream(layer, kernels.candidates(layer, config)[0], config)
+    Simulator(config).run(made, arguments)
+    np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
+
+
+@st.composite
+def machines(draw) -> VtaConfig:
+    """Draw a machine whose memories have no more elements than the published one's."""
+    batch, block = draw(st.integers(0, 6)), draw(st.integers(1, 6))
+    depth = draw(st.integers(4, 11))
+    return VtaConfig(
+        log_batch=batch,
+        log_block=block,
+        log_uop_buff_size=draw(st.integers(12, 15)),
+        log_inp_buff_size=batch + block + depth,
+        log_wgt_buff_size=2 * block + draw(st.integers(4, 10)),
+        log_acc_buff_size=batch + block + 2 + depth,
+    )
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(machines(), st.sampled_from(list(LAYERS)), st.sampled_from(Revision), st.data())
+def test_any_array(config, kind, revision, data):
+    layer = LAYERS[kind](config.block)
+    found = kernels.candidates(layer, config)
+    assume(found)
+    made = kernels.stream(layer, data.draw(st.sampled_from(found)), config, revision)
+    verify(made.encoded())
+    arguments = tensors(layer, 1, config)
+    for policy, seed in ORDERS:
+        arguments[-1][:] = 77
+        Simulator(config, revision).run(made, arguments, policy=policy, seed=seed)
+        np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
 
 
 def test_rows_without_an_image_take_no_time_of_others():
