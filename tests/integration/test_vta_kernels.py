@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.vta_layers import RESNET, reference, task, tensors
 from toolchain.backends.vta.codegen.kernels import Choice, candidates, stream
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.device import native
 from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.device.simulator import Policy, Simulator
@@ -65,6 +65,51 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
         assert_exact(layer, stream(layer, choice, revision=revision))
 
 
+@pytest.mark.parametrize("pad", [-128, -7, 127])
+@pytest.mark.parametrize("revision", Revision)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"alone": True},
+        {"stride": (2, 1), "padding": (1, 0, 2, 1)},
+        {"kernel": (1, 1), "stride": (2, 2), "padding": (2, 2, 1, 3)},  # a tile may be padding alone
+        {"kernel": (3, 1), "padding": (2, 0, 1, 0)},
+        {"residual_shift": 7},
+        {"channel_shifts": True, "bias": False},
+    ],
+    ids=str,
+)
+def test_padding_with_another_byte_than_zero(pad, revision, change):
+    layer = replace(Conv2d(2, 9, 8, 48, 48, (3, 3), padding=(1, 1, 1, 1), shift=3, pad=pad), **change)
+    for choice in candidates(layer)[::16]:
+        made = stream(layer, choice, revision=revision)
+        verify(made.encoded())
+        assert_exact(layer, made)
+
+
+def test_rows_between_padding_are_loaded_without_it_where_it_lies_there_already():
+    layer = Conv2d(1, 8, 8, 64, 16, (3, 3), padding=(1, 1, 1, 1), shift=8, pad=-128)
+    made = stream(layer, Choice(1, 8, 8, 1, 1, 1, 2))
+    loads = [
+        (buffer, made.instructions[index].x_size)
+        for index, buffer in made.relocations
+        if isinstance(made.instructions[index], Load) and made.instructions[index].memory is Memory.INP
+    ]
+    around = [(3, 11), *[(3, 2)] * 7, (3, 11)]
+    assert loads == 2 * [*around, *[(0, 8)] * 8] + 2 * [(0, 8)] * 8
+
+
+def test_other_padding_costs_next_to_nothing():
+    for shape in (RESNET[0][0], RESNET[6][0]):
+        layer = replace(task(*shape), bias=True)
+        zeros, filled = (
+            min(Simulator().cycles(stream(one, choice), Profile.HLS_PYNQ).cycles for choice in candidates(one)[:3])
+            for one in (layer, replace(layer, pad=-128))
+        )
+        assert filled < 1.01 * zeros
+
+
 @pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_small_layers_of_resnet(shape, slots):
@@ -79,6 +124,35 @@ def test_layers_of_resnet(shape):
     layer = replace(task(*shape), bias=True)
     made = stream(layer, candidates(layer)[0])
     verify(made.encoded())
+    assert_exact(layer, made, ORDERS[:1])
+
+
+POOLED = [
+    Conv2d(1, 8, 8, 16, 16, (3, 3), padding=(2, 2, 1, 1), shift=4, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))),
+    Conv2d(1, 8, 8, 32, 32, padding=(1, 1, 1, 1), shift=4, pool=Pool((3, 3), (1, 1), (1, 1, 1, 1))),
+    Conv2d(2, 9, 8, 32, 32, (3, 2), stride=(2, 1), shift=14, bias=False, low=0, pool=Pool((2, 2), (2, 2))),
+    Conv2d(1, 9, 9, 16, 16, padding=(0, 0, 2, 1), bias=False, pool=Pool((3, 2), (2, 2), (0, 0, 2, 1))),
+    Conv2d(1, 9, 8, 32, 32, (3, 3), shift=3, alone=True, channel_shifts=True, pool=Pool((2, 3), (1, 2))),
+]
+
+
+@pytest.mark.parametrize("layer", POOLED, ids=["edges", "all places", "few", "behind", "apart"])
+@pytest.mark.parametrize("revision", Revision)
+def test_maxima_of_sums(layer, revision):
+    found = candidates(layer)
+    for choice in found[:: max(1, len(found) // 4)]:
+        made = stream(layer, choice, revision=revision)
+        verify(made.encoded())
+        assert_exact(layer, made)
+
+
+def test_micro_ops_that_do_not_fit_together_take_less_room_each():
+    layer = Conv2d(
+        1, 115, 115, 16, 64, (4, 4), padding=(1, 1, 0, 0), shift=9, low=0, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))
+    )  # fmt: skip
+    made = stream(layer, Choice(1, 7, 8, 1, 2, 1, 2))
+    loads = [one for one in made.instructions if isinstance(one, Load) and one.memory is Memory.UOP and one.x_size]
+    assert sum(one.x_size for one in loads) <= made.config.uop_depth
     assert_exact(layer, made, ORDERS[:1])
 
 
@@ -103,6 +177,7 @@ def layers(draw) -> Conv2d:
         draw(st.sampled_from([127, 63])),
         draw(st.booleans()),
         draw(st.sampled_from([None, None, 0, 6, 7, 15])),
+        pad=draw(st.sampled_from([0, 0, -128, 5])),
     )
 
 

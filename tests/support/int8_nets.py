@@ -22,7 +22,7 @@ from toolchain.quantize.run import Probe
 def evaluate(
     proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]], seen: Mapping[str, NDArray[Any]] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return every tensor by name; those behind DequantizeLinear as the int8 numbers that they stand for.
+    """Return every tensor by name; those behind DequantizeLinear as whole numbers, with 0 for the zero point.
 
     Args:
         proto: The network.
@@ -71,11 +71,13 @@ class _Machine:
             shift = exponent - self.exponents[source]
             assert np.all((shift >= 0) & (shift <= 30))
             value = (self.values[source] + (1 << shift >> 1)) >> shift
-        self._put(node, np.clip(value, -128, 127).astype(np.int64), exponent)
+        self._put(node, np.clip(value + self.held[node.input[2]], -128, 127).astype(np.int64), exponent)
 
     def _dequantizelinear(self, node: onnx.NodeProto) -> None:
         known = [each[node.input[0]] for each in (self.held, self.seen, self.values) if node.input[0] in each]
-        self._put(node, known[0].astype(np.int64), self._exponent(node.input[1]))
+        zero = self.held[node.input[2]]
+        assert zero.size == 1 or not zero.any()
+        self._put(node, known[0].astype(np.int64) - zero.flat[0], self._exponent(node.input[1]))
 
     def _conv(self, node: onnx.NodeProto) -> None:
         options = {one.name: helper.get_attribute_value(one) for one in node.attribute}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,25 +12,31 @@ import tvm
 import tvm_ffi
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support import nets
 from tests.support.nets import node, value
+from tests.support.vta_layers import maxima
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.network.partition import partitioned
 from toolchain.models.ort import onnxruntime
 
 NUMBERS = itertools.count()
 
 
 class Net:
-    """A network in QDQ form, from `x` to some outputs; scales are 2^-exponent."""
+    """A network in QDQ form, from `x` to some outputs; scales are 2^-exponent, activations have one zero point."""
 
-    def __init__(self, channels: int = 16, size: int | tuple[int, int] = 8, batch: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, channels: int = 16, size: int | tuple[int, int] = 8, batch: int = 1, seed: int = 0, zero: int = 0
+    ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
         self.shape = (batch, channels, height, width)
         self.random = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
-        self.held: dict[str, Any] = {"zero": np.int8(0)}
+        self.held: dict[str, Any] = {"zero": np.int8(0), "middle": np.int8(zero)}
         self._numbers = itertools.count()
 
     def add(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
@@ -47,7 +53,7 @@ class Net:
     def scale(self, exponent: int) -> str:
         return self.hold(np.float32(2.0**-exponent))
 
-    def rounded(self, name: str, exponent: int, *, scale: str = "", zero: str = "zero") -> str:
+    def rounded(self, name: str, exponent: int, *, scale: str = "", zero: str = "middle") -> str:
         """Make int8 of numbers, and numbers of that."""
         grid = [scale or self.scale(exponent), zero]
         return self.add("DequantizeLinear", [self.add("QuantizeLinear", [name, *grid]), *grid])
@@ -90,20 +96,20 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
     """Return what a kernel computes, on packed tensors; asserts that no sum leaves int32."""
     rest = list(others)
     top, left, bottom, right = layer.padding
-    images = (
-        x.astype(np.float64)[:, :, :, :, 0]
-        .transpose(0, 1, 4, 2, 3)
-        .reshape(layer.batch, layer.in_channels, layer.height, layer.width)
-    )
-    images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)])
+    lanes, block = x.shape[-2:]
+    images = x.astype(np.float64).transpose(0, 4, 1, 5, 2, 3)
+    images = images.reshape(-1, layer.in_channels, layer.height, layer.width)
+    images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_values=layer.pad)
+    if layer.is_filled:
+        assert np.all(rest.pop() == layer.pad)
     windows = sliding_window_view(images, layer.kernel, (2, 3))[:, :, :: layer.stride[0], :: layer.stride[1]]
     w = _whole(w) if layer.alone else w
     weights = (
         w.astype(np.float64).transpose(0, 4, 1, 5, 2, 3).reshape(layer.out_channels, layer.in_channels, *layer.kernel)
     )
     sums = np.tensordot(windows, weights, ([1, 4, 5], [1, 2, 3]))  # whole numbers below 2^53
-    block = w.shape[4]
-    sums = sums.reshape(*sums.shape[:3], -1, 1, block).transpose(0, 3, 1, 2, 4, 5).astype(np.int64)
+    sums = sums.reshape(-1, lanes, *sums.shape[1:3], layer.out_channels // block, block)
+    sums = sums.transpose(0, 4, 2, 3, 1, 5).astype(np.int64)
     if layer.bias:
         sums += rest.pop(0)[:, None, None]
     if layer.residual_shift is not None:
@@ -111,6 +117,8 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         assert np.array_equal(identity, np.eye(block) * 2 ** min(layer.residual_shift, 6))
         sums += residual.astype(np.int64) << layer.residual_shift
     assert np.abs(sums).max() < 2**31
+    if layer.pool is not None:
+        sums = maxima(layer.pool, sums[:, :, : layer.sum_height, : layer.sum_width])
     return (sums >> layer.shift).clip(layer.low, layer.high).astype(np.int8)
 
 
@@ -143,12 +151,16 @@ def calls(module: tvm.IRModule, name: str) -> int:
     return sum(getattr(getattr(call, "op", None), "name", "") == f"relax.{name}" for call in found)
 
 
-def with_numpy(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels are computed by NumPy."""
+Compute = Callable[..., np.ndarray]
+"""Returns what a kernel makes: of its layer, and of its tensors but for the last."""
+
+
+def with_calls(module: tvm.IRModule, compute: Compute) -> tvm.IRModule:
+    """Return a module whose kernels are computed by a function."""
     blocks = []
     for block in module["main"].body.blocks:
         bindings = [
-            relax.VarBinding(one.var, _by_numpy(module, one.value)) if _is_kernel(module, one.value) else one
+            relax.VarBinding(one.var, _called(module, one.value, compute)) if _is_kernel(module, one.value) else one
             for one in block.bindings
         ]
         blocks.append(type(block)(bindings))
@@ -160,20 +172,32 @@ def with_numpy(module: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.Normalize()(tvm.IRModule(plain, module.attrs, module.global_infos))
 
 
-def _by_numpy(module: tvm.IRModule, call: Any) -> Any:
+def _called(module: tvm.IRModule, call: Any, compute: Compute) -> Any:
     layer = Conv2d.from_json(str(module[call.args[0]].attrs[EXACT]))
     name = f"tests.vta.kernel{next(NUMBERS)}"
 
     def run(*tensors: Any) -> None:
         *given, out = map(tvm.runtime.from_dlpack, tensors)
-        out.copyfrom(computed(layer, *(one.numpy() for one in given)))
+        out.copyfrom(compute(layer, *(one.numpy() for one in given)))
 
     tvm_ffi.register_global_func(name, run)
     return relax.op.call_dps_packed(name, call.args[1], call.ty_args[0])
 
 
-def run(module: tvm.IRModule, data: np.ndarray) -> list[np.ndarray]:
-    """Run a module whose kernels NumPy computes."""
-    main = relax.VirtualMachine(tvm.compile(with_numpy(module), target="llvm"), tvm.cpu())["main"]
+def run(module: tvm.IRModule, data: np.ndarray, compute: Compute = computed) -> list[np.ndarray]:
+    """Run a module whose kernels a function computes, by default in NumPy."""
+    main = relax.VirtualMachine(tvm.compile(with_calls(module, compute), target="llvm"), tvm.cpu())["main"]
     result = main(tvm.runtime.tensor(data))
     return [one.numpy() for one in ([result] if hasattr(result, "numpy") else list(result))]
+
+
+def same(net: Net, *outputs: str, exact: bool = True, config: VtaConfig = DEFAULT) -> tvm.IRModule:
+    """Compare a split network with what ONNX Runtime computes of it; returns the split module."""
+    module = partitioned(from_onnx(net.proto(*outputs)), config).module
+    for mine, wanted in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
+        assert np.unique(wanted).size > 8
+        if exact:
+            np.testing.assert_array_equal(mine, wanted)
+        else:
+            np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
+    return module

@@ -1,4 +1,4 @@
-"""What samples tell about activations: the scales that fit them, and what rounding the weights does to their means."""
+"""What samples tell about activations: the grids that fit them, and what rounding the weights does to their means."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
+from toolchain.quantize.ranges import Grid
 from toolchain.quantize.run import Probe
 from toolchain.quantize.scales import Exponents, Histogram, multiples, rounded
 from toolchain.tensors import Tensors
@@ -20,9 +21,9 @@ from toolchain.tensors import Tensors
 
 @dataclass(frozen=True)
 class Calibration:
-    """Exponents of the activations' scales by tensor, and the means of the layers' inputs by tensor and channel."""
+    """Grids of the activations by tensor, and the means of the layers' inputs by tensor and channel."""
 
-    exponents: dict[str, int]
+    grids: dict[str, Grid]
     means: dict[str, NDArray[np.float64]]
 
 
@@ -45,10 +46,8 @@ def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str)
             sums[name] += _by_channel(found[name])
     # A clip has cut off what is out of the ordinary, and its bound is to be reached.
     clipped = {layer.output for layer in plan.layers if layer.clipped}
-    exponents = {
-        name: histogram.exponent("max" if name in clipped else method) for name, histogram in histograms.items()
-    }
-    return Calibration(exponents, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
+    grids = {name: histogram.grid("max" if name in clipped else method) for name, histogram in histograms.items()}
+    return Calibration(grids, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
 
 
 def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,8 +1,10 @@
 """Turn a network on floats into one whose convolutions compute with int8, in ONNX's own QDQ form.
 
-Zero points are 0, and scales powers of two, one for each tensor, or for each channel of a weight: a convolution is then
-a sum of whole numbers and a shift, and needs no multiplier. Post-training quantization as in Krishnamoorthi 2018
-(arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019, arXiv:1906.04721).
+Scales are powers of two, one for each tensor, or for each channel of a weight: a convolution is then a sum of whole
+numbers and a shift, and needs no multiplier. Weights have 0 as their zero point, and so have activations where no other
+gains a bit: what it adds to the sums is the same for all pixels, and a part of the bias. Post-training quantization as
+in Krishnamoorthi 2018 (arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019,
+arXiv:1906.04721).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from toolchain.quantize.accuracy import Accuracy
 from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
 from toolchain.quantize.plan import Layer, Plan, plan
-from toolchain.quantize.ranges import Range
+from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import FILE, METHODS, Exponents, Powers, powers, settled
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
@@ -61,8 +63,10 @@ class LayerReport:
         name: The convolution's name.
         output: The tensor at its end.
         input_exponent: Of its input.
+        input_zero: The byte that stands for 0 there.
         weight_exponents: Of its weight: the least and the greatest of its channels.
         output_exponent: Of its output.
+        output_zero: The byte that stands for 0 there.
         shifts: Right shift from its sums to its output: the least and the greatest of its channels.
         residual_shift: Left shift of what is added to its sums; None where nothing is.
         exact: Whether no sum lies half-way between two steps, so that every way to round gives the same.
@@ -72,8 +76,10 @@ class LayerReport:
     name: str
     output: str
     input_exponent: int
+    input_zero: int
     weight_exponents: tuple[int, int]
     output_exponent: int
+    output_zero: int
     shifts: tuple[int, int]
     residual_shift: int | None
     exact: bool
@@ -116,7 +122,7 @@ class Quantized:
 
 
 def is_quantized(source: SourceModel) -> bool:
-    """Whether a model is in QDQ form with int8, zero points of 0 and powers of two as scales."""
+    """Whether a model is in QDQ form with int8 and powers of two as scales, weights about 0."""
     return strip.is_shiftable(quantize_graph.constants_as_initializers(source.proto))
 
 
@@ -203,7 +209,7 @@ def _converted(
 ) -> tuple[Written, Exponents]:
     kept = chosen.method == FILE
     found = calibrate(graph, wanted, samples, METHODS[0] if kept else chosen.method)
-    activations = _within(floating.ranges or {}, found.exponents, chosen) if kept else found.exponents
+    activations = _within(floating.ranges or {}, found.grids, chosen) if kept else found.grids
     added = {layer.weight for layer in wanted.layers if layer.residual}  # sums of one unit alone can be added to
     names = {layer.weight for layer in wanted.layers}
     weights = {name: powers(graph.array(name), apart=name not in added) for name in names}
@@ -218,11 +224,11 @@ def _converted(
     return write.write(graph, wanted, exponents, {layer.conv: bias(layer) for layer in wanted.layers}), exponents
 
 
-def _within(ranges: Mapping[str, Range], found: Mapping[str, int], chosen: Settings) -> dict[str, int]:
-    """Return exponents of activations within the file's ranges; real samples may say that it is better to saturate."""
-    known = {name: one.exponent() for name, one in ranges.items() if name in found}
+def _within(ranges: Mapping[str, Range], found: Mapping[str, Grid], chosen: Settings) -> dict[str, Grid]:
+    """Return grids of activations within the file's ranges; real samples may say that it is better to saturate."""
+    known = {name: one.grid() for name, one in ranges.items() if name in found}
     if not chosen.random:
-        known = {name: min(bits, found[name]) for name, bits in known.items()}
+        known = {name: min(one, found[name], key=lambda grid: grid.exponent) for name, one in known.items()}
     return {**found, **known}
 
 
@@ -236,9 +242,11 @@ def _reports(wanted: Plan, exponents: Exponents, written: Written, accuracy: Acc
         LayerReport(
             name=layer.name,
             output=layer.output,
-            input_exponent=exponents.activations[layer.input],
+            input_exponent=exponents.activations[layer.input].exponent,
+            input_zero=exponents.activations[layer.input].zero,
             weight_exponents=_ends(exponents.weights[layer.weight]),
-            output_exponent=exponents.activations[layer.output],
+            output_exponent=exponents.activations[layer.output].exponent,
+            output_zero=exponents.activations[layer.output].zero,
             shifts=_ends(exponents.shifts(layer)),
             residual_shift=exponents.residual_shift(layer),
             exact=layer.name not in written.inexact,

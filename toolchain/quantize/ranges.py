@@ -1,7 +1,11 @@
-"""What the grids of a quantized file say of the numbers on them: from where to where they go."""
+"""From where to where numbers go, as samples or the grids of a quantized file say, and grids of bytes that hold them.
+
+A grid is 256 multiples of a power of two. Where 0 lies among them is free: numbers that all have one sign gain a bit.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +19,8 @@ LOWEST = -40
 _EMPTY = -7  # of a tensor of zeros: any will do
 _LEAST = -128
 _HALF = 0.5
-_BEYOND = 1.2
+BEYOND = math.sqrt(2)
+"""A range may be wider than its grid by that: so of two powers of two, the nearer one is taken."""
 _MOST = 2.0**126  # beyond it, a power of two that holds it may be infinite in float32
 
 
@@ -46,8 +51,8 @@ class Range:
     def exponent(self) -> int:
         """Return the exponent of the finest power of two whose int8 multiples hold the range, or nearly so.
 
-        Values that lie beyond the last one by a fifth saturate: ends of ranges are those of the rarest values, and a
-        scale of twice as much costs all others a bit.
+        What lies beyond the last one saturates: ends of ranges are those of the rarest values, and a scale of twice as
+        much costs all others a bit.
         """
         found = covering(max(self.high, -self.low))
         while found > LOWEST and self._fits(found - 1):
@@ -55,8 +60,80 @@ class Range:
         return found
 
     def _fits(self, exponent: int) -> bool:
-        step = 2.0**exponent * _BEYOND
+        step = 2.0**exponent * BEYOND
         return (_LEAST - _HALF) * step <= self.low and self.high <= (HIGHEST + _HALF) * step
+
+    def within(self, other: Range | None) -> Range:
+        """Return what both hold; 0 is in each."""
+        return self if other is None else Range(max(self.low, other.low), min(self.high, other.high))
+
+    def symmetric(self) -> Range:
+        """Return the least range about 0 that holds this one."""
+        limit = max(self.high, -self.low)
+        return Range(-limit, limit)
+
+    def is_held(self, exponent: int, beyond: float = 1.0) -> bool:
+        """Whether 256 multiples of 2^exponent hold the range, wherever 0 is among them.
+
+        Args:
+            exponent: Of the scale.
+            beyond: How far values may lie beyond the last multiple, as a factor.
+        """
+        low, high = self._zeros(2.0**exponent * beyond)
+        return low <= high
+
+    def zero(self, exponent: int) -> int:
+        """Return the zero point for a scale: 0 where that holds the range as well as any.
+
+        Else the end next to 0 is one of the grid, too, as a ReLU's is: what room there is, or is not, is at the other.
+        """
+        least, greatest = self._zeros(2.0**exponent)
+        if min(least, greatest) <= 0 <= max(least, greatest):
+            return 0
+        return least if least < 0 else greatest
+
+    def _zeros(self, step: float) -> tuple[int, int]:
+        """Return the least zero point with which the low end does not saturate, and the greatest for the high end."""
+        return math.ceil(_LEAST - _HALF - self.low / step), math.floor(HIGHEST + _HALF - self.high / step)
+
+    def grid(self) -> Grid:
+        """Return the finest grid that holds the range, or nearly so; with a zero point only where that gains a bit."""
+        whole = found = self.exponent()
+        while found > LOWEST and self.is_held(found - 1, BEYOND):
+            found -= 1
+        return (self if found < whole else self.symmetric()).on(found)
+
+    def on(self, exponent: int) -> Grid:
+        """Return the grid of a scale for this range, without what saturates on it."""
+        zero, step = self.zero(exponent), 2.0**exponent
+        return Grid(exponent, Range(max(self.low, (_LEAST - zero) * step), min(self.high, (HIGHEST - zero) * step)))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers that int8 stands for: (byte - zero) * 2^exponent.
+
+    Attributes:
+        exponent: Of the scale.
+        range: What it is for.
+    """
+
+    exponent: int
+    range: Range
+
+    @classmethod
+    def about(cls, exponent: int) -> Grid:
+        """Return a grid whose zero point is 0."""
+        return cls(exponent, Range(math.ldexp(_LEAST, exponent), math.ldexp(HIGHEST, exponent)))
+
+    @property
+    def zero(self) -> int:
+        """The byte that stands for 0."""
+        return self.range.zero(self.exponent)
+
+    def at_least(self, exponent: int) -> Grid:
+        """Return a grid for the same numbers whose exponent is no lower than some."""
+        return self if self.exponent >= exponent else self.range.on(exponent)
 
 
 def of_grid(scale: NDArray[np.float32], zero: NDArray[np.integer]) -> Range | None:

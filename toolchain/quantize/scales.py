@@ -1,4 +1,4 @@
-"""Powers of two as scales: histograms of activations, the exponent that loses least, and what hardware demands."""
+"""Powers of two as scales: histograms of activations, the grid that loses least, and what hardware demands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toolchain.errors import InputError
 from toolchain.quantize import ties
 from toolchain.quantize.plan import Layer
-from toolchain.quantize.ranges import HIGHEST, LOWEST, covering
+from toolchain.quantize.ranges import HIGHEST, LOWEST, Grid, Range, covering
 
 METHODS = ("mse", "max", "percentile")
 """How activations get their scales from samples."""
@@ -30,71 +30,95 @@ Powers = tuple[int, ...]
 """One exponent, or one for each channel."""
 
 _MOST_SHIFT = 30
+_MOST_MOVED_SHIFT = 22  # of a result with a zero point, which is shifted left by as much, and added to the sums
+_GAIN = 2  # what a zero point has to divide the squared error by: padding with it takes instructions of its own
 _MOST_RESIDUAL_SHIFT = 15
 _ROUNDS = 100
 
 
 class Histogram:
-    """Counts absolute values in 4096 bins from 0 to a power of two, which doubles when a value reaches it."""
+    """Counts values in 4096 bins from 0 to a power of two, which doubles when one reaches it; as many below 0."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_BINS, dtype=np.int64)
+        self._counts = np.zeros((2, _BINS), dtype=np.int64)  # of values from 0 on, and of negative ones
         self._range: int | None = None
-        self._most = 0.0
+        self._whole = Range(0.0, 0.0)
 
     def add(self, values: NDArray[Any]) -> bool:
         """Count values; False, and nothing counted, if one is infinite or no number."""
-        magnitudes = np.abs(values).reshape(-1)
-        most = float(magnitudes.max(initial=0.0))
+        flat = values.reshape(-1)
+        found = Range(float(flat.min(initial=0.0)), float(flat.max(initial=0.0)))
+        most = found.symmetric().high
         if not np.isfinite(most):
             return False
-        self._most = max(self._most, most)
+        self._whole = found.union(self._whole)
         if most:
             self._reach(int(np.frexp(most)[1]))
         if self._range is not None:
-            bins = np.ldexp(magnitudes, 12 - self._range).astype(np.int32)
-            self._counts += np.bincount(bins, minlength=_BINS)
+            bins = np.ldexp(np.abs(flat), 12 - self._range).astype(np.int32) + _BINS * (flat < 0)
+            self._counts += np.bincount(bins, minlength=2 * _BINS).reshape(2, _BINS)
         return True
 
     def _reach(self, exponent: int) -> None:
         if self._range is None:
             self._range = exponent
         for _ in range(min(exponent - self._range, 12)):
-            pairs = self._counts.reshape(-1, 2).sum(axis=1)
-            self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
+            pairs = self._counts.reshape(2, -1, 2).sum(axis=2)
+            self._counts = np.concatenate([pairs, np.zeros_like(pairs)], axis=1)
         self._range = max(self._range, exponent)
 
-    def exponent(self, method: str) -> int:
-        """Choose the exponent of the scale.
+    def grid(self, method: str) -> Grid:
+        """Choose the grid; one with a zero point only where that gains a bit.
 
         Args:
             method: `max` covers every value, `percentile` all but the largest in 10000, `mse` has the least squared
                 error of rounding and saturation together.
         """
-        top = covering(self._most)
-        if method == "max" or self._range is None:
-            return top
+        whole = self._whole
+        if self._range is None:
+            return whole.symmetric().on(covering(0))
         centers = np.ldexp(np.arange(_BINS) + 0.5, self._range - 12)
         if method == "percentile":
-            place = int(np.searchsorted(np.cumsum(self._counts), _PERCENTILE * self._counts.sum()))
-            return min(top, covering(float(centers[place])))
-        return _least_error(centers, self._counts, top)
+            counts = self._counts.sum(axis=0)
+            place = int(np.searchsorted(np.cumsum(counts), _PERCENTILE * counts.sum()))
+            whole = Range(max(whole.low, -centers[place]), min(whole.high, centers[place]))
+        if method != "mse":
+            return _finest(whole)
+        return _least_error(np.array([centers, -centers]), self._counts, whole)
 
 
-def _least_error(values: NDArray[Any], counts: NDArray[Any], top: int) -> int:
-    candidates = range(top, max(top - _CANDIDATES, LOWEST - 1), -1)
+def _finest(whole: Range) -> Grid:
+    """Return the finest grid that holds a range; one with a zero point only where that gains a bit."""
+    top = found = covering(whole.symmetric().high)
+    while found > LOWEST and whole.is_held(found - 1):
+        found -= 1
+    return (whole if found < top else whole.symmetric()).on(found)
 
-    def error(exponent: int) -> float:
-        steps = np.clip(np.rint(np.ldexp(values, -exponent)), -HIGHEST - 1, HIGHEST)
-        return float((counts * (values - np.ldexp(steps, exponent)) ** 2).sum())
 
-    return min(candidates, key=error)
+def _least_error(values: NDArray[Any], counts: NDArray[Any], whole: Range) -> Grid:
+    """Return the grid that loses the least of values in a range; one with a zero point only where that gains much."""
+
+    def error(grid: Grid) -> float:
+        steps = np.clip(np.rint(np.ldexp(values, -grid.exponent)), -HIGHEST - 1 - grid.zero, HIGHEST - grid.zero)
+        return float((counts * (values - np.ldexp(steps, grid.exponent)) ** 2).sum())
+
+    def best(covered: Range, top: int) -> Grid:
+        candidates = range(top, max(top - _CANDIDATES, LOWEST - 1), -1)
+        return min((covered.on(exponent) for exponent in candidates), key=error)
+
+    plain = best(whole.symmetric(), covering(whole.symmetric().high))
+    finest = _finest(whole)
+    if not finest.zero:
+        return plain
+    moved = best(whole, finest.exponent)
+    return moved if error(moved) * _GAIN < error(plain) else plain
 
 
 def of_weight(weight: NDArray[Any]) -> int:
     """Choose the exponent of a weight's scale: the one of least squared error."""
     wide = weight.astype(np.float64)
-    return _least_error(wide, np.ones(1), covering(float(np.abs(wide).max(initial=0.0))))
+    limit = float(np.abs(wide).max(initial=0.0))
+    return _least_error(wide, np.ones(1), Range(-limit, limit)).exponent
 
 
 def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
@@ -132,26 +156,28 @@ def rounded(values: NDArray[Any], exponent: int | Powers) -> NDArray[np.int8]:
 
 @dataclass(frozen=True)
 class Exponents:
-    """Exponents of the scales: of activations by tensor, of weights by initializer, one or one for each channel."""
+    """Grids of activations by tensor, and exponents of weights by initializer, one or one for each channel."""
 
-    activations: Mapping[str, int]
+    activations: Mapping[str, Grid]
     weights: Mapping[str, Powers]
 
     def accumulator(self, layer: Layer) -> Powers:
         """Exponents of the units of a layer's sums."""
-        return tuple(self.activations[layer.input] + one for one in self.weights[layer.weight])
+        return tuple(self.activations[layer.input].exponent + one for one in self.weights[layer.weight])
 
     def shifts(self, layer: Layer) -> Powers:
         """Right shifts from a layer's sums to its output."""
-        return tuple(self.activations[layer.output] - one for one in self.accumulator(layer))
+        return tuple(self.activations[layer.output].exponent - one for one in self.accumulator(layer))
 
     def residual_shift(self, layer: Layer) -> int | None:
         """Left shift of what is added to a layer's sums, which have one unit then; None where nothing is."""
-        return self.activations[layer.residual] - self.accumulator(layer)[0] if layer.residual else None
+        return self.activations[layer.residual].exponent - self.accumulator(layer)[0] if layer.residual else None
 
 
 def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[frozenset[str]] = ()) -> Exponents:
     """Raise exponents until every shift is one that hardware has: 0 to 30, and 0 to 15 for residuals.
+
+    A result with a zero point is shifted by 22 at most, as that is added to the sums.
 
     An output finer than the sums loses nothing when it is raised to them, and sums 2^15 times finer than what is added
     to them lose little.
@@ -159,7 +185,7 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[froze
     Args:
         layers: The layers.
         wanted: The exponents that lose the least.
-        groups: Activations that are to have one exponent each.
+        groups: Activations that are to have one grid each.
 
     Raises:
         InputError: They never settle, which takes weights of whole numbers in a circle of residuals.
@@ -181,26 +207,27 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[froze
 
 
 def _coarse_enough(
-    layers: tuple[Layer, ...], activations: Mapping[str, int], wanted: Mapping[str, Powers]
+    layers: tuple[Layer, ...], activations: Mapping[str, Grid], wanted: Mapping[str, Powers]
 ) -> dict[str, Powers]:
     """Return exponents of the weights with which no shift is too long."""
     weights = dict(wanted)
     for layer in layers:
-        unit = activations[layer.output] - _MOST_SHIFT
+        result = activations[layer.output]
+        unit = result.exponent - (_MOST_MOVED_SHIFT if result.zero else _MOST_SHIFT)
         if layer.residual:
-            unit = max(unit, activations[layer.residual] - _MOST_RESIDUAL_SHIFT)
-        least = unit - activations[layer.input]
+            unit = max(unit, activations[layer.residual].exponent - _MOST_RESIDUAL_SHIFT)
+        least = unit - activations[layer.input].exponent
         weights[layer.weight] = tuple(max(one, least) for one in weights[layer.weight])
     return weights
 
 
 def _above_sums(
-    layers: tuple[Layer, ...], activations: Mapping[str, int], weights: Mapping[str, Powers]
-) -> dict[str, int]:
+    layers: tuple[Layer, ...], activations: Mapping[str, Grid], weights: Mapping[str, Powers]
+) -> dict[str, Grid]:
     """Raise what is added to sums, and what comes out of them, to their unit."""
     raised = dict(activations)
     for layer in layers:
-        unit = raised[layer.input] + max(weights[layer.weight])
+        unit = raised[layer.input].exponent + max(weights[layer.weight])
         for name in filter(None, (layer.output, layer.residual)):
-            raised[name] = max(raised[name], unit)
+            raised[name] = raised[name].at_least(unit)
     return raised

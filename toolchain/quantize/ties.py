@@ -1,20 +1,23 @@
-"""Tensors that one scale suits best: what is a part of another, or was put together of others, without arithmetic.
+"""Tensors that one grid suits best: what is a part of another, or was put together of others, without arithmetic.
 
-A maximum and a concatenation of bytes are bytes again where all have one scale. With two of them, each number would be
+A maximum and a concatenation of bytes are bytes again where all are on one grid. With two of them, each number would be
 rounded twice, and would have to be a float in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from itertools import count
 
 from toolchain.quantize.graph import Graph
+from toolchain.quantize.ranges import BEYOND, Grid, Range
 
 _MOVING = ("MaxPool", "Concat")
 
 
 def tied(graph: Graph, tensors: Collection[str]) -> tuple[frozenset[str], ...]:
-    """Return the sets of tensors that are to have one scale each.
+    """Return the sets of tensors that are to have one grid each.
 
     Args:
         graph: The float network.
@@ -44,9 +47,12 @@ def _sources(graph: Graph, name: str, tensors: Collection[str]) -> frozenset[str
     return frozenset(found)
 
 
-def coarsest(exponents: Mapping[str, int], groups: Sequence[frozenset[str]]) -> dict[str, int]:
-    """Return exponents with the greatest one of each set for all of it: none saturates by it."""
-    found = dict(exponents)
+def coarsest(grids: Mapping[str, Grid], groups: Sequence[frozenset[str]]) -> dict[str, Grid]:
+    """Return grids with one for all of each set that is as coarse as its coarsest, and holds what each of them does."""
+    found = dict(grids)
     for group in groups:
-        found |= dict.fromkeys(group, max(exponents[name] for name in group))
+        members = [grids[name] for name in group]
+        whole = reduce(Range.union, (one.range for one in members))
+        least = max(one.exponent for one in members)
+        found |= dict.fromkeys(group, whole.on(next(bits for bits in count(least) if whole.is_held(bits, BEYOND))))
     return found

@@ -117,7 +117,8 @@ class _Writer:
     def _round(self, name: str) -> None:
         if name not in self.rounded:
             return
-        scale = [self._scale(self._exponents.activations[name]), self._zero()]
+        grid = self._exponents.activations[name]
+        scale = [self._scale(grid.exponent), self._zero(grid.zero)]
         data = self._free(f"{name}.int8")
         self._add("QuantizeLinear", [self._sources[name], *scale], data)
         self._add("DequantizeLinear", [data, *scale], self.rounded[name])
@@ -128,8 +129,8 @@ class _Writer:
     def _scale(self, exponent: int) -> str:
         return self._constant(f"scale_{exponent}", np.ldexp(np.float32(1), exponent))
 
-    def _zero(self) -> str:
-        return self._constant("zero_int8", np.int8(0))
+    def _zero(self, point: int = 0) -> str:
+        return self._constant(f"zero_{point}_int8" if point else "zero_int8", np.int8(point))
 
     def _constant(self, key: str, value: Any) -> str:
         """Return the name of a new initializer, the same for the same key."""

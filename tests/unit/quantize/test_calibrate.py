@@ -9,7 +9,7 @@ from toolchain.errors import InputError
 from toolchain.quantize import calibrate as calibration
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import plan
-from toolchain.quantize.ranges import covering
+from toolchain.quantize.ranges import Grid, Range, covering
 from toolchain.quantize.scales import Exponents, rounded
 
 SHAPE = (1, 2, 5, 5)
@@ -39,7 +39,7 @@ def samples(*levels):
 def test_means_and_ranges_are_those_of_all_samples(graph):
     found = calibration.calibrate(graph, plan(graph, ("s",), "net"), samples(1, 2, -3), "max")
     np.testing.assert_allclose(found.means["r"], [2, 2])  # of 2, 4 and 0
-    assert found.exponents["r"] == covering(4)
+    assert found.grids["r"] == Range(0, 4).on(covering(4) - 1)
 
 
 def test_what_is_clipped_is_covered_by_any_method(graph):
@@ -48,7 +48,7 @@ def test_what_is_clipped_is_covered_by_any_method(graph):
     given = [{"x": np.abs(qdq_nets.random(SHAPE, 1)) * 0.01}, *samples(0.01)]
     given[0]["x"][0, 0, 0, 0] = 50
     found = calibration.calibrate(graph, plan(graph, ("s",), "net"), given, "percentile")
-    assert found.exponents["y"] == covering(6)
+    assert found.grids["y"] == Range(0, 6).on(covering(6) - 1)
 
 
 def test_infinite_activations_are_told(graph):
@@ -59,7 +59,7 @@ def test_infinite_activations_are_told(graph):
 
 def test_the_bias_makes_up_for_rounded_weights(graph):
     (layer,) = plan(graph, ("s",), "net").layers
-    exponents = Exponents({"r": -4, "y": -4}, {"v": (-2,)})
+    exponents = Exponents(dict.fromkeys("ry", Grid.about(-4)), {"v": (-2,)})
     mean = np.array([1.5, 0.5])
     weight = graph.array("v")[:, :, 0, 0]
     lost = (weight - rounded(weight, -2) / 4) @ mean
@@ -72,7 +72,7 @@ def test_the_bias_of_groups_is_that_of_their_own_channels():
     nodes = [node("Conv", ["x", "g"], ["y"], group=4)]
     graph = Graph(nets.model(nodes, [value("x", (1, 4, 2, 2))], [value("y", None)], {"g": weight}))
     (layer,) = plan(graph, (), "net").layers
-    exponents, mean = Exponents({"x": -4, "y": -4}, {"g": (-1,)}), np.array([1.0, 2.0, 4.0, 8.0])
+    exponents, mean = Exponents(dict.fromkeys("xy", Grid.about(-4)), {"g": (-1,)}), np.array([1.0, 2.0, 4.0, 8.0])
     lost = (weight[:, 0, 0, 0] - rounded(weight[:, 0, 0, 0], -1) / 2) * mean
     assert np.abs(lost).min() > 0.01
     np.testing.assert_allclose(calibration.corrected_bias(graph, layer, exponents, mean), lost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,12 +16,12 @@ NUMBERS = st.floats(-1e6, 1e6, width=32)
 
 
 @given(low=NUMBERS, high=NUMBERS)
-def test_a_fifth_saturates_at_most_and_no_finer_step_does_as_well(low, high):
+def test_a_third_saturates_at_most_and_no_finer_step_does_as_well(low, high):
     low, high = min(low, 0.0), max(high, 0.0)
     exponent = Range(low, high).exponent()
 
     def fits(bits):
-        return -128.5 * 2.0**bits * 1.2 <= low and high <= 127.5 * 2.0**bits * 1.2
+        return -128.5 * 2.0**bits * math.sqrt(2) <= low and high <= 127.5 * 2.0**bits * math.sqrt(2)
 
     assert fits(exponent)
     assert exponent == ranges.LOWEST or (low, high) == (0, 0) or not fits(exponent - 1)
@@ -46,6 +48,49 @@ def test_grids_say_ranges(dtype, zero, scale, wanted):
 
 def test_a_grid_of_several_scales_says_none():
     assert ranges.of_grid(np.ones(2, np.float32), np.int8(0)) is None
+
+
+@given(low=NUMBERS, high=NUMBERS, exponent=st.integers(-30, 20))
+def test_a_grid_is_for_what_it_holds(low, high, exponent):
+    whole = Range(min(low, 0.0), max(high, 0.0))
+    grid, step = whole.on(exponent), 2.0**exponent
+    assert -128 <= grid.zero <= 127
+    assert (-128 - grid.zero) * step <= grid.range.low <= 0 <= grid.range.high <= (127 - grid.zero) * step
+    assert grid.range.on(exponent) == grid, "it stays as it is"
+    if whole.is_held(exponent):
+        assert grid.range.low <= whole.low + step / 2
+        assert grid.range.high >= whole.high - step / 2
+    else:
+        near, kept = min((-whole.low, -grid.range.low), (whole.high, grid.range.high))
+        assert kept >= near - step / 2 or grid.zero == 0, "what saturates is the far end"
+
+
+@given(low=NUMBERS, high=NUMBERS)
+def test_a_zero_point_gains_a_bit(low, high):
+    whole = Range(min(low, 0.0), max(high, 0.0))
+    grid = whole.grid()
+    assert grid.exponent <= whole.exponent()
+    assert (grid.exponent < whole.exponent()) or grid.zero == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "exponent", "zero"),
+    [
+        (0, 255, 0, -128),  # unsigned bytes keep all eight bits
+        (-255, 0, 0, 127),
+        (0, 300, 0, -128),  # nearly
+        (-7, 248, 0, -121),
+        (-7, 200, 0, -121),  # what room there is, is for greater numbers
+        (-128, 127, 0, 0),
+        (-150, 150, 0, 0),
+        (-100, 140, 0, 0),  # without one it is no coarser
+        (0, 360, 0, -128),
+        (0, 363, 1, -128),  # next to the power of two above
+        (0, 1, -8, -128),
+    ],
+)
+def test_zero_points_of_ranges(low, high, exponent, zero):
+    assert (Range(low, high).grid().exponent, Range(low, high).grid().zero) == (exponent, zero)
 
 
 def test_a_power_of_two_is_its_own_grid():

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from toolchain.errors import InputError
 from toolchain.quantize import ranges, scales
 from toolchain.quantize.plan import Layer
+from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import Exponents, Histogram
+
+
+def about(**exponents):
+    """Return grids about 0."""
+    return {name: Grid.about(exponent) for name, exponent in exponents.items()}
 
 
 def layer(name="a", source="x", output="y", residual=""):
@@ -34,28 +40,30 @@ def test_a_histogram_does_not_mind_how_its_values_come(values, parts):
     for part in np.array_split(np.array(values, dtype=np.float32), parts):
         assert split.add(part)
     for method in ("max", "percentile"):
-        assert abs(whole.exponent(method) - split.exponent(method)) <= (method == "percentile")
+        assert abs(whole.grid(method).exponent - split.grid(method).exponent) <= (method == "percentile")
 
 
 def test_the_greatest_value_counts():
     histogram = Histogram()
     histogram.add(np.array([0.5, -100.0]))
     histogram.add(np.array([1e-3]))
-    assert histogram.exponent("max") == ranges.covering(100)
+    assert histogram.grid("max").exponent == ranges.covering(100) - 1, "from -100 to 0.5, with a zero point"
+    histogram.add(np.array([99.0]))
+    assert histogram.grid("max") == Range(-100.0, 100.0).on(ranges.covering(100))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_histogram_refuses_what_is_not_finite(value):
     histogram = Histogram()
     assert not histogram.add(np.array([1.0, value]))
-    assert histogram.exponent("max") == -7
+    assert histogram.grid("max").exponent == -7
 
 
 @pytest.mark.parametrize("method", scales.METHODS)
 def test_zeros_have_an_exponent(method):
     histogram = Histogram()
     assert histogram.add(np.zeros((2, 3)))
-    assert histogram.exponent(method) == -7
+    assert (histogram.grid(method).exponent, histogram.grid(method).zero) == (-7, 0)
 
 
 @pytest.mark.parametrize("method", ["mse", "percentile"])
@@ -64,8 +72,9 @@ def test_one_in_a_million_does_not_coarsen_the_rest(method):
     values[0] = 20.0
     histogram = Histogram()
     histogram.add(values)
-    assert histogram.exponent("max") == -2
-    assert histogram.exponent(method) == -5
+    assert histogram.grid("max").exponent == -3, "from -5 to 20"
+    assert histogram.grid(method).exponent == -5
+    assert histogram.grid(method).zero == 0
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
@@ -77,8 +86,27 @@ def test_the_least_error_of_a_histogram_is_that_of_its_values(seed, size):
         exponent: np.square(values - np.ldexp(scales.rounded(values, exponent).astype(float), exponent)).sum()
         for exponent in range(-15, 8)
     }
-    assert errors[histogram.exponent("mse")] <= 1.1 * min(errors.values())
+    assert errors[histogram.grid("mse").exponent] <= 1.1 * min(errors.values())
     assert errors[scales.of_weight(values)] == min(errors.values())
+
+
+@pytest.mark.parametrize("method", scales.METHODS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_of_one_sign_gain_a_bit(method, sign):
+    values = np.random.default_rng(0).uniform(0, 6, 10**5) * sign
+    one, both = Histogram(), Histogram()
+    one.add(values)
+    both.add(np.concatenate([values, -values]))
+    assert (one.grid(method).zero, both.grid(method).zero) == (-128 if sign > 0 else 127, 0)
+    assert one.grid(method).exponent == both.grid(method).exponent - 1
+
+
+def test_a_zero_point_has_to_gain_much():
+    """Padding with it takes instructions: for a tenth of the error it stays where it is."""
+    values = np.concatenate([np.random.default_rng(0).uniform(-0.95, 1, 10**5), [-1.15]])
+    histogram = Histogram()
+    histogram.add(values)
+    assert histogram.grid("mse").zero == 0
 
 
 def test_values_beyond_the_range_stay_at_its_ends():
@@ -91,19 +119,35 @@ def test_values_beyond_the_range_stay_at_its_ends():
 
 
 def test_exponents_that_fit_stay():
-    wanted = Exponents({"x": -4, "r": -5, "y": -4}, {"a.w": (-9,)})
+    wanted = Exponents(about(x=-4, r=-5, y=-4), {"a.w": (-9,)})
     (first,) = layers = (layer(residual="r"),)
     assert scales.settled(layers, wanted) == wanted
     assert (wanted.accumulator(first), wanted.shifts(first), wanted.residual_shift(first)) == ((-13,), (9,), 8)
 
 
 def test_an_output_finer_than_the_sums_is_raised_to_them():
-    settled = scales.settled((layer(),), Exponents({"x": 0, "y": -20}, {"a.w": (-12, -9)}))
-    assert settled.activations == {"x": 0, "y": -9}
+    settled = scales.settled((layer(),), Exponents(about(x=0, y=-20), {"a.w": (-12, -9)}))
+    assert {name: grid.exponent for name, grid in settled.activations.items()} == {"x": 0, "y": -9}
+    assert settled.activations["y"].range == Grid.about(-20).range
+
+
+def test_a_zero_point_that_gains_nothing_any_more_is_given_up():
+    activations = {"x": Grid.about(0), "y": Range(0, 255 * 2.0**-13).on(-13)}
+    assert activations["y"].zero == -128
+    settled = scales.settled((layer(),), Exponents(activations, {"a.w": (-12,)}))
+    assert (settled.activations["y"].exponent, settled.activations["y"].zero) == (-12, 0)
+
+
+def test_a_result_with_a_zero_point_is_shifted_less():
+    activations = {"x": Grid.about(-10), "y": Range(0, 2.0**10 * 255).on(10)}
+    settled = scales.settled((layer(),), Exponents(activations, {"a.w": (-14,)}))
+    assert settled.shifts(layer()) == (22,)
+    plain = scales.settled((layer(),), Exponents({**activations, "y": Grid.about(10)}, {"a.w": (-14,)}))
+    assert plain.shifts(layer()) == (30,)
 
 
 def test_sums_much_finer_than_what_is_added_get_coarser_weights():
-    settled = scales.settled((layer(residual="r"),), Exponents({"x": -10, "r": 0, "y": 0}, {"a.w": (-12,)}))
+    settled = scales.settled((layer(residual="r"),), Exponents(about(x=-10, r=0, y=0), {"a.w": (-12,)}))
     assert settled.weights == {"a.w": (-5,)}
     assert settled.residual_shift(layer(residual="r")) == 15
 
@@ -116,20 +160,20 @@ FINE = st.integers(-30, -7)  # of weights below 1
 def test_every_shift_is_there_in_the_end(activations, weights):
     layers = (layer("a", "x", "y"), layer("b", "y", "z", "x"), layer("c", "z", "t", "y"))
     wanted = Exponents(
-        dict(zip("xyzt", activations, strict=True)),
+        about(**dict(zip("xyzt", activations, strict=True))),
         {f"{name}.w": (bits,) for name, bits in zip("abc", weights, strict=True)},
     )
     settled = scales.settled(layers, wanted)
     assert all(0 <= settled.shifts(one)[0] <= 30 for one in layers)
     assert all(0 <= (settled.residual_shift(one) or 0) <= 15 for one in layers)
-    assert all(settled.activations[name] >= value for name, value in wanted.activations.items())
+    assert all(settled.activations[name].exponent >= one.exponent for name, one in wanted.activations.items())
     assert all(settled.weights[name] >= value for name, value in wanted.weights.items())
 
 
 def test_what_never_settles_is_told():
     layers = (layer("a", "x", "y", "z"), layer("b", "y", "t", "x"))
     with pytest.raises(InputError, match="shifts that hardware has") as fault:
-        scales.settled(layers, Exponents({"x": 0, "y": 0, "z": 0, "t": 0}, {"a.w": (3,), "b.w": (3,)}))
+        scales.settled(layers, Exponents(about(x=0, y=0, z=0, t=0), {"a.w": (3,), "b.w": (3,)}))
     assert "--exclude" in fault.value.hint
 
 
@@ -161,7 +205,7 @@ def test_steps_stand_for_multiples_of_their_channels_scale():
 def test_no_channel_is_shifted_too_far(weights, data, result):
     coarsest = max(weights)
     wanted = tuple(max(one, coarsest - scales.MOST_SPREAD) for one in weights)
-    settled = scales.settled((layer(),), Exponents({"x": data, "y": result}, {"a.w": wanted}))
+    settled = scales.settled((layer(),), Exponents(about(x=data, y=result), {"a.w": wanted}))
     shifts = settled.shifts(layer())
     assert all(0 <= one <= 30 for one in shifts)
     assert max(shifts) - min(shifts) <= scales.MOST_SPREAD

@@ -16,6 +16,7 @@ HELD = {
     "zero": np.int8(0),
     "zeros": np.zeros(2, np.int8),
     "one": np.int8(1),
+    "ones": np.ones(2, np.int8),
     "low": np.int8(-128),
     "u0": np.uint8(0),
     "u7": np.uint8(7),
@@ -47,7 +48,8 @@ def operators(proto):
         ("half", "zero", True),
         ("third", "zero", False),
         ("each", "zeros", False),
-        ("half", "one", False),
+        ("half", "one", True),
+        ("half", "ones", False),
         ("half", "u0", False),
         ("half", "", False),
     ],
@@ -59,6 +61,8 @@ def test_what_shifts_can_compute(scale, zero, shiftable):
 def test_constants_need_no_zero_point():
     weight = [node("DequantizeLinear", ["w", "half"], ["f"]), node("DequantizeLinear", ["b", "half", "b0"], ["c"])]
     assert strip.is_shiftable(net(*pair("x", "r"), *weight, node("Gemm", ["r", "f", "c"], ["y"])))
+    weight[0] = node("DequantizeLinear", ["w", "half", "one"], ["f"])
+    assert not strip.is_shiftable(net(*pair("x", "r"), *weight, node("Gemm", ["r", "f", "c"], ["y"])))
     assert not strip.is_shiftable(net(*weight, node("Gemm", ["x", "f", "c"], ["y"])))  # its activations are floats
 
 
@@ -137,6 +141,22 @@ def test_ranges_are_those_of_the_grids():
     found = strip.strip(proto, "net")
     assert found == {"x": Range(-3.5, 124), "t": Range(-3.5, 124), "h.q": Range(0, pytest.approx(85)),
                      "g.q": Range(0, 127.5)}  # fmt: skip
+
+
+def test_what_a_relu_makes_is_not_negative():
+    """Whether the grid is that of its own result, of what it reads, or of what is moved from it."""
+    quantize, dequantize = pair("x", "r")
+    dequantize.input[0] = "p"
+    on_bytes = [quantize, node("Relu", ["r.q"], ["p"]), dequantize]
+    last = [node("Transpose", ["n"], ["t"]), *pair("t", "h", "third"), node("Neg", ["h"], ["y"])]
+    found = strip.strip(net(*on_bytes, node("Relu", ["r"], ["n"]), *last), "net")
+    third = pytest.approx(127 / 3)
+    assert found == {"x": Range(-64, 63.5), "p": Range(0, 63.5), "n": Range(0, 63.5), "t": Range(0, third)}
+
+
+def test_what_a_relu_makes_of_what_is_not_known_is_not_known():
+    proto = net(node("Relu", ["x"], ["n"]), node("Neg", ["n"], ["m"]), *pair("m", "h"), node("Neg", ["h"], ["y"]))
+    assert strip.strip(proto, "net") == {"m": Range(-64, 63.5)}
 
 
 def test_what_only_moves_bytes_moves_floats():

@@ -9,6 +9,7 @@ from tests.support import nets, qdq_nets
 from tests.support.nets import node, value
 from toolchain.quantize import plan
 from toolchain.quantize.graph import Graph
+from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import Exponents, settled
 from toolchain.quantize.ties import coarsest, tied
 
@@ -55,7 +56,19 @@ def test_floats_among_what_is_put_together():
 
 def test_the_coarsest_scale_is_the_one_of_all():
     groups = [frozenset({"a", "b"}), frozenset({"c"})]
-    assert coarsest({"a": -5, "b": -3, "c": -7, "d": -9}, groups) == {"a": -3, "b": -3, "c": -7, "d": -9}
+    grids = {name: Grid.about(exponent) for name, exponent in {"a": -5, "b": -3, "c": -7, "d": -9}.items()}
+    assert coarsest(grids, groups) == {**grids, "a": grids["b"]}
+
+
+def test_a_zero_point_is_the_one_of_all():
+    """It holds all that any of them did; what lies on both sides of 0 makes it coarser."""
+    group, positive = [frozenset({"a", "b"})], Range(0, 15.9).on(-4)
+    assert positive.zero == -128
+    small = coarsest({"a": positive, "b": Range(-0.25, 9).on(-5)}, group)
+    assert small["a"] == small["b"] == Range(-0.25, 15.75).on(-4)
+    assert small["a"].zero == -124
+    both = coarsest({"a": positive, "b": Grid.about(-4)}, group)
+    assert (both["a"].exponent, both["a"].zero) == (-3, 0)
 
 
 def test_scales_that_are_raised_for_the_hardware_stay_the_same():
@@ -68,7 +81,8 @@ def test_scales_that_are_raised_for_the_hardware_stay_the_same():
         )
     )
     wanted = plan.plan(graph, (), "net")
-    exponents = Exponents({"x": -2, "a": -9, "p": -9, "y": -4}, {"w": (-3,)})  # sums of 2^-5, and no finer results
+    grids = {name: Grid.about(exponent) for name, exponent in {"x": -2, "a": -9, "p": -9, "y": -4}.items()}
+    exponents = Exponents(grids, {"w": (-3,)})  # sums of 2^-5, and no finer results
     made = settled(wanted.layers, exponents, tied(graph, wanted.tensors))
-    assert made.activations == {"x": -2, "a": -5, "p": -5, "y": -4}
+    assert {name: one.exponent for name, one in made.activations.items()} == {"x": -2, "a": -5, "p": -5, "y": -4}
     assert np.all([0 <= made.shifts(layer)[0] <= 30 for layer in wanted.layers])

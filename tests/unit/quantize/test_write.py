@@ -11,6 +11,7 @@ from tests.support import nets, qdq_nets
 from tests.support.nets import node, value
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import plan
+from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import Exponents
 from toolchain.quantize.write import write
 
@@ -19,15 +20,16 @@ STEM = node("Conv", ["x", "s"], ["a"])
 NODES = [STEM, node("Conv", ["a", "w"], ["b"], "first"), node("Conv", ["b", "w"], ["c"], "second")]
 BIAS = np.array([1.0, -2.0])
 UNIT = 2.0**-8
+GRID = Grid.about(-4)
 
 
-def written(*nodes, outputs=("c",), bias=BIAS, **held):
+def written(*nodes, outputs=("c",), bias=BIAS, grid=GRID, **held):
     """Write a network of convolutions with one weight, of scale 1/16, as is that of each activation."""
     weights = {"s": qdq_nets.weights(2, 2, 1, 1), "w": np.full((2, 2, 1, 1), 0.3, np.float32), **held}
     proto = nets.model(nodes or NODES, [value("x", SHAPE)], [value(name, SHAPE) for name in outputs], weights)
     graph = Graph(proto)
     chosen = plan(graph, ("a",), "net")
-    exponents = Exponents(dict.fromkeys(chosen.tensors, -4), {"w": (-4,)})
+    exponents = Exponents(dict.fromkeys(chosen.tensors, grid), {"w": (-4,)})
     before = proto.SerializeToString()
     found = write(graph, chosen, exponents, {layer.conv: bias for layer in chosen.layers})
     assert proto.SerializeToString() == before
@@ -59,6 +61,14 @@ def test_a_weight_that_layers_share_is_written_once_and_the_float_one_not_at_all
 
 def test_equal_scales_are_one_constant():
     assert {name for name in held(written()) if name.startswith(("scale", "zero"))} == {"scale_-4", "zero_int8"}
+
+
+def test_zero_points_are_those_of_activations_alone():
+    found = written(grid=Range(0, 15).on(-4))
+    zeros = {name: value for name, value in held(found).items() if name.startswith("zero")}
+    assert zeros == {"zero_int8": 0, "zero_-128_int8": -128}
+    assert {one.input[2] for one in found.proto.graph.node if one.op_type == "QuantizeLinear"} == {"zero_-128_int8"}
+    assert makers(found)["w.rounded"].input[2] == "zero_int8"
 
 
 def test_a_bias_lies_a_quarter_above_a_whole_number():

@@ -1,4 +1,8 @@
-"""How a tile of a tensor becomes LOAD and STORE instructions: rectangles of rows, clipped where padding begins."""
+"""How a tile of a tensor becomes LOAD and STORE instructions: rectangles of rows, clipped where padding begins.
+
+A LOAD pads with zeros. Other padding is loaded from a tensor of its own, once for a slot of SRAM as long as it stays in
+one place: a tensor's own rows are loaded between it.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +127,13 @@ class Transfer:
         """Whether a tile may lie outside of its tensor."""
         return any(axis.clip for axis in self.axes)
 
+    def inside(self, values: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return which rows, and which elements of each, are the tensor's: the first, and the one behind the last."""
+        y, x = (axis.clip.inside(axis.extent, values) if axis.clip else (0, axis.extent) for axis in self.axes[-2:])
+        return y, x
+
     def rows(self, base: int, values: Sequence[int]) -> Iterator[Rows]:
-        """Yield the rectangles of one tile.
+        """Yield the rectangles of one tile, with zeros around them.
 
         Args:
             base: Where the tile starts in SRAM.
@@ -133,10 +142,8 @@ class Transfer:
         Raises:
             BuildError: An instruction cannot make that many zeros.
         """
-        *outer, y, x = self.axes
-        (top, bottom), (left, right) = (
-            axis.clip.inside(axis.extent, values) if axis.clip else (0, axis.extent) for axis in (y, x)
-        )
+        *_, y, x = self.axes
+        (top, bottom), (left, right) = self.inside(values)
         if top == bottom or left == right:
             yield from _zeros(base, self.elements)
             return
@@ -144,10 +151,54 @@ class Transfer:
         if max(*pads[0], *pads[1]) > _MOST_PADDING:
             raise BuildError(f"a LOAD pads by {_MOST_PADDING} zeros at most", details=f"{pads} are wanted")
         start = self.offset.at(values) + top * y.dram + left
+        for sram, dram in self._images():
+            yield Rows(base + sram, start + dram, bottom - top, right - left, y.dram, *pads)
+
+    def interior(self, base: int, values: Sequence[int]) -> Iterator[Rows]:
+        """Yield the rectangles of one tile with nothing around them: row by row, where there is room between those.
+
+        Args:
+            base: Where the tile starts in SRAM.
+            values: The passes of the loops around.
+        """
+        *_, y, x = self.axes
+        (top, bottom), (left, right) = self.inside(values)
+        if top == bottom or left == right:
+            return
+        start = self.offset.at(values) + left
+        height = bottom - top if right - left == x.extent else 1
+        for sram, dram in self._images():
+            for row in range(top, bottom, height):
+                place = base + sram + row * x.extent + left
+                yield Rows(place, start + dram + row * y.dram, height, right - left, y.dram)
+
+    def edges(self, base: int, values: Sequence[int], most: int) -> Iterator[Rows]:
+        """Yield what the interior leaves out, as loads from the start of a tensor of padding.
+
+        Args:
+            base: Where the tile starts in SRAM.
+            values: The passes of the loops around.
+            most: Elements of that tensor.
+        """
+        *_, y, x = self.axes
+        (top, bottom), (left, right) = self.inside(values)
+        if top == bottom or left == right:
+            top = bottom  # no row has anything of the tensor
+        starts = [0, *(row * x.extent + right for row in range(top, bottom))]
+        ends = [*(row * x.extent + left for row in range(top, bottom)), y.extent * x.extent]
+        for sram, _ in self._images():
+            for start, end in zip(starts, ends, strict=True):
+                for first in range(start, end, most):
+                    size = min(most, end - first)
+                    yield Rows(base + sram + first, 0, 1, size, size)
+
+    def _images(self) -> Iterator[tuple[int, int]]:
+        """Yield where the rows of each pass of the outer axes start, in SRAM and in the tensor."""
+        outer = self.axes[:-2]
         for steps in product(*(range(axis.extent) for axis in outer)):
-            sram = base + sum(step * axis.sram for step, axis in zip(steps, outer, strict=True))
-            dram = start + sum(step * axis.dram for step, axis in zip(steps, outer, strict=True))
-            yield Rows(sram, dram, bottom - top, right - left, y.dram, *pads)
+            sram = sum(step * axis.sram for step, axis in zip(steps, outer, strict=True))
+            dram = sum(step * axis.dram for step, axis in zip(steps, outer, strict=True))
+            yield sram, dram
 
 
 def _zeros(base: int, elements: int) -> Iterator[Rows]:

@@ -1,7 +1,8 @@
 """What follows a layer of a quantized network up to its int8 result, as arithmetic on whole numbers.
 
 A scale of 2^-e is the exponent e. Sums of products have the exponents of data and weights added up; a result with a
-smaller exponent is those sums, shifted right.
+smaller exponent is those sums, shifted right. Where another byte than 0 stands for 0, what that makes of the sums, and
+what it is to be added to the result, is the same for all pixels of a channel: it goes into the bias.
 """
 
 from __future__ import annotations
@@ -58,6 +59,19 @@ class Chain:
     bounds: list[tuple[float, float]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Grid:
+    """What the bytes of an activation stand for: (byte - zero) * 2^-exponent.
+
+    Attributes:
+        exponent: Of the scale.
+        zero: The byte that stands for 0.
+    """
+
+    exponent: int
+    zero: int = 0
+
+
 def is_dequantize(operation: Operation | None) -> bool:
     """Whether an operation makes float32 of whole numbers, on a grid that is known ahead of time."""
     return _is_rounding(operation, "dequantize")
@@ -76,30 +90,36 @@ def _on_constants(operation: Operation) -> bool:
     return all(one.constant is not None for one in operation.inputs[1:])
 
 
-def exponent(operation: Operation, what: str) -> int:
-    """Return the exponent of a `quantize` or `dequantize`.
+def grid(operation: Operation, what: str) -> Grid:
+    """Return what a `quantize` or `dequantize` says of an activation.
 
     Args:
         operation: The operation.
         what: Names its tensor in the refusal.
 
     Raises:
-        UnfitError: The tensor is not int8 with zero in the middle and one power of two as its scale.
+        UnfitError: The tensor is not int8 with one power of two as its scale, and one zero point.
     """
-    found = np.unique(exponents(operation, what))
-    if found.size != 1:
-        raise UnfitError(f"the scales of {what} differ between channels", QUANTIZE)
-    return int(found[0])
+    found, zeros = np.unique(_powers(operation, what)), np.unique(operation.inputs[2].array)
+    for several, name in ((found, "scales"), (zeros, "zero points")):
+        if several.size != 1:
+            raise UnfitError(f"the {name} of {what} differ between channels", QUANTIZE)
+    return Grid(int(found[0]), int(zeros[0]))
 
 
 def exponents(operation: Operation, what: str) -> NDArray[np.int64]:
-    """Return the exponents of a `quantize` or `dequantize`, one or one for each channel; see `exponent`."""
-    source, scale, zero = operation.inputs
+    """Return the exponents of weights, one or one for each channel; see `grid`. Their zero points must be 0."""
+    found = _powers(operation, what)
+    if operation.inputs[2].array.any():
+        raise UnfitError(f"the zero point of {what} is not 0", QUANTIZE)
+    return found
+
+
+def _powers(operation: Operation, what: str) -> NDArray[np.int64]:
+    source, scale, _ = operation.inputs
     dtype = operation.out.dtype if operation.name == "quantize" else source.dtype
     if dtype != "int8":
         raise UnfitError(f"the type of {what} is {dtype}, not int8", QUANTIZE)
-    if zero.array.any():
-        raise UnfitError(f"the zero point of {what} is not 0", QUANTIZE)
     mantissas, powers = np.frexp(scale.array.reshape(-1))
     odd = scale.array.reshape(-1)[mantissas != _HALF]
     if odd.size:
@@ -174,7 +194,7 @@ class Integers:
     Attributes:
         shift: Right shift of the sums.
         channel_shifts: By how much more those of each channel are shifted; None if by nothing.
-        bias: One number for each channel, with half a step: a shift rounds down.
+        bias: One number for each channel, with half a step, as a shift rounds down, and with what zero points add.
         residual_shift: Left shift of the residual; None if there is none.
         low: Lower bound of the result.
         high: Upper bound.
@@ -188,28 +208,32 @@ class Integers:
     high: int
 
 
-def integers(chain: Chain, weights: NDArray[np.int8], sums: int | NDArray[np.int64]) -> Integers:
+def integers(chain: Chain, weights: NDArray[np.int8], sums: int | NDArray[np.int64], zero: int = 0) -> Integers:
     """Return a chain as whole numbers.
 
     Args:
         chain: The chain.
         weights: OIHW.
         sums: Exponent of the sums of products, or one for each channel.
+        zero: The byte of the layer's input that stands for 0.
 
     Raises:
         UnfitError: A shift is out of range, or a sum may be.
     """
-    result = exponent(chain.end, "its result")
+    result = grid(chain.end, "its result")
     own = np.broadcast_to(sums, chain.bias.shape)
-    shifts = own - result
+    shifts = own - result.exponent
     for bits in (shifts.max(), shifts.min()):
         least = _shift(int(bits), _MOST_SHIFT, "its sums would have to be shifted right")
     more = _more(shifts - least, chain)
+    bias = _whole(chain.bias, own, shifts) + np.ldexp(float(result.zero), shifts)
+    bias -= zero * weights.sum(axis=(1, 2, 3), dtype=np.int64)
     residual_shift = None
     if chain.residual is not None:
-        added = int(own[0]) - exponent(chain.residual, "what is added to it")
-        residual_shift = _shift(added, _MOST_RESIDUAL_SHIFT, "what is added to it would have to be shifted left")
-    bias = _whole(chain.bias, own, shifts)
+        added = grid(chain.residual, "what is added to it")
+        bits = int(own[0]) - added.exponent
+        residual_shift = _shift(bits, _MOST_RESIDUAL_SHIFT, "what is added to it would have to be shifted left")
+        bias -= added.zero << residual_shift
     _check_sums(weights, bias, residual_shift)
     return Integers(least, more, bias.astype(np.int32), residual_shift, *_bounds(chain, result))
 
@@ -248,11 +272,12 @@ def _check_sums(weights: NDArray[np.int8], bias: NDArray[np.float64], residual_s
         raise UnfitError(f"its sums may reach {largest:g}, and int32 ends at {_MOST_SUM}", QUANTIZE)
 
 
-def _bounds(chain: Chain, result: int) -> tuple[int, int]:
+def _bounds(chain: Chain, result: Grid) -> tuple[int, int]:
     """Return the least and greatest result: rounding keeps the order, so bounds may be rounded instead of numbers."""
     ends = np.array([_LEAST, _GREATEST], float)
     for least, greatest in chain.bounds:
-        lower, upper = np.clip(np.rint(np.ldexp([least, greatest], result)), _LEAST, _GREATEST)
+        whole = np.rint(np.ldexp([least, greatest], result.exponent)) + result.zero
+        lower, upper = np.clip(whole, _LEAST, _GREATEST)
         ends = np.minimum(np.maximum(ends, lower), upper)
     low, high = ends
     return int(low), int(high)

@@ -26,15 +26,17 @@ class Folding:
 
     Attributes:
         step: Rows and columns of pixels that become the channels of one.
-        before: Rows and columns of zeros above and left of the image.
+        before: Rows and columns of padding above and left of the image.
         size: Rows and columns of the folded image.
         window: Rows and columns of the window on it.
+        fill: The byte around the image.
     """
 
     step: Pair
     before: Pair
     size: Pair
     window: Pair
+    fill: int = 0
 
     def channels(self, channels: int) -> int:
         """Return the channels of the folded image."""
@@ -62,13 +64,13 @@ class Folding:
         shape = shape_of(data.ty) or ()
         batch, channels, *sizes = shape
         wanted = [size * step for size, step in zip(self.size, self.step, strict=True)]
-        behind = [extent - size - zeros for extent, size, zeros in zip(wanted, sizes, self.before, strict=True)]
+        behind = [extent - size - before for extent, size, before in zip(wanted, sizes, self.before, strict=True)]
         if any(one < 0 for one in behind):
             ends = [size + min(0, one) for size, one in zip(sizes, behind, strict=True)]
             data = relax.op.strided_slice(data, axes=[2, 3], begin=[0, 0], end=ends)
         (top, left), (bottom, right) = self.before, (max(0, one) for one in behind)
         if any((top, left, bottom, right)):
-            data = relax.op.nn.pad(data, [0, 0, 0, 0, top, bottom, left, right])
+            data = relax.op.nn.pad(data, [0, 0, 0, 0, top, bottom, left, right], pad_value=self.fill)
         apart = relax.op.reshape(data, (batch, channels, self.size[0], self.step[0], self.size[1], self.step[1]))
         moved = relax.op.permute_dims(apart, (0, 1, 3, 5, 2, 4))
         return relax.op.reshape(moved, self.shape(shape))
@@ -88,4 +90,4 @@ def folding(layer: Conv2d, channels: int, block: int) -> Folding | None:
         return None
     rows, columns = (math.ceil(extent / by) for extent, by in zip(window, step, strict=True))
     size = (layer.out_height - 1 + rows, layer.out_width - 1 + columns)
-    return Folding(step, layer.padding[:2], size, (rows, columns))
+    return Folding(step, layer.padding[:2], size, (rows, columns), layer.pad)

@@ -1,6 +1,7 @@
-"""What is done to bytes in blocks by the CPU: maxima of windows, images put together, and means at the end.
+"""What is done to bytes in blocks by the CPU: maxima of windows, and images put together.
 
-Where all have one scale, maxima and what is put together are the same on bytes as on the numbers that they stand for.
+Where all are on one grid, of a scale and a zero point, maxima and what is put together are the same on bytes as on the
+numbers that they stand for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value, four, pair
-from toolchain.backends.vta.network.chains import UnfitError, exponent, is_dequantize, is_quantize
+from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.backends.vta.network.chains import Grid, UnfitError, grid, is_dequantize, is_quantize
 from toolchain.backends.vta.network.packing import packed_shape
 
 _POOL, _JOIN = "nn.max_pool2d", "concat"
@@ -46,29 +48,29 @@ def move(operation: Operation, block: int) -> Move | None:
     if not is_quantize(operation):
         return None
     source = operation.inputs[0]
-    scale = _exponent(operation)
-    if scale is None or source.maker is None or source.maker.name not in (_POOL, _JOIN):
+    wanted = _grid(operation)
+    if wanted is None or source.maker is None or source.maker.name not in (_POOL, _JOIN):
         return None
-    return Move(operation.out, source) if _of_bytes(source, scale, block) else None
+    return Move(operation.out, source) if _of_bytes(source, wanted, block) else None
 
 
-def _exponent(operation: Operation) -> int | None:
+def _grid(operation: Operation) -> Grid | None:
     try:
-        return exponent(operation, "it")
+        return grid(operation, "it")
     except UnfitError:
         return None
 
 
-def _of_bytes(value: Value, scale: int, block: int) -> bool:
-    """Whether numbers come of bytes of some scale, by nothing but what is known here."""
+def _of_bytes(value: Value, wanted: Grid, block: int) -> bool:
+    """Whether numbers come of bytes on some grid, by nothing but what is known here."""
     maker = value.maker
     if maker is None or len(value.shape or ()) != _RANK:
         return False
     if is_dequantize(maker):
-        return maker.inputs[0].variable is not None and _exponent(maker) == scale
+        return maker.inputs[0].variable is not None and _grid(maker) == wanted
     if maker.name == _JOIN and _along_channels(maker, block):
-        return all(_of_bytes(one, scale, block) for one in maker.inputs)
-    return maker.name == _POOL and _plain(maker) and _of_bytes(maker.inputs[0], scale, block)
+        return all(_of_bytes(one, wanted, block) for one in maker.inputs)
+    return maker.name == _POOL and _plain(maker) and _of_bytes(maker.inputs[0], wanted, block)
 
 
 def _along_channels(join: Operation, block: int) -> bool:
@@ -81,30 +83,30 @@ def _plain(pool: Operation) -> bool:
     return (str(how.layout), str(how.out_layout)) == ("NCHW", "NCHW")
 
 
-def written(value: Value, block: int, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
+def written(value: Value, config: VtaConfig, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
     """Write what makes bytes of other bytes; returns the variable that holds them in blocks.
 
     Args:
         value: The numbers that they stand for.
-        block: Channels of a block.
+        config: The machine.
         read: Returns the bytes that it comes of.
         bind: Gives an expression a variable: its name, its shape, and it.
     """
     maker = value.maker
     if maker is None or is_dequantize(maker):
         return read(maker.inputs[0]) if maker is not None else None
-    parts = [written(one, block, read, bind) for one in maker.inputs]
-    shape = packed_shape(value.shape or (), block)
+    parts = [written(one, config, read, bind) for one in maker.inputs]
+    shape = packed_shape(value.shape or (), config)
     name = f"{value.variable.name}_packed"
     if maker.name == _JOIN:
         return bind(name, shape, relax.op.concat(parts, axis=_CHANNELS))
-    return bind(name, shape, _pooled(maker, parts[0], shape, block))
+    return bind(name, shape, _pooled(maker, parts[0], shape, config))
 
 
-def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> Any:
-    """Return the maxima of images in blocks: each block is an image of its own, its channels last."""
-    batch, blocks, height, width = packed_shape(pool.inputs[0].shape or (), block)[:_RANK]
-    images = relax.op.reshape(data, (batch * blocks, height, width, block))
+def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], config: VtaConfig) -> Any:
+    """Return the maxima of images in blocks: each block is an image of its own, its rows' channels last."""
+    batch, blocks, height, width, rows, block = packed_shape(pool.inputs[0].shape or (), config)
+    images = relax.op.reshape(data, (batch * blocks, height, width, rows * block))
     how = pool.attributes
     made = relax.op.nn.max_pool2d(
         images,
@@ -117,35 +119,3 @@ def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> A
         out_layout="NHWC",
     )
     return relax.op.reshape(made, shape)
-
-
-def averaged(operation: Operation) -> tuple[Value, int] | None:
-    """Return the bytes whose mean over all pixels an operation makes, and the exponent of their scale; None if none."""
-    if operation.name != "mean" or len(operation.inputs[0].shape or ()) != _RANK:
-        return None
-    how, maker = operation.attributes, operation.inputs[0].maker
-    axes = sorted(int(axis) % _RANK for axis in how.axis or ())
-    if axes != [2, 3] or not bool(how.keepdims) or not is_dequantize(maker) or maker is None:
-        return None
-    bits = _exponent(maker)
-    return None if bits is None else (maker.inputs[0], bits)
-
-
-def mean(operation: Operation, bits: int, data: Any) -> Any:
-    """Return the Relax expression of a mean over all pixels.
-
-    Args:
-        operation: The mean of an image.
-        bits: The exponent of its scale, 2^-bits.
-        data: The image's bytes in blocks.
-    """
-    shape = operation.out.shape or ()
-    numbers = relax.op.multiply(relax.op.astype(data, "float32"), relax.const(2.0**-bits, "float32"))
-    means = relax.op.mean(numbers, axis=[2, 3, 4])
-    _, blocks, *_, block = packed_shape(shape, _lanes(data))
-    rows = relax.op.reshape(means, (shape[0], blocks * block, 1, 1))
-    return relax.op.strided_slice(rows, axes=[1], begin=[0], end=[shape[1]]) if shape[1] % block else rows
-
-
-def _lanes(data: Any) -> int:
-    return int(data.ty.shape.values[-1])

@@ -19,14 +19,15 @@ from toolchain.backends.vta.network.chains import (
     QUANTIZE,
     Readers,
     UnfitError,
-    exponent,
     exponents,
     follow,
+    grid,
     integers,
     is_dequantize,
 )
 from toolchain.backends.vta.network.folding import Folding, folding
 from toolchain.backends.vta.network.packing import blocks, filled, image
+from toolchain.backends.vta.network.pooling import pooled
 
 _CONV, _DENSE = "nn.conv2d", "matmul"
 _MOST_PADDING = 15  # of four bits
@@ -120,8 +121,8 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
     array, alone = _spread(_weights(operation), operation, config)
     outputs = array.shape[0]
     chain = follow(operation.out, outputs, readers)
-    sums = exponent(data, "its input") + _of_weights(operation)
-    whole = integers(chain, array, sums)
+    source = grid(data, "its input")
+    whole = integers(chain, array, source.exponent + _of_weights(operation), source.zero)
     batch, inputs, height, width = image(data.out.shape or ())
     layer = Conv2d(
         batch=batch,
@@ -136,11 +137,14 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
         residual_shift=whole.residual_shift,
         alone=alone,
         channel_shifts=whole.channel_shifts is not None,
+        pad=source.zero if any(window.get("padding", ())) else 0,
         **window,
     )
     residual = None if chain.residual is None else chain.residual.inputs[0]
     found = Match(layer, data.inputs[0], array, whole.bias, whole.channel_shifts, residual, chain.end.out)
-    return _folded(found, inputs, config)
+    found = _folded(found, inputs, config)
+    layer, end = pooled(found.layer, chain.end, readers)
+    return replace(found, layer=layer, out=end.out)
 
 
 def _folded(match: Match, channels: int, config: VtaConfig) -> Match:
@@ -158,6 +162,7 @@ def _folded(match: Match, channels: int, config: VtaConfig) -> Match:
         kernel=found.window,
         stride=(1, 1),
         padding=(0, 0, 0, 0),
+        pad=0,
     )
     return replace(match, layer=folded, weights=found.weights(match.weights), folding=found)
 
@@ -203,11 +208,14 @@ def _rounding_of(weights: Value) -> Operation:
     return maker
 
 
-def _of_weights(operation: Operation) -> int | NDArray[np.int64]:
+def _of_weights(operation: Operation) -> NDArray[np.int64]:
     """Return the exponent of weights, or one for each channel that a convolution makes."""
     rounding = _rounding_of(operation.inputs[1])
+    found = exponents(rounding, "its weights")
     by_channel = operation.name == _CONV and int(rounding.attributes.axis) == 0
-    return exponents(rounding, "its weights") if by_channel else exponent(rounding, "its weights")
+    if not by_channel and np.unique(found).size != 1:
+        raise UnfitError("the scales of its weights differ between channels", QUANTIZE)
+    return found if by_channel else found[:1]
 
 
 def _weights(operation: Operation) -> NDArray[np.int8]:

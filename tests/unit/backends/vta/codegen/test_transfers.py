@@ -62,6 +62,30 @@ def test_a_window_with_its_padding(shape, extents, block, row, column, step):
     np.testing.assert_array_equal(loaded(tensor, rows, room + 1)[:room], expected.ravel())
 
 
+@settings(deadline=None)
+@given(SIZES, SIZES, st.integers(0, 2), st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 3), st.integers(1, 9))
+def test_a_window_between_padding_of_another_byte(shape, extents, block, row, column, step, most):
+    assume(block + extents[0] <= shape[0])
+    tensor = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    window, room = windows(shape, extents, (block, row, column), step), int(np.prod(extents))
+    inside = loaded(tensor, list(window.interior(0, ())), room)
+    around = loaded(np.full(most, 77), list(window.edges(0, (), most)), room)
+    assert not np.any((inside != POISON) & (around != POISON)), "each element is loaded once"
+    wide = np.pad(tensor, ((0, 0), (40, 40), (40, 40)), constant_values=77)
+    expected = wide[
+        block : block + extents[0],
+        40 + row : 40 + row + extents[1] * step : step,
+        40 + column : 40 + column + extents[2],
+    ]
+    np.testing.assert_array_equal(np.where(inside == POISON, around, inside), expected.ravel())
+
+
+def test_whole_rows_between_padding_are_one_rectangle():
+    window = windows((2, 5, 6), (2, 7, 6), (0, -1, 0))
+    assert list(window.interior(3, ())) == [Rows(9 + 42 * block, 30 * block, 5, 6, 6) for block in range(2)]
+    assert list(window.edges(3, (), 64)) == [Rows(first, 0, 1, 6, 6) for first in (3, 39, 45, 81)]
+
+
 def test_as_few_instructions_as_possible():
     whole = list(windows((4, 5, 6), (4, 5, 6), (0, 0, 0)).rows(7, ()))
     assert whole == [Rows(7, 0, 1, 120, 1)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value
-from toolchain.backends.vta.network.chains import Chain, UnfitError, exponent, integers
+from toolchain.backends.vta.network.chains import Chain, Grid, UnfitError, exponents, grid, integers
 
 ONES = np.ones((1, 1, 1, 1), np.int8)
 
@@ -26,15 +26,15 @@ def quantize(scale, zero=0, dtype="int8"):
     return Operation("quantize", inputs, (Value(dtype=dtype),))
 
 
-def dequantize(scale):
-    inputs = Value(dtype="int8"), constant(scale, "float32"), constant(0, "int8")
+def dequantize(scale, zero=0):
+    inputs = Value(dtype="int8"), constant(scale, "float32"), constant(zero, "int8")
     return Operation("dequantize", inputs, (Value(dtype="float32"),))
 
 
-def chain(result, bias=0.0, residual=None, bounds=()):
+def chain(result, bias=0.0, residual=None, bounds=(), zero=0, residual_zero=0):
     """Return a chain of one channel whose result has an exponent."""
-    added = None if residual is None else dequantize(2.0**-residual)
-    return Chain(quantize(2.0**-result), np.array([bias]), added, list(bounds))
+    added = None if residual is None else dequantize(2.0**-residual, residual_zero)
+    return Chain(quantize(2.0**-result, zero), np.array([bias]), added, list(bounds))
 
 
 @given(st.integers(-(2**24), 2**24), st.integers(-(2**20), 2**20), st.floats(0.01, 0.99), st.integers(0, 30))
@@ -51,14 +51,39 @@ def test_bias_and_shift_round_to_nearest(products, whole, fraction, shift):
 @given(
     st.floats(-20, 20),
     st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)).map(sorted), max_size=3),
+    st.integers(-128, 127),
 )
-def test_bounds_are_those_of_the_rounded_numbers(number, bounds):
-    made = integers(chain(4, bounds=bounds), ONES, 12)
+def test_bounds_are_those_of_the_rounded_numbers(number, bounds, zero):
+    made = integers(chain(4, bounds=bounds, zero=zero), ONES, 12)
     limited = number
     for least, greatest in bounds:
         limited = min(max(limited, least), greatest)
-    wanted = np.clip(np.rint(limited * 16), -128, 127)
-    assert np.clip(np.rint(number * 16), made.low, made.high) == wanted
+    wanted = np.clip(np.rint(limited * 16) + zero, -128, 127)
+    assert np.clip(np.rint(number * 16) + zero, made.low, made.high) == wanted
+
+
+BYTES = st.integers(-128, 127)
+
+
+@given(
+    st.lists(BYTES, min_size=3, max_size=3),
+    st.lists(BYTES, min_size=3, max_size=3),
+    st.tuples(BYTES, BYTES, BYTES),
+    BYTES,
+    st.integers(0, 12),
+    st.integers(0, 20),
+)
+def test_zero_points_go_into_the_bias(data, weights, zeros, added, residual_shift, shift):
+    """With a quarter of a unit, as `quantize` writes biases, nothing is half-way."""
+    of_data, of_residual, of_result = zeros
+    weights = np.array(weights, np.int8).reshape(1, 3, 1, 1)
+    link = chain(12 - shift, math.ldexp(37.25, -12), 12 - residual_shift, zero=of_result, residual_zero=of_residual)
+    made = integers(link, weights, 12, of_data)
+    products = weights.ravel().astype(int)
+    found = (int(np.dot(data, products)) + (added << residual_shift) + int(made.bias[0])) >> made.shift
+    sums = np.dot(np.array(data) - of_data, products) + ((added - of_residual) << residual_shift) + 37.25
+    assert found == np.rint(sums / 2**shift) + of_result or shift == 0
+    assert shift or found == np.floor(sums) + of_result
 
 
 @pytest.mark.parametrize(("residual", "shift"), [(12, 0), (4, 8), (-3, 15)])
@@ -77,6 +102,7 @@ def test_shift_of_a_residual(residual, shift):
         (chain(4, bias=-(2.0**19)), "int32 ends at"),
         (chain(4, bias=math.nan), "int32 ends at"),
         (chain(4, bias=2.0**19 - 2.0**-8 * 130, residual=4), "int32 ends at"),
+        (chain(-13, zero=-128), "int32 ends at"),
     ],
 )
 def test_what_does_not_fit_is_refused(made, cause):
@@ -86,7 +112,8 @@ def test_what_does_not_fit_is_refused(made, cause):
 
 @pytest.mark.parametrize(("scale", "wanted"), [(1.0, 0), (0.125, 3), (4.0, -2), ([0.5, 0.5], 1), (2.0**-140, 140)])
 def test_exponent_of_a_scale(scale, wanted):
-    assert exponent(quantize(scale), "it") == wanted
+    assert grid(quantize(scale), "it") == Grid(wanted)
+    assert grid(dequantize(scale, -9), "it") == Grid(wanted, -9)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +123,16 @@ def test_exponent_of_a_scale(scale, wanted):
         (quantize(0.0), "no power of two"),
         (quantize(math.inf), "no power of two"),
         (quantize(-0.5), "no power of two"),
-        (quantize(0.5, zero=3), "the zero point of it"),
+        (quantize(0.5, zero=[3, 4]), "the zero points of it differ"),
         (quantize([0.5, 0.25]), "the scales of it differ"),
         (quantize(0.5, dtype="uint8"), "the type of it is uint8"),
     ],
 )
 def test_scales_that_are_refused(operation, cause):
     with pytest.raises(UnfitError, match=cause):
-        exponent(operation, "it")
+        grid(operation, "it")
+
+
+def test_weights_have_no_zero_point():
+    with pytest.raises(UnfitError, match="the zero point of it is not 0"):
+        exponents(dequantize([0.5, 0.25], [0, 1]), "it")

@@ -29,15 +29,18 @@ def folded(found, image):
 
 @pytest.mark.parametrize("step", [(2, 2), (1, 2), (2, 1), (4, 4), (3, 2)])
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (3, 2, 1, 4), (1, 1, 0, 0)])
-def test_sums_are_the_same(step, padding):
+@pytest.mark.parametrize("pad", [0, -128])
+def test_sums_are_the_same(step, padding, pad):
     random = np.random.default_rng(0)
     channels = 16 // (step[0] * step[1])
     image = random.integers(-128, 128, (2, channels, 13, 11)).astype(np.int8)
     weights = random.integers(-128, 128, (5, channels, 5, 4)).astype(np.int8)
-    layer = Conv2d(2, 13, 11, 16, 16, (5, 4), step, padding)
+    layer = Conv2d(2, 13, 11, 16, 16, (5, 4), step, padding, pad=pad)
     found = folding(layer, channels, 16)
     top, left, bottom, right = padding
-    wanted = convolved(np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right))), weights, step)
+    wanted = convolved(
+        np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=pad), weights, step
+    )
     made = folded(found, image)
     assert made.shape == found.shape(image.shape)
     np.testing.assert_array_equal(convolved(made, found.weights(weights), (1, 1)), wanted)

@@ -52,16 +52,18 @@ def bottleneck(net, data, inputs, channels, stride):
     return net.rounded(net.add("Relu", [whole]), 4)
 
 
+@pytest.mark.parametrize("zero", [0, -128, 17])
 @pytest.mark.parametrize("channels", [3, 40])
-def test_basic_block(channels):
-    net = Net(channels, 6)
+def test_basic_block(channels, zero):
+    net = Net(channels, 6, zero=zero)
     module = check(net, basic_block(net, net.rounded("x", 4), channels))
     assert [one.residual_shift for one in layers(module)] == [None, 9]
     assert calls(module, "permute_dims") == 2
 
 
-def test_bottleneck_with_a_convolution_beside_it():
-    net = Net(24, 9)
+@pytest.mark.parametrize("zero", [0, -30])
+def test_bottleneck_with_a_convolution_beside_it(zero):
+    net = Net(24, 9, zero=zero)
     module = check(net, bottleneck(net, net.rounded("x", 4), 24, 10, 2))
     assert sizes(module) == [
         (32, 16, (1, 1), (1, 1)),
@@ -99,17 +101,18 @@ def test_int8_tensors_as_input_of_two_layers_are_turned_once():
     assert calls(module, "permute_dims") == 3
 
 
+@pytest.mark.parametrize("zero", [0, -20])
 @pytest.mark.parametrize("activation", ["none", "relu", "clip", "both"])
-def test_activations(activation):
-    net = Net(16, 5)
+def test_activations(activation, zero):
+    net = Net(16, 5, zero=zero)
     made = net.conv(net.rounded("x", 4), 16, 16)
     if activation in {"relu", "both"}:
         made = net.add("Relu", [made])
     if activation in {"clip", "both"}:
         made = net.add("Clip", [made, net.hold(np.float32(-0.4)), net.hold(np.float32(1.97))])
     (layer,) = layers(check(net, net.rounded(made, 4)))
-    wanted = {"none": (-128, 127), "relu": (0, 127), "clip": (-6, 32), "both": (0, 32)}
-    assert (layer.low, layer.high) == wanted[activation]
+    wanted = {"none": (-999, 999), "relu": (0, 999), "clip": (-6, 32), "both": (0, 32)}
+    assert (layer.low, layer.high) == tuple(max(-128, min(127, bound + zero)) for bound in wanted[activation])
 
 
 @pytest.mark.parametrize(
@@ -120,8 +123,9 @@ def test_activations(activation):
         ((3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2], "kernel_shape": [3, 3]}),
     ],
 )
-def test_windows(kernel, attributes):
-    net = Net(20, (8, 10), batch=2)
+@pytest.mark.parametrize("zero", [0, 90])
+def test_windows(kernel, attributes, zero):
+    net = Net(20, (8, 10), batch=2, zero=zero)
     made = net.add("Conv", [net.rounded("x", 4), net.weights(16, 20, *kernel), net.bias(16)], **attributes)
     (layer,) = layers(check(net, net.rounded(made, 3)))
     assert (layer.batch, layer.kernel) == (2, kernel)
@@ -153,8 +157,9 @@ def test_halves_at_the_entry_are_rounded_to_even():
     check(net, net.layer(net.rounded("x", 4), 16, 16), data=data)
 
 
-def test_dense_layers():
-    net = Net(20, 1, batch=3)
+@pytest.mark.parametrize("zero", [0, -128])
+def test_dense_layers(zero):
+    net = Net(20, 1, batch=3, zero=zero)
     flat = net.rounded(net.add("Flatten", ["x"]), 4)
     first = net.add("Gemm", [flat, net.weights(24, 20), net.bias(24)], transB=1)
     second = net.add("MatMul", [net.rounded(net.add("Relu", [first]), 4), net.weights(24, 40)])
@@ -234,14 +239,16 @@ def test_layers_that_are_refused_compute_as_before():
     ("channels", "groups", "outputs", "alone"),
     [(40, 40, 40, True), (32, 8, 32, True), (16, 8, 32, False), (6, 2, 10, False), (96, 3, 48, False)],
 )
-def test_groups(channels, groups, outputs, alone):
+@pytest.mark.parametrize("zero", [0, -128])
+def test_groups(channels, groups, outputs, alone, zero):
     """Each channel by itself, groups within blocks, and others as one layer with zeros."""
-    net = Net(channels, (7, 6))
+    net = Net(channels, (7, 6), zero=zero)
     made = net.layer(net.rounded("x", 4), channels // groups, outputs, 3, stride=2, group=groups)
     (found,) = layers(check(net, made))
     assert found.alone is alone
 
 
+@pytest.mark.parametrize("zero", [0, -128])
 @pytest.mark.parametrize("channels", [1, 3, 4, 5])
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "pads"),
@@ -252,8 +259,8 @@ def test_groups(channels, groups, outputs, alone):
         ((11, 9), 4, 2, (1, 2, 0, 0)),
     ],
 )
-def test_pixels_of_few_channels_become_channels(channels, size, kernel, stride, pads):
-    net = Net(channels, size)
+def test_pixels_of_few_channels_become_channels(channels, size, kernel, stride, pads, zero):
+    net = Net(channels, size, zero=zero)
     made = net.conv(net.rounded("x", 4), channels, 20, kernel, strides=[stride] * 2, pads=pads)
     (found,) = layers(check(net, net.rounded(net.add("Relu", [made]), 4)))
     assert (found.stride == (1, 1)) is (channels <= 4)

@@ -131,13 +131,17 @@ def test_scales_of_channels_that_no_shift_can_follow(net, cause):
     assert only(*net).startswith(cause)
 
 
-@pytest.mark.parametrize(
-    ("zero", "cause"), [(np.int8(1), "the zero point of its input"), (np.uint8(0), "input is uint8")]
-)
-def test_grid_of_the_input(zero, cause):
+def test_unsigned_bytes():
     net = Net()
-    made = net.conv(net.rounded("x", 4, zero=net.hold(zero)), 16, 16)
-    assert cause in only(net, net.rounded(made, 4))
+    made = net.conv(net.rounded("x", 4, zero=net.hold(np.uint8(0))), 16, 16)
+    assert "input is uint8" in only(net, net.rounded(made, 4))
+
+
+def test_padding_is_the_zero_point():
+    net = Net(zero=-128)
+    data = net.rounded("x", 4)
+    made = net.layer(data, 16, 16, 3), net.layer(data, 16, 16)
+    assert [one.pad for one in layers(partitioned(from_onnx(net.proto(*made))).module)] == [-128, 0]
 
 
 def test_activation_that_vta_lacks():
