@@ -30,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import _cortex_a9
+import _qemu
 import _vta_counted
 
 from toolchain.backends.vta.device.profiles import Profile
@@ -122,8 +123,9 @@ def main() -> None:
     parser.add_argument("--qemu", type=Path, help="folder of qemu-arm, if it is not on PATH")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     asked = parser.parse_args()
-    counts = _vta_counted.all_of(asked.networks, asked.qemu)
+    _qemu.find("qemu-arm", asked.qemu)
     older = of_commit(asked.before, asked.networks, asked.qemu) if asked.before else []
+    counts = _vta_counted.all_of(asked.networks, asked.qemu)
     now, before = ([modelled(one) for one in side] for side in (counts, older))
     show(now, before)
     if asked.json:
