@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 from tests.support.vta_layers import reference, tensors
 from tests.support.vta_nets import Net
 from toolchain.backends.vta.codegen import kernels
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.device.simulator import Policy, Simulator
 from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa import Revision, disasm
@@ -42,6 +42,10 @@ LAYERS = {
     "apart": lambda block: Conv2d(2, 6, 6, 2 * block, 2 * block, (3, 3), shift=6, alone=True, **SAME),
     "own shifts": lambda block: Conv2d(5, 5, 6, block, 2 * block, (3, 3), shift=3, channel_shifts=True, **SAME),
     "dense": lambda block: Conv2d(5, 1, 1, 4 * block, 3 * block, shift=10),
+    "filled": lambda block: Conv2d(3, 6, 5, block, block, (3, 3), (2, 1), shift=8, pad=-128, **SAME),
+    "maxima": lambda block: Conv2d(
+        5, 8, 8, block, block, (3, 3), padding=(2, 2, 1, 1), shift=8, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0)), pad=5
+    ),  # fmt: skip
     "wide padding": lambda block: Conv2d(1, 5, 4, block, block, (5, 1), (2, 3), (2, 0, 3, 1), 19, -7, residual_shift=3),
 }
 
