@@ -12,12 +12,15 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import prim
+from tvm.target import codegen
 
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.math import whole
 
 Expr = Any
 
+_ROUND = ("tirx.round", "tirx.nearbyint")  # LLVM has one instruction for both, to even
+_MINIMUM = "llvm.minimum"
 _MOST = 2.0**15  # of the limits; the sum is exact up to 2^22
 
 
@@ -42,19 +45,22 @@ def _rounded(value: Expr) -> Expr | None:
     """Return max(minimum(round(x) + zero, most), least), as such processors have it, as an int32; None for others."""
     if not isinstance(value, prim.Max) or not _is_call(value.a, "tirx.call_llvm_pure_intrin"):
         return None
-    inner, most = value.a.args[-2:]
+    number, inner, *others = value.a.args
+    if int(number.value) != codegen.llvm_lookup_intrinsic_id(_MINIMUM):
+        return None
+    [most] = others
     zero: Expr = tirx.const(0.0, "float32")
     if isinstance(inner, prim.Add):
         inner, zero = inner.a, inner.b
-    if not (_is_call(inner, "tirx.round") and all(map(_is_whole, (zero, most, value.b)))):
+    if not (_is_call(inner, *_ROUND) and all(map(_is_whole, (zero, most, value.b)))):
         return None
     most, least = (tirx.const(float(one.value) - float(zero.value), "float32") for one in (most, value.b))
-    below = tirx.call_llvm_pure_intrin("float32", "llvm.minimum", inner.args[0], most)
+    below = tirx.call_llvm_pure_intrin("float32", _MINIMUM, inner.args[0], most)
     return whole(prim.Max(below, least)) + tirx.const(int(zero.value), "int32")
 
 
-def _is_call(value: Expr, name: str) -> bool:
-    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and str(value.op.name) == name
+def _is_call(value: Expr, *names: str) -> bool:
+    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and str(value.op.name) in names
 
 
 def _is_whole(limit: Expr) -> bool:

@@ -16,6 +16,7 @@ from toolchain.backends.cpu.machine import machine
 HALVES = np.arange(-300, 300, dtype=np.float32) / 2
 NEAR = np.nextafter(HALVES, np.float32([[-np.inf], [np.inf]]))
 ODD = np.array([np.nan, -np.inf, np.inf, 3e38, -3e38, 2.0**23, -(2.0**22), -0.0], np.float32)
+THREE, FIVE = relax.const(np.float32(3)), relax.const(np.float32(5))
 X = np.concatenate([HALVES, NEAR.ravel(), ODD])
 
 
@@ -42,5 +43,17 @@ def test_the_code_for_armv7_has_no_call():
     assert "vadd.f32" in code
 
 
-def test_others_stay_as_they_are():
+def test_an_instruction_that_rounds_is_taken():
     assert "T.round" in str(schedule.scheduled(rounding(), machine(NATIVE)))
+
+
+def test_other_limits_stay_as_they_are():
+    module = relax_module(
+        lambda x: relax.op.astype(relax.op.clip(relax.op.round(x), 3, 200_000), "int32"), (X.shape, "float32")
+    )
+    twice = relax_module(
+        lambda x: relax.op.astype(relax.op.maximum(relax.op.maximum(relax.op.round(x), THREE), FIVE), "int8"),
+        (X.shape, "float32"),
+    )
+    for one in (module, twice):
+        assert "reinterpret" not in str(schedule.schedule(one, ARMV7, 4))
