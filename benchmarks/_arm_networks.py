@@ -6,16 +6,14 @@ is what one inference executes, without loading and starting.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _qemu
 import tvm
 from tvm import relax
 
@@ -26,14 +24,10 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.compile.constants import lift_constants
 from toolchain.compile.request import BuildRequest
-from toolchain.device import deploy
 from toolchain.models import importer, inputs, source
 from toolchain.models.request import Model
-from toolchain.native import cross, programs
+from toolchain.native import cross
 from toolchain.pipeline import Pipeline
-
-_SOURCE = Path(__file__).with_name("qemu_count.c")
-_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -96,33 +90,21 @@ class Count:
 
 
 def find(machine: str, folder: Path | None) -> Path:
-    """Return the emulator of a machine; Debian's package qemu-user has it, qemu-user-static has no plugins."""
-    name = EMULATORS[machine].program
-    found = folder / name if folder else shutil.which(name)
-    if found is None or not Path(found).is_file():
-        raise SystemExit(
-            f"{name} is missing: apt-get install --no-install-recommends qemu-user, or name its folder: --qemu"
-        )
-    return Path(found)
+    """Return the emulator of a machine."""
+    return _qemu.find(EMULATORS[machine].program, folder)
 
 
 def counts(kind: Board, name: str, emulator: Path) -> Iterator[Count]:
     """Build a network in both ways and count what an inference executes."""
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         work = Path(scratch)
-        plugin = _plugin(work)
+        tool = _qemu.Emulator(emulator, _qemu.plugin(work))
         request = BuildRequest(Model(name, {}, inputs.Source()), kind, toolchain="host", tuned=False)
         ours = Pipeline(request).build(work / "ours")
         for build, made in (("ours", ours), ("TVM", _unscheduled(kind, name, ours, work / "plain"))):
-            (first, _), (both, difference) = (_run(made, kind, emulator, plugin, timed) for timed in (0, 1))
+            (first, _), (both, difference) = (_run(made, kind, tool, timed) for timed in (0, 1))
             found = {key: both[key] - first[key] for key in first}
             yield Count(kind.name, name, build, found["all"], found["multiply_add"], found["multiply"], difference)
-
-
-def _plugin(folder: Path) -> Path:
-    path = folder / "count.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, _SOURCE], check=True)
-    return path
 
 
 def _unscheduled(kind: Board, name: str, ours: Bundle, folder: Path) -> Bundle:
@@ -145,25 +127,12 @@ def _unscheduled(kind: Board, name: str, ours: Bundle, folder: Path) -> Bundle:
     return bundles.variant(ours, folder, contents, params_order=tuple(compiled.params))
 
 
-def _run(made: Bundle, kind: Board, emulator: Path, plugin: Path, timed: int) -> tuple[dict[str, int], float]:
+def _run(made: Bundle, kind: Board, tool: _qemu.Emulator, timed: int) -> tuple[dict[str, int], float]:
     """Run a network once and `timed` times more; return the counts, and how far its outputs are off."""
-    own, samples = EMULATORS[kind.machine], deploy.samples_of(made)
-    runner = programs.build(kind.triple, kind.machine).runner.path
-    kinds = [_option(word, getattr(own, word)) for word in ("multiply_add", "multiply")]
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        work = Path(scratch)
-        tensors.save(work / "inputs", samples.inputs)
-        argv: list[Any] = [emulator, "-L", f"/usr/{kind.triple}", "-plugin", ",".join([str(plugin), *kinds])]
-        argv += [runner, "--release", made.folder, "--inputs", work / "inputs", "--outputs", work / "outputs"]
-        argv += ["--report", work / "report", "--threads", "1", "--warmup-runs", "0", "--budget-ms", "0"]
-        argv += ["--max-runs", str(timed), "--min-runs", str(max(timed, 1))]
-        environment = {**os.environ, "TVM_NUM_THREADS": "1"}
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment)
-        if done.returncode:
-            raise SystemExit(f"{kind.name}: the runner ended with code {done.returncode}\n{done.stderr}")
-        found = {word: int(number) for word, number in re.findall(r"^(\w+) (\d+)$", done.stderr, re.MULTILINE)}
-        outputs = tensors.compare(tensors.load(work / "outputs"), samples.expected)
-    return found, outputs.max_rel
+    own = EMULATORS[kind.machine]
+    ran = tool.run(made, kind, [_option(word, getattr(own, word)) for word in ("multiply_add", "multiply")], timed)
+    found = {word: int(number) for word, number in re.findall(r"^(\w+) (\d+)$", ran.counted, re.MULTILINE)}
+    return found, ran.difference
 
 
 def _option(word: str, patterns: Sequence[tuple[int, int]]) -> str:

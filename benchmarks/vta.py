@@ -1,10 +1,11 @@
 """The ten convolutions of ResNet-18 on the VTA accelerator, tuned; in modelled cycles, which nobody measured.
 
-    python benchmarks/vta.py [--trials 48] [--json FILE]
+    python benchmarks/vta.py [--config FILE] [--trials 48] [--json FILE]
 
-For each: cycles, billions of operations a second at 100 MHz and share of the peak with each profile of the model,
-beside the milliseconds that were published of a Pynq in 2019, after a search for tiles of its own. Then the whole
-network, the seconds that tuning took, and how fast the simulator computes.
+For each, with as many images as the array has rows: cycles, billions of operations a second at 100 MHz and share of
+the peak with each profile of the model, beside the milliseconds that were published of a Pynq in 2019, whose array has
+one row, after a search for tiles of its own. Then the whole network, the seconds that tuning took, and how fast the
+simulator computes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,14 @@ import numpy as np
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.profiles import profiles_for
 from toolchain.backends.vta.device.simulator import Simulator
-from toolchain.backends.vta.isa import Revision
-from toolchain.backends.vta.isa.config import DEFAULT
+from toolchain.backends.vta.isa import config
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.errors import BuildError
 
 CLOCK_HZ = 100e6
-PEAK_GOPS = 51.2
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Seed:
     calls: int
     ms: float
 
-    def layer(self) -> Conv2d:
-        """Return its convolution: a shift by 8 and a clip to 0..127 follow."""
-        pad = self.window // 2
+    def layer(self, images: int) -> Conv2d:
+        """Return its convolution of some images: a shift by 8 and a clip to 0..127 follow."""
+        size, pad = self.size, self.window // 2
         return Conv2d(
-            1, self.size, self.size, self.channels, self.filters, (self.window,) * 2, (self.stride,) * 2, (pad,) * 4,
+            images, size, size, self.channels, self.filters, (self.window,) * 2, (self.stride,) * 2, (pad,) * 4,
             shift=8, low=0, bias=False,
         )  # fmt: skip
 
@@ -69,52 +69,53 @@ SEEDS = (
 """In the order of their sizes; the times are those of TopHub's log of 2019: tests/data/vta/published.csv."""
 
 
-def streams(layer: Conv2d, trials: int) -> Iterator[tuple[Choice, Stream]]:
+def streams(layer: Conv2d, machine: VtaConfig, trials: int) -> Iterator[tuple[Choice, Stream]]:
     """Yield the likely best ways to compute a layer, each with its instructions."""
-    for choice in kernels.candidates(layer, DEFAULT)[:trials]:
+    for choice in kernels.candidates(layer, machine)[:trials]:
         try:
-            yield choice, kernels.stream(layer, choice, DEFAULT, Revision.V2020_12)
+            yield choice, kernels.stream(layer, choice, machine)
         except BuildError:  # the filter of candidates is an estimate
             continue
 
 
-def tuned(seed: Seed, trials: int) -> dict[str, Any]:
-    """Tune a task with each profile."""
-    simulator, start = Simulator(), time.monotonic()
-    found = [(choice, stream, {one: simulator.cycles(stream, one) for one in Profile}) for choice, stream in
-             streams(seed.layer(), trials)]  # fmt: skip
+def tuned(seed: Seed, machine: VtaConfig, trials: int) -> dict[str, Any]:
+    """Tune a task with each profile that holds for a machine."""
+    simulator, layer, start = Simulator(machine), seed.layer(machine.batch), time.monotonic()
+    profiles = profiles_for(machine)
+    found = [(choice, {one: simulator.cycles(stream, one) for one in profiles}) for choice, stream in
+             streams(layer, machine, trials)]  # fmt: skip
     row: dict[str, Any] = {**asdict(seed), "candidates": len(found), "seconds": time.monotonic() - start}
-    for profile in Profile:
-        choice, _stream, statistics = min(found, key=lambda one: one[2][profile].cycles)
+    for profile in profiles:
+        choice, statistics = min(found, key=lambda one: one[1][profile].cycles)
         cycles = statistics[profile].cycles
         row[profile.name.lower()] = {
             "cycles": cycles,
-            "gops": 2 * seed.layer().macs / cycles * CLOCK_HZ / 1e9,
-            "utilisation": seed.layer().macs / (cycles * DEFAULT.block**2),
+            "gops": 2 * layer.macs() / cycles * CLOCK_HZ / 1e9,
+            "utilisation": layer.macs() / (cycles * statistics[profile].macs_per_cycle),
             "choice": choice.document(),
         }
     return row
 
 
-def speed(layer: Conv2d) -> float:
+def speed(layer: Conv2d, machine: VtaConfig) -> float:
     """Return how many millions of multiply-adds a second the simulator computes, the values included."""
-    _choice, stream = next(streams(layer, 1))
+    _choice, stream = next(streams(layer, machine, 1))
     random = np.random.default_rng(0)
     arrays = [
         random.integers(-8, 8, shape).astype(dtype) if number < len(stream.buffers) - 1 else np.zeros(shape, dtype)
-        for number, (shape, dtype) in enumerate(layer.arguments())
+        for number, (shape, dtype) in enumerate(layer.arguments(machine))
     ]
-    simulator = Simulator()
+    simulator = Simulator(machine)
     simulator.run(stream, arrays)
     start = time.monotonic()
     simulator.run(stream, arrays)
-    return layer.macs / (time.monotonic() - start) / 1e6
+    return layer.macs() / (time.monotonic() - start) / 1e6
 
 
-def told(row: dict[str, Any]) -> str:
-    """Return the line of a task."""
+def told(row: dict[str, Any], names: Sequence[str]) -> str:
+    """Return the line of a task, with the figures of some profiles."""
     shape = f"{row['size']}x{row['size']} {row['channels']}->{row['filters']} {row['window']}x{row['window']}"
-    sides = [row[one.name.lower()] for one in Profile]
+    sides = [row[name] for name in names]
     figures = "  ".join(f"{one['cycles']:>8} {one['gops']:6.2f} {one['utilisation']:5.2f}" for one in sides)
     return f"{shape:22} s{row['stride']}  x{row['calls']}  {figures}  {row['ms']:5.2f} ms  {row['seconds']:5.1f} s"
 
@@ -122,23 +123,30 @@ def told(row: dict[str, Any]) -> str:
 def main() -> None:
     """Print a line for each task, then the sums."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, help="a vta_config.json; the published machine's if not given")
     parser.add_argument("--trials", type=int, default=48)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    names = "  ".join(f"{one.name.lower() + ' cycles':>8}  GOPS  util" for one in Profile)
-    print(f"{'task':22} modelled: {names}  Pynq, published  tuning")
+    machine = config.load(given.config) if given.config else DEFAULT
+    names = [one.name.lower() for one in profiles_for(machine)]
+    print(f"{machine.name}, {machine.batch} at a time")
+    heads = "  ".join(f"{name + ' cycles':>8}  GOPS  util" for name in names)
+    print(f"{'task':22} modelled: {heads}  Pynq, published  tuning")
     rows = []
     for seed in SEEDS:
-        rows.append(tuned(seed, given.trials))
-        print(told(rows[-1]), flush=True)
-    total = {one.name.lower(): sum(row["calls"] * row[one.name.lower()]["cycles"] for row in rows) for one in Profile}
+        rows.append(tuned(seed, machine, given.trials))
+        print(told(rows[-1], names), flush=True)
+    total = {name: sum(row["calls"] * row[name]["cycles"] for row in rows) for name in names}
     millis = ", ".join(f"{name} {cycles / CLOCK_HZ * 1e3:.1f} ms" for name, cycles in total.items())
-    seconds, fast = sum(row["seconds"] for row in rows), speed(SEEDS[0].layer())
-    print(f"ResNet-18's convolutions, modelled at 100 MHz: {millis}; peak {PEAK_GOPS} GOPS")
+    seconds, fast = sum(row["seconds"] for row in rows), speed(SEEDS[0].layer(machine.batch), machine)
+    peak = 2 * machine.batch * machine.block**2 * CLOCK_HZ / 1e9
+    print(f"ResNet-18's convolutions, modelled at 100 MHz: {millis}; peak {peak} GOPS")
     print(f"tuning took {seconds:.1f} s; the simulator computes {fast:.0f} million multiply-adds a second")
     if given.json:
         given.json.write_text(
-            json.dumps({"tasks": rows, "cycles": total, "seconds": seconds, "mmac_s": fast}, indent=2)
+            json.dumps(
+                {"config": machine.name, "tasks": rows, "cycles": total, "seconds": seconds, "mmac_s": fast}, indent=2
+            )
         )
 
 

@@ -25,7 +25,7 @@ import tvm
 
 from tests.integration.test_board_server import KINDS, built
 from tests.integration.test_board_server import running as serving
-from tests.support import vta_harness, vta_streams
+from tests.support import vta_harness, vta_layers, vta_streams
 from tests.support.parts import require
 from tests.support.paths import DATA
 from tests.support.vta_harness import Board, HarnessError, call
@@ -439,6 +439,9 @@ def test_a_stream_of_another_configuration_is_refused(board):
     one = ready(board())
     with pytest.raises(HarnessError, match="1x16_i8w8a32_15_15_17_17; the FPGA has 1x16_i8w8a32_15_15_18_17"):
         one.run(vta_streams.stream(VtaConfig(log_wgt_buff_size=17)), vta_streams.arrays().all())
+    layer, wide = Conv2d(4, 3, 3, 16, 16), VtaConfig(log_batch=2)
+    with pytest.raises(HarnessError, match="for configuration 4x16_i8w8a32_15_15_18_17; the FPGA has 1x16_i8w8a32_"):
+        one.run(kernels.stream(layer, kernels.Choice(), wide), vta_layers.tensors(layer, 0, wide))
     with pytest.raises(HarnessError, match=r"programmed with configuration 1x16_i8w8a32_15_15_18_17, not 1x16.*17_17"):
         one.reconfigure(VtaConfig(log_wgt_buff_size=17))
     one.reconfigure(DEFAULT)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.vta_layers import RESNET, reference, task, tensors
 from toolchain.backends.vta.codegen.kernels import Choice, candidates, stream
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.device import native
 from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.device.simulator import Policy, Simulator
@@ -124,6 +124,35 @@ def test_layers_of_resnet(shape):
     layer = replace(task(*shape), bias=True)
     made = stream(layer, candidates(layer)[0])
     verify(made.encoded())
+    assert_exact(layer, made, ORDERS[:1])
+
+
+POOLED = [
+    Conv2d(1, 8, 8, 16, 16, (3, 3), padding=(2, 2, 1, 1), shift=4, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))),
+    Conv2d(1, 8, 8, 32, 32, padding=(1, 1, 1, 1), shift=4, pool=Pool((3, 3), (1, 1), (1, 1, 1, 1))),
+    Conv2d(2, 9, 8, 32, 32, (3, 2), stride=(2, 1), shift=14, bias=False, low=0, pool=Pool((2, 2), (2, 2))),
+    Conv2d(1, 9, 9, 16, 16, padding=(0, 0, 2, 1), bias=False, pool=Pool((3, 2), (2, 2), (0, 0, 2, 1))),
+    Conv2d(1, 9, 8, 32, 32, (3, 3), shift=3, alone=True, channel_shifts=True, pool=Pool((2, 3), (1, 2))),
+]
+
+
+@pytest.mark.parametrize("layer", POOLED, ids=["edges", "all places", "few", "behind", "apart"])
+@pytest.mark.parametrize("revision", Revision)
+def test_maxima_of_sums(layer, revision):
+    found = candidates(layer)
+    for choice in found[:: max(1, len(found) // 4)]:
+        made = stream(layer, choice, revision=revision)
+        verify(made.encoded())
+        assert_exact(layer, made)
+
+
+def test_micro_ops_that_do_not_fit_together_take_less_room_each():
+    layer = Conv2d(
+        1, 115, 115, 16, 64, (4, 4), padding=(1, 1, 0, 0), shift=9, low=0, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))
+    )  # fmt: skip
+    made = stream(layer, Choice(1, 7, 8, 1, 2, 1, 2))
+    loads = [one for one in made.instructions if isinstance(one, Load) and one.memory is Memory.UOP and one.x_size]
+    assert sum(one.x_size for one in loads) <= made.config.uop_depth
     assert_exact(layer, made, ORDERS[:1])
 
 

@@ -210,11 +210,13 @@ def shape_of(task: dict) -> tuple[int, ...]:
     return size, 16 * inputs, 16 * outputs, window, window // 2, size // out[2]
 
 
-def test_the_benchmark_of_the_ten_convolutions(tmp_path):
-    path = tmp_path / "found.json"
-    words = [sys.executable, "benchmarks/vta.py", "--trials", "1", "--json", str(path)]
+@pytest.mark.parametrize("name", ["1x16_i8w8a32_15_15_18_17", "4x16_i8w8a32_15_15_18_17"])
+def test_the_benchmark_of_the_ten_convolutions(tmp_path, name):
+    path, config = tmp_path / "found.json", f"toolchain/backends/vta/configs/{name}.json"
+    words = [sys.executable, "benchmarks/vta.py", "--trials", "1", "--config", config, "--json", str(path)]
     subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     found = json.loads(path.read_text())
     assert [task["calls"] for task in found["tasks"]] == [calls for _, calls in RESNET]
+    assert (found["config"], "pynq_z1" in found["cycles"]) == (name, name.startswith("1x16"))
     assert found["cycles"]["ideal"] <= found["cycles"]["hls_pynq"]
     assert all(0 < task["hls_pynq"]["utilisation"] < 1 for task in found["tasks"])

@@ -12,11 +12,15 @@ import tvm
 import tvm_ffi
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support import nets
 from tests.support.nets import node, value
+from tests.support.vta_layers import maxima
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.network.partition import partitioned
 from toolchain.models.ort import onnxruntime
 
 NUMBERS = itertools.count()
@@ -92,11 +96,9 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
     """Return what a kernel computes, on packed tensors; asserts that no sum leaves int32."""
     rest = list(others)
     top, left, bottom, right = layer.padding
-    images = (
-        x.astype(np.float64)[:, :, :, :, 0]
-        .transpose(0, 1, 4, 2, 3)
-        .reshape(layer.batch, layer.in_channels, layer.height, layer.width)
-    )
+    lanes, block = x.shape[-2:]
+    images = x.astype(np.float64).transpose(0, 4, 1, 5, 2, 3)
+    images = images.reshape(-1, layer.in_channels, layer.height, layer.width)
     images = np.pad(images, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_values=layer.pad)
     if layer.is_filled:
         assert np.all(rest.pop() == layer.pad)
@@ -106,8 +108,8 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         w.astype(np.float64).transpose(0, 4, 1, 5, 2, 3).reshape(layer.out_channels, layer.in_channels, *layer.kernel)
     )
     sums = np.tensordot(windows, weights, ([1, 4, 5], [1, 2, 3]))  # whole numbers below 2^53
-    block = w.shape[4]
-    sums = sums.reshape(*sums.shape[:3], -1, 1, block).transpose(0, 3, 1, 2, 4, 5).astype(np.int64)
+    sums = sums.reshape(-1, lanes, *sums.shape[1:3], layer.out_channels // block, block)
+    sums = sums.transpose(0, 4, 2, 3, 1, 5).astype(np.int64)
     if layer.bias:
         sums += rest.pop(0)[:, None, None]
     if layer.residual_shift is not None:
@@ -115,6 +117,8 @@ def computed(layer: Conv2d, x: np.ndarray, w: np.ndarray, *others: np.ndarray) -
         assert np.array_equal(identity, np.eye(block) * 2 ** min(layer.residual_shift, 6))
         sums += residual.astype(np.int64) << layer.residual_shift
     assert np.abs(sums).max() < 2**31
+    if layer.pool is not None:
+        sums = maxima(layer.pool, sums[:, :, : layer.sum_height, : layer.sum_width])
     return (sums >> layer.shift).clip(layer.low, layer.high).astype(np.int8)
 
 
@@ -185,3 +189,15 @@ def run(module: tvm.IRModule, data: np.ndarray, compute: Compute = computed) -> 
     main = relax.VirtualMachine(tvm.compile(with_calls(module, compute), target="llvm"), tvm.cpu())["main"]
     result = main(tvm.runtime.tensor(data))
     return [one.numpy() for one in ([result] if hasattr(result, "numpy") else list(result))]
+
+
+def same(net: Net, *outputs: str, exact: bool = True, config: VtaConfig = DEFAULT) -> tvm.IRModule:
+    """Compare a split network with what ONNX Runtime computes of it; returns the split module."""
+    module = partitioned(from_onnx(net.proto(*outputs)), config).module
+    for mine, wanted in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
+        assert np.unique(wanted).size > 8
+        if exact:
+            np.testing.assert_array_equal(mine, wanted)
+        else:
+            np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
+    return module

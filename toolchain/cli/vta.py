@@ -15,7 +15,7 @@ from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import devices, self_test
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.profiles import profiles_for
 from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
@@ -116,12 +116,14 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
     found = _kernels(source, kind, asked, console)
     if asked.output:
         _write(found, asked.output)
-    totals = {one.label: listing.total_ms(found, one.label) for one in Profile}
+    machine = devices.device(kind).config
+    profiles = profiles_for(machine)
+    totals = {one.label: listing.total_ms(found, one.label) for one in profiles}
     summary = ", ".join(f"{label} {value:.1f} ms" for label, value in totals.items())
-    basis = [f"{one.label}: {one.calibration}" for one in Profile if one.calibration]
-    document = {"kernels": [one.document() for one in found], "modelled_ms": totals}
+    basis = [f"{one.label}: {one.calibration}" for one in profiles if one.calibration]
+    document = {"config": machine.name, "kernels": [one.document() for one in found], "modelled_ms": totals}
     told = f"all calls: {summary}; cycles are modelled, not measured"
-    shown: list[str | Table] = [listing.table(found), told, *basis]
+    shown: list[str | Table] = [listing.table(found, profiles), told, *basis]
     return Result(shown, document, as_json)
 
 
@@ -133,7 +135,7 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
     """Let boards try their array: every kind of instruction, against values that are known."""
     kind = _with_vta(device.board())
     with boards.opened(device.boards(kind, "self-test"), console.say) as held:
-        found = {place.name: self_test.self_test(place, devices.device(kind).name) for place in held.places}
+        found = {place.name: self_test.self_test(place, devices.device(kind)) for place in held.places}
     text = "\n".join(
         f"{name}: {one.device}, {one.configuration}, revision {Revision(one.revision).date}: "
         + ", ".join(f"{check} ok" for check in one.passed)

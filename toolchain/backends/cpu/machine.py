@@ -27,6 +27,7 @@ class Machine:
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `multiply_add`.
+        rounds: Whether an instruction rounds floats to whole numbers; see `whole`.
     """
 
     lanes: int
@@ -38,6 +39,7 @@ class Machine:
     loads_apart: bool = False
     limits_nan: bool = False
     vmla: bool = False
+    rounds: bool = True
 
 
 def machine(target: tvm.target.Target) -> Machine:
@@ -47,7 +49,8 @@ def machine(target: tvm.target.Target) -> Machine:
     if _is_arm(target):
         wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
         dot: Dot = "sdot" if "dotprod" in features else ""
-        return Machine(4, 32 if wide else 16, dot, cores, loads_apart=True, limits_nan=True, vmla=not wide)
+        own = {"vmla": not wide, "rounds": wide}
+        return Machine(4, 32 if wide else 16, dot, cores, loads_apart=True, limits_nan=True, **own)
     dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)

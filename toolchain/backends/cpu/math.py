@@ -54,6 +54,15 @@ def splat(value: Expr | float, lanes: int, dtype: str = "float32") -> Expr:
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
+def whole(x: Expr, lanes: int = 1) -> Expr:
+    """Return the whole number that is nearest to each of some small floats, as an int32.
+
+    Adding and subtracting 1.5 * 2^23 as floats would round, too, but the simplifier takes the two for nothing.
+    """
+    kind, added = wide("int32", lanes), splat(_WHOLE, lanes)
+    return tirx.reinterpret(kind, x + added) - tirx.reinterpret(kind, added)
+
+
 @dataclass(frozen=True)
 class Functions:
     """Writes functions of vectors.

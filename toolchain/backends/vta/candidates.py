@@ -85,7 +85,7 @@ class VtaTemplates:
 
     def gflop(self, layer: str) -> float:
         """Return billions of operations of one call; a multiply-add counts as two."""
-        return 2 * Conv2d.from_json(layer).macs / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
+        return 2 * Conv2d.from_json(layer).macs(self.device.config) / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
 
 
 @lru_cache(maxsize=_MOST_LAYERS)
@@ -95,7 +95,7 @@ def _candidates(layer: Conv2d, config: VtaConfig, profile: Profile) -> tuple[Cho
 
 def _with_room(layer: Conv2d) -> Conv2d:
     """Return a layer as it is where a residual is added: what fits then, fits without one."""
-    return replace(layer, residual_shift=0) if layer.stride == (1, 1) else layer
+    return replace(layer, residual_shift=0) if layer.stride == (1, 1) and layer.pool is None else layer
 
 
 def likely(layer: Conv2d, device: Device) -> Choice:
@@ -165,4 +165,4 @@ class Model:
         stream = stream_of(wanted, self.templates.chosen(layer, choice), device)
         config = device.config
         found = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
-        return Cycles(found.cycles, wanted.macs, config.batch * config.block * config.block)
+        return Cycles(found.cycles, wanted.macs(config), config.batch * config.block * config.block)

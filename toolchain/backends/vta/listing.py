@@ -10,7 +10,7 @@ from toolchain.backends.vta.candidates import VtaTemplates
 from toolchain.backends.vta.codegen.functions import stream_of
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.profiles import Profile, profiles_for
 from toolchain.backends.vta.device.simulator import Simulator, Statistics
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.tables import Table
@@ -42,21 +42,27 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The layer in a word: window, stride, input, output channels."""
+        """The layer in a word: window, stride, input, output channels, and the window of maxima."""
         layer = self.layer
         window = "x".join(map(str, layer.kernel))
         shape = f"{layer.height}x{layer.width}x{layer.in_channels}"
         kind = "apart" if layer.alone else "conv"
-        return f"{kind}{window}s{layer.stride[0]}-{shape}-{layer.out_channels}"
+        maxima = f"-max{'x'.join(map(str, layer.pool.window))}s{layer.pool.stride[0]}" if layer.pool else ""
+        return f"{kind}{window}s{layer.stride[0]}-{shape}-{layer.out_channels}{maxima}"
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one call."""
+        return self.layer.macs(self.stream.config)
 
     def gops(self, profile: str) -> float:
         """Return billions of operations a second; a multiply-add counts as two."""
-        return 2 * self.layer.macs / self.statistics[profile].cycles * self.clock_mhz / 1e3
+        return 2 * self.macs / self.statistics[profile].cycles * self.clock_mhz / 1e3
 
     def utilisation(self, profile: str) -> float:
         """Return the share of the multiply-adds that the array could have done."""
         found = self.statistics[profile]
-        return self.layer.macs / (found.cycles * found.macs_per_cycle)
+        return self.macs / (found.cycles * found.macs_per_cycle)
 
     def document(self) -> dict[str, Any]:
         """Return all but the stream as JSON has it; cycles are modelled."""
@@ -85,14 +91,14 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
     choice = templates.chosen(text, chosen)
     stream = stream_of(layer, choice, device)
     simulator = Simulator(device.config, device.revision)
-    statistics = {one.label: simulator.cycles(stream, one) for one in Profile}
+    statistics = {one.label: simulator.cycles(stream, one) for one in profiles_for(device.config)}
     tuned = bool(chosen) and templates.known(text, chosen or {}) is not None
     return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
 
 
-def table(kernels: Sequence[Kernel]) -> Table:
+def table(kernels: Sequence[Kernel], profiles: Sequence[Profile]) -> Table:
     """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
-    labels = [one.label for one in Profile]
+    labels = [one.label for one in profiles]
     heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
     return Table([_row(one, labels) for one in kernels], heading, numbers=range(4, len(heading)))
 

@@ -30,6 +30,7 @@ from toolchain.native.programs import Program
 from toolchain.pipeline.device import Lab
 from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
 from toolchain.pipeline.profile.sides import Side, of_bundle, of_release
+from toolchain.pipeline.profile.split import Split, split
 from toolchain.progress import stage
 from toolchain.tensors import Tensors
 
@@ -116,6 +117,11 @@ class Profile:
         """The sum of the rows over a plain run."""
         return self.sum_ms / self.plain_ms if self.plain_ms else 0.0
 
+    @property
+    def split(self) -> Split | None:
+        """What an accelerator takes of a run, and what the CPU; None without one."""
+        return split(self.rows, emulated=self.emulated)
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types; docs/profile.md describes every field."""
         found = asdict(self)
@@ -126,6 +132,7 @@ class Profile:
             "schema_version": SCHEMA_VERSION,
             **found,
             **derived,
+            "split": asdict(self.split) if self.split else None,
             "bundle_digest": f"sha256:{self.bundle_digest}",
         }
 

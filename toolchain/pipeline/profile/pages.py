@@ -25,6 +25,7 @@ def profile(found: Profile) -> bytes:
         ("a run that nobody watches", f"{found.plain_ms:.4f} ms, the median of {found.runs}"),
         ("a run that is watched", f"{found.watched_ms:.4f} ms, {found.hook_share:+.2%}"),
         ("sum of the rows", f"{found.sum_ms:.4f} ms, {found.sum_share:.2%} of a run that nobody watches"),
+        *(found.split.facts() if found.split else []),
         ("threads", str(found.threads or "one for each CPU")),
         ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {found.no_peak}"),
         ("the peak was measured with", peak.method if peak else ""),

@@ -24,6 +24,7 @@ def shown(found: Profile) -> list[str | Table]:
         *([("computed on", found.processor.text)] if found.processor else []),
         ("run", f"{found.plain_ms:.3f} ms median{mark}, of {found.runs} runs that nobody watched"),
         ("rows", f"{found.sum_ms:.3f} ms, {found.sum_share:.1%} of that"),
+        *(found.split.facts() if found.split else []),
         ("watching", f"{found.watched_ms:.3f} ms, {found.hook_share:+.1%}"),
         ("peak", _peak_text(found)),
         *waited_rows(found.waited),

@@ -38,7 +38,8 @@ class Devices {
   uint64_t Hold(const std::vector<TensorBytes>& tensors);
   void Release(uint64_t held) noexcept;
 
-  // Runs a stream, in base64, on "sim" or a board. It is verified at its first run.
+  // Runs a stream, in base64, on a board, or on "sim", which is whatever machine the stream is for.
+  // It is verified at its first run.
   void Run(const std::string& device, const std::string& stream,
            const std::vector<TensorBytes>& tensors);
 

@@ -101,6 +101,16 @@ def test_kernels_compile_for_each_board(name, module):
     assert {device for device, _ in streams(made)} == {DEVICES[kind.target.device].name}
 
 
+@pytest.mark.parametrize("name", ["vta-sim-2x16", "vta-sim-4x16", "vta-sim-1x32", "vta-sim-4x32"])
+def test_kernels_are_made_for_the_array_that_a_board_names(name, module):
+    found = streams(finished(module, with_device(name)))
+    assert {device for device, _ in found} == {"sim"}
+    assert {stream.config for _, stream in found} == {DEVICES[name].config}
+    layer = exact_layers(Vta(with_device(name)).lowered(module))[0]
+    side = DEVICES[name].config.block
+    assert Vta(with_device(name)).templates.gflop(layer.to_json()) == 2 * 8 * 8 * side * side * 9 / 1e9
+
+
 def test_half_precision_is_refused():
     with pytest.raises(InputError, match="accelerator of vta-sim-x86_64 computes in int8") as caught:
         _ = Vta(with_float16(X86)).target
@@ -112,9 +122,13 @@ def test_a_board_that_names_no_accelerator_is_refused():
         _ = Vta(dataclasses.replace(X86, target=dataclasses.replace(X86.target, device=""))).target
 
 
-def test_records_of_one_accelerator_are_not_anothers():
-    pynq = dataclasses.replace(X86, target=dataclasses.replace(X86.target, device="vta-pynq-z1"))
-    assert record_key(Vta(X86)) != record_key(Vta(pynq))
+def with_device(name):
+    return dataclasses.replace(X86, target=dataclasses.replace(X86.target, device=name))
+
+
+@pytest.mark.parametrize("name", ["vta-pynq-z1", "vta-sim-4x16", "vta-sim-1x32"])
+def test_records_of_one_accelerator_are_not_anothers(name):
+    assert record_key(Vta(X86)) != record_key(Vta(with_device(name)))
     assert Vta(X86).shipped == ""
 
 

@@ -174,7 +174,7 @@ def test_cycles_are_the_simulators():
     own = {name: number for name, number in choice.items() if name != "template"}
     stream = kernels.stream(LAYER_OF.task(), Choice.of(own))
     assert found.cycles == Simulator().cycles(stream).cycles
-    assert (found.macs, found.macs_per_cycle) == (LAYER_OF.macs, 256)
+    assert (found.macs, found.macs_per_cycle) == (LAYER_OF.macs(), 256)
     assert found.cycles > found.macs / found.macs_per_cycle
 
 

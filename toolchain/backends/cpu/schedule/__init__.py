@@ -27,6 +27,7 @@ from toolchain.backends.cpu.schedule.rows import in_rows, shared_rows, with_lane
 from toolchain.backends.cpu.schedule.tails import with_functions, without_edges
 from toolchain.backends.cpu.schedule.tiles import in_tiles, vector_axis
 from toolchain.backends.cpu.starts import from_infinity
+from toolchain.backends.cpu.whole import without_calls
 
 _DONE = "tirx.is_scheduled"
 _ONE_INPUT = 2  # buffers of a function with one input
@@ -82,7 +83,8 @@ def scheduled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
         done = by_blocks(function, processor)
     if done is None:
         return from_infinity(function)
-    return with_nan(from_infinity(done), processor).with_attr(_DONE, True)  # noqa: FBT003 - its signature
+    done = without_calls(with_nan(from_infinity(done), processor), processor)
+    return done.with_attr(_DONE, True)  # noqa: FBT003 - its signature
 
 
 def _ruled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:

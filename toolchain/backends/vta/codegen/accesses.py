@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,8 +12,9 @@ from tvm import sym, tirx
 from toolchain.backends.vta.codegen.nests import Loop
 from toolchain.backends.vta.codegen.schedules import SCOPES
 from toolchain.backends.vta.codegen.transfers import Affine, Axis, Clip, Transfer
-from toolchain.backends.vta.isa.instructions import Memory
 from toolchain.errors import BuildError
+
+_ELEMENT = 2  # the last axes of each buffer, which lie within one element of its SRAM
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,83 @@ class Around:
         return Around(self.variables + tuple(loop.loop_var for loop in loops), self.extents + extents)
 
 
+_DIFFERENCES: dict[type, Callable[[Any, Any], Any]] = {
+    tirx.LE: lambda a, b: b - a,
+    tirx.LT: lambda a, b: b - a - 1,
+    tirx.GE: lambda a, b: a - b,
+    tirx.GT: lambda a, b: a - b - 1,
+}
+"""What is not negative where a comparison holds."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number that is not negative where a nest does something.
+
+    Attributes:
+        start: The number in the first pass of the nest.
+        loop: The loop of the nest that it depends on, by its place.
+        step: What each pass of that loop adds to it; 0 where it depends on none.
+    """
+
+    start: Affine
+    loop: int
+    step: int
+
+    def within(self, first: int, end: int, values: Sequence[int]) -> tuple[int, int]:
+        """Return the passes of the loop, out of some, in which the number is not negative.
+
+        Args:
+            first: The first of them.
+            end: The one behind the last.
+            values: The passes of the loops around.
+        """
+        start = self.start.at(values)
+        if not self.step:
+            return first, end if start >= 0 else first
+        if self.step > 0:
+            return max(first, -(start // self.step)), end
+        return first, min(end, start // -self.step + 1)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The way of a nest over the elements of each SRAM.
+
+    Attributes:
+        loops: All loops of the nest.
+        first: The first element of dst, src and wgt within their tiles.
+    """
+
+    loops: tuple[Loop, ...]
+    first: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def moving(self) -> tuple[Loop, ...]:
+        """The loops that go from element to element."""
+        return tuple(loop for loop in self.loops if loop.steps != (0, 0, 0))
+
+    def part(self, passes: Sequence[tuple[int, int]]) -> Walk:
+        """Return the way of some passes of each loop: the first of them, and the one behind the last."""
+        loops, first = list[Loop](), self.first
+        for loop, (start, end) in zip(self.loops, passes, strict=True):
+            loops.append(Loop(end - start, *loop.steps))
+            first = (first[0] + start * loop.dst, first[1] + start * loop.src, first[2] + start * loop.wgt)
+        return Walk(tuple(loops), first)
+
+    def passes(self, limits: Sequence[Limit], values: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
+        """Return the passes of each loop that are within all limits; None if there are none.
+
+        Args:
+            limits: The limits.
+            values: The passes of the loops around.
+        """
+        found = [(0, loop.extent) for loop in self.loops]
+        for limit in limits:
+            found[limit.loop] = limit.within(*found[limit.loop], values)
+        return None if any(start >= end for start, end in found) else tuple(found)
+
+
 @dataclass(frozen=True)
 class Accesses:
     """Reads the indices of a nest.
@@ -41,25 +119,41 @@ class Accesses:
     around: Around
     all: Around
 
-    def loops(self, dst: tirx.BufferStore, src: Any = None, wgt: Any = None) -> tuple[Loop, ...]:
-        """Return the nest's loops over elements, with their steps in each SRAM."""
-        columns = [self._sram(dst.buffer, dst.indices)]
-        columns += [
-            self._sram(one.source, one.indices) if one is not None else [0] * len(self._inner) for one in (src, wgt)
-        ]
-        loops = [Loop(extent, *steps) for extent, *steps in zip(self._inner, *columns, strict=True)]
-        return tuple(loop for loop in loops if (loop.dst, loop.src, loop.wgt) != (0, 0, 0))
+    def walk(self, dst: tirx.BufferStore, src: Any = None, wgt: Any = None) -> Walk:
+        """Return the nest's way over the elements of each SRAM."""
+        none = (0, [0] * len(self._inner))
+        sources = (none if one is None else self._sram(one.source, one.indices) for one in (src, wgt))
+        firsts, columns = zip(self._sram(dst.buffer, dst.indices), *sources, strict=True)
+        loops = tuple(Loop(extent, *steps) for extent, *steps in zip(self._inner, *columns, strict=True))
+        return Walk(loops, (firsts[0], firsts[1], firsts[2]))
+
+    def limits(self, condition: Any) -> tuple[Limit, ...]:
+        """Return a condition on the loops as numbers of which none may be negative.
+
+        Raises:
+            BuildError: It is of another kind.
+        """
+        if isinstance(condition, tirx.And):
+            return self.limits(condition.a) + self.limits(condition.b)
+        if type(condition) not in _DIFFERENCES:
+            raise BuildError("a block has a condition that VTA cannot follow", details=str(condition))
+        start, steps = self._affine(_DIFFERENCES[type(condition)](condition.a, condition.b))
+        moving = [(loop, step) for loop, step in enumerate(steps) if step]
+        if len(moving) > 1:
+            raise BuildError("a condition depends on two loops of a nest", details=str(condition))
+        return (Limit(start, *(moving or [(0, 0)])[0]),)
 
     def transfer(
         self, tile: tirx.Buffer, places: Sequence[Any], tensor: tirx.Buffer, indices: Sequence[Any]
     ) -> Transfer:
         """Return the way between a tile and its tensor in DRAM."""
-        lanes = _lanes(tile)
-        shape = [int(extent) for extent in tensor.shape][:-lanes]
+        shape = _elements(tensor)
         strides = [prod(shape[index + 1 :]) for index in range(len(shape))]
-        sram = self._sram(tile, places)
+        first, sram = self._sram(tile, places)
+        if first:
+            raise BuildError("a transfer starts within its tile", details=str(places))
         offset, axes = Affine(0, (0,) * len(self.around.extents)), []
-        for size, stride, index in zip(shape, strides, list(indices)[:-lanes], strict=True):
+        for size, stride, index in zip(shape, strides, list(indices)[:-_ELEMENT], strict=True):
             start, steps = self._affine(index)
             offset = offset.plus(start.times(stride))
             axes.append(self._axis(start, steps, sram, size, stride))
@@ -78,18 +172,18 @@ class Accesses:
         outside = least < 0 or most + (extent - 1) * step >= size
         return Axis(extent, place, step * stride, Clip(start, step, size) if outside else None)
 
-    def _sram(self, buffer: tirx.Buffer, indices: Sequence[Any]) -> list[int]:
-        """Return the elements from one pass of each loop of the nest to the next."""
-        lanes = _lanes(buffer)
-        shape = [int(extent) for extent in buffer.shape][:-lanes]
-        found = [0] * len(self._inner)
-        for position, index in enumerate(list(indices)[:-lanes]):
+    def _sram(self, buffer: tirx.Buffer, indices: Sequence[Any]) -> tuple[int, list[int]]:
+        """Return the first element within a tile, and those from one pass of each loop of the nest to the next."""
+        shape = _elements(buffer)
+        first, found = 0, [0] * len(self._inner)
+        for position, index in enumerate(list(indices)[:-_ELEMENT]):
             start, steps = self._affine(index)
-            if start.constant or any(start.steps):
+            if any(start.steps):
                 raise BuildError("a tile's place in SRAM depends on the loops around it", details=str(index))
             stride = prod(shape[position + 1 :])
+            first += start.constant * stride
             found = [one + step * stride for one, step in zip(found, steps, strict=True)]
-        return found
+        return first, found
 
     def _affine(self, index: Any) -> tuple[Affine, tuple[int, ...]]:
         """Return an index as a number in the loops around, and the steps that those of the nest add to it."""
@@ -106,11 +200,10 @@ def memory_of(buffer: tirx.Buffer) -> Any:
     return SCOPES.get(buffer.scope())
 
 
-def _lanes(buffer: tirx.Buffer) -> int:
-    """Return how many of a buffer's last axes lie within one element of its SRAM."""
-    return 2 if memory_of(buffer) is Memory.WGT else 1
-
-
 def elements_of(buffer: tirx.Buffer) -> int:
     """Return the elements of SRAM that a buffer takes."""
-    return prod(int(extent) for extent in list(buffer.shape)[: -_lanes(buffer)])
+    return prod(_elements(buffer))
+
+
+def _elements(buffer: tirx.Buffer) -> list[int]:
+    return [int(extent) for extent in buffer.shape][:-_ELEMENT]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from toolchain.backends.vta.codegen.operators import IDENTITY_SHIFT, bounds, shifts
-from toolchain.backends.vta.codegen.tilings import BLOCK, Tiling, window_rows
+from toolchain.backends.vta.codegen.tilings import Tiling, window_rows
 from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa.instructions import Memory
 
@@ -45,25 +45,40 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
     windows, weights = tiling.loads()
     rounds, held = tiling.pixels * tiling.channels, tiling.held
     store = transfers.cycles(
-        1, _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co, tiling.out * BLOCK
+        1,
+        _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co,
+        tiling.out * tiling.config.element_bytes(Memory.OUT),
     )
     residual = store if tiling.layer.residual_shift is not None else 0
     window = _window(tiling, transfers) + residual * rounds / windows
-    weight = transfers.cycles(1, tiling.choice.tile_co, tiling.weights * BLOCK * BLOCK)
+    size = tiling.weights * tiling.config.element_bytes(Memory.WGT)
+    weight = transfers.cycles(1, tiling.choice.tile_co, size)
     # Loads are in order: what waits for the only slot of its memory holds up those behind it.
     stops = max(windows if held[Memory.INP] == 1 else 0, weights if held[Memory.WGT] == 1 else 0)
     alone = min(stops, windows) * window + min(stops, weights) * weight
     alone += rounds * store if held[Memory.ACC] == 1 else 0
     bus = windows * window + weights * weight + rounds * store
-    return max(rounds * _compute(tiling) + alone, bus) + window + weight
+    return max(rounds * _compute(tiling) + _vectors(tiling, transfers, window) + alone, bus) + window + weight
+
+
+def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
+    """Return the cycles of loading biases and shifts, which the array waits for, as they do for the bus."""
+    layer, rounds = tiling.layer, tiling.pixels * tiling.channels
+    loads = (layer.bias + layer.channel_shifts) * (tiling.channels if tiling.weights_first else rounds)
+    if tiling.channels == 1:
+        loads = layer.bias + layer.channel_shifts
+    return loads * (
+        transfers.cycles(1, 1, tiling.choice.tile_co * tiling.config.element_bytes(Memory.ACC)) + window / 2
+    )
 
 
 def _window(tiling: Tiling, transfers: _Transfers) -> float:
     instructions = tiling.choice.tile_b * tiling.blocks
-    rows = instructions * window_rows(tiling.layer, tiling.choice.tile_h)
+    rows = instructions * window_rows(tiling.layer, tiling.rows)
     layer = tiling.layer
     by_row = layer.is_filled and any(layer.padding[1::2])  # between padding, each row is an instruction
-    return transfers.cycles(rows if by_row else instructions, rows, tiling.window * BLOCK)
+    size = tiling.window * tiling.config.element_bytes(Memory.INP)
+    return transfers.cycles(rows if by_row else instructions, rows, size)
 
 
 def _rows(tiling: Tiling) -> int:
@@ -75,11 +90,13 @@ def _rows(tiling: Tiling) -> int:
 
 def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
-    layer = tiling.layer
-    gemms = 1 + prod(layer.kernel) * layer.summed_channels // BLOCK
-    alus = len(shifts(layer)) + sum(bounds(layer)) + layer.bias + layer.channel_shifts
+    layer, config = tiling.layer, tiling.config
+    gemms = 1 + prod(layer.kernel) * layer.summed_channels(config) // config.block
+    before, behind = int(layer.bias), len(shifts(layer)) + sum(bounds(layer, config)) + layer.channel_shifts
     if layer.residual_shift is not None:
         gemms += 1
-        alus += layer.residual_shift > IDENTITY_SHIFT
-    overhead = tiling.parts * _GEMM_CYCLES + (1 + alus) * _OTHER_CYCLES
-    return tiling.out * (gemms + _ALU_CYCLES * alus) + overhead
+        before += layer.residual_shift > IDENTITY_SHIFT
+    maxima = prod(layer.pool.window) if layer.pool else 0
+    overhead = tiling.parts * _GEMM_CYCLES + (1 + before + maxima + behind) * _OTHER_CYCLES
+    of_sums = tiling.sums * (gemms + _ALU_CYCLES * before)
+    return of_sums + tiling.out * (bool(maxima) + _ALU_CYCLES * (maxima + behind)) + overhead

@@ -8,7 +8,7 @@ from toolchain.backends.vta.codegen.estimates import cycles
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.codegen.lowering import lowered
 from toolchain.backends.vta.codegen.schedules import scheduled
-from toolchain.backends.vta.codegen.tilings import BLOCK, Choice, Tiling, divides, tilings
+from toolchain.backends.vta.codegen.tilings import Choice, Tiling, divides, tilings
 from toolchain.backends.vta.device.profiles import Profile
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
@@ -23,15 +23,17 @@ _MOST_CANDIDATES = 48
 
 def candidates(layer: Conv2d, config: VtaConfig = DEFAULT, profile: Profile = Profile.HLS_PYNQ) -> list[Choice]:
     """Return tilings that fit in SRAM, the likely fastest by a profile first; none if VTA cannot run the layer."""
-    if not (_known(config) and layer.reads_input):
+    if not (layer.fills(config) and layer.reads_input):
         return []
-    fitting = [tiling for tiling in tilings(layer) if tiling.fits(config)]
+    fitting = [tiling for tiling in tilings(layer, config) if tiling.fits]
     return [tiling.choice for tiling in sorted(fitting, key=lambda one: cycles(one, profile))[:_MOST_CANDIDATES]]
 
 
 def fits(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> bool:
     """Return whether the tiles divide the layer, and the machine's SRAM holds them."""
-    return _known(config) and layer.reads_input and divides(layer, choice) and Tiling(layer, choice).fits(config)
+    if not (layer.fills(config) and layer.reads_input and divides(layer, choice, config)):
+        return False
+    return Tiling(layer, choice, config).fits
 
 
 def stream(
@@ -40,28 +42,26 @@ def stream(
     """Return the instructions of a layer's kernel.
 
     Raises:
-        BuildError: The tiles do not divide the layer or do not fit, or the machine's layouts are others.
+        BuildError: The tiles do not divide the layer or do not fit, or the layer was packed for another array.
     """
-    if not _known(config):
-        raise BuildError(f"kernels are made for arrays of 1 by {BLOCK}, this one has {config.batch} by {config.block}")
+    if not layer.fills(config):
+        array = f"{config.batch} by {config.block}"
+        raise BuildError(f"the layer's channels do not fill the blocks of an array of {array}", details=str(layer))
     if not layer.reads_input:
         raise BuildError("the layer reads padding alone", details=str(layer))
-    if not divides(layer, choice):
+    if not divides(layer, choice, config):
         raise BuildError("the tiles do not divide the layer", details=f"{choice} of {layer}")
-    return lowered(scheduled(layer, choice).mod, buffers(layer), choice.slots(), config, revision)
+    module = scheduled(layer, choice, config).mod
+    return lowered(module, buffers(layer, config), choice.slots(), config, revision)
 
 
-def buffers(layer: Conv2d) -> tuple[Buffer, ...]:
+def buffers(layer: Conv2d, config: VtaConfig = DEFAULT) -> tuple[Buffer, ...]:
     """Return the arguments of a layer's kernel."""
     memories = [Memory.INP, Memory.WGT]
     memories += [Memory.ACC] * (layer.bias + layer.channel_shifts)
     memories += [Memory.INP, Memory.WGT] if layer.residual_shift is not None else []
     memories += [Memory.INP] * layer.is_filled
     return tuple(
-        Buffer(memory, memory is Memory.OUT, prod(shape) // (BLOCK * BLOCK if memory is Memory.WGT else BLOCK))
-        for memory, (shape, _) in zip([*memories, Memory.OUT], layer.arguments(), strict=True)
+        Buffer(memory, memory is Memory.OUT, prod(shape[:-2]))  # the last two axes are those of an element
+        for memory, (shape, _) in zip([*memories, Memory.OUT], layer.arguments(config), strict=True)
     )
-
-
-def _known(config: VtaConfig) -> bool:
-    return config.batch == 1 and config.block == BLOCK

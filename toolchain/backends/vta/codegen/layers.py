@@ -2,12 +2,14 @@
 
     y = clip((sum of x * w + bias + (residual << residual_shift)) >> (shift + channel shift), low, high)
 
-A right shift rounds down. Who wants it to round to nearest adds half a step to the bias.
+A right shift rounds down. Who wants it to round to nearest adds half a step to the bias. Of the sums with their bias,
+maxima of windows may be taken: what follows keeps their order.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,20 +17,39 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
+# Left out of a layer's name: records of before there were such layers stay valid.
+_USUAL = {"alone": False, "channel_shifts": False, "pool": None, "pad": 0}
 FILLING = 64
 """Elements of the tensor that other padding than zeros is loaded from: those of a row of a usual image."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The maxima that are taken of a layer's sums.
+
+    Attributes:
+        window: Rows and columns of a window.
+        stride: Rows and columns between two windows.
+        outside: Rows and columns at each edge of the sums that are none of the layer's, and in no maximum: top, left,
+            bottom, right. The layer's padding is as much larger.
+    """
+
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    outside: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Conv2d:
     """One convolution on packed tensors.
 
-    Layouts, with block = 16 and B = block: x is (N, in_blocks, H, W, 1, B) int8, w is (out_blocks, in_blocks, KH, KW, B
-    out, B in) int8, bias and channel shifts are (out_blocks, 1, B) int32, a residual is like y, its weights are (B out,
-    B in) int8: a multiple of the identity, `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted.
-    y is (N, out_blocks, OH, OW, 1, B) int8. A dense layer is a convolution of one pixel. Where blocks stand alone, as
-    those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B in). Padding with another
-    byte than 0 is loaded from a tensor of that byte, (64, 1, B) int8.
+    Layouts, for an array of R rows (its configuration's batch) and B columns (its block): x is (N / R, in_blocks, H, W,
+    R, B) int8, w is (out_blocks, in_blocks, KH, KW, B out, B in) int8, bias and channel shifts are (out_blocks, R, B)
+    int32 with equal rows, a residual is like y, its weights are (B out, B in) int8: a multiple of the identity,
+    `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N / R, out_blocks, OH, OW, R, B)
+    int8. Where N is no multiple of R, the last rows have no image. A dense layer is a convolution of one pixel. Where
+    blocks stand alone, as those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B
+    in). Padding with another byte than 0 is loaded from a tensor of that byte, (64, R, B) int8.
 
     Attributes:
         batch: N.
@@ -46,6 +67,7 @@ class Conv2d:
         residual_shift: Left shift of the residual, 0 to 15; None if there is no residual.
         channel_shifts: Whether each channel of y is shifted by 0 to 15 bits more, which a tensor says.
         alone: Whether each block of y is computed from the block of x in the same place, and from no other.
+        pool: The maxima of sums that y is made of; None if it is made of each sum. No residual is added then.
         pad: The byte that padding is made of.
     """
 
@@ -64,6 +86,7 @@ class Conv2d:
     residual_shift: int | None = None
     alone: bool = False
     channel_shifts: bool = False
+    pool: Pool | None = None
     pad: int = 0
 
     @property
@@ -74,19 +97,42 @@ class Conv2d:
     @property
     def out_height(self) -> int:
         """Rows of y."""
-        return (self.height + self.padding[0] + self.padding[2] - self.kernel[0]) // self.stride[0] + 1
+        return self._maxima(self._windows()[0], 0)
 
     @property
     def out_width(self) -> int:
         """Columns of y."""
-        return (self.width + self.padding[1] + self.padding[3] - self.kernel[1]) // self.stride[1] + 1
+        return self._maxima(self._windows()[1], 1)
+
+    @property
+    def sum_height(self) -> int:
+        """Rows of the sums."""
+        return self.sums_of(self.out_height, 0)
+
+    @property
+    def sum_width(self) -> int:
+        """Columns of the sums."""
+        return self.sums_of(self.out_width, 1)
+
+    def sums_of(self, extent: int, axis: int) -> int:
+        """Return the rows (axis 0) or columns (axis 1) of sums that so many neighbouring ones of y are made of."""
+        return extent if self.pool is None else (extent - 1) * self.pool.stride[axis] + self.pool.window[axis]
+
+    def _windows(self) -> tuple[int, int]:
+        """Return the rows and columns of windows on x."""
+        top, left, bottom, right = self.padding
+        rows = (self.height + top + bottom - self.kernel[0]) // self.stride[0] + 1
+        return rows, (self.width + left + right - self.kernel[1]) // self.stride[1] + 1
+
+    def _maxima(self, sums: int, axis: int) -> int:
+        return sums if self.pool is None else (sums - self.pool.window[axis]) // self.pool.stride[axis] + 1
 
     @property
     def reads_input(self) -> bool:
         """Whether any window reaches x; where all lie in the padding, y is a constant, and TensorIR reads nothing."""
         axes = zip(
             (self.height, self.width),
-            (self.out_height, self.out_width),
+            (self.sum_height, self.sum_width),
             self.kernel,
             self.stride,
             self.padding[:2],
@@ -97,35 +143,44 @@ class Conv2d:
             for size, count, window, step, before in axes
         )
 
-    @property
-    def summed_channels(self) -> int:
-        """Channels of x that are added up in one of y."""
-        return DEFAULT.block if self.alone else self.in_channels
+    def summed_channels(self, config: VtaConfig = DEFAULT) -> int:
+        """Return the channels of x that are added up in one of y."""
+        return config.block if self.alone else self.in_channels
 
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of one call, those with padding and with zeros of a block's weights included."""
-        window = self.kernel[0] * self.kernel[1] * self.summed_channels
-        return self.batch * self.out_height * self.out_width * self.out_channels * window
+    def macs(self, config: VtaConfig = DEFAULT) -> int:
+        """Return the multiply-adds of one call, those with padding and with zeros of a block's weights included.
+
+        What an array computes in rows that have no image is of no use, and is not counted.
+        """
+        window = self.kernel[0] * self.kernel[1] * self.summed_channels(config)
+        return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
     def arguments(self, config: VtaConfig = DEFAULT) -> tuple[tuple[tuple[int, ...], str], ...]:
         """Return shape and type of each tensor: x, w, bias, channel shifts, residual and its weights, filling, y."""
-        block, batch = config.block, self.batch
-        blocks_in, blocks_out = self.in_channels // block, self.out_channels // block
-        y = ((batch, blocks_out, self.out_height, self.out_width, 1, block), "int8")
+        rows, block = config.batch, config.block
+        batch, blocks_in, blocks_out = self.batches(config), self.in_channels // block, self.out_channels // block
+        y = ((batch, blocks_out, self.out_height, self.out_width, rows, block), "int8")
         found: list[tuple[tuple[int, ...], str]] = [
-            ((batch, blocks_in, self.height, self.width, 1, block), "int8"),
+            ((batch, blocks_in, self.height, self.width, rows, block), "int8"),
             ((blocks_out, 1 if self.alone else blocks_in, *self.kernel, block, block), "int8"),
         ]
         if self.bias:
-            found.append(((blocks_out, 1, block), "int32"))
+            found.append(((blocks_out, rows, block), "int32"))
         if self.channel_shifts:
-            found.append(((blocks_out, 1, block), "int32"))
+            found.append(((blocks_out, rows, block), "int32"))
         if self.residual_shift is not None:
             found += [y, ((block, block), "int8")]
         if self.is_filled:
-            found.append(((FILLING, 1, block), "int8"))
+            found.append(((FILLING, rows, block), "int8"))
         return (*found, y)
+
+    def batches(self, config: VtaConfig = DEFAULT) -> int:
+        """Return how often images fill the rows of an array, the last time maybe not all of them."""
+        return math.ceil(self.batch / config.batch)
+
+    def fills(self, config: VtaConfig) -> bool:
+        """Whether channels fill the blocks of an array, as they do where a network was packed for it."""
+        return self.in_channels % config.block == self.out_channels % config.block == 0
 
     def task(self) -> Conv2d:
         """Return the layer as it is tuned: other constants make the same instructions, and a residual few more."""
@@ -141,9 +196,9 @@ class Conv2d:
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
         table = {"kind": _KIND, **asdict(self)}
-        for name in ("alone", "channel_shifts", "pad"):
-            if not table[name]:
-                del table[name]  # records of before there were such layers stay valid
+        for name, usual in _USUAL.items():
+            if table[name] == usual:
+                del table[name]
         return json.dumps(table, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -157,8 +212,12 @@ class Conv2d:
         table: dict[str, Any] = json.loads(text)
         if table.pop("kind", "") != _KIND:
             raise ValueError("this is no layer of VTA")
-        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
-        return cls(**values)
+        pool = table.pop("pool", None)
+        return cls(**_tuples(table), pool=Pool(**_tuples(pool)) if pool else None)
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
 
 
 def is_layer(text: str) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
 import tvm
 from tvm import ir, s_tir, tirx
 
-from toolchain.backends.vta.codegen.accesses import Accesses, Around, elements_of, memory_of
+from toolchain.backends.vta.codegen.accesses import Accesses, Around, Limit, Walk, elements_of, memory_of
 from toolchain.backends.vta.codegen.nests import DISTANCE, Loop, Nest, planned
 from toolchain.backends.vta.codegen.recorder import Recorder, UopSequence
 from toolchain.backends.vta.codegen.transfers import Transfer
@@ -42,6 +43,9 @@ _ALU_OPS = {
     tirx.RShift: AluOp.SHR,
     tirx.LShift: AluOp.SHR,
 }
+
+_SHARES = (1, 2, 4, 8)
+"""Of the room for micro-ops, the parts that a nest may take one of: fewer micro-ops where those of all do not fit."""
 
 Emit = Callable[[Sequence[int]], None]
 """Records a nest in one pass of the loops around it, whose passes are given."""
@@ -109,10 +113,15 @@ def lowered(
         BuildError: The tiles do not fit, or a nest is none that the machine can run.
     """
     function = _PASSES(module)["main"]
-    recorder = Recorder(config, revision, buffers)
-    lowering = _Lowering(recorder, config, slots, [parameter.name for parameter in function.params])
-    _run(lowering.compile(function.body, Around()), ())
-    return recorder.finish()
+    found: list[Stream] = []
+    for share in _SHARES:
+        recorder = Recorder(config, revision, buffers)
+        lowering = _Lowering(recorder, config, slots, [parameter.name for parameter in function.params], share)
+        _run(lowering.compile(function.body, Around()), ())
+        found.append(recorder.finish())
+        if not recorder.overflowed:
+            break
+    return min(found, key=lambda one: len(one.instructions))
 
 
 def _run(steps: Sequence[_Repeat | Emit], values: tuple[int, ...]) -> None:
@@ -126,12 +135,18 @@ def _run(steps: Sequence[_Repeat | Emit], values: tuple[int, ...]) -> None:
 
 class _Lowering:
     def __init__(
-        self, recorder: Recorder, config: VtaConfig, slots: Mapping[Memory, int], arguments: Sequence[str]
+        self,
+        recorder: Recorder,
+        config: VtaConfig,
+        slots: Mapping[Memory, int],
+        arguments: Sequence[str],
+        share: int,
     ) -> None:
         self._recorder = recorder
         self._config = config
         self._slots = slots
         self._arguments = arguments
+        self._share = share
         self._tiles: dict[str, _Tile] = {}
 
     def compile(self, statement: tirx.Stmt, around: Around) -> list[_Repeat | Emit]:
@@ -155,12 +170,14 @@ class _Lowering:
                 return self._reset(store, access)
             case tirx.Add(b=tirx.Mul()) as value:
                 return self._gemm(store, value.b, access)
-            case tirx.Add() | tirx.Max() | tirx.Min() | tirx.RShift() | tirx.LShift() as value:
+            case (
+                tirx.Add() | tirx.Max() | tirx.Min() | tirx.RShift() | tirx.LShift() | ir.Call(args=[_, tirx.Max(), _])
+            ) as value:
                 return self._alu(store, value, access)
             case tirx.Cast() as value:
                 return self._store(store, value.value, access)
-            case ir.Call() as value:
-                return self._load(store, value.args[1], access, value.args[2])
+            case ir.Call(args=[_, value, outside]):
+                return self._load(store, value, access, outside)
             case ir.TensorLoad() as value:
                 return self._copy(store, value, access)
         raise BuildError("a block computes what VTA cannot", details=str(store))
@@ -169,6 +186,8 @@ class _Lowering:
         """Load a tensor, or go on with the sums under another name."""
         if memory_of(value.source) is None:
             return self._load(store, value, access)
+        if elements_of(store.buffer) != elements_of(value.source):
+            return self._picked(store, value, access)
         self._tiles[store.buffer.name] = self._tiles[value.source.name]
         return None
 
@@ -227,7 +246,7 @@ class _Lowering:
         elements = max(DISTANCE, elements_of(store.buffer))
         slots = min(self._slots[Memory.ACC], prod(access.around.extents))
         tile = self._tile(store.buffer, slots, elements)
-        nest, uops = self._planned(access, (Loop(elements, dst=1),), tile)
+        nest, uops = self._planned(access, Walk((Loop(elements, dst=1),)), tile)
 
         def emit(_: Sequence[int]) -> None:
             tile.turn()
@@ -235,25 +254,46 @@ class _Lowering:
 
         return emit
 
+    def _picked(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+        """Start maxima with some of the sums: no instruction copies, so they are added to zeros."""
+        reset, source = self._reset(store, access), self._tiles[value.source.name]
+        nest, uops = self._planned(access, access.walk(dst=store, src=value), self._tiles[store.buffer.name], source)
+
+        def emit(values: Sequence[int]) -> None:
+            reset(values)
+            self._recorder.alu(AluOp.ADD, uops(), nest.outer, nest.inner)
+
+        return emit
+
     def _gemm(self, store: tirx.BufferStore, product: Any, access: Accesses) -> Emit:
         src, wgt = product.a.value, product.b.value
         tiles = [self._tiles[one.name] for one in (store.buffer, src.source, wgt.source)]
-        nest, uops = self._planned(access, access.loops(dst=store, src=src, wgt=wgt), *tiles)
+        nest, uops = self._planned(access, access.walk(dst=store, src=src, wgt=wgt), *tiles)
         return lambda _: self._recorder.gemm(uops(), nest.outer, nest.inner)
 
     def _alu(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
-        """Compute in place: the result takes the room of the first operand."""
+        """Compute in place, where a condition is met: the result takes the room of the first operand."""
+        limits: tuple[Limit, ...] = ()
+        if isinstance(value, ir.Call):
+            limits, value = access.limits(value.args[0]), value.args[1]
         op, operand = _ALU_OPS[type(value)], value.b
         tiles = [self._tiles[value.a.source.name]]
         self._tiles[store.buffer.name] = tiles[0]
         if isinstance(operand, tirx.IntImm):
-            loops, imm = access.loops(dst=store), int(operand)
+            walk, imm = access.walk(dst=store), int(operand)
             imm = -imm if isinstance(value, tirx.LShift) else imm
         else:
-            loops, imm = access.loops(dst=store, src=operand), None
+            walk, imm = access.walk(dst=store, src=operand), None
             tiles.append(self._tiles[operand.source.name])
-        nest, uops = self._planned(access, loops, *tiles)
-        return lambda _: self._recorder.alu(op, uops(), nest.outer, nest.inner, imm)
+        plan = cache(lambda passes: self._planned(access, walk.part(passes), *tiles))
+
+        def emit(values: Sequence[int]) -> None:
+            passes = walk.passes(limits, values)
+            if passes is not None:
+                nest, uops = plan(passes)
+                self._recorder.alu(op, uops(), nest.outer, nest.inner, imm)
+
+        return emit
 
     def _tile(self, buffer: tirx.Buffer, slots: int, elements: int) -> _Tile:
         memory = memory_of(buffer)
@@ -262,18 +302,16 @@ class _Lowering:
         self._tiles[buffer.name] = tile
         return tile
 
-    def _planned(
-        self, access: Accesses, loops: tuple[Loop, ...], *tiles: _Tile
-    ) -> tuple[Nest, Callable[[], UopSequence]]:
+    def _planned(self, access: Accesses, walk: Walk, *tiles: _Tile) -> tuple[Nest, Callable[[], UopSequence]]:
         """Return a nest, and what makes its micro-ops for the slots that its tiles are in, each once."""
         bases, runs = prod(len(tile.starts) for tile in tiles), prod(access.around.extents)
-        nest = planned(loops, self._config.uop_depth, bases, runs)
+        nest = planned(walk.moving, self._config.uop_depth, bases, runs, self._share)
         known: dict[tuple[int, ...], UopSequence] = {}
 
         def sequence() -> UopSequence:
             starts = tuple(tile.start for tile in tiles)
             if starts not in known:
-                dst, src, wgt = (*starts, 0, 0)[:3]
+                dst, src, wgt = (base + first for base, first in zip((*starts, 0, 0), walk.first, strict=False))
                 known[starts] = self._recorder.sequence((dst + d, src + s, wgt + w) for d, s, w in nest.uops)
             return known[starts]
 

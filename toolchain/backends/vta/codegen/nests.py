@@ -36,10 +36,14 @@ class Loop:
     src: int = 0
     wgt: int = 0
 
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        """Elements of dst, src and wgt from one pass to the next."""
+        return self.dst, self.src, self.wgt
+
     def holds(self, inner: Loop) -> bool:
         """Whether this loop around the other is the same as one longer loop."""
-        steps = (inner.dst, inner.src, inner.wgt)
-        return (self.dst, self.src, self.wgt) == tuple(inner.extent * step for step in steps)
+        return self.steps == tuple(inner.extent * step for step in inner.steps)
 
 
 UNIT = Loop(1)
@@ -85,7 +89,7 @@ class _Division:
         return self.outer.extent * self.inner.extent * _REFILL_CYCLES + self.uops(least) * _UOP_CYCLES * fresh
 
 
-def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int = 1) -> Nest:
+def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int = 1, share: int = 1) -> Nest:
     """Return the cheapest instruction for a nest.
 
     Sums of fewer elements than the distance get micro-ops that write behind them, up to the distance.
@@ -95,6 +99,7 @@ def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int =
         most_uops: Micro-ops that there is room for.
         bases: With how many different bases it may be run; each needs micro-ops of its own, which fit best together.
         runs: How often it is run.
+        share: Its micro-ops fit best into one of so many parts of the room.
 
     Raises:
         BuildError: It needs more micro-ops than there is room for.
@@ -102,7 +107,7 @@ def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int =
     loops = merged(loops)
     least = DISTANCE if any(not loop.dst for loop in loops) else 1
     divisions = [one for variant in _variants(loops) for one in _divisions(variant) if one.keeps(least)]
-    room, fresh = most_uops // bases, min(1.0, bases / runs)
+    room, fresh = most_uops // bases // share, min(1.0, bases / runs)
     fitting = [one for one in divisions if one.uops(least) <= most_uops]
     if not fitting:
         wanted = min(one.uops(least) for one in divisions)

@@ -108,6 +108,7 @@ class _Uops:
     known: dict[tuple[tuple[int, int, int], ...], UopSequence] = field(default_factory=dict)
     places: dict[UopSequence, int] = field(default_factory=dict)
     free: int = 0
+    overflowed: bool = False
 
 
 class Recorder:
@@ -196,8 +197,9 @@ class Recorder:
         """Combine elements of ACC with others, or with a number.
 
         Raises:
-            BuildError: UOP is too small for the sequence.
+            BuildError: UOP is too small for the sequence, or its operand lies where no micro-op can point.
         """
+        self._check_operand(sequence)
         start = self._resident(sequence)
         end = start + len(sequence.uops)
         self._add(Alu(op, start, end, *_loops(outer, inner), imm is not None, imm or 0))
@@ -223,6 +225,11 @@ class Recorder:
         )
 
     @property
+    def overflowed(self) -> bool:
+        """Whether the micro-ops did not fit together, so that some may have been loaded more than once."""
+        return self._uops.overflowed
+
+    @property
     def _last(self) -> int:
         return len(self._instructions) - 1
 
@@ -245,6 +252,16 @@ class Recorder:
         self._wait(Stage.STORE, Stage.COMPUTE, _newest(touched.read, elements))
         touched.written[elements] = self._last
 
+    def _check_operand(self, sequence: UopSequence) -> None:
+        """Refuse an operand that lies too far behind in ACC: the field of a micro-op for it is as wide as INP is deep."""
+        last, depth = int(sequence.uops[:, 1].max()), self._config.inp_depth
+        if last >= depth:
+            raise BuildError(
+                "an operand of the ALU lies where no micro-op can point",
+                details=f"it is element {last} of ACC, and micro-ops name {depth} of INP",
+                hint="choose smaller tiles",
+            )
+
     def _resident(self, sequence: UopSequence) -> int:
         """Return where UOP holds a sequence; load it if it does not, into an empty memory if it is full."""
         uops, size = self._uops, len(sequence.uops)
@@ -252,7 +269,7 @@ class Recorder:
             return uops.places[sequence]
         if uops.free + size > self._config.uop_depth:
             uops.places.clear()
-            uops.free = 0
+            uops.free, uops.overflowed = 0, True
         start = uops.places[sequence] = uops.free
         uops.free += size
         if uops.free > self._config.uop_depth:

@@ -9,6 +9,7 @@ from tvm.s_tir import Schedule
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.codegen.operators import operator
 from toolchain.backends.vta.codegen.tilings import Choice, Tiling
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import Memory
 
 SCOPES = {"local.inp_buffer": Memory.INP, "local.wgt_buffer": Memory.WGT, "local.acc_buffer": Memory.ACC}
@@ -16,18 +17,19 @@ SCOPES = {"local.inp_buffer": Memory.INP, "local.wgt_buffer": Memory.WGT, "local
 
 _INP, _WGT, _ACC = SCOPES
 _TILE_AXES = 4  # image, channels, row, column
+_AXES = _TILE_AXES + 2  # and those of an element
 
 
-def scheduled(layer: Conv2d, choice: Choice) -> Schedule:
+def scheduled(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> Schedule:
     """Return the schedule of a layer's kernel.
 
     The accumulators, whatever they are called on their way through the ALU, are computed within one tile of y.
     """
-    schedule = Schedule(operator(layer), debug_mask="none", enable_check=False)
+    schedule = Schedule(operator(layer, config), debug_mask="none", enable_check=False)
     if layer.residual_shift is not None:
         schedule.fuse_reduction_epilogue("conv", "sum")
     caches = _caches(schedule, layer)
-    place = _tiled(schedule, layer, choice)
+    place = _tiled(schedule, Tiling(layer, choice, config))
     for name in _inside_out(schedule):
         schedule.compute_at(name, place, preserve_unit_loops=True)
     for cached in caches:
@@ -59,14 +61,14 @@ def _computed(schedule: Schedule) -> list[str]:
     return [schedule.get(block).name_hint for block in blocks][:-1]
 
 
-def _tiled(schedule: Schedule, layer: Conv2d, choice: Choice) -> Any:
+def _tiled(schedule: Schedule, tiling: Tiling) -> Any:
     """Cut y into tiles; return the innermost loop over them."""
+    choice = tiling.choice
     extents = (choice.tile_b, choice.tile_co, choice.tile_h, choice.tile_w)
     loops = schedule.get_loops("y")[:_TILE_AXES]
     pairs = [schedule.split(loop, [None, extent]) for loop, extent in zip(loops, extents, strict=True)]
     image, channels, row, column = (outer for outer, _ in pairs)
-    weights_first = Tiling(layer, choice).weights_first
-    order = (channels, image, row, column) if weights_first else (image, row, column, channels)
+    order = (channels, image, row, column) if tiling.weights_first else (image, row, column, channels)
     schedule.reorder(*order, *(inner for _, inner in pairs))
     return order[-1]
 
@@ -81,9 +83,9 @@ def _inside_out(schedule: Schedule) -> list[str]:
 def _reduce(schedule: Schedule, choice: Choice) -> None:
     """Cut the sums along the channels of x, and load inputs and weights for each part."""
     loops = schedule.get_loops("conv")[_TILE_AXES:]
-    image, channels, row, column, out, blocks, *rest = loops
+    tile, blocks, rest = loops[:_AXES], loops[_AXES], loops[_AXES + 1 :]
     part, inner = schedule.split(blocks, [None, choice.tile_ci])
-    schedule.reorder(part, image, channels, row, column, out, inner, *rest)
+    schedule.reorder(part, *tile, inner, *rest)
     weights = schedule.cache_read("conv", _weights_index(schedule), _WGT)
     schedule.compute_at("window", part, preserve_unit_loops=True)
     schedule.compute_at(weights, part, preserve_unit_loops=True)

@@ -11,11 +11,9 @@ from typing import Any
 
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.codegen.nests import DISTANCE
-from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import Memory
 
-BLOCK = 16
-"""Channels of one element: the layouts of layers are made for arrays of this side."""
 MOST_PADDING = 15
 """Of one LOAD, on each side."""
 
@@ -27,7 +25,7 @@ class Choice:
     """The extents of tiles, each of which divides its axis, and how many of them SRAM holds.
 
     Attributes:
-        tile_b: Images.
+        tile_b: Images, so many times as the array has rows.
         tile_h: Rows of y.
         tile_w: Columns of y.
         tile_ci: Channel blocks of x that are added up before the next are loaded.
@@ -73,27 +71,29 @@ class Tiling:
     Attributes:
         layer: The layer.
         choice: The extents of its tiles, which divide it.
+        config: The machine.
     """
 
     layer: Conv2d
     choice: Choice
+    config: VtaConfig = DEFAULT
 
     @cached_property
     def pixels(self) -> int:
         """Tiles along images, rows and columns of y."""
         layer, choice = self.layer, self.choice
-        images, rows = layer.batch // choice.tile_b, layer.out_height // choice.tile_h
+        images, rows = layer.batches(self.config) // choice.tile_b, layer.out_height // choice.tile_h
         return images * rows * (layer.out_width // choice.tile_w)
 
     @cached_property
     def channels(self) -> int:
         """Tiles along the channels of y."""
-        return self.layer.out_channels // BLOCK // self.choice.tile_co
+        return self.layer.out_channels // self.config.block // self.choice.tile_co
 
     @cached_property
     def parts(self) -> int:
         """Tiles along the channels of x, which are added up."""
-        return self.layer.summed_channels // BLOCK // self.choice.tile_ci
+        return self.layer.summed_channels(self.config) // self.config.block // self.choice.tile_ci
 
     @cached_property
     def windows(self) -> int:
@@ -111,9 +111,24 @@ class Tiling:
         return prod((self.choice.tile_b, self.choice.tile_co, self.choice.tile_h, self.choice.tile_w))
 
     @property
+    def rows(self) -> int:
+        """Rows of sums that one tile of y is made of."""
+        return self.layer.sums_of(self.choice.tile_h, 0)
+
+    @property
+    def columns(self) -> int:
+        """Columns of sums that one tile of y is made of."""
+        return self.layer.sums_of(self.choice.tile_w, 1)
+
+    @property
+    def sums(self) -> int:
+        """Elements of the sums that one tile of y is made of."""
+        return prod((self.choice.tile_b, self.choice.tile_co, self.rows, self.columns))
+
+    @property
     def window(self) -> int:
         """Elements of one tile of x with its padding."""
-        rows, columns = window_rows(self.layer, self.choice.tile_h), window_columns(self.layer, self.choice.tile_w)
+        rows, columns = window_rows(self.layer, self.rows), window_columns(self.layer, self.columns)
         return self.choice.tile_b * self.blocks * rows * columns
 
     @property
@@ -147,12 +162,14 @@ class Tiling:
         weights_stay = weights <= wgt or (first and self.parts <= wgt)
         return windows if window_stays else rounds, weights if weights_stay else rounds
 
-    def fits(self, config: VtaConfig) -> bool:
-        """Return whether each SRAM is large enough."""
+    @property
+    def fits(self) -> bool:
+        """Whether each SRAM is large enough."""
+        config = self.config
         window = self.window + any(self.layer.padding)
         inp, wgt = self.held[Memory.INP] * window, self.held[Memory.WGT] * self.weights
         vectors = self.layer.bias + self.layer.channel_shifts
-        acc = self.held[Memory.ACC] * max(DISTANCE, self.out) + vectors * self.choice.tile_co
+        acc = self.held[Memory.ACC] * self._results + vectors * self.choice.tile_co
         if self.layer.residual_shift is not None:
             inp += min(self.choice.h_threads, self.pixels * self.channels) * self.out
             wgt += 1
@@ -160,9 +177,15 @@ class Tiling:
             return False
         return inp <= config.inp_depth and wgt <= config.wgt_depth and acc <= config.acc_depth
 
+    @property
+    def _results(self) -> int:
+        """Elements of ACC for one tile of y: its sums, and their maxima beside them."""
+        return max(DISTANCE, self.sums) + (max(DISTANCE, self.out) if self.layer.pool else 0)
+
     def _bytes(self, *, first: bool) -> int:
         windows, weights = self.loads(first=first)
-        return BLOCK * (windows * self.window + weights * self.weights * BLOCK)
+        window, weight = (self.config.element_bytes(memory) for memory in (Memory.INP, Memory.WGT))
+        return windows * self.window * window + weights * self.weights * weight
 
 
 def window_step(layer: Conv2d) -> int:
@@ -171,35 +194,35 @@ def window_step(layer: Conv2d) -> int:
 
 
 def window_rows(layer: Conv2d, rows: int) -> int:
-    """Return the rows of the window that so many rows of y need."""
+    """Return the rows of the window that so many rows of sums need."""
     return rows if layer.kernel[0] == 1 else (rows - 1) * layer.stride[0] + layer.kernel[0]
 
 
 def window_columns(layer: Conv2d, columns: int) -> int:
-    """Return the columns of the window that so many columns of y need."""
+    """Return the columns of the window that so many columns of sums need."""
     return (columns - 1) * layer.stride[1] + layer.kernel[1]
 
 
-def divides(layer: Conv2d, choice: Choice) -> bool:
+def divides(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> bool:
     """Whether the tiles divide the layer."""
     extents = (choice.tile_b, choice.tile_h, choice.tile_w, choice.tile_ci, choice.tile_co)
-    return not any(whole % part for whole, part in zip(_axes(layer), extents, strict=True))
+    return not any(whole % part for whole, part in zip(_axes(layer, config), extents, strict=True))
 
 
-def tilings(layer: Conv2d) -> Iterator[Tiling]:
+def tilings(layer: Conv2d, config: VtaConfig = DEFAULT) -> Iterator[Tiling]:
     """Yield all tilings, but none with a second slot that would stay empty."""
-    for image, row, column, blocks_in, blocks_out in product(*(_divisors(whole) for whole in _axes(layer))):
+    for image, row, column, blocks_in, blocks_out in product(*map(_divisors, _axes(layer, config))):
         choice = Choice(image, row, column, blocks_in, blocks_out)
-        once = Tiling(layer, choice)
+        once = Tiling(layer, choice, config)
         windows, weights = once.windows, once.channels * once.parts
         for oc_threads, h_threads in product(range(1, _MOST_SLOTS + 1), repeat=2):
             if oc_threads <= weights and h_threads <= windows:
-                yield Tiling(layer, replace(choice, oc_threads=oc_threads, h_threads=h_threads))
+                yield replace(once, choice=replace(choice, oc_threads=oc_threads, h_threads=h_threads))
 
 
-def _axes(layer: Conv2d) -> tuple[int, ...]:
-    blocks_in, blocks_out = layer.summed_channels // BLOCK, layer.out_channels // BLOCK
-    return layer.batch, layer.out_height, layer.out_width, blocks_in, blocks_out
+def _axes(layer: Conv2d, config: VtaConfig) -> tuple[int, ...]:
+    blocks_in, blocks_out = layer.summed_channels(config) // config.block, layer.out_channels // config.block
+    return layer.batches(config), layer.out_height, layer.out_width, blocks_in, blocks_out
 
 
 def _divisors(whole: int) -> list[int]:

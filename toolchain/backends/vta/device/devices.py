@@ -10,6 +10,9 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.board import Board
 from toolchain.errors import InputError, did_you_mean
 
+_SHAPES = (VtaConfig(log_batch=1), VtaConfig(log_batch=2), VtaConfig(log_block=5), VtaConfig(log_batch=2, log_block=5))
+"""Of arrays that no bitstream was published for; `configs/` has each as a file."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -32,6 +35,7 @@ class Device:
 
 DEVICES = {
     "vta-sim": Device("sim", 100.0),
+    **{f"vta-sim-{one.batch}x{one.block}": Device("sim", 100.0, one) for one in _SHAPES},
     "vta-pynq-z1": Device("pynq-z1", 100.0, profile=Profile.PYNQ_Z1),
     "vta-pynq-z1-2020-07": Device("pynq-z1", 100.0, revision=Revision.V2020_07, profile=Profile.PYNQ_Z1),
     "vta-ultra96": Device("ultra96", 333.0),

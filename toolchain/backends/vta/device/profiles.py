@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+
 _CALIBRATED = (
     "calibrated on published measurements of 2019: total 0.7 % above those of ResNet-18's 19 calls,"
     " each of its ten layers within 8 %"
@@ -26,3 +28,12 @@ class Profile(IntEnum):
     def calibration(self) -> str:
         """What it was calibrated on, and how near it comes; empty where nothing was."""
         return _CALIBRATED if self is Profile.PYNQ_Z1 else ""
+
+    def holds_for(self, config: VtaConfig) -> bool:
+        """Whether it may be told of a machine: what was calibrated says nothing of arrays of another shape."""
+        return not self.calibration or (config.batch, config.block) == (DEFAULT.batch, DEFAULT.block)
+
+
+def profiles_for(config: VtaConfig) -> tuple[Profile, ...]:
+    """Return the models that may be told of a machine."""
+    return tuple(one for one in Profile if one.holds_for(config))

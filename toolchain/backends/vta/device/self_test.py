@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
 from toolchain import resources, rpc
+from toolchain.backends.vta.device.devices import Device
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rpc import CallError, child, words
 from toolchain.rpc.places import Place
 
 _FUNCTION = "edge_toolchain.vta.self_test"
+_CONFIGURE = "tvm.contrib.vta.reconfig_runtime"
 _OPEN_S, _ANSWER_S = 30.0, 60.0  # programming an FPGA takes seconds
 
 
@@ -40,12 +43,12 @@ class SelfTest:
 _READER: TypeAdapter[SelfTest] = TypeAdapter(SelfTest)
 
 
-def self_test(place: Place, device: str) -> SelfTest:
+def self_test(place: Place, device: Device) -> SelfTest:
     """Let a board try its accelerator.
 
     Args:
         place: The board.
-        device: What the program there calls the accelerator.
+        device: Its accelerator.
 
     Raises:
         DeviceError: The board does not answer, or its accelerator fails.
@@ -54,7 +57,8 @@ def self_test(place: Place, device: str) -> SelfTest:
     session = place.open(_OPEN_S, _OPEN_S + _ANSWER_S, threading.Event())
     with rpc.deadline(session, _ANSWER_S), session:
         try:
-            text = session.run(child.text, _FUNCTION, device)
+            session.run(child.text, _CONFIGURE, json.dumps(device.config.document()))
+            text = session.run(child.text, _FUNCTION, device.name)
         except CallError as fault:
             raise DeviceError(
                 f"the accelerator of {place.name} fails",

@@ -109,6 +109,10 @@ class VtaConfig:
         sizes = (self.log_uop_buff_size, self.log_inp_buff_size, self.log_wgt_buff_size, self.log_acc_buff_size)
         return "_".join([f"{self.batch}x{self.block}", widths, *map(str, sizes)])
 
+    def document(self) -> dict[str, int]:
+        """Return it as a vta_config.json has it."""
+        return {key: getattr(self, key.lower()) for key in KEYS}
+
     def log_depth(self, memory: Memory) -> int:
         """Return log2 of the elements of an SRAM."""
         size: int = getattr(self, _size_of(memory))

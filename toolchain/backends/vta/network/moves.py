@@ -1,4 +1,4 @@
-"""What is done to bytes in blocks by the CPU: maxima of windows, images put together, and means at the end.
+"""What is done to bytes in blocks by the CPU: maxima of windows, and images put together.
 
 Where all are on one grid, of a scale and a zero point, maxima and what is put together are the same on bytes as on the
 numbers that they stand for.
@@ -13,6 +13,7 @@ from typing import Any
 from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value, four, pair
+from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.chains import Grid, UnfitError, grid, is_dequantize, is_quantize
 from toolchain.backends.vta.network.packing import packed_shape
 
@@ -82,30 +83,30 @@ def _plain(pool: Operation) -> bool:
     return (str(how.layout), str(how.out_layout)) == ("NCHW", "NCHW")
 
 
-def written(value: Value, block: int, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
+def written(value: Value, config: VtaConfig, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
     """Write what makes bytes of other bytes; returns the variable that holds them in blocks.
 
     Args:
         value: The numbers that they stand for.
-        block: Channels of a block.
+        config: The machine.
         read: Returns the bytes that it comes of.
         bind: Gives an expression a variable: its name, its shape, and it.
     """
     maker = value.maker
     if maker is None or is_dequantize(maker):
         return read(maker.inputs[0]) if maker is not None else None
-    parts = [written(one, block, read, bind) for one in maker.inputs]
-    shape = packed_shape(value.shape or (), block)
+    parts = [written(one, config, read, bind) for one in maker.inputs]
+    shape = packed_shape(value.shape or (), config)
     name = f"{value.variable.name}_packed"
     if maker.name == _JOIN:
         return bind(name, shape, relax.op.concat(parts, axis=_CHANNELS))
-    return bind(name, shape, _pooled(maker, parts[0], shape, block))
+    return bind(name, shape, _pooled(maker, parts[0], shape, config))
 
 
-def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> Any:
-    """Return the maxima of images in blocks: each block is an image of its own, its channels last."""
-    batch, blocks, height, width = packed_shape(pool.inputs[0].shape or (), block)[:_RANK]
-    images = relax.op.reshape(data, (batch * blocks, height, width, block))
+def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], config: VtaConfig) -> Any:
+    """Return the maxima of images in blocks: each block is an image of its own, its rows' channels last."""
+    batch, blocks, height, width, rows, block = packed_shape(pool.inputs[0].shape or (), config)
+    images = relax.op.reshape(data, (batch * blocks, height, width, rows * block))
     how = pool.attributes
     made = relax.op.nn.max_pool2d(
         images,
@@ -118,38 +119,3 @@ def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], block: int) -> A
         out_layout="NHWC",
     )
     return relax.op.reshape(made, shape)
-
-
-def averaged(operation: Operation) -> tuple[Value, Grid] | None:
-    """Return the bytes whose mean over all pixels an operation makes, and their grid; None if it makes none."""
-    if operation.name != "mean" or len(operation.inputs[0].shape or ()) != _RANK:
-        return None
-    how, maker = operation.attributes, operation.inputs[0].maker
-    axes = sorted(int(axis) % _RANK for axis in how.axis or ())
-    if axes != [2, 3] or not bool(how.keepdims) or not is_dequantize(maker) or maker is None:
-        return None
-    found = _grid(maker)
-    return None if found is None else (maker.inputs[0], found)
-
-
-def mean(operation: Operation, units: Grid, data: Any) -> Any:
-    """Return the Relax expression of a mean over all pixels.
-
-    Args:
-        operation: The mean of an image.
-        units: What its bytes stand for.
-        data: The image's bytes in blocks.
-    """
-    shape = operation.out.shape or ()
-    numbers = relax.op.astype(data, "float32")
-    if units.zero:
-        numbers = relax.op.subtract(numbers, relax.const(float(units.zero), "float32"))
-    numbers = relax.op.multiply(numbers, relax.const(2.0**-units.exponent, "float32"))
-    means = relax.op.mean(numbers, axis=[2, 3, 4])
-    _, blocks, *_, block = packed_shape(shape, _lanes(data))
-    rows = relax.op.reshape(means, (shape[0], blocks * block, 1, 1))
-    return relax.op.strided_slice(rows, axes=[1], begin=[0], end=[shape[1]]) if shape[1] % block else rows
-
-
-def _lanes(data: Any) -> int:
-    return int(data.ty.shape.values[-1])

@@ -1,4 +1,4 @@
-"""Layouts of VTA: channels in blocks, the last block filled up with zeros."""
+"""Layouts of VTA: as many images as the array has rows, channels in blocks, the last of each filled up with zeros."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.backends.graph.values import shape_of
+from toolchain.backends.vta.isa.config import VtaConfig
 
 _MOST_WEIGHT = 6  # log2 of the greatest power of two in int8
-_TRANSPOSE = (0, 1, 4, 5, 2, 3)  # (N, blocks, 1, B, H, W) to (N, blocks, H, W, 1, B); the same transposes it back
+_PACK = (0, 2, 4, 5, 1, 3)  # (N / R, R, blocks, B, H, W) to (N / R, blocks, H, W, R, B), for an array of R by B
+_UNPACK = (0, 4, 1, 5, 2, 3)
 
 Shape = tuple[int, int, int, int]
 
@@ -23,7 +25,7 @@ def blocks(channels: int, block: int) -> int:
 
 
 def filled(channels: int, block: int) -> int:
-    """Return the channels of the blocks that hold some channels."""
+    """Return the channels of the blocks that hold some channels; the same of images and rows."""
     return blocks(channels, block) * block
 
 
@@ -34,22 +36,23 @@ def image(shape: tuple[int, ...]) -> Shape:
     return batch, channels, height, width
 
 
-def packed_shape(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
+def packed_shape(shape: tuple[int, ...], config: VtaConfig) -> tuple[int, ...]:
     """Return the shape of images, or rows of numbers, in blocks of channels."""
     batch, channels, height, width = image(shape)
-    return batch, blocks(channels, block), height, width, 1, block
+    rows, block = config.batch, config.block
+    return blocks(batch, rows), blocks(channels, block), height, width, rows, block
 
 
-def packed(data: Any, block: int) -> Any:
+def packed(data: Any, config: VtaConfig) -> Any:
     """Return the Relax expression of images, or rows of numbers, in blocks of channels."""
     batch, channels, height, width = image(shape_of(data.ty) or ())
-    count = blocks(channels, block)
+    images, count, _, _, rows, block = packed_shape((batch, channels, height, width), config)
     if len(data.ty.shape.values) == 2:  # noqa: PLR2004 - rows
         data = relax.op.reshape(data, (batch, channels, 1, 1))
-    if channels % block:
-        missing = filled(channels, block) - channels
-        data = relax.op.nn.pad(data, [0, 0, 0, missing, 0, 0, 0, 0])
-    return relax.op.permute_dims(relax.op.reshape(data, (batch, count, 1, block, height, width)), _TRANSPOSE)
+    missing = images * rows - batch, count * block - channels
+    if any(missing):
+        data = relax.op.nn.pad(data, [0, missing[0], 0, missing[1], 0, 0, 0, 0])
+    return relax.op.permute_dims(relax.op.reshape(data, (images, rows, count, block, height, width)), _PACK)
 
 
 def unpacked(data: Any, shape: tuple[int, ...]) -> Any:
@@ -60,11 +63,25 @@ def unpacked(data: Any, shape: tuple[int, ...]) -> Any:
         shape: What they are to have without: NCHW, or rows and columns.
     """
     batch, channels, height, width = image(shape)
-    _, count, _, _, _, block = shape_of(data.ty) or ()
-    plain = relax.op.reshape(relax.op.permute_dims(data, _TRANSPOSE), (batch, count * block, height, width))
-    if channels % block:
-        plain = relax.op.strided_slice(plain, axes=[1], begin=[0], end=[channels])
+    images, count, _, _, rows, block = shape_of(data.ty) or ()
+    whole = (images * rows, count * block)
+    plain = relax.op.reshape(relax.op.permute_dims(data, _UNPACK), (*whole, height, width))
+    plain = cut(plain, whole, (batch, channels))
     return plain if len(shape) != 2 else relax.op.reshape(plain, shape)  # noqa: PLR2004
+
+
+def cut(data: Any, whole: tuple[int, int], wanted: tuple[int, int]) -> Any:
+    """Return the Relax expression of the first images and channels, without what was filled up.
+
+    Args:
+        data: Images.
+        whole: How many images and channels there are.
+        wanted: How many there are to be.
+    """
+    axes = [axis for axis in range(2) if whole[axis] != wanted[axis]]
+    if not axes:
+        return data
+    return relax.op.strided_slice(data, axes=axes, begin=[0] * len(axes), end=[wanted[axis] for axis in axes])
 
 
 def packed_weights(weights: NDArray[np.int8], block: int) -> NDArray[np.int8]:
@@ -77,11 +94,11 @@ def packed_weights(weights: NDArray[np.int8], block: int) -> NDArray[np.int8]:
     return np.ascontiguousarray(apart.transpose(0, 2, 4, 5, 1, 3))
 
 
-def packed_bias(bias: NDArray[np.int32], block: int) -> NDArray[np.int32]:
-    """Return one number for each channel as (blocks, 1, B)."""
-    whole = np.zeros(filled(bias.size, block), np.int32)
+def packed_bias(bias: NDArray[np.int32], config: VtaConfig) -> NDArray[np.int32]:
+    """Return one number for each channel as (blocks, R, B), the same in each of the array's R rows."""
+    whole = np.zeros(filled(bias.size, config.block), np.int32)
     whole[: bias.size] = bias
-    return whole.reshape(-1, 1, block)
+    return whole.reshape(-1, 1, config.block).repeat(config.batch, axis=1)
 
 
 def residual_weights(shift: int, block: int) -> NDArray[np.int8]:

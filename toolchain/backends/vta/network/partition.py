@@ -20,12 +20,14 @@ from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
 from toolchain.backends.graph.kernels import called, rooted
-from toolchain.backends.graph.values import Block, Operation, Value, read, shape_of
+from toolchain.backends.graph.values import Block, Value, read, shape_of
 from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
+from toolchain.backends.vta.network.averages import Average, average
 from toolchain.backends.vta.network.folding import Folding
-from toolchain.backends.vta.network.moves import Move, averaged, mean, move, written
+from toolchain.backends.vta.network.means import Mean, mean
+from toolchain.backends.vta.network.moves import Move, move, written
 from toolchain.backends.vta.network.patterns import Match, Refusal, find
 
 __all__ = ["Partitioned", "Refusal", "partitioned"]
@@ -121,11 +123,12 @@ class _Writer:
     """
 
     def __init__(self, block: Block, matches: Sequence[Match], builder: relax.BlockBuilder, config: VtaConfig) -> None:
-        self._block, self._builder, self._config, self._lanes = block, builder, config, config.block
+        self._block, self._builder, self._config = block, builder, config
         self._matches = {match.out.variable: match for match in matches}
         moves = (move(operation, config.block) for operation in block.operations)
         self._moves = {one.out.variable: one for one in moves if one is not None}
-        self._means = {one.outputs[0].variable: one for one in block.operations if averaged(one)}
+        sums = (mean(operation, config) or average(operation, config) for operation in block.operations)
+        self._sums = {one.out.variable: one for one in sums if one is not None}
         self._packed: dict[Value, Any] = {}
         self._bindings: list[Any] = []
 
@@ -137,13 +140,13 @@ class _Writer:
                 self._write(match)
             elif moved is not None:
                 self._move(moved)
-            elif not self._mean(self._means.get(variable)):
+            elif not self._sum(self._sums.get(variable)):
                 self._bindings.append(binding)
         return relax.DataflowBlock(self._bindings)
 
     def _write(self, match: Match) -> None:
         out = match.out
-        shape = packing.packed_shape(out.shape or (), self._lanes)
+        shape = packing.packed_shape(out.shape or (), self._config)
         arguments, kind = relax.Tuple(self._arguments(match)), relax.TensorType(shape, "int8")
         # One function for all layers that are the same: the builder knows what it has.
         name = "vta_{}_{}x{}_kernel".format("depthwise" if match.layer.alone else "conv", *match.layer.kernel)
@@ -154,31 +157,40 @@ class _Writer:
 
     def _move(self, moved: Move) -> None:
         out = moved.out
-        self._packed[out] = written(moved.source, self._lanes, self._in_blocks, self._new)
+        self._packed[out] = written(moved.source, self._config, self._in_blocks, self._new)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
 
-    def _mean(self, operation: Operation | None) -> bool:
-        """Write a mean of what is in blocks already; return whether that was one."""
-        found = averaged(operation) if operation is not None else None
-        if operation is None or found is None or found[0] not in self._packed:
+    def _sum(self, found: Mean | Average | None) -> bool:
+        """Write a mean or averages of what is in blocks already; return whether that was one."""
+        if found is None or found.source not in self._packed:
             return False
-        source, grid = found
-        self._bind(operation.out.variable, mean(operation, grid, self._packed[source]))
+        out, data = found.out, relax.Tuple([self._packed[found.source]])
+        if isinstance(found, Mean):
+            kind = relax.TensorType(out.shape or (), "float32")
+            function = self._builder.add_func(found.kernel(), "mean_of_bytes")
+            self._bind(out.variable, relax.op.call_tir(function, data, kind))
+            return True
+        function = self._builder.add_func(found.kernel(), "average_of_bytes")
+        call = relax.op.call_tir(function, data, relax.TensorType(found.made, "int8"))
+        self._packed[out] = self._new(f"{out.variable.name}_packed", found.made, call)
+        self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
         return True
 
     def _arguments(self, match: Match) -> list[Any]:
         """Return what the layer's kernel is called with."""
-        lanes, shift = self._lanes, match.layer.residual_shift
+        config, shift = self._config, match.layer.residual_shift
         data = self._in_blocks(match.data, match.folding)
-        arguments = [data, _constant(packing.packed_weights(match.weights, lanes))]
+        arguments = [data, _constant(packing.packed_weights(match.weights, config.block))]
         if match.layer.bias:
-            arguments.append(_constant(packing.packed_bias(match.bias, lanes)))
+            arguments.append(_constant(packing.packed_bias(match.bias, config)))
         if match.channel_shifts is not None:
-            arguments.append(_constant(packing.packed_bias(match.channel_shifts, lanes)))
+            arguments.append(_constant(packing.packed_bias(match.channel_shifts, config)))
         if match.residual is not None and shift is not None:
-            arguments += [self._in_blocks(match.residual), _constant(packing.residual_weights(shift, lanes))]
+            held = packing.residual_weights(shift, config.block)
+            arguments += [self._in_blocks(match.residual), _constant(held)]
         if match.layer.is_filled:
-            arguments.append(_constant(np.full((FILLING, 1, lanes), match.layer.pad, np.int8)))
+            held = np.full((FILLING, config.batch, config.block), match.layer.pad, np.int8)
+            arguments.append(_constant(held))
         return arguments
 
     def _in_blocks(self, value: Value, folding: Folding | None = None) -> Any:
@@ -190,8 +202,8 @@ class _Writer:
         return self._packed[value]
 
     def _packing(self, plain: Any, shape: Sequence[int]) -> Any:
-        whole = packing.packed_shape(tuple(shape), self._lanes)
-        return self._new(f"{plain.name}_packed", whole, packing.packed(plain, self._lanes))
+        whole = packing.packed_shape(tuple(shape), self._config)
+        return self._new(f"{plain.name}_packed", whole, packing.packed(plain, self._config))
 
     def _folded(self, value: Value, folding: Folding) -> Any:
         plain = value.variable

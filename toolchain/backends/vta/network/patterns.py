@@ -27,6 +27,7 @@ from toolchain.backends.vta.network.chains import (
 )
 from toolchain.backends.vta.network.folding import Folding, folding
 from toolchain.backends.vta.network.packing import blocks, filled, image
+from toolchain.backends.vta.network.pooling import pooled
 
 _CONV, _DENSE = "nn.conv2d", "matmul"
 _MOST_PADDING = 15  # of four bits
@@ -141,7 +142,9 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
     )
     residual = None if chain.residual is None else chain.residual.inputs[0]
     found = Match(layer, data.inputs[0], array, whole.bias, whole.channel_shifts, residual, chain.end.out)
-    return _folded(found, inputs, config)
+    found = _folded(found, inputs, config)
+    layer, end = pooled(found.layer, chain.end, readers)
+    return replace(found, layer=layer, out=end.out)
 
 
 def _folded(match: Match, channels: int, config: VtaConfig) -> Match:

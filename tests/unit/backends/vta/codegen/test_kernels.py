@@ -80,11 +80,13 @@ def test_tiles_that_do_not_fit():
         stream(layer, choice)
 
 
-@pytest.mark.parametrize("config", [VtaConfig(log_block=5), VtaConfig(log_batch=1)])
-def test_arrays_with_other_layouts(config):
+@pytest.mark.parametrize(
+    ("config", "array"), [(VtaConfig(log_block=6), "1 by 64"), (VtaConfig(log_batch=1, log_block=6), "2 by 64")]
+)
+def test_a_layer_that_was_packed_for_another_array(config, array):
     assert candidates(LAYER, config) == []
     assert not fits(LAYER, Choice(), config)
-    with pytest.raises(BuildError, match="1 by 16"):
+    with pytest.raises(BuildError, match=f"do not fill the blocks of an array of {array}"):
         stream(LAYER, Choice(), config)
 
 

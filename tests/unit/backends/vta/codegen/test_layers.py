@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool, is_layer
 from toolchain.backends.vta.isa.config import VtaConfig
 
 LAYER = Conv2d(2, 9, 7, 32, 48, (3, 2), (2, 1), (1, 0, 1, 1), shift=9, low=0, high=100, residual_shift=3)
@@ -19,6 +19,9 @@ LAYERS = st.builds(
     kernel=st.tuples(COUNTS, COUNTS), stride=st.tuples(COUNTS, COUNTS), padding=st.tuples(*[st.integers(0, 15)] * 4),
     shift=st.integers(0, 31), low=st.integers(-128, 0), high=st.integers(1, 127), bias=st.booleans(),
     residual_shift=st.none() | st.integers(0, 15), channel_shifts=st.booleans(), pad=st.integers(-128, 127),
+    pool=st.none() | st.builds(
+        Pool, st.tuples(COUNTS, COUNTS), st.tuples(COUNTS, COUNTS), st.tuples(*[st.integers(0, 15)] * 4)
+    ),
 )  # fmt: skip
 
 
@@ -55,8 +58,36 @@ def test_blocks_are_the_configurations():
     assert LAYER.arguments(small)[0] == ((2, 4, 9, 7, 1, 8), "int8")
 
 
+def test_rows_are_the_configurations():
+    """Five images fill an array of four rows twice, the second time with three rows that have none."""
+    wide = VtaConfig(log_batch=2, log_block=4)
+    layer = replace(LAYER, batch=5, channel_shifts=True)
+    out = ((2, 3, 5, 7, 4, 16), "int8")
+    assert [shape for shape, _ in layer.arguments(wide)] == [
+        (2, 2, 9, 7, 4, 16), (3, 2, 3, 2, 16, 16), (3, 4, 16), (3, 4, 16), out[0], (16, 16), out[0],
+    ]  # fmt: skip
+    assert [replace(LAYER, batch=images).batches(wide) for images in (1, 3, 4, 5, 8)] == [1, 1, 1, 2, 2]
+    assert layer.macs(wide) == layer.macs() == 5 * replace(LAYER, batch=1).macs(wide)
+
+
+def test_a_block_that_stands_alone_is_as_wide_as_the_array():
+    layer = Conv2d(1, 4, 4, 32, 32, (3, 3), alone=True)
+    wide = VtaConfig(log_block=5)
+    assert (layer.summed_channels(), layer.summed_channels(wide)) == (16, 32)
+    assert layer.macs(wide) == 2 * layer.macs()
+
+
 def test_multiply_adds():
-    assert LAYER.macs == 2 * 5 * 7 * 48 * 32 * 3 * 2
+    assert LAYER.macs() == 2 * 5 * 7 * 48 * 32 * 3 * 2
+
+
+def test_maxima():
+    layer = Conv2d(1, 8, 9, 16, 32, (3, 3), padding=(2, 2, 1, 1), pool=Pool((3, 2), (2, 3), (1, 1, 0, 0)))
+    assert (layer.out_height, layer.out_width) == (4, 3)
+    assert (layer.sum_height, layer.sum_width, layer.sums_of(2, 0)) == (9, 8, 5)
+    assert layer.macs() == 9 * 8 * 32 * 16 * 9
+    assert layer.arguments()[-1] == ((1, 2, 4, 3, 1, 16), "int8")
+    assert "pool" not in LAYER.to_json()
 
 
 @given(LAYERS)
@@ -87,7 +118,7 @@ def test_a_name_with_another_attribute():
 def test_a_task_is_its_own_task(layer):
     task = layer.task()
     assert task.task() == task
-    assert task.macs == layer.macs
+    assert task.macs() == layer.macs()
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_steps_are_those_of_the_layer():
     made = stream(PLAIN, Choice(1, 2, 3, 2, 1, 2, 2))
     gemms = [one for one in made.instructions if isinstance(one, Gemm) and not one.reset]
     steps = sum((one.uop_end - one.uop_bgn) * one.iter_out * one.iter_in for one in gemms)
-    assert steps * 256 == PLAIN.macs
+    assert steps * 256 == PLAIN.macs()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.support.vta_layers import flat, reference, tensors
-from toolchain.backends.vta.codegen.layers import Conv2d
+from tests.support.vta_layers import reference, tensors
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.codegen.operators import bounds, operator, shifts
+from toolchain.backends.vta.isa.config import VtaConfig
 
 LAYER = Conv2d(1, 5, 4, 16, 16, bias=False)
 LAYERS = [
@@ -17,15 +18,26 @@ LAYERS = [
     Conv2d(3, 1, 1, 32, 32, shift=0, bias=True),
     Conv2d(1, 5, 4, 32, 32, (3, 3), shift=2, bias=True, alone=True, channel_shifts=True),
     Conv2d(1, 2, 2, 16, 32, shift=0, low=0, bias=False, channel_shifts=True),
+    Conv2d(1, 5, 6, 16, 32, (3, 2), shift=6, padding=(2, 1, 1, 1), pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))),
 ]
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=["residual", "lifted", "dense", "apart", "own shifts"])
+@pytest.mark.parametrize("layer", LAYERS, ids=["residual", "lifted", "dense", "apart", "own shifts", "maxima"])
 def test_what_it_computes(layer):
     arguments = tensors(layer)
-    held = [tvm.runtime.tensor(one) for one in flat(arguments)]
+    held = [tvm.runtime.tensor(one) for one in arguments]
     tvm.tirx.build(tvm.IRModule({"main": operator(layer)}), {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
-    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments)[..., 0, :])
+    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
+
+
+@pytest.mark.parametrize("layer", LAYERS[:1] + LAYERS[3:4], ids=["residual", "apart"])
+def test_what_it_computes_on_an_array_of_more_rows(layer):
+    config = VtaConfig(log_batch=2, log_block=3)
+    arguments = tensors(layer, 0, config)
+    held = [tvm.runtime.tensor(one) for one in arguments]
+    module = tvm.IRModule({"main": operator(layer, config)})
+    tvm.tirx.build(module, {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
+    np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
 
 
 def names(layer: Conv2d) -> list[str]:
@@ -40,6 +52,9 @@ def test_blocks():
     own = ["window", "conv", "shift_0", "channel_shift", "low", "high", "y"]
     assert names(replace(LAYER, shift=8, channel_shifts=True)) == own
     assert names(replace(LAYER, shift=8)) == ["window", "conv", "shift_0", "low", "high", "y"]
+    pool = Pool((2, 2), (2, 2), (0, 1, 0, 0))
+    maxima = ["pool_0_1", "pool_0_0", "pool_1_0", "pool_1_1"]
+    assert names(replace(LAYER, bias=True, pool=pool)) == ["window", "conv", "bias_add", *maxima, "low", "high", "y"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,12 @@ from statistics import median
 import pytest
 
 from tests.support.vta_published import Published, published, total
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.codegen.kernels import candidates, stream
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.profiles import Profile, profiles_for
+from toolchain.backends.vta.device.simulator import Simulator
+from toolchain.backends.vta.isa.config import VtaConfig
+from toolchain.errors import InputError
 
 UNEXPLAINED = 80
 """Cycles for each 16 results by which the networks of August 2019 are slower than those of July and of later."""
@@ -41,6 +46,17 @@ def test_what_was_not_calibrated_says_so():
     assert [one.label for one in Profile if one.calibration] == ["pynq-z1"]
     rows = [(one, one.modelled_ms(Profile.HLS_PYNQ)) for one, _ in ratios("ResNet-18")]
     assert total(rows) < 0.87
+
+
+def test_what_was_calibrated_says_nothing_of_arrays_of_another_shape():
+    assert profiles_for(VtaConfig(log_inp_buff_size=14)) == tuple(Profile)
+    wide = VtaConfig(log_batch=2)
+    assert profiles_for(wide) == (Profile.IDEAL, Profile.HLS_PYNQ)
+    layer = Conv2d(4, 4, 4, 16, 16)
+    made = stream(layer, candidates(layer, wide)[0], wide)
+    assert Simulator(wide).cycles(made).cycles
+    with pytest.raises(InputError, match=f"pynq-z1 was calibrated on arrays of 1 by 16, and this is {wide.name}"):
+        Simulator(wide).cycles(made, Profile.PYNQ_Z1)
 
 
 @pytest.mark.parametrize(

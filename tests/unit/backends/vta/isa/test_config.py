@@ -51,6 +51,13 @@ def test_the_default_machine():
     assert depths == (8192, 2048, 1024, 2048, 2048)
 
 
+def test_a_configuration_as_a_file_has_it(tmp_path):
+    found = VtaConfig(log_batch=2, log_inp_buff_size=14)
+    path = tmp_path / "vta_config.json"
+    path.write_text(json.dumps(found.document()))
+    assert config.load(path) == found
+
+
 def test_another_machine():
     found = VtaConfig(log_batch=1, log_block=5, log_uop_buff_size=14)
     assert found.name == "2x32_i8w8a32_14_15_18_17"

@@ -7,9 +7,11 @@ import pytest
 import tvm
 from tvm import relax
 
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
 
 BLOCK = 16
+WIDE = VtaConfig(log_batch=2)
 
 
 def evaluated(shape, write):
@@ -22,10 +24,11 @@ def evaluated(shape, write):
     return array, main(tvm.runtime.tensor(array)).numpy()
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 2, 5), (2, 16, 3, 3), (1, 40, 1, 2), (3, 20)])
-def test_channels_in_blocks_and_back(shape):
+@pytest.mark.parametrize("config", [DEFAULT, VtaConfig(log_block=5), WIDE], ids=lambda config: config.name)
+@pytest.mark.parametrize("shape", [(1, 3, 2, 5), (2, 16, 3, 3), (1, 40, 1, 2), (3, 20), (4, 16, 2, 1), (5, 3, 2, 2)])
+def test_channels_in_blocks_and_back(shape, config):
     def write(builder, data):
-        return packing.unpacked(builder.emit(packing.packed(data, BLOCK)), shape)
+        return packing.unpacked(builder.emit(packing.packed(data, config)), shape)
 
     array, there_and_back = evaluated(shape, write)
     assert np.array_equal(array, there_and_back)
@@ -33,10 +36,19 @@ def test_channels_in_blocks_and_back(shape):
 
 @pytest.mark.parametrize("shape", [(2, 20, 3, 5), (3, 20)])
 def test_where_a_channel_lies(shape):
-    array, packed = evaluated(shape, lambda _, data: packing.packed(data, BLOCK))
-    assert packed.shape == packing.packed_shape(shape, BLOCK)
+    array, packed = evaluated(shape, lambda _, data: packing.packed(data, DEFAULT))
+    assert packed.shape == packing.packed_shape(shape, DEFAULT)
     images = array.reshape(packing.image(shape))
     assert np.array_equal(packed[:, 1, :, :, 0, 2], images[:, 18])
+    assert not packed[:, 1, ..., 4:].any()
+
+
+def test_where_an_image_lies():
+    array, packed = evaluated((5, 20, 3, 2), lambda _, data: packing.packed(data, WIDE))
+    assert packed.shape == packing.packed_shape((5, 20, 3, 2), WIDE) == (2, 2, 3, 2, 4, 16)
+    assert np.array_equal(packed[0, 1, :, :, 3, 2], array[3, 18])
+    assert np.array_equal(packed[1, 0, :, :, 0, 5], array[4, 5])
+    assert not packed[1, ..., 1:, :].any()
     assert not packed[:, 1, ..., 4:].any()
 
 
@@ -51,9 +63,15 @@ def test_where_a_weight_lies():
 
 
 def test_a_bias_ends_with_zeros():
-    packed = packing.packed_bias(np.arange(1, 21, dtype=np.int32), BLOCK)
+    packed = packing.packed_bias(np.arange(1, 21, dtype=np.int32), DEFAULT)
     assert packed.shape == (2, 1, 16)
     assert packed.reshape(-1).tolist() == [*range(1, 21), *[0] * 12]
+
+
+def test_a_bias_is_the_same_in_each_row():
+    packed = packing.packed_bias(np.arange(20, dtype=np.int32), WIDE)
+    assert packed.shape == (2, 4, 16)
+    assert (packed == packed[:, :1]).all()
 
 
 @pytest.mark.parametrize(("shift", "weight"), [(0, 1), (5, 32), (6, 64), (15, 64)])
