@@ -253,7 +253,7 @@ class Recorder:
         touched.written[elements] = self._last
 
     def _check_operand(self, sequence: UopSequence) -> None:
-        """Refuse an operand that lies too far behind in ACC: the field of a micro-op for it is as wide as INP is deep."""
+        """Refuse an operand that lies too far behind in ACC: a micro-op's field for it is as wide as INP is deep."""
         last, depth = int(sequence.uops[:, 1].max()), self._config.inp_depth
         if last >= depth:
             raise BuildError(
