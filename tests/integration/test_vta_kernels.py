@@ -65,7 +65,7 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
         assert_exact(layer, stream(layer, choice, revision=revision))
 
 
-@pytest.mark.parametrize("pad", [-128, -7, 127])
+@pytest.mark.parametrize("pad", [-128, 5])
 @pytest.mark.parametrize("revision", Revision)
 @pytest.mark.parametrize(
     "change",
@@ -82,7 +82,7 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
 )
 def test_padding_with_another_byte_than_zero(pad, revision, change):
     layer = replace(Conv2d(2, 9, 8, 48, 48, (3, 3), padding=(1, 1, 1, 1), shift=3, pad=pad), **change)
-    for choice in candidates(layer)[::16]:
+    for choice in candidates(layer)[::24]:
         made = stream(layer, choice, revision=revision)
         verify(made.encoded())
         assert_exact(layer, made)
