@@ -93,7 +93,16 @@ class Board:
         data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
         sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
         name = (device or self.name).encode()
-        call(self._library.harness_run, self._handle, name, text.encode(), data, sizes, len(arrays), ctypes.c_uint64(stays))
+        call(
+            self._library.harness_run,
+            self._handle,
+            name,
+            text.encode(),
+            data,
+            sizes,
+            len(arrays),
+            ctypes.c_uint64(stays),
+        )
 
     def hold(self, arrays: Sequence[np.ndarray]) -> int:
         """Say that arrays are constant, until what this returns is released."""
