@@ -18,7 +18,7 @@ from toolchain.errors import BuildError, VerificationError
 RUN = "edge_toolchain.vta.run"
 """The function of the program on the board.
 
-Its arguments are a device, a stream in Base64, maybe bits that say which tensors may stay in its memory, and the tensors.
+Its arguments are a device, a stream in Base64, maybe bits that say which tensors may stay in its memory, and tensors.
 """
 
 _OUR_FAULT = "please report this; `--without vta` computes everything on the CPU"

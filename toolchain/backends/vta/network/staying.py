@@ -12,7 +12,7 @@ from tvm import relax
 from toolchain.backends.base.attributes import EXACT
 
 STAYS = "vta_stays"
-"""Attribute of a kernel's function: a bit for each of its tensors, in their order, that may stay in the array's memory."""
+"""Attribute of a kernel's function: a bit for each of its tensors, in order, that may stay in the array's memory."""
 
 _ENTRY = "main"
 _CALL = "relax.call_tir"
