@@ -42,7 +42,6 @@ LAYERS = {
     "residual": lambda block: Conv2d(5, 6, 5, block, 2 * block, (3, 3), shift=9, low=0, residual_shift=8, **SAME),
     "apart": lambda block: Conv2d(2, 6, 6, 2 * block, 2 * block, (3, 3), shift=6, alone=True, **SAME),
     "own shifts": lambda block: Conv2d(5, 5, 6, block, 2 * block, (3, 3), shift=3, channel_shifts=True, **SAME),
-    "filled": lambda block: Conv2d(3, 6, 5, block, 2 * block, (3, 3), (2, 1), shift=9, pad=-128, **SAME),
     "dense": lambda block: Conv2d(5, 1, 1, 4 * block, 3 * block, shift=10),
     "filled": lambda block: Conv2d(3, 6, 5, block, block, (3, 3), (2, 1), shift=8, pad=-128, **SAME),
     "maxima": lambda block: Conv2d(5, 8, 8, block, block, (3, 3), (1, 1), (2, 2, 1, 1), 8, pool=POOL, pad=5),
