@@ -196,6 +196,7 @@ class Tuning:
         self.resumed = 0
         self.current: TaskState | None = None
         self.id = plan.run_id(key, tasks, modelled_by(pruner.model.name, pruner.model.identity) if pruner else "")
+        self._beginning = Start(run=self.id, time=round(time.time(), 3), fresh=plan.fresh)
         self._key = key
         self._target = json.loads(key.target)
         self._file = file
@@ -266,15 +267,14 @@ class Tuning:
 
     def _take_up(self) -> None:
         """Learn what earlier records tell, and find those of this very run."""
-        start = Start(run=self.id, time=round(time.time(), 3), fresh=self.plan.fresh)
-        seen = self._seen(self._file.begin(start))
+        seen = self._seen(self._file.begin(self._beginning))
         self._own = seen.own()
         with self.shares.timed("search"):
             self._learn_earlier(seen.earlier(), seen.records.workloads)
         self._file.append(_workload(state.task) for state in self.states)
 
     def _seen(self, records: Records) -> Seen:
-        return Seen(records, self._key, self.id, {state.task.workload for state in self.states})
+        return Seen(records, self._key, self._beginning, {state.task.workload for state in self.states})
 
     def _learn_earlier(self, earlier: Sequence[Record], workloads: Mapping[str, Workload]) -> None:
         states = {state.task.workload: state for state in self.states}

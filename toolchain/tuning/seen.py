@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from toolchain.records import EXPIRY_S, Begun, Key, Record, Records
+from toolchain.records import EXPIRY_S, Begun, Key, Record, Records, Start
 from toolchain.records.results import PRUNED
 
 
@@ -20,19 +20,24 @@ class Seen:
     Attributes:
         records: All that is in the file.
         key: What its records are found under.
-        run: Its name.
+        start: Its beginning.
         workloads: The kernels that it tunes.
     """
 
     records: Records
     key: Key
-    run: str
+    start: Start
     workloads: Collection[str]
 
     @property
+    def run(self) -> str:
+        """Its name."""
+        return self.start.run
+
+    @property
     def begun(self) -> Begun:
-        """Where it began."""
-        return self.records.runs[self.run]
+        """Where it began; at the top of a file from which somebody took that meanwhile, with what stood before."""
+        return self.records.runs.get(self.run, Begun(self.start, 0))
 
     def earlier(self) -> list[Record]:
         """Return the trials that others had made when it began; what a model ruled out for them, it may measure."""

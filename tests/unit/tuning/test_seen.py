@@ -16,7 +16,7 @@ def trial(number, **fields):
 
 def seen(*trials, place, fresh=False, key=KEY):
     start = Start(run="me", time=NOW, fresh=fresh)
-    return Seen(Records(trials=trials, runs={"me": Begun(start, place)}), key, "me", {MINE})
+    return Seen(Records(trials=trials, runs={"me": Begun(start, place)}), key, start, {MINE})
 
 
 def numbers(trials):
@@ -55,3 +55,8 @@ def test_what_finals_decided_and_what_a_model_ruled_out_is_no_trial_of_others():
     ruled_out = trial(0, seconds=None, cause="costly")
     final = trial(1, verdict="untuned", among=(MINE,))
     assert seen(ruled_out, final, trial(2, seconds=None, among=(MINE,)), place=3).earlier() == []
+
+
+def test_a_run_whose_beginning_was_taken_out_of_the_file_goes_on():
+    found = Seen(Records(trials=(trial(0), trial(1, run="me"))), KEY, Start(run="me", time=NOW), {MINE})
+    assert (found.earlier(), numbers(found.own()[0]), numbers(found.now().trials)) == ([], [1], [0, 1])
