@@ -23,6 +23,8 @@ from toolchain.tuning.trials import Built, Measured, Rival, Trial
 
 RIVALS = 3
 """Candidates of a final, beside what is untuned."""
+LEAST_GAIN = 0.01
+"""What a winner surely gains: for less than that, nothing is replaced."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def decided(final: Final, built: Sequence[Built], measured: Measured) -> Decisio
     full = [(one, samples) for one, samples in rivals if len(samples) == turns.TURNS and min(samples) >= LEAST_S]
     judged = [(turns.change(base_s, samples), one, samples) for one, samples in full]
     judged.sort(key=lambda one: one[0].value)
-    surely = next((one for one in judged if one[0].high < 0), None)
+    surely = next((one for one in judged if one[0].high < -LEAST_GAIN), None)
     if surely is None:
         closest = f"; the closest one: {_words(judged[0][0])}" if judged else ""
         return Decision(base, measured, base_s, f"none of {len(final.rivals)} is surely faster{closest}")

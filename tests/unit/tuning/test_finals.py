@@ -94,6 +94,11 @@ def test_what_is_untuned_stays_where_nobody_is_surely_faster():
     assert "none of 3 is surely faster; the closest one: " in found.why
 
 
+def test_a_gain_of_less_than_a_hundredth_replaces_nothing():
+    assert decided(turns_of(0.995), turns_of(1.1), ()).winner.key == BASE
+    assert decided(turns_of(0.985), turns_of(1.1), ()).winner.key == f"{1:016x}"
+
+
 def test_few_turns_and_impossible_times_win_nothing():
     found = decided(turns_of(0.5, 6), (1e-12,) * TURNS, ())
     assert found.winner.key == BASE

@@ -27,6 +27,7 @@ _PASSER = "edge_toolchain.pass_through_caches"
 _PASSING = "edge_toolchain.passing_bytes"
 _COLD_REPEAT = 15  # samples of a single run each, of which the median counts
 _FILL = "tvm.contrib.random.random_fill_for_measure"
+_USUAL_GFLOPS = 64.0  # of a CPU
 _BIG_CORES = 1
 _LITTLE = 1 << 16
 
@@ -80,9 +81,15 @@ def turn(visit: Visit, trial_given: dict[str, Any], options_given: dict[str, Any
 
 
 def peak(visit: Visit) -> float | None:
-    """Return what a board's CPUs compute at most, in GFLOPS; None where it cannot tell."""
+    """Return what a board's CPUs compute at most, in GFLOPS; None where it cannot tell.
+
+    A board that others use shows little of that: no CPU is taken for slower than most are.
+    """
     function = visit.function("edge_toolchain.peak_gflops")
-    return None if function is None else float(function())
+    if function is None:
+        return None
+    cpus = visit.facts("edge_toolchain.hardware").get("cpus", 1)
+    return max(float(function()), _USUAL_GFLOPS * float(cpus))
 
 
 def _sampler(visit: Visit, trial: Trial, options: Options, built: Rival, name: str = "trial") -> Take:

@@ -25,7 +25,7 @@ def too_fast(samples: Sequence[float], gflop: float, peak_gflops: float) -> str:
     if fastest < LEAST_S:
         return f"{fastest:.3g} s is less than a call takes"
     if gflop and peak_gflops and gflop / fastest > SAVED * peak_gflops:
-        return f"{gflop / fastest:.3g} GFLOPS, where the board was seen to do {peak_gflops:.3g} at most"
+        return f"{gflop / fastest:.3g} GFLOPS, where the board does {peak_gflops:.3g} at most"
     return ""
 
 

@@ -497,7 +497,7 @@ def test_what_is_faster_than_the_board_can_be_is_measured_again(pool, trial):
     ("result", "words"),
     [
         ((1e-12,), "less than a call takes"),
-        ((1e-6,), "GFLOPS, where the board was seen to do 100 at most"),
+        ((1e-6,), "GFLOPS, where the board does 100 at most"),
         ((1e-2, 9e-2, 9e-2), "half of the samples took 9.0 times as long as the fastest"),
         (Taken(((1e-2,),), waited=0.99), "other work had the CPUs for 99% of the time"),
     ],
