@@ -121,7 +121,7 @@ class Link:
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._data:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0]:  # what came meanwhile counts, however late we look
+            if not _readable(self._sock, left):  # what came meanwhile counts, however late we look
                 raise TimeoutError
             try:
                 data = self._sock.recv(1 << 16)
@@ -141,7 +141,7 @@ class Link:
     def alive(self) -> bool:
         """Whether the other end is there."""
         try:
-            silent = not select.select([self._sock], [], [], 0)[0]
+            silent = not _readable(self._sock, 0.0)
             return silent or self._sock.recv(1, socket.MSG_PEEK) != b""
         except (OSError, ValueError):  # it was reset, or closed by us
             return False
@@ -167,7 +167,7 @@ class Link:
         with contextlib.suppress(OSError):  # it is gone
             self._sock.shutdown(socket.SHUT_WR)
             while (left := deadline - time.monotonic()) > 0:
-                if select.select([self._sock], [], [], left)[0] and not self._sock.recv(1 << 16):
+                if _readable(self._sock, left) and not self._sock.recv(1 << 16):
                     break
         self.close()
 
@@ -184,6 +184,13 @@ class Link:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _readable(sock: socket.socket, seconds: float | None) -> bool:
+    """Wait until there is something to read, or the end."""
+    poll = select.poll()  # select itself knows no descriptor above 1023, and a large lab has more
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int]:

@@ -214,7 +214,15 @@ def test_what_happens_is_told(pool, trial):
     assert (ended.kind, ended.measured) == ("ended", result)
 
 
-@pytest.mark.parametrize("names", [[], ["a", "a"], [str(number) for number in range(31)]])
+def test_a_hundred_boards_measure_at_once(pool, trial):
+    boards = [Board(f"board{number}", results={"nap": ["hang"]}) for number in range(100)]
+    one = pool(*boards, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    for _ in boards:
+        one.submit(trial("nap"))
+    until(lambda: all(board.runs["nap"] == 1 for board in boards))
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"]])
 def test_places_that_cannot_be(names):
     with pytest.raises(InputError, match="different names"):
         MeasurePool([Board(name) for name in names], OPTIONS)
