@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from toolchain import files
@@ -18,7 +19,7 @@ from toolchain.board import Board
 from toolchain.compile import prepare
 from toolchain.compile.known import record_key
 from toolchain.compile.request import BuildRequest
-from toolchain.errors import DeviceError, InputError
+from toolchain.errors import DeviceError, InputError, ToolchainError
 from toolchain.farm import boards as places
 from toolchain.farm.boards import Boards, Tell, Wanted
 from toolchain.models import flops, importer, source
@@ -32,7 +33,7 @@ from toolchain.rpc import hardware
 from toolchain.tables import Shown
 from toolchain.tuning import report
 from toolchain.tuning.build import Builder
-from toolchain.tuning.measure import Event, MeasurePool
+from toolchain.tuning.measure import Event, MeasurePool, Place
 from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.measure.modelled import Modelled
 from toolchain.tuning.prune import Pruner
@@ -215,10 +216,11 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
         folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
         timeout_s = wanted.plan.options.build_timeout_s
         builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s))
-        held = stack.enter_context(places.opened(wanted.boards, tell))
+        held = stack.enter_context(places.opened(replace(wanted.boards, shares=True), tell))
         _examine(wanted.board, held, tell)
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
+        held.follow(pool, partial(_fits, wanted.board, tell), tell)
         return _tuned(session, builder, pool, watch)
 
 
@@ -274,19 +276,32 @@ def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
 
 def _examine(board: Board, held: Boards, tell: Tell) -> None:
     """Hold the boards against their board file; one that is away for a moment is waited for while others measure."""
-    faults = []
-    for place in held.places:
-        try:
-            found, notes = hardware.examine(board, place)
-        except DeviceError as fault:
-            faults.append(fault)
-            tell(f"warning: {place.name}: {fault.message}")
-            continue
-        tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
-        for note in notes:
-            tell(f"warning: {note}")
+    faults = [fault for place in held.places if (fault := _examined(board, place, tell))]
     if len(faults) == len(held.places):
         raise faults[0]
+
+
+def _examined(board: Board, place: Place, tell: Tell) -> DeviceError | None:
+    """Hold a board against its board file; return why it is away for a moment, if it is."""
+    try:
+        found, notes = hardware.examine(board, place)
+    except DeviceError as fault:
+        tell(f"warning: {place.name}: {fault.message}")
+        return fault
+    tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
+    for note in notes:
+        tell(f"warning: {note}")
+    return None
+
+
+def _fits(board: Board, tell: Tell, place: Place) -> bool:
+    """Tell whether a board that joins a run is what its board file says; the run goes on without one that is not."""
+    try:
+        _examined(board, place, tell)
+    except ToolchainError as fault:
+        tell(f"warning: {place.name} is left out: {fault.message}")
+        return False
+    return True
 
 
 def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
@@ -370,10 +385,8 @@ def _totals(job: Tuning) -> Totals:
 
 
 def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
-    rows = tuple(
-        BoardRow(place.name, watch.trials[place.name], watch.failures[place.name], watch.quarantines[place.name])
-        for place in watch.boards.places
-    )
+    names = dict.fromkeys([*(place.name for place in watch.boards.places), *watch.trials, *watch.quarantines])
+    rows = tuple(BoardRow(name, watch.trials[name], watch.failures[name], watch.quarantines[name]) for name in names)
     if watch.boards.model:
         rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
     untuned = job.untuned_s()

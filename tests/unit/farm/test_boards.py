@@ -77,8 +77,9 @@ class Farm:
     def _status(self) -> dict | None:
         return {"boards": self.boards} if self.up else None
 
-    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None) -> Lease:
+    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None, most: int, shares: bool, patience):
         self.asked.append((kind, tuple(names), who, folder))
+        self.terms = most, shares, patience
         return self.lease
 
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError
 from toolchain.farm.board_lock import Claim
 from toolchain.farm.holds import Client, Hold, Slot, check_key, granted, not_now
+from toolchain.farm.leasing import released
 
 SERVED = SimpleNamespace(name="a", board="rpi4", host="board", emulated=False)
 
@@ -19,7 +20,7 @@ class Board:
     """A board that remembers what it is wanted for."""
 
     served, state, fault, session_since = SERVED, "ready", None, None
-    is_busy, settled = False, True
+    is_busy, settled, occupied = False, True, None
 
     def __init__(self):
         self.claims, self.cuts = [], 0
@@ -33,7 +34,7 @@ class Board:
 
 @pytest.fixture
 def slot():
-    return Slot(Board())
+    return Slot(Board(), "farm release a")
 
 
 def test_the_owner_of_a_devices_lock_is_the_client():
@@ -47,11 +48,11 @@ def test_the_owner_of_a_devices_lock_is_the_client():
 
 def test_a_board_is_given_and_taken_back(slot):
     hold = Hold(Client("ann@desk: tune mlp"), "leased", 0.0)
-    slot.give(hold, "5e", "farm release a")
+    slot.give(hold, "5e")
     assert slot.board.claims == [(Claim(hold.owner("farm release a"), "5e", hold.within), True)]
     assert (slot.state(), slot.is_free()) == ("leased", False)
     told = {"name": "a", "board": "rpi4", "emulated": False, "key": "5e", "within": hold.within}
-    assert granted(slot, {"a": "5e"}) == told
+    assert granted(slot) == told
     check_key(slot, "5e")
     slot.take_back()
     assert (slot.board.claims[-1], slot.board.cuts) == ((Claim(), False), 1)
@@ -59,7 +60,8 @@ def test_a_board_is_given_and_taken_back(slot):
 
 
 def test_a_key_that_was_taken_back_is_known(slot):
-    slot.taken_back.append("5e")
+    slot.give(Hold(Client("ann@desk"), "leased", 0.0), "5e")
+    slot.withdraw(released("a"))
     with pytest.raises(BusyError, match="ended by its owner"):
         check_key(slot, "5e")
     with pytest.raises(DeviceError, match="not leased under this key"):
