@@ -218,7 +218,7 @@ def _shown(found: Mapping[str, Any] | None, virtual: Sequence[VirtualBoard], *, 
     served = found["boards"] if found else []
     unserved = [one for one in virtual if one.name not in {board["name"] for board in served}]
     rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
-    queue = found["queue"] if found else []
+    queue = found.get("queue", []) if found else []  # a daemon that an earlier toolchain started has none
     document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(one) for one in unserved]}
     return Result([Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)], document, as_json)
 
@@ -250,8 +250,9 @@ def _span(one: Mapping[str, Any]) -> str:
         return f"since {_moment(hold['since'])} until {_moment(hold['until'])}"
     if not hold:
         return ""
-    heard = f", alive {hold['heard_s']:.0f} s ago" if hold["heard_s"] is not None else ""
-    return f"since {_moment(hold['since'])}{heard}"
+    heard = hold.get("heard_s")
+    alive = "" if heard is None else f", alive {heard:.0f} s ago"
+    return f"since {_moment(hold['since'])}{alive}"
 
 
 def _trial(trial: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ class Ask:
         names: The boards, all of them or none; empty for any of the type.
         most: How many boards at most; 0 for all.
         shares: Whether it takes boards whenever there are some, and gives some back where others wait.
+        patient: Whether it stands in the line until others give boards back, and does not go without what is free.
+        since: When it asked, in seconds since 1970.
         hold: Why nobody else gets its boards.
         served: Whether its client was told of its first boards.
         boards: The boards that it has.
@@ -37,6 +39,8 @@ class Ask:
     names: tuple[str, ...] = ()
     most: int = 0
     shares: bool = False
+    patient: bool = False
+    since: float = field(default_factory=time.time)
     hold: Hold = field(init=False)
     served: bool = False
     boards: list[Slot] = field(default_factory=list)
@@ -48,6 +52,11 @@ class Ask:
     outbox: queue.SimpleQueue[Message | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
+        self.names = tuple(dict.fromkeys(self.names))
+        self.begin()
+
+    def begin(self) -> None:
+        """Let it have boards from now on."""
         self.hold = Hold(self.client, "leased", time.time())
 
     @property
@@ -92,7 +101,8 @@ def due(asks: Sequence[Ask], boards: Mapping[str, InPlay]) -> dict[str, Ask]:
     """Say to whom boards are due.
 
     Who shares and has boards keeps one. Then everybody who has none gets one, or those that are named, in the order of
-    asking; and what is left is dealt out one by one, in the same order, until everybody has as many as they want.
+    asking; and what is left is dealt out one by one, in the same order, until everybody has as many as they want. What
+    others have is due to nobody who would not wait for it.
 
     Args:
         asks: All that are not over, the oldest first.
@@ -129,7 +139,7 @@ class _Deal:
         return bool(given)
 
     def _all_named(self, ask: Ask) -> Sequence[str]:
-        free = [name for name in ask.names if name in self._boards and name not in self._found]
+        free = [name for name in ask.names if self._may_be_given(name, ask)]
         return free if len(free) == len(ask.names) else []
 
     def _next(self, ask: Ask) -> Sequence[str]:
@@ -139,9 +149,15 @@ class _Deal:
         left = [
             (self._distance(ask, board, place), name)
             for place, (name, board) in enumerate(self._boards.items())
-            if name not in self._found and ask.wants(name, board.kind)
+            if self._may_be_given(name, ask) and ask.wants(name, board.kind)
         ]
         return [min(left)[1]] if left else []
+
+    def _may_be_given(self, name: str, ask: Ask) -> bool:
+        board = self._boards.get(name)
+        if board is None or name in self._found:
+            return False
+        return board.holder in {None, ask} or ask.served or ask.patient
 
     def _distance(self, ask: Ask, board: InPlay, place: int) -> tuple[int, int]:
         if board.holder is ask:

@@ -136,9 +136,9 @@ class Daemon:
         return gone
 
     def _lease(self, link: Link, message: Message) -> None:
-        client, wait, line = _client(link, message), float(message["wait"]), float(message["line"])
-        names, most = tuple(map(str, message["names"])), int(message["most"])
-        ask = Ask(client, str(message["board"]), names, most, bool(message["shares"]))
+        client, wait, line = _client(link, message), float(message["wait"]), float(message.get("line", 0.0))
+        names, most = tuple(map(str, message["names"])), max(0, int(message.get("most", 0)))
+        ask = Ask(client, str(message["board"]), names, most, bool(message.get("shares")))
         threading.Thread(target=self._hear, args=(link, ask), name="ear", daemon=True).start()
         above = process.ancestors(client.pid)
         with self._pool.leases.lease(ask, wait, above, line, lambda said: self._tell(link, said)) as boards:

@@ -56,7 +56,6 @@ class Joining:
     def _fits(self, place: Place) -> bool:
         if self.fits(place):
             return True
-        place.close()
         self.lease.give(place.name, for_good=True)
         return False
 

@@ -67,6 +67,7 @@ class Leasing:
             BusyError: None is free, or one that was named is not.
             DeviceError: None can be reached, or one that was named cannot.
         """
+        ask.patient = line > 0
         with self._changed:
             shared = self._of_ancestor(ask, above)
             if shared and shared[0].hold:
@@ -104,6 +105,7 @@ class Leasing:
             left = (max(on_their_way, noticed) if any(slot.may_be_free_soon() for slot in wanted) else noticed) - now
             leaving = now < on_their_way and any(slot.is_about_to_be_free() for slot in wanted)
             if mine and not (leaving and left > 0):
+                ask.begin()
                 for slot in mine:
                     self._give(ask, slot)
                 return mine
@@ -131,8 +133,8 @@ class Leasing:
         """Return what one who waits is told: for whom, and behind whom."""
         fault = self._not_yet(ask, wanted)
         owner = fault.owner if isinstance(fault, BusyError) else ""
-        names = {slot.name for slot in wanted}
-        line = [one for one in self._line() if names & {slot.name for slot in self._wanted(one)}]
+        rivals = [(slot.name, slot.board.served.board) for slot in wanted]
+        line = [one for one in self._line() if any(one.wants(*rival) for rival in rivals)]
         whom = f": {owner}" if owner and owner not in fault.message else ""
         text = f"{fault.message}{whom}; place {line.index(ask) + 1} of {len(line)} in the queue"
         return BusyError(text, details=fault.details, hint=fault.hint, owner=owner)
@@ -371,7 +373,7 @@ class Leasing:
                 "board": ask.kind,
                 "names": list(ask.names),
                 "most": ask.most,
-                "since": ask.hold.since,
+                "since": ask.since,
             }
             for place, ask in enumerate(self._line(), 1)
         ]

@@ -8,6 +8,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
 from toolchain.tuning.run import Builds, Measures, Plan, TaskState, Tuning
 
 _FLOAT_BYTES = 4
+_AT_ONCE = 16  # a hundred boards, one after the other, would take minutes
 _LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
 
 
@@ -276,12 +278,13 @@ def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
 
 def _examine(board: Board, held: Boards, tell: Tell) -> None:
     """Hold the boards against their board file; one that is away for a moment is waited for while others measure."""
-    faults = [fault for place in held.places if (fault := _examined(board, place, tell))]
+    with ThreadPoolExecutor(_AT_ONCE) as crew:
+        faults = [fault for fault in crew.map(partial(_examined, board, tell), held.places) if fault]
     if len(faults) == len(held.places):
         raise faults[0]
 
 
-def _examined(board: Board, place: Place, tell: Tell) -> DeviceError | None:
+def _examined(board: Board, tell: Tell, place: Place) -> DeviceError | None:
     """Hold a board against its board file; return why it is away for a moment, if it is."""
     try:
         found, notes = hardware.examine(board, place)
@@ -297,7 +300,7 @@ def _examined(board: Board, place: Place, tell: Tell) -> DeviceError | None:
 def _fits(board: Board, tell: Tell, place: Place) -> bool:
     """Tell whether a board that joins a run is what its board file says; the run goes on without one that is not."""
     try:
-        _examined(board, place, tell)
+        _examined(board, tell, place)
     except ToolchainError as fault:
         tell(f"warning: {place.name} is left out: {fault.message}")
         return False

@@ -10,8 +10,8 @@ from toolchain.farm.asks import Ask, InPlay, due
 from toolchain.farm.holds import Client
 
 
-def ask(*, kind="rpi4", names=(), most=0, has=(), shares=True) -> Ask:
-    found = Ask(Client("me"), kind, tuple(names), most, shares)
+def ask(*, kind="rpi4", names=(), most=0, has=(), shares=True, patient=True) -> Ask:
+    found = Ask(Client("me"), kind, tuple(names), most, shares, patient)
     found.served = bool(has)
     found.boards = list(has)
     return found
@@ -45,6 +45,10 @@ def dealt(asks, free=(), kinds=None) -> list[str]:
         ([ask(has="abc"), ask(kind="", names="xa")], "", ["abc", ""]),
         ([ask(), ask(kind="", names="a")], "a", ["a", ""]),
         ([ask(has="ab", shares=False), ask()], "", ["", ""]),
+        ([ask(has="abc"), ask(patient=False)], "", ["abc", ""]),
+        ([ask(has="abc"), ask(patient=False, names="a")], "", ["abc", ""]),
+        ([ask(has="abc"), ask(patient=False)], "d", ["abc", "d"]),
+        ([ask(has="a", patient=False), ask(has="bcd")], "", ["ad", "bc"]),
         ([ask(has="a", shares=False), ask(shares=False), ask()], "bcd", ["", "bd", "c"]),
     ],
     ids=str,

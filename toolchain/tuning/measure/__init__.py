@@ -55,6 +55,7 @@ class MeasurePool:
         self._options, self._observer, self._rules = options, observer, rules or Rules()
         self._jobs = Jobs(names, self._rules.patience_s)
         self._workers = [Worker(place, self._jobs, options, self._rules, observer) for place in places]
+        self._added: list[Place] = []
         self._changing, self._closed = threading.Lock(), False
         for worker in self._workers:
             worker.start()
@@ -63,7 +64,7 @@ class MeasurePool:
         """Measure on one more place from now on.
 
         Args:
-            place: The place; none that measures has its name.
+            place: The place; none that measures has its name. It is closed with the pool.
             fits: Is asked first of all, in the place's thread, whether it may be measured on.
         """
         with self._changing:
@@ -81,6 +82,7 @@ class MeasurePool:
 
             worker = Worker(place, self._jobs, self._options, self._rules, self._observer, fits=begin)
             self._workers = [one for one in self._workers if one not in before] + [worker]
+            self._added.append(place)
             worker.start()
 
     def retire(self, name: str, left: Callable[[], None]) -> None:
@@ -133,6 +135,8 @@ class MeasurePool:
         end = time.monotonic() + _CLOSE_S
         for worker in workers:
             worker.join(max(end - time.monotonic(), 0.0))
+        for place in self._added:
+            place.close()
 
     def __enter__(self) -> Self:
         return self

@@ -132,6 +132,8 @@ class Worker:
                 job.fail(fault)
         for job, _ in self._held:
             job.future.cancel()
+        if not self._stop.is_set():  # else whoever made the place may want to use it again
+            self._place.close()
         self._jobs.left(self.name)
         self._left()
 

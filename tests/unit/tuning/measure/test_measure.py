@@ -88,6 +88,7 @@ class Board:
     celsius: list[float | None] = dataclasses.field(default_factory=lambda: [None])
     deadly: set[str] = dataclasses.field(default_factory=set)
     fault: Exception | None = None
+    closed: bool = False
     open_sessions: int = 0
     runs: Counter[str] = dataclasses.field(default_factory=Counter)
     began: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
@@ -98,6 +99,9 @@ class Board:
         if not self.alive:
             raise DeviceError(f"{self.name} is dead")
         return Session(self)
+
+    def close(self) -> None:
+        self.closed = True
 
     def run(self, session: Session, name: str):
         self.runs[name] += 1
@@ -595,6 +599,8 @@ def test_a_board_that_joins_measures(pool, trial):
     one.add(late, lambda: asked.append(threading.current_thread().name) or True)
     assert one.measure([trial()])[0].board == "late"
     assert asked == ["measure-late"]
+    one.close()
+    assert late.closed
 
 
 def test_nothing_is_measured_on_a_board_that_does_not_fit(pool, trial):
@@ -625,6 +631,7 @@ def test_a_board_is_left_after_its_trial_whose_result_counts(pool, trial):
     assert not left.is_set()
     go.set()
     assert left.wait(20)
+    assert slow.closed
     assert first.result(20).samples_s
     assert not second.done()
     one.add(Board("other"), lambda: True)
