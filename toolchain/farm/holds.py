@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolchain.device.lock import Owner, new_token
-from toolchain.errors import BusyError, DeviceError, ToolchainError
+from toolchain.errors import BusyError, DeviceError
 from toolchain.farm.board_lock import Claim
 from toolchain.farm.protocol import Message, fault_message
 from toolchain.farm.served_board import KeptBoard
@@ -187,59 +186,3 @@ def check_key(slot: Slot, key: str) -> None:
         if hmac.compare_digest(one.key.encode(), key.encode()):
             raise one.why
     raise DeviceError(f"{slot.name} is not leased under this key", hint="toolchain farm status")
-
-
-def not_now(slot: Slot) -> ToolchainError:
-    """Return the error for a board that somebody has."""
-    name = slot.name
-    if slot.board.is_busy and slot.board.fault:
-        return slot.board.fault
-    if slot.hold:
-        return BusyError(f"{name} is {slot.hold}", hint=f"toolchain farm release {name}", owner=slot.hold.client.who)
-    if slot.board.occupied:
-        return slot.board.occupied
-    return BusyError(f"the last session on {name} has not ended yet", hint="toolchain farm status")
-
-
-def none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> ToolchainError:
-    """Return the error for boards of which none is to be had.
-
-    Args:
-        kind: Their type; empty for any.
-        names: Their names, if they were named.
-        others: Those that are wanted and not free.
-    """
-    if len(others) == 1 and others[0].board.is_busy:
-        return not_now(others[0])
-    if not others:
-        return DeviceError(f"the farm serves no {kind or 'board'}", hint="toolchain farm up")
-    details = "\n".join(_why_not(slot) for slot in others)
-    what = ", ".join(names) if names else f"no {kind or 'board'}"
-    verb = ("are not" if len(names) > 1 else "is not") if names else "is"
-    message, hint = f"{what} {verb} free", "toolchain farm status"
-    if any(slot.hold or _others_work(slot) for slot in others):
-        owners = [owner for slot in others if (owner := _owner(slot))]
-        return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(owners)))
-    return DeviceError(message, details=details, hint=hint)
-
-
-def _others_work(slot: Slot) -> BusyError | None:
-    """Say who is at work on the device itself, who is no client of ours."""
-    fault = slot.board.fault if slot.board.is_busy else slot.board.occupied
-    return fault if isinstance(fault, BusyError) else None
-
-
-def _owner(slot: Slot) -> str:
-    """Name who has a board: a client of the farm, or somebody who is at work on the device itself."""
-    if slot.hold:
-        return slot.hold.client.who
-    others = _others_work(slot)
-    return others.owner if others else ""
-
-
-def _why_not(slot: Slot) -> str:
-    board = slot.board
-    if board.state != "ready" or board.is_busy:
-        why = board.fault.message if board.fault else "it is being connected"
-        return f"{slot.name}: {why}"
-    return not_now(slot).message

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 from toolchain.errors import BusyError, DeviceError, InputError, ToolchainError, did_you_mean
 from toolchain.farm.asks import Ask, InPlay, due
-from toolchain.farm.holds import Slot, granted, none_free, not_now
+from toolchain.farm.holds import Slot, granted
 from toolchain.farm.protocol import EXPIRE_S, Message, fault_message
+from toolchain.farm.refusals import expired, given_to_others, none_free, not_now, taken_back
 from toolchain.rpc.server import new_key
 
 _LOG = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ _SETTLE_S = 5.0
 _NOTICE_S = 2.0  # a client that was killed just now may not be noticed yet
 _LOOK_S = 0.5
 _SAY_S = 5.0
-_REST_S = 5.0
+_REST_S = 30.0  # to look costs the device time, which others may be measuring
 _EXPIRED = "it gave no sign of life"
 
 Tell = Callable[[Message], None]
@@ -88,6 +89,8 @@ class Leasing:
     def _begun(self, ask: Ask, shared: Sequence[Slot]) -> tuple[Message, ...]:
         with self._changed:
             known = shared or [slot for slot in ask.boards if slot.board.settled or not ask.shares]
+            if not known:
+                raise taken_back()
             ask.served, ask.told = True, {slot.name for slot in known}
             return tuple(granted(slot) for slot in known)
 
@@ -126,8 +129,7 @@ class Leasing:
         if others or not wanted:
             return none_free(ask.kind, ask.names, others)
         before = next((one.client.who for one in self._line() if one is not ask), "others")
-        what = ", ".join(ask.names) or ask.kind or "every board"
-        return BusyError(f"{what} is about to be given to {before}", hint="toolchain farm status", owner=before)
+        return given_to_others(ask.kind, ask.names, before)
 
     def _in_line(self, ask: Ask, wanted: Sequence[Slot]) -> ToolchainError:
         """Return what one who waits is told: for whom, and behind whom."""
@@ -240,16 +242,16 @@ class Leasing:
     # --- shares ---
 
     def _free_and_due(self, ask: Ask) -> list[Slot]:
-        found = [self._slots[name] for name, one in due(self._asks, self._in_play(0.0)).items() if one is ask]
+        found = [self._slots[name] for name, one in due(self._asks, self._in_play()).items() if one is ask]
         free = [slot for slot in found if slot.hold is None]
         return free if not ask.names or len(free) == len(ask.names) else []
 
-    def _in_play(self, rested_until: float) -> dict[str, InPlay]:
-        """Return the boards that may be given to somebody, but those that are to rest longer than until a moment."""
-        found = {}
+    def _in_play(self, *, rested: bool = False) -> dict[str, InPlay]:
+        """Return the boards that may be given to somebody; where `rested`, without those that are to rest."""
+        now, found = time.monotonic(), {}
         for name, slot in self._slots.items():
             holder = self._holder(slot)
-            free = slot.is_free() and (not rested_until or rested_until >= slot.rests_until)
+            free = slot.is_free() and not (rested and now < slot.rests_until)
             if free or (holder is not None and holder.sharing):
                 found[name] = InPlay(slot.board.served.board, holder)
         return found
@@ -262,7 +264,7 @@ class Leasing:
         sharing = [ask for ask in self._asks if ask.sharing]
         if not sharing:
             return
-        for name, ask in due(self._asks, self._in_play(time.monotonic())).items():
+        for name, ask in due(self._asks, self._in_play(rested=True)).items():
             slot = self._slots[name]
             holder = self._holder(slot)
             if holder is None and ask.sharing:
@@ -331,7 +333,7 @@ class Leasing:
         with self._changed:
             for ask in [one for one in self._asks + self._inside if one.silent and one.ended is None]:
                 _LOG.info("%s gave no sign of life for %d s; its lease is over", ask.client.who, EXPIRE_S)
-                why = _expired()
+                why = expired()
                 for slot in list(ask.boards):
                     self._forget(ask, slot)
                     slot.withdraw(why)
@@ -395,29 +397,3 @@ def _check(ask: Ask) -> None:
     """See that who waits is still there."""
     if ask.ended is not None:
         raise DeviceError(f"the client that asked for boards is gone: {ask.ended}")
-
-
-def _expired() -> BusyError:
-    return BusyError(
-        f"the lease is over: its client gave no sign of life for {EXPIRE_S:g} s",
-        details="it was stopped, or this machine had no time for it; what was measured before counts",
-        hint="run the command again: a tuning goes on where it was",
-    )
-
-
-def released(name: str) -> BusyError:
-    """Return what the client of a lease is told whose board its owner took back."""
-    return BusyError(
-        f"the lease of {name} was ended by its owner",
-        details="with `toolchain farm release`",
-        hint="lease the board again: `toolchain farm status` shows who has it",
-    )
-
-
-def served_no_longer(name: str) -> BusyError:
-    """Return what the client of a lease is told whose board the farm gave up."""
-    return BusyError(
-        f"{name} is served no longer",
-        details="with `toolchain farm down`",
-        hint=f"`toolchain farm up {name}` serves it again",
-    )

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from toolchain.errors import DeviceError
-from toolchain.farm.holds import Client, Hold, Slot, check_key, described, not_now
-from toolchain.farm.leasing import Leasing, released, served_no_longer
+from toolchain.farm.holds import Client, Hold, Slot, check_key, described
+from toolchain.farm.leasing import Leasing
 from toolchain.farm.protocol import Message, Served
+from toolchain.farm.refusals import not_now, released, served_no_longer
 from toolchain.farm.served_board import KeptBoard
 
 _LOG = logging.getLogger(__name__)

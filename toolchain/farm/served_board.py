@@ -238,7 +238,7 @@ class KeptBoard:
                 if time.monotonic() < check_at:
                     continue
                 self._check(shell, store)
-                check_at = time.monotonic() + (_FIRST_CHECK_S if self.occupied else _CHECK_EVERY_S)
+                check_at = time.monotonic() + _CHECK_EVERY_S
                 continue
             if isinstance(event, _End):
                 shell.check_alive("serving RPC")

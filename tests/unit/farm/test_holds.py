@@ -10,8 +10,8 @@ import pytest
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError
 from toolchain.farm.board_lock import Claim
-from toolchain.farm.holds import Client, Hold, Slot, check_key, granted, not_now
-from toolchain.farm.leasing import released
+from toolchain.farm.holds import Client, Hold, Slot, check_key, granted
+from toolchain.farm.refusals import released
 
 SERVED = SimpleNamespace(name="a", board="rpi4", host="board", emulated=False)
 
@@ -66,15 +66,6 @@ def test_a_key_that_was_taken_back_is_known(slot):
         check_key(slot, "5e")
     with pytest.raises(DeviceError, match="not leased under this key"):
         check_key(slot, "07")
-
-
-def test_why_a_board_is_not_to_be_had(slot):
-    assert "last session on a has not ended" in not_now(slot).message
-    slot.hold = Hold(Client("ann@desk: tune mlp"), "leased", 0.0)
-    assert not_now(slot).message == "a is leased by ann@desk: tune mlp"
-    slot.board.is_busy, slot.board.fault = True, BusyError("board is busy: bob@desk holds it")
-    assert not_now(slot) is slot.board.fault
-    assert not_now(slot).exit_code == 75
 
 
 def test_a_board_that_cannot_be_served_because_others_are_at_work_is_busy(slot):

@@ -229,6 +229,15 @@ def test_who_is_gone_stands_in_no_line(run, pool):
     assert "gone" in late.fault.message
 
 
+def test_a_free_board_goes_to_who_asked_before(pool):
+    pool.leases._asks.append(Ask(Client("ann: tune mlp"), "", ("a",), patient=True))
+    with (
+        pytest.raises(BusyError, match="a is about to be given to ann: tune mlp"),
+        pool.leases.lease(Ask(Client("me"), "", ("a",)), 0.0),
+    ):
+        pass
+
+
 # --- how a lease ends ---
 
 
@@ -271,6 +280,15 @@ def test_a_released_board_is_gone_for_this_lease_alone(run, pool):
     assert "the lease of a was ended by its owner" in fault["message"]
     two = run("you")
     until(has(one, "bcd", two, "a"))
+
+
+def test_a_board_that_is_taken_back_before_its_lease_began(run, pool):
+    board(pool, "a").obeys = False
+    one = run("me", names="a")
+    until(lambda: one.ask.boards)
+    pool.release("a")
+    until(lambda: one.fault)
+    assert "taken back before the lease began" in one.fault.message
 
 
 def test_a_board_that_is_served_no_longer_comes_back_with_the_next_up(run, pool):

@@ -12,7 +12,7 @@ import pytest
 from tests.support.paper_boards import BUSY, Paper, board, served, states
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError
-from toolchain.farm import holds, leasing
+from toolchain.farm import leasing
 from toolchain.farm.asks import Ask
 from toolchain.farm.board_lock import Claim
 from toolchain.farm.holds import Client
@@ -199,15 +199,6 @@ def test_a_lease_says_who_is_at_work_on_its_boards(pool, kind, names):
     with pytest.raises(BusyError, match="ann@desk holds it: deploy"), leased(pool, kind, names, wait=0.05):
         pass
     assert states(pool) == {"a": "free", "b": "free", "c": "free"}
-
-
-def test_of_several_boards_each_owner_is_named(pool):
-    """Whoever waits is told for whom, though nobody has these from the farm."""
-    for name in ("a", "b"):
-        board(pool, name).busy = True
-        board(pool, name).fault = BUSY
-    fault = holds.none_free("rpi4", (), [pool._slots["a"], pool._slots["b"]])
-    assert fault.owner == "ann@desk: deploy"
 
 
 def test_a_lease_waits_for_who_is_at_work_on_its_board(pool):
