@@ -11,8 +11,10 @@ import argparse
 import base64
 import json
 import math
+import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +40,7 @@ from toolchain.pipeline import Pipeline, tune
 SIMULATED, BOARD = "vta-sim-armv7", "pynq-z1"
 OBJDUMP = "arm-linux-gnueabihf-objdump"
 _BYTES = {"float32": 4, "int32": 4, "int64": 8, "float16": 2}
+_CALLED = re.compile(r"R\.call_tir(?:_inplace)?\(cls\.(\w+),")
 Row = dict[str, Any]
 
 
@@ -75,29 +78,30 @@ def moved(kernel: Kernel) -> int:
 
 def of_cpu(made: Bundle, emulator: Path) -> tuple[list[Row], dict[str, int] | None, float]:
     """Return what the CPU's kernels execute, the bytes that were copied if it is known, and the outputs' difference."""
-    known = kernels.read((made.folder / "graph.txt").read_text())
+    text = (made.folder / "graph.txt").read_text()
+    known, times = kernels.read(text), Counter(_CALLED.findall(text))
     library, kind = (made.folder / made.manifest.library).resolve(), board.load(SIMULATED).resolved()
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         tool = _qemu.Emulator(emulator, _qemu.plugin(Path(scratch)))
         once, twice = (tool.run(made, kind, [f"code={library}"], timed) for timed in (0, 1))
     code = _arm_calls.instructions(library, OBJDUMP)
     found = _arm_calls.calls(code, _arm_calls.counted(once.counted, twice.counted), known, _cortex_a9.cycles)
-    rows = [row(call, known[name]) for name, call in found.items() if call.instructions and not is_array(known[name])]
+    rows = [
+        row(call, known[name], times[name])
+        for name, call in found.items()
+        if call.instructions and not is_layer(known[name].layer)
+    ]
     return rows, twice.report.get("copies"), twice.difference
 
 
-def is_array(kernel: Kernel) -> bool:
-    """Whether a kernel is the array's."""
-    return is_layer(kernel.layer)
-
-
-def row(call: _arm_calls.Call, kernel: Kernel) -> Row:
-    """Return what a kernel of the CPU takes."""
+def row(call: _arm_calls.Call, kernel: Kernel, times: int) -> Row:
+    """Return what a kernel of the CPU takes in a run, which calls it so many times."""
     count = moved(kernel)
-    ms = _cortex_a9.seconds(call.serial.cycles, call.parallel.cycles, count) * 1e3
-    memory = ms - _cortex_a9.seconds(call.serial.cycles, call.parallel.cycles, 0) * 1e3
-    about = {"serial_cycles": round(call.serial.cycles), "parallel_cycles": round(call.parallel.cycles), "bytes": count}
-    return {"name": call.name, "instructions": call.instructions, **about, "memory_ms": memory, "ms": ms}
+    memory = _cortex_a9.memory_seconds(count) * times * 1e3
+    ms = _cortex_a9.computing_seconds(call.serial.cycles, call.parallel.cycles) * 1e3 + memory
+    cycles = {"serial_cycles": round(call.serial.cycles), "parallel_cycles": round(call.parallel.cycles)}
+    about = {"instructions": call.instructions, **cycles, "bytes_each": count, "memory_ms": memory, "ms": ms}
+    return {"name": call.name, "calls": times, **about}
 
 
 def counted(name: str, emulator: Path) -> Row:

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import _recorded
+from benchmarks._loops import kept
 from benchmarks._recorded import Recording, Round
 from toolchain import board, bundle, tensors
 from toolchain.bundle import Bundle
@@ -117,17 +118,9 @@ def turn(setup: Setup, began: float, busy: int) -> Round:
     return Round(round(at - began, 3), float(np.median(samples)) / 1000, len(samples), usage.ru_nivcsw, busy)
 
 
-@contextlib.contextmanager
-def company(count: int, nicer: int, seconds: float) -> Iterator[None]:
+def company(count: int, nicer: int, seconds: float) -> contextlib.AbstractContextManager[None]:
     """Keep this many busy processes."""
-    words = ["nice", "-n", str(nicer), sys.executable, "-c", _BUSY, str(round(seconds) + 60)]
-    started = [subprocess.Popen(words) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
+    return kept(["nice", "-n", str(nicer), sys.executable, "-c", _BUSY, str(round(seconds) + 60)], count)
 
 
 def record(given: argparse.Namespace, folder: Path) -> None:

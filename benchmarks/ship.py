@@ -2,8 +2,9 @@
 
     python benchmarks/ship.py boards/records/x86-64-v4.jsonl [--board local] [--trials 2000] [NETWORK ...]
 
-Run it on a quiet machine. Layers that the file has already are kept unless a faster record is found here. A file holds
-one trial for each layer and nothing else: no kernels of MetaSchedule's, which depend on the very target.
+Run it on a quiet machine. Layers that the file has already are kept unless a final here is won against them: finals are
+held against what the toolchain has of its own at that time. A file holds one record for each layer and nothing else: no
+kernels of MetaSchedule's, which depend on the very target.
 """
 
 from __future__ import annotations
@@ -25,18 +26,17 @@ from toolchain.records import Record, RecordFile, Records, encode
 def tune(source: str, board: str, trials: int, records: Path) -> None:
     """Tune a network's templates on this machine."""
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "tune", source, "--board", board, "--trials", trials, "--records", records]
+    words = [program, "tune", source, "--board", board, "--trials", trials, "--records", records, "--no-compare"]
     subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
 
 
 def shipped(found: Sequence[Records]) -> list[Record]:
-    """Keep the fastest trial of each layer that a template computes, without who measured it and when."""
+    """Keep what won the last final of each layer that a template computes, without who measured it and when."""
     best: dict[str, Record] = {}
     for records in found:
         for key in records.keys:
             for name, record in records.best(key).items():
-                known = best.get(name)
-                if record.trace.startswith("{") and (known is None or record.latency_s < known.latency_s):
+                if record.trace.startswith("{") and record.verdict != "untuned":
                     best[name] = record.canonical()
     return [best[name] for name in sorted(best)]
 

@@ -30,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import _cortex_a9
+import _qemu
 import _vta_counted
 
 from toolchain.backends.vta.device.profiles import Profile
@@ -108,9 +109,10 @@ def show(now: Sequence[Row], before: Sequence[Row]) -> None:
             print(f"| {one['network']} | {word} | " + " | ".join(f"{ms:.1f}" for ms in cells) + f" | {ratio} |")
     for one in (*before, *now):
         print(f"\n{one['network']}, {'before' if one in before else 'now'}: calls of the CPU\n")
-        print("| call | instructions | ms | of them memory |\n|---|---|---|---|")
+        print("| function | calls | instructions | ms | of them memory |\n|---|---|---|---|---|")
         for call in one["cpu"]:
-            print(f"| {call['name']} | {call['instructions']:,} | {call['ms']:.2f} | {call['memory_ms']:.2f} |")
+            told = f"{call['calls']} | {call['instructions']:,}"
+            print(f"| {call['name']} | {told} | {call['ms']:.2f} | {call['memory_ms']:.2f} |")
 
 
 def main() -> None:
@@ -121,8 +123,9 @@ def main() -> None:
     parser.add_argument("--qemu", type=Path, help="folder of qemu-arm, if it is not on PATH")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     asked = parser.parse_args()
-    counts = _vta_counted.all_of(asked.networks, asked.qemu)
+    _qemu.find("qemu-arm", asked.qemu)
     older = of_commit(asked.before, asked.networks, asked.qemu) if asked.before else []
+    counts = _vta_counted.all_of(asked.networks, asked.qemu)
     now, before = ([modelled(one) for one in side] for side in (counts, older))
     show(now, before)
     if asked.json:

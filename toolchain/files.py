@@ -192,6 +192,14 @@ def read_json(path: Path, error: type[ToolchainError] = InputError) -> Any:
         raise error(f"{path} is not JSON", details=str(fault)) from fault
 
 
+def is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is still what a path leads to."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def cache_root() -> Path:
     """Return the folder for things that can be made again: `$TOOLCHAIN_CACHE` or the user's cache folder."""
     named = os.environ.get("TOOLCHAIN_CACHE")

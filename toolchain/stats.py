@@ -138,11 +138,19 @@ class Ratio:
         value: The estimate over the rounds: 2 is twice as fast.
         ci95: Its 95 % interval; None with fewer than 6 rounds, which have none.
         rounds: The ratio in each round, in order.
+        ci99: Its 99 % interval; None with fewer than 8 rounds.
     """
 
     value: float
     ci95: tuple[float, float] | None
     rounds: tuple[float, ...]
+    ci99: tuple[float, float] | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the second is surely `faster` or `slower`, by the wider interval; empty where neither is sure."""
+        low, high = self.ci99 or (0.0, math.inf)
+        return "faster" if low > 1 else "slower" if high < 1 else ""
 
 
 def ratio(first_ns: Sequence[Sequence[float]], second_ns: Sequence[Sequence[float]]) -> Ratio:
@@ -156,9 +164,13 @@ def ratio(first_ns: Sequence[Sequence[float]], second_ns: Sequence[Sequence[floa
         ValueError: There are no rounds, or as for `log_ratios`.
     """
     logs = log_ratios(first_ns, second_ns)
-    found = estimate(logs, 0.95)
-    value, low, high = map(math.exp, (found.value, found.low, found.high))
-    return Ratio(value, (low, high) if low > 0 else None, tuple(map(math.exp, logs)))
+    found, wider = (estimate(logs, confidence) for confidence in (0.95, 0.99))
+    return Ratio(math.exp(found.value), _ends(found), tuple(map(math.exp, logs)), _ends(wider))
+
+
+def _ends(found: Estimate) -> tuple[float, float] | None:
+    """Return the ends of an interval of log ratios, as ratios; None if there are too few rounds for one."""
+    return (math.exp(found.low), math.exp(found.high)) if math.isfinite(found.low) else None
 
 
 # --- the rule ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,20 @@ from toolchain.pipeline import tune
 from toolchain.shell import open_shell
 from toolchain.tuning.measure import MeasurePool, Rules
 
-QUICK = ("mlp", "--without", "all", "--op", "matmul", "--number", 1, "--repeat", 1, "--min-repeat-ms", 0)
+QUICK = (
+    "mlp",
+    "--no-compare",
+    "--without",
+    "all",
+    "--op",
+    "matmul",
+    "--number",
+    1,
+    "--repeat",
+    1,
+    "--min-repeat-ms",
+    0,
+)
 WIDE = ("--least", 50, "--worst", 400, "--round-ms", 20)
 
 

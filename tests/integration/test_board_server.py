@@ -519,10 +519,18 @@ def test_the_conditions_are_told(machine, tmp_path):
         start = time.monotonic()
         found = json.loads(ask())
         taken = time.monotonic() - start
-    assert set(found) == {"celsius", "mhz"}
+    assert set(found) == {"celsius", "mhz", "waited_s"}
+    assert found["waited_s"] is None or found["waited_s"] >= 0
     assert found["celsius"] is None or -60 < found["celsius"] < 200
     assert found["mhz"] is None or 100 < found["mhz"] < 10000
     LOG.info("%s", f"{found} in {taken * 1000:.1f} ms")
+
+
+def test_the_peak_is_that_of_the_threads_that_kernels_have(server):
+    session = server.connect()
+    peak = session.get_function("edge_toolchain.peak_gflops")
+    session.get_function("edge_toolchain.threads")(1)
+    assert 0.01 < peak() < 1000
 
 
 @pytest.mark.parametrize("machine", KINDS)

@@ -23,7 +23,7 @@ from toolchain.native import programs
 
 TOOLCHAIN = (sys.executable, "-c", "from toolchain import cli; cli.main()")
 TUNE = (
-    *("tune", "mlp", "--without", "all", "--op", "matmul", "--tuner", "random", "--board", "bench"),
+    *("tune", "mlp", "--no-compare", "--without", "all", "--op", "matmul", "--tuner", "random", "--board", "bench"),
     *("--trials", "6", "--number", "1", "--repeat", "1", "--min-repeat-ms", "0", "--cooldown", "0"),
 )
 AT = ("--board", "bench", "--host", "a")

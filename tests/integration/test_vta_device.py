@@ -6,6 +6,7 @@ import base64
 import ctypes
 import ctypes.util
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -399,6 +400,199 @@ def test_results_that_are_not_all_written_are_copied_there(board):
         one.run(stream, own.all())
         np.testing.assert_array_equal(own.y[:2], own.expected()[:2])
         assert (own.y[2:] == value).all()
+
+
+# --- results that stay there, for the kernels behind them ------------------------------------------------------------
+
+READ, WRITTEN = 1, 8
+"""The bits of x and y."""
+PAGE = 4096
+
+
+def chain(count: int) -> list[vta_streams.Arrays]:
+    """Return the arguments of layers each of which reads what the one before it writes."""
+    own = layers(count)
+    for first, second in itertools.pairwise(own):
+        second.x = first.y
+    return own
+
+
+def run_chain(one: Board, own: list[vta_streams.Arrays], seed: int = 0, device: str = "") -> None:
+    """Run layers behind each other, check the result, and that the CPU has nothing of what stays between them."""
+    refill(own[0], seed)
+    value = own[0].x.copy()
+    for number, arrays in enumerate(own):
+        run_link(one, own, number, device)
+        value = vta_streams.Arrays(value, arrays.w, arrays.bias).expected()
+    np.testing.assert_array_equal(own[-1].y, value)
+
+
+def run_link(one: Board, own: list[vta_streams.Arrays], number: int, device: str = "") -> None:
+    arrays, is_last = own[number], number == len(own) - 1
+    arrays.y[...] = 77
+    one.run(vta_streams.stream(), arrays.all(), device, (READ if number else 0) | (0 if is_last else WRITTEN))
+
+
+@pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
+def test_results_stay(board, name):
+    one, own = ready(board(name)), chain(3)
+    one.hold(constants(own))
+    run_chain(one, own)
+    before = copied(one)
+    one.log()
+    for seed in range(5):
+        run_chain(one, own, seed)
+    after = copied(one)
+    assert after["bytes_to_device"] - before["bytes_to_device"] == 5 * X
+    assert after["bytes_from_device"] - before["bytes_from_device"] == 5 * Y
+    assert after["bytes_resident"] == 3 * 4 * PAGE + 2 * PAGE
+    assert all((arrays.y == 77).all() for arrays in own[:-1])
+    assert not [line for line in one.log() if "allocated" in line or "freed" in line]
+
+
+def test_results_stay_on_the_simulator_too(board):
+    one, own = board(), chain(3)
+    one.hold(constants(own))
+    for seed in range(3):
+        run_chain(one, own, seed, "sim")
+    assert copied(one)["bytes_to_device"] == 3 * (PROGRAM + W + BIAS) + 3 * X
+    assert copied(one)["bytes_from_device"] == 3 * Y
+
+
+def test_results_of_nobodys_constants_are_copied(board):
+    """Nobody would say when their memory may be given back."""
+    one, own = ready(board()), chain(3)
+    before = copied(one)
+    run_chain(one, own)
+    after = copied(one)
+    assert after["bytes_from_device"] - before["bytes_from_device"] == 3 * Y
+    assert after["bytes_resident"] == 0
+    assert all((arrays.y != 77).any() for arrays in own)
+
+
+def test_closing_a_model_gives_back_the_memory_of_its_results(board):
+    one, own, other = ready(board()), chain(3), chain(2)
+    held, _ = one.hold(constants(own)), one.hold([other[0].w])
+    run_chain(one, own)
+    run_chain(one, other)
+    one.release(held)
+    assert copied(one)["bytes_resident"] == 3 * PAGE + PAGE  # the program, the weights and the result of the other
+    run_chain(one, other)
+    run_chain(one, own)
+
+
+def test_two_models_in_turns(board):
+    one, first, second = ready(board()), chain(4), chain(4)
+    for seed, arrays in enumerate(second):
+        arrays.w[...] = vta_streams.arrays(70 + seed).w
+    one.hold(constants(first) + constants(second))
+    for seed in range(3):
+        values = []
+        for own in (first, second):
+            refill(own[0], seed)
+            values.append(own[0].x.copy())
+        for number in range(4):
+            for place, own in enumerate((first, second)):
+                run_link(one, own, number)
+                values[place] = vta_streams.Arrays(values[place], own[number].w, own[number].bias).expected()
+        for own, value in zip((first, second), values, strict=True):
+            np.testing.assert_array_equal(own[-1].y, value)
+
+
+def test_tensors_that_take_turns_in_one_place(board):
+    """As a planner of memory lets them: the result of the third layer lies where that of the first one was."""
+    one, own = ready(board()), chain(5)
+    own[2].y = own[3].x = own[0].y
+    own[3].y = own[4].x = own[1].y
+    one.hold(constants(own))
+    for seed in range(3):
+        run_chain(one, own, seed)
+    assert copied(one)["bytes_resident"] == 5 * 4 * PAGE + 2 * PAGE
+
+
+def test_what_the_cpu_writes_is_read_where_it_lies(board):
+    """A result stayed there once, and is not meant by somebody who reads what the CPU wrote there since."""
+    one, own = ready(board()), chain(2)
+    one.hold(constants(own))
+    run_chain(one, own)
+    own[1].x[...] = 5
+    one.run(vta_streams.stream(), own[1].all())
+    np.testing.assert_array_equal(own[1].y, own[1].expected())
+
+
+@pytest.mark.parametrize("pages", range(13, 34))
+def test_results_and_memory_that_is_too_small(board, pages):
+    one, own = board(pages=pages), chain(4)
+    one.init()
+    one.hold(constants(own))
+    for seed in range(3):
+        run_chain(one, own, seed)
+    assert copied(one)["bytes_resident"] <= pages * PAGE
+
+
+def test_results_give_way_to_a_run_that_needs_the_memory(board):
+    layer = Conv2d(1, 28, 28, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1), shift=9)
+    stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
+    tensors = random_tensors(stream)
+    sizes = [len(stream.instructions) * 16, len(stream.uops) * 4, *(one.nbytes for one in tensors)]
+    one, own = board(pages=sum(-(-size // PAGE) for size in sizes)), chain(2)
+    one.init()
+    one.hold(constants(own))
+    run_chain(one, own)
+    assert copied(one)["bytes_resident"] == 2 * 4 * PAGE + PAGE
+    with pytest.raises(HarnessError, match="run the model anew"):
+        one.run(stream, tensors)
+    for _ in range(2):
+        run_chain(one, own)
+        one.run(stream, tensors)
+
+
+def test_a_board_that_is_programmed_again_between_two_kernels(board):
+    one, own = ready(board()), chain(2)
+    one.hold(constants(own))
+    run_chain(one, own)
+    run_link(one, own, 0)
+    one.init()
+    with pytest.raises(HarnessError, match="programmed again: run the model anew"):
+        run_link(one, own, 1)
+    for seed in range(2):
+        run_chain(one, own, seed)
+
+
+def test_a_result_of_another_size(board):
+    one, own = ready(board()), chain(2)
+    one.hold(constants(own))
+    run_link(one, own, 0)
+    layer = Conv2d(1, 2, 1, 16, 16)
+    stream = kernels.stream(layer, kernels.candidates(layer, DEFAULT)[0], DEFAULT, NEW)
+    tensors = random_tensors(stream)
+    tensors[0] = own[1].x.reshape(-1)[: tensors[0].size]
+    with pytest.raises(HarnessError, match="64 bytes is read as one of 32"):
+        one.run(stream, tensors, stays=READ)
+
+
+def test_a_result_that_is_not_all_written_does_not_stay(board):
+    one, own = ready(board()), chain(2)
+    one.hold(constants(own))
+    stream = vta_streams.edited({vta_streams.STORE: {"x_size": 2}})
+    own[0].y[...] = 6
+    one.run(stream, own[0].all(), stays=WRITTEN)
+    np.testing.assert_array_equal(own[0].y[:2], own[0].expected()[:2])
+    assert (own[0].y[2:] == 6).all()
+
+
+def test_results_of_a_run_that_failed_are_gone(board):
+    one, own = board(never_done=False), chain(2)
+    one.init()
+    one.hold(constants(own))
+    run_chain(one, own)
+    one.break_down()
+    with pytest.raises(HarnessError, match="hangs"):
+        run_link(one, own, 0)
+    one.repair()
+    one.init()
+    for seed in range(2):
+        run_chain(one, own, seed)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
         assert_exact(layer, stream(layer, choice, revision=revision))
 
 
-@pytest.mark.parametrize("pad", [-128, -7, 127])
+@pytest.mark.parametrize("pad", [-128, 5])
 @pytest.mark.parametrize("revision", Revision)
 @pytest.mark.parametrize(
     "change",
@@ -82,7 +82,7 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
 )
 def test_padding_with_another_byte_than_zero(pad, revision, change):
     layer = replace(Conv2d(2, 9, 8, 48, 48, (3, 3), padding=(1, 1, 1, 1), shift=3, pad=pad), **change)
-    for choice in candidates(layer)[::16]:
+    for choice in candidates(layer)[::24]:
         made = stream(layer, choice, revision=revision)
         verify(made.encoded())
         assert_exact(layer, made)
@@ -129,6 +129,7 @@ def test_layers_of_resnet(shape):
 
 POOLED = [
     Conv2d(1, 8, 8, 16, 16, (3, 3), padding=(2, 2, 1, 1), shift=4, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))),
+    Conv2d(1, 4, 4, 16, 16, padding=(1, 1, 0, 0), shift=4, pool=Pool((3, 3), (2, 2), (1, 1, 0, 0))),
     Conv2d(1, 8, 8, 32, 32, padding=(1, 1, 1, 1), shift=4, pool=Pool((3, 3), (1, 1), (1, 1, 1, 1))),
     Conv2d(2, 9, 8, 32, 32, (3, 2), stride=(2, 1), shift=14, bias=False, low=0, pool=Pool((2, 2), (2, 2))),
     Conv2d(1, 9, 9, 16, 16, padding=(0, 0, 2, 1), bias=False, pool=Pool((3, 2), (2, 2), (0, 0, 2, 1))),
@@ -136,7 +137,7 @@ POOLED = [
 ]
 
 
-@pytest.mark.parametrize("layer", POOLED, ids=["edges", "all places", "few", "behind", "apart"])
+@pytest.mark.parametrize("layer", POOLED, ids=["edges", "two rows", "all places", "few", "behind", "apart"])
 @pytest.mark.parametrize("revision", Revision)
 def test_maxima_of_sums(layer, revision):
     found = candidates(layer)

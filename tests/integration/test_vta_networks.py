@@ -1,6 +1,7 @@
 """Every convolution of whole networks, bit for bit, in whatever order the stages get their turns.
 
-By default those of ResNet-18; `make exact` tries more networks, with one slot and with two.
+By default those of ResNet-18; `make exact` tries more networks, with one slot and with two. Small networks with zero
+points, as ONNX Runtime's quantizer makes them, are run as wholes: each int8 tensor is the one that it computes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import os
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from tvm import tirx
+from tvm.relax.frontend.onnx import from_onnx
 
+from tests.support import nets, qdq_nets, vta_nets
+from tests.support.nets import node
 from tests.support.vta_layers import reference, tensors
-from toolchain import board
+from toolchain import board, quantize
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.layers import Conv2d
@@ -25,6 +30,7 @@ from toolchain.compile import prepare
 from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, inputs, source
 from toolchain.models.request import Model
+from toolchain.quantize import Settings, samples
 
 NETWORKS = os.environ.get("TOOLCHAIN_EXACT", "resnet-18").split(",")
 KERNELS = {"resnet-18": 20, "resnet-34": 36, "resnet-50": 53, "mobilenet": 27}
@@ -65,3 +71,78 @@ def test_every_convolution_is_exact(network):
                 arguments[-1][:] = 77
                 simulator.run(stream, arguments, policy=policy, seed=seed)
                 np.testing.assert_array_equal(arguments[-1], wanted, err_msg=f"{layer} {choice} {policy}")
+
+
+def mobile() -> onnx.ModelProto:
+    """A network with what MobileNet has: a folded stem, channels by themselves, a concatenation, and SiLU's range."""
+    held = {
+        "w0": qdq_nets.weights(16, 3, 3, 3, seed=1),
+        "w1": qdq_nets.weights(16, 1, 3, 3, seed=2),
+        "w2": qdq_nets.weights(32, 16, 1, 1, seed=3),
+        "w3": qdq_nets.weights(24, 48, 3, 3, seed=4),
+        "w4": qdq_nets.weights(10, 24, 1, 1, seed=5),
+        "b": qdq_nets.random((24,), 6),
+        "0": np.float32(0),
+        "6": np.float32(6),
+    }
+    around = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", ["x", "w0"], ["c0"], strides=[2, 2], **around),
+        node("Clip", ["c0", "0", "6"], ["r0"]),
+        node("Conv", ["r0", "w1"], ["c1"], group=16, **around),
+        node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2"], ["c2"]),
+        node("Relu", ["c2"], ["r2"]),
+        node("Concat", ["r1", "r2"], ["j"], axis=1),
+        node("Conv", ["j", "w3", "b"], ["c3"], **around),
+        node("Sigmoid", ["c3"], ["s"]),
+        node("Mul", ["c3", "s"], ["m"]),
+        node("Conv", ["m", "w4"], ["c4"]),
+        node("GlobalAveragePool", ["c4"], ["y"]),
+    ]
+    return qdq_nets.floating(nodes, (1, 3, 16, 16), held)
+
+
+def with_bytes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a network with its int8 activations among its results."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    names = [one.output[0] for one in made.graph.node if one.op_type == "QuantizeLinear"]
+    made.graph.output.extend(nets.value(name, None, "int8") for name in names)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def simulated(layer: Conv2d, *given: np.ndarray) -> np.ndarray:
+    """Return what the simulator makes of a layer."""
+    stream = kernels.stream(layer, kernels.candidates(layer)[0])
+    verify(stream.encoded())
+    shape, dtype = layer.arguments()[-1]
+    out = np.zeros(shape, dtype)
+    Simulator().run(stream, [*map(np.ascontiguousarray, given), out])
+    return out
+
+
+@pytest.mark.parametrize("activation", ["uint8", "int8"])
+@pytest.mark.parametrize("network", [qdq_nets.residual, mobile])
+def test_networks_with_zero_points_are_onnx_runtimes_byte_for_byte(network, activation, tmp_path):
+    options = {"ActivationSymmetric": False, "WeightSymmetric": True}
+    own = source.load(
+        nets.save(qdq_nets.quantized(network(), tmp_path, activation, extra_options=options), tmp_path, "own.onnx")
+    )
+    made = quantize.quantized(own, samples.random(own.inputs, 4), Settings(random=True))
+    zeros = {zero for one in made.layers for zero in (one.input_zero, one.output_zero)}
+    assert -128 in zeros
+    assert made.output_snr_db > 15
+    proto = with_bytes(made.source.proto)
+    parts = partitioned(from_onnx(proto), DEFAULT)
+    assert not parts.refused
+    layers = vta_nets.layers(parts.module)
+    assert len(layers) == len(made.layers)
+    assert -128 in {one.pad for one in layers}
+    for sample in samples.random(own.inputs, 2, 50):
+        (data,) = sample.values()
+        found, wanted = vta_nets.run(parts.module, data, simulated), vta_nets.reference(proto, data)
+        for mine, its in zip(found[1:], wanted[1:], strict=True):
+            assert np.unique(its).size > 8
+            np.testing.assert_array_equal(mine, its)
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)

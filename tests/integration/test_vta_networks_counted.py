@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import importlib
 import subprocess
 from collections import Counter
 
@@ -9,6 +11,7 @@ import pytest
 
 from benchmarks import _arm_calls, _cortex_a9
 from benchmarks._arm_calls import Block, Cost, Owner
+from tests.support import vta_streams
 from tests.support.paths import ROOT
 
 LISTING = """
@@ -100,16 +103,19 @@ def test_cycles(text, cycles):
 
 
 def test_a_call_whose_tensors_fit_the_cache_waits_for_no_memory():
-    assert _cortex_a9.seconds(650e6, 0, 512 * 1024) == 1.0
-    assert _cortex_a9.seconds(0, 650e6, 0) == 0.5
-    assert _cortex_a9.seconds(0, 0, 8_000_000) == pytest.approx(0.01)
+    assert _cortex_a9.memory_seconds(512 * 1024) == 0.0
+    assert _cortex_a9.memory_seconds(8_000_000) == pytest.approx(0.01)
     assert _cortex_a9.copy_seconds(4_000_000) == pytest.approx(0.01)
+
+
+def test_both_cores_share_what_is_parallel():
+    assert _cortex_a9.computing_seconds(650e6, 650e6) == 1.5
 
 
 def test_the_first_convolution_in_floats_is_not_slower_than_measured():
     """Its products alone, on both cores, as TopHub's 107 ms have more to do than these."""
     products = 112 * 112 * 64 * 3 * 7 * 7
-    bare = _cortex_a9.seconds(0, products / 4 * _cortex_a9.cycles("vmla.f32\tq0, q1, q2"), 0)
+    bare = _cortex_a9.computing_seconds(0, products / 4 * _cortex_a9.cycles("vmla.f32\tq0, q1, q2"))
     assert 0.05 < bare < 0.107
 
 
@@ -124,3 +130,36 @@ def test_the_plugin_tells_the_blocks_of_a_file_and_what_others_execute_for_it(tm
     subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", harness, source, plugin], check=True)
     done = subprocess.run([harness, code, library], check=True, capture_output=True, text=True)
     assert Counter(done.stderr.splitlines()) == Counter(["block 4112 3 2 5"])
+
+
+@pytest.fixture
+def networks(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("vta_networks")
+
+
+def counts(copies, ms):
+    stream = base64.b64encode(vta_streams.stream().encoded()).decode()
+    cpu = [{"name": "pool", "calls": 1, "instructions": 10, "memory_ms": 0.0, "ms": ms}]
+    return {"network": "net", "array": [{"stream": stream, "calls": 2}], "cpu": cpu, "copies": copies, "difference": 0}
+
+
+def test_without_a_count_all_of_a_kernel_is_copied(networks):
+    stream = vta_streams.stream()
+    sizes = [(one.elements * stream.config.element_bytes(one.memory), one.written) for one in stream.buffers]
+    tensors = sum(size * (2 if written else 1) for size, written in sizes)
+    program = len(stream.instructions) * 16 + len(stream.uops) * 4
+    assert networks.copied(counts(None, 1.0)) == 2 * (tensors + program)
+    assert networks.copied(counts({"to_device": 5, "from_device": 3, "resident": 9}, 1.0)) == 8
+
+
+def test_a_run_is_the_array_the_cpu_and_the_copies(networks, capsys):
+    now, before = (networks.modelled(counts({"to_device": 400_000, "from_device": 0}, ms)) for ms in (3.0, 103.0))
+    array = now["array_ms"]["pynq-z1"]
+    assert array > 2 * 3200 / networks.CLOCK_HZ * 1e3  # what starting two programs takes
+    assert now["copies_ms"] == pytest.approx(1.0)
+    assert now["total_ms"]["pynq-z1"] == pytest.approx(array + 4.0)
+    networks.show([now], [before])
+    told = capsys.readouterr().out
+    assert f"| {(array + 4) / (array + 104):.2f} |" in told
+    assert "| pool | 1 | 10 | 3.00 | 0.00 |" in told

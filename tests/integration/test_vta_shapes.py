@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from tests.support import nets
 from tests.support.commands import toolchain
@@ -13,7 +15,7 @@ from tests.support.paths import ROOT
 from tests.support.vta_layers import reference, tensors
 from tests.support.vta_nets import Net
 from toolchain.backends.vta.codegen import kernels
-from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.device.simulator import Policy, Simulator
 from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa import Revision, disasm
@@ -32,6 +34,7 @@ CONFIGS = [
 ]
 SHAPES = ["2x16", "4x16", "1x32", "4x32"]
 SAME = {"padding": (1, 1, 1, 1)}
+POOL = Pool((3, 3), (2, 2), (1, 1, 0, 0))
 LAYERS = {
     "3x3": lambda block: Conv2d(1, 9, 8, 2 * block, 3 * block, (3, 3), shift=9, low=0, **SAME),
     "strided": lambda block: Conv2d(3, 9, 7, 2 * block, block, (3, 3), (2, 2), (0, 1, 1, 1), 9, -100, 90),
@@ -40,6 +43,8 @@ LAYERS = {
     "apart": lambda block: Conv2d(2, 6, 6, 2 * block, 2 * block, (3, 3), shift=6, alone=True, **SAME),
     "own shifts": lambda block: Conv2d(5, 5, 6, block, 2 * block, (3, 3), shift=3, channel_shifts=True, **SAME),
     "dense": lambda block: Conv2d(5, 1, 1, 4 * block, 3 * block, shift=10),
+    "filled": lambda block: Conv2d(3, 6, 5, block, block, (3, 3), (2, 1), shift=8, pad=-128, **SAME),
+    "maxima": lambda block: Conv2d(5, 8, 8, block, block, (3, 3), (1, 1), (2, 2, 1, 1), 8, pool=POOL, pad=5),
     "wide padding": lambda block: Conv2d(1, 5, 4, block, block, (5, 1), (2, 3), (2, 0, 3, 1), 19, -7, residual_shift=3),
 }
 
@@ -62,6 +67,46 @@ def test_kernels_are_exact(config, kind):
                 np.testing.assert_array_equal(arguments[-1], expected, err_msg=f"{choice} {policy}")
 
 
+def test_an_element_may_be_larger_than_a_page():
+    """One of sums has 8 KiB here, in which addresses count."""
+    config = VtaConfig(log_batch=6, log_block=5, log_acc_buff_size=20, log_inp_buff_size=18)
+    layer = Conv2d(65, 2, 3, 32, 32, shift=7)
+    arguments = tensors(layer, 1, config)
+    made = kernels.stream(layer, kernels.candidates(layer, config)[0], config)
+    Simulator(config).run(made, arguments)
+    np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
+
+
+@st.composite
+def machines(draw) -> VtaConfig:
+    """Draw a machine whose memories have no more elements than the published one's."""
+    batch, block = draw(st.integers(0, 6)), draw(st.integers(1, 6))
+    depth = draw(st.integers(4, 11))
+    return VtaConfig(
+        log_batch=batch,
+        log_block=block,
+        log_uop_buff_size=draw(st.integers(12, 15)),
+        log_inp_buff_size=batch + block + depth,
+        log_wgt_buff_size=2 * block + draw(st.integers(4, 10)),
+        log_acc_buff_size=batch + block + 2 + depth,
+    )
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(machines(), st.sampled_from(list(LAYERS)), st.sampled_from(Revision), st.data())
+def test_any_array(config, kind, revision, data):
+    layer = LAYERS[kind](config.block)
+    found = kernels.candidates(layer, config)
+    assume(found)
+    made = kernels.stream(layer, data.draw(st.sampled_from(found)), config, revision)
+    verify(made.encoded())
+    arguments = tensors(layer, 1, config)
+    for policy, seed in ORDERS:
+        arguments[-1][:] = 77
+        Simulator(config, revision).run(made, arguments, policy=policy, seed=seed)
+        np.testing.assert_array_equal(arguments[-1], reference(layer, arguments))
+
+
 def test_rows_without_an_image_take_no_time_of_others():
     """Four images take the cycles of one, and five those of eight."""
     config = VtaConfig(log_batch=2)
@@ -79,9 +124,9 @@ def network(batch: int) -> Net:
     inner = net.conv(net.layer(first, 40, 40, 3), 40, 40, 3, pads=[1] * 4)
     block = net.rounded(net.add("Relu", [net.add("Add", [inner, first])]), 4)
     apart = net.layer(block, 1, 40, 3, group=40)
-    pooled = net.rounded(net.add("MaxPool", [apart], kernel_shape=[2, 2], strides=[1, 1]), 4)
+    pooled = net.rounded(net.add("MaxPool", [apart], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 4)
     flat = net.add("Flatten", [net.layer(pooled, 40, 8)])
-    dense = net.add("MatMul", [net.rounded(flat, 4), net.weights(8 * 4 * 3, 10)])
+    dense = net.add("MatMul", [net.rounded(flat, 4), net.weights(8 * 3 * 2, 10)])
     net.last = net.rounded(net.add("Add", [dense, net.bias(10)]), 3)
     return net
 

@@ -104,7 +104,8 @@ def tuned(int8) -> dict:
 def deployed(lab, int8, tuned) -> dict:
     """The report of a deploy of what was built with the records."""
     seen = done("build", int8, *SIM, "-o", "built")
-    assert "applied tuning records for 4 of " in seen.err
+    won = sum(task["verdict"] == "faster" for task in tuned["tasks"])
+    assert f"applied tuning records for {won} of " in seen.err
     return json.loads(done("deploy", "built", *SIM, "--root", lab / "root", "--budget", 0.2, "--json", "-").out)
 
 
@@ -123,7 +124,7 @@ def test_quantize_reports_each_layer(lab, int8):
 
 def test_tasks_are_the_convolutions(int8):
     found = json.loads(done("tasks", int8, *SIM, "--op", "vta_conv2d", "--json").out)
-    assert [task["weight"] for task in found] == [3, 1, 1, 1]
+    assert [task["weight"] for task in found] == [1, 2, 1, 1, 1], "the stem reads other numbers, and pads with zeros"
     assert {task["operator"] for task in found} == {"vta_conv2d"}
 
 
@@ -132,7 +133,7 @@ def test_tuning_is_in_modelled_cycles(lab, tuned):
     assert tuned["boards"] == [{"name": "model hls-pynq", "trials": TRIALS, "failed": 0, "quarantines": 0}]
     assert {task["operator"] for task in tuned["tasks"]} == {"vta_conv2d"}
     known = RecordFile(lab / "records" / "vta-sim.jsonl").read()
-    assert len(known.trials) == TRIALS
+    assert len([one for one in known.trials if not one.is_final]) == TRIALS
     assert all(one.emulated and one.board == "hls-pynq" and one.samples_s for one in known.trials)
     assert {one.target["device"] for one in known.trials} == {"vta-sim"}
 

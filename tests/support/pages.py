@@ -199,7 +199,7 @@ def _measured(found: Report, *unseen: str) -> Made:
     return Made(measured.html(found), found.document(), ("schema_version", "latency_ms.samples", *unseen))
 
 
-def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 8, **values: Any) -> Comparison:
+def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 12, **values: Any) -> Comparison:
     """Return a comparison of these samples, in milliseconds."""
     sides = [[list(part) for part in np.array_split(np.array(one), rounds)] for one in (first, second)]
     wanted = {
@@ -213,7 +213,9 @@ def comparison(first: Sequence[float], second: Sequence[float], rounds: int = 8,
 
 
 def _compared(found: Comparison) -> Made:
-    return Made(compared.html(found), found.document(), ("schema_version", "*.samples", "ratio.rounds"))
+    return Made(
+        compared.html(found), found.document(), ("schema_version", "*.samples", "ratio.rounds", "ratio.ci95", "verdict")
+    )
 
 
 def _survey(**values: Any) -> Survey:

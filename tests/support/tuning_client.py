@@ -18,6 +18,7 @@ from toolchain.models import source as model
 from toolchain.records import Key, RecordFile, best_bytes, tasks
 from toolchain.records.metaschedule import target_table
 from toolchain.tuning import run as tuner
+from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.search import Tuner
 from toolchain.tuning.trials import Built, Measured, Trial
 
@@ -56,15 +57,23 @@ class FormulaMeasures:
         self._workers = ThreadPoolExecutor(3)
 
     def submit(self, trial: Trial) -> Future[Measured]:
+        if trial.rivals:
+            return self._workers.submit(self._final, [one.library.read_text() for one in (trial, *trial.rivals)])
         return self._workers.submit(self._measure, trial.library.read_text())
 
+    def _final(self, names: Sequence[str]) -> Measured:
+        """Measure in turns, in which everything takes longer and longer."""
+        times = [[self.latency_s(name) * (1 + number / 10) for number in range(TURNS)] for name in names]
+        return Measured(tuple(times[0]), board="formula", rivals_s=tuple(map(tuple, times[1:])))
+
+    def latency_s(self, name: str) -> float:
+        return 1e-5 + (int(name, 16) // 8 % 1000) * 1e-8
+
     def _measure(self, name: str) -> Measured:
-        number = int(name, 16)
-        time.sleep(self._delay_s * (1 + 4 * (number % 8 == 1)))
+        time.sleep(self._delay_s * (1 + 4 * (int(name, 16) % 8 == 1)))
         if crashes(name):
             return Measured((), "crash", "it crashed", board="formula")
-        latency = 1e-5 + (number // 8 % 1000) * 1e-8
-        return Measured((latency, latency), board="formula")
+        return Measured((self.latency_s(name),) * 2, board="formula")
 
 
 def main() -> None:

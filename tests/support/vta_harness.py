@@ -87,13 +87,22 @@ class Board:
         """Program the FPGA, which is not modelled, and test it."""
         call(self._library.harness_init, self._handle)
 
-    def run(self, stream: Stream | str, arrays: Sequence[np.ndarray], device: str = "") -> None:
-        """Run a stream, or its text, on arrays."""
+    def run(self, stream: Stream | str, arrays: Sequence[np.ndarray], device: str = "", stays: int = 0) -> None:
+        """Run a stream, or its text, on arrays; those whose bits are set may stay in the device's memory."""
         text = stream if isinstance(stream, str) else base64.b64encode(stream.encoded()).decode()
         data = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
         sizes = (ctypes.c_uint64 * len(arrays))(*(one.nbytes for one in arrays))
         name = (device or self.name).encode()
-        call(self._library.harness_run, self._handle, name, text.encode(), data, sizes, len(arrays))
+        call(
+            self._library.harness_run,
+            self._handle,
+            name,
+            text.encode(),
+            data,
+            sizes,
+            len(arrays),
+            ctypes.c_uint64(stays),
+        )
 
     def hold(self, arrays: Sequence[np.ndarray]) -> int:
         """Say that arrays are constant, until what this returns is released."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,12 +151,16 @@ def calls(module: tvm.IRModule, name: str) -> int:
     return sum(getattr(getattr(call, "op", None), "name", "") == f"relax.{name}" for call in found)
 
 
-def with_numpy(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels are computed by NumPy."""
+Compute = Callable[..., np.ndarray]
+"""Returns what a kernel makes: of its layer, and of its tensors but for the last."""
+
+
+def with_calls(module: tvm.IRModule, compute: Compute) -> tvm.IRModule:
+    """Return a module whose kernels are computed by a function."""
     blocks = []
     for block in module["main"].body.blocks:
         bindings = [
-            relax.VarBinding(one.var, _by_numpy(module, one.value)) if _is_kernel(module, one.value) else one
+            relax.VarBinding(one.var, _called(module, one.value, compute)) if _is_kernel(module, one.value) else one
             for one in block.bindings
         ]
         blocks.append(type(block)(bindings))
@@ -168,21 +172,21 @@ def with_numpy(module: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.Normalize()(tvm.IRModule(plain, module.attrs, module.global_infos))
 
 
-def _by_numpy(module: tvm.IRModule, call: Any) -> Any:
+def _called(module: tvm.IRModule, call: Any, compute: Compute) -> Any:
     layer = Conv2d.from_json(str(module[call.args[0]].attrs[EXACT]))
     name = f"tests.vta.kernel{next(NUMBERS)}"
 
     def run(*tensors: Any) -> None:
         *given, out = map(tvm.runtime.from_dlpack, tensors)
-        out.copyfrom(computed(layer, *(one.numpy() for one in given)))
+        out.copyfrom(compute(layer, *(one.numpy() for one in given)))
 
     tvm_ffi.register_global_func(name, run)
     return relax.op.call_dps_packed(name, call.args[1], call.ty_args[0])
 
 
-def run(module: tvm.IRModule, data: np.ndarray) -> list[np.ndarray]:
-    """Run a module whose kernels NumPy computes."""
-    main = relax.VirtualMachine(tvm.compile(with_numpy(module), target="llvm"), tvm.cpu())["main"]
+def run(module: tvm.IRModule, data: np.ndarray, compute: Compute = computed) -> list[np.ndarray]:
+    """Run a module whose kernels a function computes, by default in NumPy."""
+    main = relax.VirtualMachine(tvm.compile(with_calls(module, compute), target="llvm"), tvm.cpu())["main"]
     result = main(tvm.runtime.tensor(data))
     return [one.numpy() for one in ([result] if hasattr(result, "numpy") else list(result))]
 

@@ -230,3 +230,16 @@ def test_five_rounds_have_a_ratio_and_no_interval():
 def test_a_clock_that_is_too_coarse_for_a_ratio_makes_one_of_it():
     found = stats.ratio([[0]] * 6, [[0]] * 6)
     assert (found.value, found.ci95) == (1.0, (1.0, 1.0))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.8, "faster"), (1.25, "slower"), (1.0, "")])
+def test_a_ratio_is_sure_where_its_wider_interval_says_so(factor, verdict):
+    base = [[1000.0 + 10 * turn] for turn in range(12)]
+    found = stats.ratio(base, [[factor * one[0]] for one in base])
+    assert found.verdict == verdict
+    assert found.ci99[0] <= found.ci95[0] <= found.ci95[1] <= found.ci99[1]
+
+
+def test_few_rounds_make_nothing_sure():
+    found = stats.ratio([[2000.0]] * 7, [[1000.0]] * 7)
+    assert (found.ci95, found.ci99, found.verdict) == ((pytest.approx(2.0),) * 2, None, "")

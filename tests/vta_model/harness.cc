@@ -79,11 +79,11 @@ HARNESS_API int harness_init(Harness* harness, char* error) {
 }
 
 HARNESS_API int harness_run(Harness* harness, const char* device, const char* stream, void** data,
-                            const uint64_t* bytes, uint32_t count, char* error) {
+                            const uint64_t* bytes, uint32_t count, uint64_t stays, char* error) {
   return Guarded(error, [&] {
     std::vector<vta::TensorBytes> tensors;
     for (uint32_t i = 0; i < count; ++i) tensors.push_back({data[i], bytes[i]});
-    harness->devices.Run(device, stream, tensors);
+    harness->devices.Run(device, stream, tensors, stays);
   });
 }
 

@@ -27,6 +27,9 @@ class BuildOptions:
     model: options.ModelOptions = record(options.ModelOptions)
     inputs: options.InputOptions = record(options.InputOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
+    threads: int | None = option(
+        "--threads", type=click.IntRange(1, 1024), help="Apply what was tuned for so many threads; the board file's."
+    )
     samples: int = options.samples("Keep the reference's outputs for so many random inputs, for `deploy --samples`.")
     cost: bool = options.cost("Say what each kernel costs")
     html_path: Path | None = options.html()
@@ -43,7 +46,7 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
 
     kind = asked.board.board(**asked.compiling.kernels.precision)
     wanted = asked.model.model(source, asked.inputs)
-    request = asked.compiling.request(wanted, kind, console.say, asked.toolchain)
+    request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, threads=asked.threads)
     model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
     job = Pipeline(request, samples=asked.samples)
     made = job.build(asked.output, preflight.before_compile(job))

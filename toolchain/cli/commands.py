@@ -12,6 +12,9 @@ COMMANDS = {
         "build": "Compile MODEL (a zoo name or an .onnx file) for a board into a bundle.",
         "package": "Pack the bundle in FOLDER as one OCI image-layout archive.",
     },
+    "compare": {
+        "compare": "Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is.",
+    },
     "completion": {
         "completion": "Print what makes a shell complete commands, boards, hosts and models; its first lines say how "
         "to use it."
@@ -19,7 +22,6 @@ COMMANDS = {
     "containers": {"containers": "Build, list and check the images that hold the cross compilers."},
     "device": {
         "bench": "Measure the release that a device runs.",
-        "compare": "Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is.",
         "deploy": "Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it.",
         "releases": "List the releases that a device keeps, the current one marked.",
         "rollback": "Make the release before the current one current again.",
@@ -43,7 +45,7 @@ COMMANDS = {
         "quantize": "Quantize the convolutions of MODEL (a zoo name or an .onnx file) to int8, with powers of two as "
         "scales."
     },
-    "records": {"records": "Look at tuning records; keep the best, merge them, or export them."},
+    "records": {"records": "Look at tuning records; keep the best, merge them, export them, or forget some."},
     "registry": {
         "pull": "Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle.",
         "push": "Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import shlex
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,24 +19,14 @@ from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
-from toolchain.progress import size_text, stage
+from toolchain.progress import size_text
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
-    from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import State, Trial
-    from toolchain.pipeline import Pipeline
-
-
-_tolerance = functools.partial(
-    option,
-    "--tolerance",
-    type=options.Limit(min=0.0),
-    help="Limit for the outputs' relative difference.",
-)
 
 
 @dataclass(frozen=True)
@@ -51,7 +40,7 @@ class DeployOptions:
     measuring: options.MeasureOptions = record(options.MeasureOptions)
     report: options.ReportOptions = record(options.ReportOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
-    tolerance: float | None = _tolerance()
+    tolerance: float | None = options.tolerance()
     samples: int = options.samples("Compare so many random inputs with the reference, and count changed classes.")
     trials: int | None = option(
         "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
@@ -121,7 +110,9 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
         bundle.check_target(asked.output)
     asked.check(source)
     wanted = asked.model.model(source, asked.inputs)
-    request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, emulated=emulated)
+    request = asked.compiling.request(
+        wanted, kind, console.say, asked.toolchain, emulated=emulated, threads=asked.measuring.threads
+    )
     job = Pipeline(request, access=asked.registry.access(), samples=asked.samples, unchecked=asked.unchecked)
     opened = functools.partial(open_device, kind, asked.device)
     with _scratch() as scratch, contextlib.ExitStack() as stack:
@@ -145,82 +136,6 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         yield Path(folder)
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """The options of `compare`."""
-
-    device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.InputOptions = record(options.InputOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
-    measuring: options.TurnOptions = record(options.TurnOptions)
-    tolerance: float | None = _tolerance()
-    html_path: Path | None = options.html()
-
-    def pipelines(self, source: str, kind: Board, console: Console) -> tuple[Pipeline, Pipeline]:
-        """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
-        from toolchain.pipeline import Pipeline
-        from toolchain.records import SHIPPED
-
-        wanted, tuned = self.model.model(source, self.inputs), self.compiling
-        if tuned.no_records:
-            raise InputError("--no-records leaves out what is compared", hint="leave it out")
-        only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
-        untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
-        emulated = self.device.device(kind).emulated
-        first, second = (
-            Pipeline(how.request(wanted, kind, console.say, self.toolchain, emulated=emulated))
-            for how in (untuned, tuned)
-        )
-        return first, second
-
-    def tuning_command(self, source: str) -> str:
-        """Name the command that tunes a model for the device."""
-        words = ["toolchain", "tune", source, "--board", self.device.board_name]
-        words += ["--host", self.device.host] if self.device.host else []
-        words += [*self.inputs.words, *self.compiling.kernels.precision_words]
-        return shlex.join(words)
-
-
-@click.command("compare", cls=ReportingCommand, reports=options.PAGES)
-@options.model_argument
-@gathered("asked", CompareOptions)
-@options.json_flag
-@click.pass_obj
-def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
-    """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
-    from toolchain.pipeline import compare as comparing
-    from toolchain.pipeline import preflight
-    from toolchain.pipeline.pages import compared
-
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    jobs = asked.pipelines(source, kind, console)
-    remedy = asked.tuning_command(source)
-    _check_tuned(jobs[1], remedy)
-    told = functools.partial(open_device, kind, asked.device, console.say)
-    read = preflight.before_build(jobs[1], told)
-    with _scratch() as scratch:
-        with jobs[1].on_device.building_runner():
-            untuned, tuned = (job.build(scratch / f"{place}", read) for place, job in enumerate(jobs))
-            comparing.check_differ(untuned, tuned, remedy)
-            program = jobs[1].on_device.runner()
-        with open_device(kind, asked.device, tell=console.say) as lab:
-            console.say(stage(f"measuring for {asked.measuring.budget:g} s"))
-            found = comparing.run((untuned, tuned), program, lab, asked.measuring.settings(None, asked.tolerance))
-    result = Result(comparing.table(found), found.document(), as_json)
-    return written(result, None, {asked.html_path: lambda: compared.html(found).encode()})
-
-
-def _check_tuned(job: Pipeline, remedy: str) -> None:
-    from toolchain.pipeline import compare as comparing
-
-    if not job.has_records():
-        job.load()  # one that is misspelt was never tuned either
-        why = "there are no tuning records for the board"
-        raise comparing.nothing_to_compare(job.request.model.source, job.request.board.name, why, remedy)
 
 
 @dataclass(frozen=True)

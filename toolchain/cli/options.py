@@ -179,8 +179,15 @@ class CompileOptions:
     )
     kernels: KernelOptions = record(KernelOptions)
 
-    def request(
-        self, model: Model, kind: Board, tell: Tell, toolchain: str | None, *, emulated: bool = False
+    def request(  # noqa: PLR0913 - a build depends on these
+        self,
+        model: Model,
+        kind: Board,
+        tell: Tell,
+        toolchain: str | None,
+        *,
+        emulated: bool = False,
+        threads: int | None = None,
     ) -> BuildRequest:
         """Return what is built.
 
@@ -190,6 +197,7 @@ class CompileOptions:
             tell: Who is told about each stage.
             toolchain: Where libraries are linked; None means as the board file says.
             emulated: Whether the device is an emulator.
+            threads: Threads that it is to run on; None means the board file's.
 
         Raises:
             InputError: The options exclude each other, or name what is not there.
@@ -210,6 +218,7 @@ class CompileOptions:
             emulated=self.modelled or emulated or kind.emulated or self.emulated,
             modelled=self.modelled,
             without=self.kernels.left_out(kind),
+            threads=threads or 0,
         )
         if self.modelled and not made.modelled_as:
             raise InputError(
@@ -390,6 +399,11 @@ PAGES = {"--html": PAGE}
 """The kind of the page that `html` names."""
 REPORTS = {"--json": JSON, "--junit": JUNIT, **PAGES}
 """The kinds of the reports that `ReportOptions` name."""
+
+
+def tolerance() -> Any:
+    """Return the field for how far outputs may be from those that they are compared with."""
+    return option("--tolerance", type=Limit(min=0.0), help="Limit for the outputs' relative difference.")
 
 
 def samples(what: str) -> Any:

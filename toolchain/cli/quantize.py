@@ -157,12 +157,16 @@ def _row(layer: LayerReport) -> tuple[str, ...]:
     return (
         layer.name,
         _decibels(layer.snr_db),
-        f"2^{layer.input_exponent}",
+        _grid(layer.input_exponent, layer.input_zero),
         weight,
-        f"2^{layer.output_exponent}",
+        _grid(layer.output_exponent, layer.output_zero),
         _ends(">> ", layer.shifts),
         residual,
     )
+
+
+def _grid(exponent: int, zero: int) -> str:
+    return f"2^{exponent}, 0 at {zero}" if zero else f"2^{exponent}"
 
 
 def _ends(before: str, ends: tuple[int, int]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,14 @@ import click
 
 from toolchain import tables
 from toolchain.cli import options
+from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.records import Key, Record, Records
+    from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
 _file = click.argument("file", type=options.PATH, required=False)
@@ -27,7 +32,7 @@ _output = click.option("-o", "--output", type=options.PATH, required=True, help=
 
 @click.group("records")
 def records() -> None:
-    """Look at tuning records; keep the best, merge them, or export them."""
+    """Look at tuning records; keep the best, merge them, export them, or forget some."""
 
 
 @records.command("show")
@@ -55,11 +60,83 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 @options.json_flag
 @click.pass_obj
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
-    """Print the best record in FILE of each kernel, for each target."""
+    """Print what decides of each kernel in FILE, for each target: the candidate that a build applies, if any."""
     source = file or _board_file(board_name, console)
     found = _read(source)
     chosen = [record for key in _keys(found, target_id, source) for record in found.best(key).values()]
     return Result("\n".join(_best_line(found, one) for one in chosen), chosen, as_json)
+
+
+@dataclass(frozen=True)
+class ForgetOptions:
+    """The options of `records forget`."""
+
+    board_name: str = option("--board", default="local", show_default=True, help="Whose file, where no FILE is named.")
+    target_id: str | None = option(
+        "--target", metavar="ID", help="Those of this target; `records show` prints the IDs."
+    )
+    model: str | None = option("--model", metavar="MODEL", help="Those of this model's kernels.")
+    name: str | None = option("--op", metavar="NAME", help="Those of kernels with this in the name that `show` prints.")
+    machine: str | None = option("--machine", metavar="NAME", help="Those that the board of this name measured.")
+    older: str | None = option(
+        "--older-than", metavar="30d", help="Those that were measured longer ago: a number with s, m, h or d."
+    )
+    everything: bool = option("--all", is_flag=True, help="All of them.")
+    dry: bool = option("--dry-run", is_flag=True, help="Only say what would be forgotten.")
+
+    def which(self, console: Console) -> Which:
+        """Return what is to be forgotten.
+
+        Raises:
+            InputError: Nothing says what, or --all is beside something that does.
+        """
+        from toolchain.cli.farm import seconds
+        from toolchain.records.forgetting import Which
+
+        limits = (self.target_id, self.model, self.name, self.machine, self.older)
+        if any(one is not None for one in limits) == self.everything:
+            raise InputError(
+                "it is not said which records are to be forgotten"
+                if not self.everything
+                else "--all goes without a choice",
+                hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
+            )
+        before = time.time() - seconds(self.older) if self.older is not None else None
+        return Which(self._workloads(console), self.name or "", self.target_id or "", self.machine or "", before)
+
+    def _workloads(self, console: Console) -> frozenset[str] | None:
+        if self.model is None:
+            return None
+        from toolchain.compile.request import BuildRequest
+        from toolchain.pipeline import tune
+
+        kind = BoardOptions(board_name=self.board_name).board()
+        request = BuildRequest(options.ModelOptions().model(self.model), kind, console.say)
+        return frozenset(task.workload for task in tune.extract(request).tasks)
+
+
+@records.command("forget")
+@_file
+@gathered("asked", ForgetOptions)
+@options.json_flag
+@click.pass_obj
+def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_json: bool) -> Result:
+    """Take records out of FILE, so that they are measured anew; what all the options say must be true of them."""
+    from toolchain.records import RecordFile, forgetting
+
+    which = asked.which(console)
+    source = file or _board_file(asked.board_name, console)
+    if asked.target_id:
+        _keys(_read(source), asked.target_id, source)
+    found = forgetting.forget(RecordFile(source), which, dry=asked.dry)
+    verb = "would be forgotten" if asked.dry else "forgotten"
+    text = (
+        f"{source}: {found.trials} trials and {found.finals} finals of {found.workloads} kernels {verb},"
+        f" {len(found.kept.trials)} records stay"
+    )
+    document = {"file": str(source), "dry_run": asked.dry, "trials": found.trials, "finals": found.finals}
+    document |= {"workloads": found.workloads, "kept": len(found.kept.trials)}
+    return Result(text, document, as_json)
 
 
 @records.command("distill")
@@ -142,7 +219,9 @@ def _written(made: Records, output: Path, *, as_json: bool) -> Result:
 
 
 def _key_text(key: Key) -> str:
-    return f"{key.id}  {key.target}, TVM {key.tvm}" + _mark(key)
+    threads = f", {key.threads} thread(s)" if key.threads else ""
+    measured = f", measured with {key.options}" if key.options else ""
+    return f"{key.id}  {key.target}, TVM {key.tvm}{threads}{measured}" + _mark(key)
 
 
 def _mark(key: Key) -> str:
@@ -150,9 +229,9 @@ def _mark(key: Key) -> str:
 
 
 def _shown(table: Table) -> list[str | tables.Table]:
-    heads = ("TASK", "TRIALS", "FAILED", "LATENCY", "GFLOPS", "BOARD", "TUNER", "WORKLOAD")
+    heads = ("TASK", "TRIALS", "FAILED", "LATENCY", "GFLOPS", "BOARD", "TUNER", "FINAL", "WORKLOAD")
     rows = [_row_cells(row) for row in table.rows]
-    return [f"target {_key_text(table.key)}", tables.Table(rows, heads, numbers=[1, 3, 4], spare=[7, 6, 4, 5])]
+    return [f"target {_key_text(table.key)}", tables.Table(rows, heads, numbers=[1, 3, 4], spare=[8, 6, 4, 5])]
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
@@ -164,8 +243,14 @@ def _row_cells(row: Row) -> tuple[str, ...]:
         "-" if row.gflops is None else f"{row.gflops:.2f}",
         row.board or "-",
         row.tuner or "-",
+        _final(row),
         row.workload,
     )
+
+
+def _final(row: Row) -> str:
+    """Say what the last final decided; no final was held of records of before there were any."""
+    return f"{row.gain:.2f}x" if row.verdict == "faster" and row.gain else row.verdict or "-"
 
 
 def _milliseconds(seconds: float) -> str:
@@ -174,11 +259,14 @@ def _milliseconds(seconds: float) -> str:
 
 def _best_line(found: Records, record: Record) -> str:
     known = found.workloads.get(record.workload)
-    return f"{record.key.id}  {known.name if known else record.workload}  {_milliseconds(record.latency_s)}"
+    stays = "  untuned" if record.verdict == "untuned" else ""
+    return f"{record.key.id}  {known.name if known else record.workload}  {_milliseconds(record.latency_s)}{stays}"
 
 
 def _table_document(table: Table) -> dict[str, Any]:
     key = table.key
     target = {"id": table.id, "target": json.loads(key.target), "tvm": key.tvm, "emulated": key.emulated}
     target |= {"modelled": key.modelled} if key.modelled else {}
+    target |= {"threads": key.threads} if key.threads else {}
+    target |= {"options": json.loads(key.options)} if key.options else {}
     return {**target, "tasks": table.rows}

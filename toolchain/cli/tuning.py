@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import connection, options
+from toolchain.cli import compare, connection, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline.preflight import Opened
     from toolchain.pipeline.tune import Request
     from toolchain.tables import Table
-    from toolchain.tuning.report import TuneReport
+    from toolchain.tuning.report import EndToEnd, TuneReport
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ class TuneOptions:
         type=options.Limit(min=1.0, max=1000.0),
         help="Measure no candidate that spills or costs more than TIMES the best known, by a model of the GPU.",
     )
+    fresh: bool = option("--fresh", is_flag=True, help="Measure everything anew, whatever the file has of these tasks.")
+    no_compare: bool = option(
+        "--no-compare", is_flag=True, help="Leave out the comparison of the whole model at the end."
+    )
     html_path: Path | None = options.html()
 
     def request(self, source: str, *, passing: bool) -> Request:
@@ -75,7 +79,9 @@ class TuneOptions:
             model=self.model.model(source, self.inputs),
             boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key, self.most or 0),
             plan=dataclasses.replace(
-                tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)), prune=self.prune or 0.0
+                tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)),
+                prune=self.prune or 0.0,
+                fresh=self.fresh,
             ),
             operators=self.operators,
             records=self.records,
@@ -83,6 +89,20 @@ class TuneOptions:
             toolchain=self.toolchain or "",
             without=self.kernels.left_out(kind),
             modelled=self.modelled,
+        )
+
+    def comparing(self, found: TuneReport) -> compare.CompareOptions:
+        """Return how the model is compared once it is tuned: on the board that did most, where none is named."""
+        here = self.device.host or self.device.place or self.device.board().connection == "local"
+        most = max(found.boards, key=lambda one: one.trials, default=None)
+        device = self.device if here or most is None else dataclasses.replace(self.device, host=most.name)
+        return compare.CompareOptions(
+            device=device,
+            toolchain=self.toolchain,
+            model=self.model,
+            inputs=options.InputOptions(self.inputs.npz, self.inputs.image),
+            compiling=options.CompileOptions(records=self.records, kernels=self.kernels),
+            measuring=options.TurnOptions(threads=self.threads),
         )
 
     def _check(self) -> None:
@@ -150,6 +170,8 @@ def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool)
     from toolchain.tuning import report
 
     found = tuned(console, source, asked)
+    if not asked.no_compare:
+        found = dataclasses.replace(found, end_to_end=_end_to_end(console, source, asked, found))
     result = Result(report.shown(found), found.document(), as_json)
     return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
 
@@ -170,6 +192,23 @@ def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = 
     if not asked.modelled:
         preflight.before_build(Pipeline(wanted.build(console.say)), _opened(asked.device, wanted.boards))
     return tuning.run(wanted, console.say, console.redraw)
+
+
+def _end_to_end(console: Console, source: str, asked: TuneOptions, found: TuneReport) -> EndToEnd:
+    """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does."""
+    from toolchain.pipeline.compare import Comparison
+    from toolchain.tuning.report import EndToEnd
+
+    reasons = (
+        (found.modelled, "a model stood in for the boards"),
+        (found.emulated, "an emulator's times say nothing"),
+        (asked.tracker, "a tracker's boards run single kernels alone"),
+    )
+    why = next((text for given, text in reasons if given), "")
+    compared = why or compare.end_to_end(console, source, asked.comparing(found))
+    if isinstance(compared, Comparison):
+        return EndToEnd(compared.outcome, compared.warnings, compared.document())
+    return EndToEnd(f"not compared: {compared}")
 
 
 def _opened(device: DeviceOptions, wanted: Wanted) -> Opened | None:

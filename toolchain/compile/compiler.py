@@ -62,7 +62,8 @@ class _Work:
     def command(self) -> str:
         """The command line that makes the bundle again."""
         request = self.request
-        options = records.options(self.applied, emulated=request.emulated, modelled=request.modelled)
+        threads = records.wanted_key(request).threads
+        options = records.options(self.applied, emulated=request.emulated, modelled=request.modelled, threads=threads)
         left_out = (f"--without {one}" for one in sorted(request.without))
         return " ".join([request.command(self.imported.source.origin), *options, *left_out])
 

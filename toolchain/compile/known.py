@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,33 +41,57 @@ class Known:
         return apply(lowered, request.backend, records, shipped=self.shipped, key=found_key(request, records))
 
 
-def record_key(backend: Backend, *, emulated: bool = False, modelled: str = "") -> Key:
-    """Return what records for a board have to be found under."""
-    return Key.of(target_table(backend.target), emulated=emulated, modelled=modelled)
+def record_key(
+    backend: Backend,
+    *,
+    emulated: bool = False,
+    modelled: str = "",
+    threads: int = 0,
+    options: Mapping[str, int] | None = None,
+) -> Key:
+    """Return what records for a board have to be found under.
+
+    Args:
+        backend: The board's.
+        emulated: Whether the times are an emulator's.
+        modelled: What a model computed them for, and what by.
+        threads: Threads that kernels run on; 0 for as many as the board file says.
+        options: How candidates are measured; None for the usual way.
+    """
+    board = backend.board
+    given = 0 if threads == (board.threads or board.cores) else threads
+    table = target_table(backend.target)
+    return Key.of(table, emulated=emulated, modelled=modelled, threads=given, options=options)
 
 
 def wanted_key(request: BuildRequest) -> Key:
-    """Return what the records that a build applies have to be found under; a model's, without what they are by."""
-    return record_key(request.backend, emulated=request.emulated, modelled=request.modelled_as)
+    """Return what the records that a build applies have to be found under, measured in the usual way.
+
+    A model's have no word about what they are by.
+    """
+    return record_key(request.backend, emulated=request.emulated, modelled=request.modelled_as, threads=request.threads)
 
 
 def found_key(request: BuildRequest, found: Records) -> Key:
     """Return what the records that a build applies are found under.
 
-    A model's are there by each compiler that made them, and a build needs none of those: the newest one's are taken.
+    Those that were measured in the usual way come first; where there are none, the last others count. A model's are
+    there by each compiler that made them, and a build needs none of those: the newest one's are taken.
     """
     wanted = wanted_key(request)
-    if not wanted.modelled:
+    if wanted in found.keys:
         return wanted
-    suited = [trial for trial in found.trials if trial.key.of_any_version == wanted]
-    return max(suited, key=lambda trial: (trial.key.version, trial.time)).key if suited else wanted
+    suited = [trial for trial in found.trials if trial.key.in_any_way.of_any_version == wanted]
+    return (
+        max(suited, key=lambda trial: (trial.key.version, not trial.key.options, trial.time)).key if suited else wanted
+    )
 
 
-def options(applied: Applied, *, emulated: bool, modelled: bool = False) -> tuple[str, ...]:
+def options(applied: Applied, *, emulated: bool, modelled: bool = False, threads: int = 0) -> tuple[str, ...]:
     """Return the options of a command line that applies the same records again."""
     if applied.tuned:
         kind = ("--modelled",) if modelled else ("--emulated",) if emulated else ()
-        return (f"--records {RECORDS}", *kind)
+        return (f"--records {RECORDS}", *kind, *([f"--threads {threads}"] if threads else []))
     return (f"--records {SHIPPED}",) if applied.shipped else ("--no-records",)
 
 
@@ -121,7 +145,8 @@ def _listed(places: Sequence[Path]) -> str:
 
 def _described(key: Key) -> str:
     by = {"emulated": ", of an emulator", "modelled": f", of the model of {key.modelled}"}
-    return f"{key.target}, TVM {key.tvm}{by.get(key.mark, '')}"
+    threads = f", for {key.threads} thread(s)" if key.threads else ""
+    return f"{key.target}, TVM {key.tvm}{by.get(key.mark, '')}{threads}"
 
 
 def shipped_for(request: BuildRequest) -> Records | None:

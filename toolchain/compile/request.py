@@ -35,6 +35,7 @@ class BuildRequest:
         emulated: Whether the records of an emulator are applied, instead of those of a real board.
         modelled: Whether those of the board's model are, instead of either.
         without: Names of templates that must not be used.
+        threads: Threads that it is to run on, whose records are applied; 0 for as many as the board file says.
     """
 
     model: Model
@@ -46,6 +47,7 @@ class BuildRequest:
     emulated: bool = False
     modelled: bool = False
     without: tuple[str, ...] = ()
+    threads: int = 0
 
     @cached_property
     def backend(self) -> Backend:

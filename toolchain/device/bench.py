@@ -283,6 +283,17 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
     return tuple(text for doubtful, text in checks if doubtful)
 
 
+def disturbances(before: Conditions, after: Conditions) -> tuple[str, ...]:
+    """Say in plain words what else went on on a device around runs of two things that were measured in turns."""
+    busy = f"busy: other work used {before.busy:.0%} of the CPUs just before the turns, {after.busy:.0%} just after"
+    checks = [
+        (max(before.busy, after.busy) > _BUSY, busy),
+        (_slower(before.mhz, after.mhz), f"throttled: {before.mhz} MHz before, {after.mhz} MHz after"),
+        (max(before.celsius or 0, after.celsius or 0) >= _HOT_C, f"hot: {after.celsius or before.celsius} degrees C"),
+    ]
+    return tuple(text for doubtful, text in checks if doubtful)
+
+
 def _percent(latency: Latency) -> str:
     return f"{_ratio(latency.std, latency.mean):.0%}"
 

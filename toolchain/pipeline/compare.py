@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,17 @@ from toolchain.device.store import Store
 from toolchain.device.waiting import Waited
 from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
+from toolchain.pipeline import Loaded, Pipeline
 from toolchain.pipeline.device import Lab, Settings
+from toolchain.progress import stage
 from toolchain.stats import Ratio
 from toolchain.tensors import Difference
 
-ROUNDS = 8
-"""Turns of each bundle: an even number, since each goes first in every other one, and with fewer than 6 there is no
-95 % interval."""
+ROUNDS = 12
+"""Turns of each bundle: an even number, since each goes first in every other one, and enough for an interval of 99 %
+that one turn which went wrong does not decide."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _COMPUTING = (bundle.LIBRARY, bundle.GRAPH, bundle.PARAMS)
 _LEAST_RUNS = 3
 
@@ -76,9 +79,33 @@ class Comparison:
     waited: tuple[Waited, ...] = ()
     digests: tuple[str, ...] = ()
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What disturbed it, in words."""
+        return bench.disturbances(self.before, self.after)
+
+    @property
+    def outcome(self) -> str:
+        """What came of it, in one line."""
+        value = f"{self.ratio.value:.2f} times as fast as untuned"
+        if self.ratio.ci99 is None:
+            return f"tuned is {value}, with too few turns to be sure"
+        within = f"99 % within {self.ratio.ci99[0]:.2f} to {self.ratio.ci99[1]:.2f}"
+        sure = {
+            "faster": f"tuned is {value}, {within}",
+            "slower": f"tuned is SLOWER: {value}, {within}",
+            "": f"tuned is NOT surely faster: {value}, {within}",
+        }
+        return sure[self.ratio.verdict]
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            **asdict(self),
+            "verdict": self.ratio.verdict,
+            "warnings": list(self.warnings),
+        }
 
 
 def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
@@ -107,6 +134,37 @@ def nothing_to_compare(model: str, board: str, why: str, remedy: str) -> InputEr
     """Describe a comparison of two builds that are the same."""
     message = f"there is nothing to compare: {model} tuned for {board} is {model} untuned"
     return InputError(message, details=why, hint=remedy)
+
+
+def compared(
+    jobs: tuple[Pipeline, Pipeline],
+    read: Loaded | None,
+    connect: Callable[[], contextlib.AbstractContextManager[Lab]],
+    settings: Settings,
+    remedy: str,
+) -> Comparison:
+    """Build a model untuned and tuned, and run both in turns.
+
+    Args:
+        jobs: What builds it as a deploy without the user's records does, and what builds it tuned.
+        read: The model, if it was read before.
+        connect: Opens the device, once both are built.
+        settings: How to measure; the seconds are for both together.
+        remedy: The command that tunes the model.
+
+    Raises:
+        InputError: Both are the same.
+        ToolchainError: As a build, or as `run`.
+    """
+    tell = jobs[1].request.tell
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+        with jobs[1].on_device.building_runner():
+            untuned, tuned = (job.build(Path(work) / f"{place}", read) for place, job in enumerate(jobs))
+            check_differ(untuned, tuned, remedy)
+            program = jobs[1].on_device.runner()
+        with connect() as lab:
+            tell(stage(f"measuring for {settings.budget_s:g} s"))
+            return run((untuned, tuned), program, lab, settings)
 
 
 def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Settings) -> Comparison:
@@ -217,13 +275,13 @@ def table(found: Comparison) -> str:
     for name, one in (("untuned", found.first), ("tuned", found.second)):
         values = (f"{value:.3f} ms" for value in (one.mean, one.median, one.std, one.min))
         rows.append((name, *values, str(len(one.samples))))
-    within = f", 95 % within {found.ratio.ci95[0]:.2f} to {found.ratio.ci95[1]:.2f}" if found.ratio.ci95 else ""
     lines = [
         f"{found.model} on {found.board} at {found.host}, {found.threads} thread(s), in {ROUNDS} turns of each{mark}",
         "\n".join("  ".join(f"{cell:>12}" for cell in row).rstrip() for row in rows),
-        f"tuned is {found.ratio.value:.2f} times as fast{within}",
+        found.outcome,
         f"records applied to {found.tuned} of {found.tasks} kernels, the toolchain's own to {found.shipped}",
         f"outputs are the same, largest relative difference {_difference(found.difference)}",
+        *(f"warning: {one}" for one in found.warnings),
         *(f"waited {one.seconds:.1f} s: {one.owner}" for one in found.waited),
     ]
     return "\n".join(lines)

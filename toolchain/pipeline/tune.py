@@ -17,9 +17,10 @@ from toolchain import files
 from toolchain.backends.base import Backend, MachineModel
 from toolchain.backends.base.costs import CostModel
 from toolchain.board import Board
-from toolchain.compile import prepare
+from toolchain.compile import known, prepare
 from toolchain.compile.known import record_key
 from toolchain.compile.request import BuildRequest
+from toolchain.device.lock import Owner
 from toolchain.errors import DeviceError, InputError, ToolchainError
 from toolchain.farm import boards as places
 from toolchain.farm.boards import Boards, Tell, Wanted
@@ -27,7 +28,8 @@ from toolchain.models import flops, importer, source
 from toolchain.models.importer import ImportedModel
 from toolchain.models.request import Model
 from toolchain.native import cross
-from toolchain.records import Key, RecordFile, default_path, tasks
+from toolchain.records import Key, RecordFile, claims, default_path, tasks
+from toolchain.records.apply import shipped_choices
 from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task
 from toolchain.rpc import hardware
@@ -39,7 +41,8 @@ from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.measure.modelled import Modelled
 from toolchain.tuning.prune import Pruner
 from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
-from toolchain.tuning.run import Builds, Measures, Plan, TaskState, Tuning
+from toolchain.tuning.run import Plan, TaskState, Tuning
+from toolchain.tuning.trials import Builds, Measures
 
 _FLOAT_BYTES = 4
 _AT_ONCE = 16  # a hundred boards, one after the other, would take minutes
@@ -137,7 +140,7 @@ class _Watch:
     def observe(self, event: Event) -> None:
         """Count an event, pass it on to the farm, and tell what matters."""
         with self.lock:
-            if event.kind == "ended" and event.measured is not None:
+            if event.kind == "ended" and event.measured is not None and event.trial and not event.trial.rivals:
                 self.trials[event.place] += 1
                 self.failures[event.place] += bool(event.measured.cause)
             if event.kind == "quarantined":
@@ -188,6 +191,7 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
     Raises:
         InputError: The model, the board file, an option or the records are wrong.
         BuildError: No candidate of any task works.
+        BusyError: Others are at work on the boards, or at this very search.
         DeviceError: No board is left.
         VerificationError: A board is not what its board file says.
     """
@@ -204,7 +208,16 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
     tell(f"importing {wanted.model.source}")
     found = extract(wanted.build(tell))
     chosen = tasks.select(found.tasks, wanted.operators)
-    session = _Session(wanted, found, chosen, file, redraw)
+    name = wanted.plan.run_id(record_key(found.backend), chosen, str(bool(judge)))
+    owner = Owner.here(wanted.boards.purpose)
+    with contextlib.ExitStack() as stack:
+        wanted.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
+        return _run(_Session(wanted, found, chosen, file, redraw), judge, tell)
+
+
+def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
+    """Tune, on boards or by a model that stands in for them."""
+    wanted, found, chosen = session.wanted, session.found, session.tasks
     if judge is not None and wanted.modelled:
         return _by_costs(session, judge, tell)
     if judge is not None:
@@ -310,7 +323,15 @@ def _fits(board: Board, tell: Tell, place: Place) -> bool:
 def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
     wanted, found, file = session.wanted, session.found, session.file
     emulated = watch.boards.emulated
-    key = record_key(found.backend, emulated=emulated, modelled=session.modelled)
+    options = wanted.plan.options
+    key = record_key(
+        found.backend,
+        emulated=emulated,
+        modelled=session.modelled,
+        threads=options.threads,
+        options=options.recorded,
+    )
+    own = known.shipped_records(found.backend)
     job = Tuning(
         session.tasks,
         found.backend,
@@ -320,6 +341,7 @@ def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) ->
         builds=builder,
         measures=pool,
         pruner=session.pruner,
+        shipped=shipped_choices(session.tasks, own, found.backend.templates),
         on_tick=lambda: session.redraw(live(job)),
     )
     with contextlib.nullcontext() if wanted.passing else _told(job, file, watch.tell):
@@ -360,7 +382,7 @@ def live(job: Tuning) -> Shown:
 
 
 def _row(state: TaskState, untuned_s: float | None = None) -> TaskRow:
-    task = state.task
+    task, decision = state.task, state.decision
     best = None if math.isinf(state.fastest_s) else state.fastest_s
     done = state.exhausted
     return TaskRow(
@@ -372,10 +394,11 @@ def _row(state: TaskState, untuned_s: float | None = None) -> TaskRow:
         gflop=task.gflop,
         trials=state.measured,
         failed=state.failed,
-        best_s=best,
+        best_s=decision.latency_s if decision else best,
         done=done,
         untuned_s=untuned_s,
         pruned=state.pruned,
+        verdict=decision.verdict if decision else "",
     )
 
 

@@ -19,8 +19,8 @@ LOWEST = -40
 _EMPTY = -7  # of a tensor of zeros: any will do
 _LEAST = -128
 _HALF = 0.5
-BEYOND = 1.2
-"""A range may be wider than its grid by that."""
+BEYOND = math.sqrt(2)
+"""A range may be wider than its grid by that: so of two powers of two, the nearer one is taken."""
 _MOST = 2.0**126  # beyond it, a power of two that holds it may be infinite in float32
 
 
@@ -51,8 +51,8 @@ class Range:
     def exponent(self) -> int:
         """Return the exponent of the finest power of two whose int8 multiples hold the range, or nearly so.
 
-        Values that lie beyond the last one by a fifth saturate: ends of ranges are those of the rarest values, and a
-        scale of twice as much costs all others a bit.
+        What lies beyond the last one saturates: ends of ranges are those of the rarest values, and a scale of twice as
+        much costs all others a bit.
         """
         found = covering(max(self.high, -self.low))
         while found > LOWEST and self._fits(found - 1):
@@ -63,9 +63,9 @@ class Range:
         step = 2.0**exponent * BEYOND
         return (_LEAST - _HALF) * step <= self.low and self.high <= (HIGHEST + _HALF) * step
 
-    def positive(self) -> Range:
-        """Return what a ReLU leaves of the range."""
-        return Range(0.0, max(0.0, self.high))
+    def within(self, other: Range | None) -> Range:
+        """Return what both hold; 0 is in each."""
+        return self if other is None else Range(max(self.low, other.low), min(self.high, other.high))
 
     def symmetric(self) -> Range:
         """Return the least range about 0 that holds this one."""

@@ -31,7 +31,7 @@ Powers = tuple[int, ...]
 
 _MOST_SHIFT = 30
 _MOST_MOVED_SHIFT = 22  # of a result with a zero point, which is shifted left by as much, and added to the sums
-_GAIN = 2  # what a zero point has to divide the squared error by: padding with it takes instructions of its own
+_GAIN = 2  # what a zero point has to divide the squared error by: layers that pad with it are kernels of their own
 _MOST_RESIDUAL_SHIFT = 15
 _ROUNDS = 100
 

@@ -22,6 +22,7 @@ _SIGNED = (onnx.TensorProto.INT8, onnx.TensorProto.INT32)  # activations and wei
 _MOVING = frozenset(
     {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Identity"}
 )  # their results have the numbers of what they read
+_NOT_NEGATIVE = Range(0.0, float("inf"))
 _UNBOUNDED = frozenset({"Conv", "Add", "Sum", "Gemm", "MatMul", "ConvTranspose", "BatchNormalization", "Mul"})
 
 
@@ -119,7 +120,14 @@ class _Stripper:
         self._alias: dict[str, str] = {}
         self._carried: set[str] = set()
         self._nodes: list[onnx.NodeProto] = []
-        self.ranges: dict[str, Range] = {}
+        self._grids: dict[str, Range] = {}  # what hold the bytes of a tensor
+        self._implied: dict[str, Range] = {}  # what follows from how it was made
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The ranges of tensors, where they are known."""
+        known = {name: self._range(name) for name in {**self._implied, **self._grids}}
+        return {name: one for name, one in known.items() if one is not None and np.isfinite(one.high)}
 
     def run(self) -> None:
         steps = {_QUANTIZE: self._drop_quantize, _DEQUANTIZE: self._drop_dequantize}
@@ -153,7 +161,7 @@ class _Stripper:
 
     def _limited(self, origin: str, result: str) -> onnx.NodeProto:
         """Return what bounds a tensor as the bytes did: without an end above, a hard swish grows with the square."""
-        found = self.ranges.get(result)
+        found = self._grids.get(result)
         if found is None or not self._clips:
             return helper.make_node("Relu", [origin], [result], f"{result}.relu")
         names = [f"{result}.{end}" for end in ("low", "high")]
@@ -169,8 +177,19 @@ class _Stripper:
         middle = numpy_helper.to_array(zero[0]) if zero and zero[0] is not None else np.uint8(0)
         found = of_grid(numpy_helper.to_array(scale), np.asarray(middle))
         if found is not None:
-            found = found.positive() if self._makers.get(tensor) == "Relu" else found
-            self.ranges[tensor] = found.union(self.ranges.get(tensor))
+            self._grids[tensor] = found.union(self._grids.get(tensor))
+
+    def _range(self, tensor: str) -> Range | None:
+        grid, implied = self._grids.get(tensor), self._implied.get(tensor)
+        return grid.within(implied) if grid and implied else grid or implied
+
+    def _imply(self, node: onnx.NodeProto, source: str) -> None:
+        """Keep what follows for the results of a node from what it reads."""
+        found = self._range(source)
+        if node.op_type == "Relu":
+            self._implied[node.output[0]] = _NOT_NEGATIVE.within(found)
+        elif node.op_type in _MOVING and found is not None:
+            self._implied.update(dict.fromkeys(node.output, found))
 
     def _starts_at_zero(self, node: onnx.NodeProto) -> bool:
         zero = self._weights.get(node.input[2]) if len(node.input) > 2 else None  # noqa: PLR2004 - the zero point
@@ -205,10 +224,7 @@ class _Stripper:
         if any(name in self._carried for name in node.input):
             self._carried.update(node.output)
         source = self._alias.get(node.input[0], node.input[0]) if node.input else ""
-        if node.op_type in _MOVING and source in self.ranges:
-            self.ranges.update(dict.fromkeys(node.output, self.ranges[source]))
-        if node.op_type == "Relu" and node.input[0] in self._carried and source in self.ranges:
-            self.ranges[node.output[0]] = self.ranges[source].positive()
+        self._imply(node, source)
         for place, name in enumerate(node.input):
             node.input[place] = self._alias.get(name, name)
         self._nodes.append(node)

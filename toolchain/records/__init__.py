@@ -1,7 +1,8 @@
 """Tuning records: one JSON line for each trial, in a file that outlives the process that writes it; knows no TVM.
 
 A file is only ever appended to. A writer that is killed leaves at most a torn last line, which readers pass over and
-the next writer cuts off. What was found for one target, TVM version or emulator is never handed out for another.
+the next writer cuts off. What was found for one target, TVM version, emulator or number of threads is never handed out
+for another. A trial decides nothing: of each kernel, the last final does.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import contextlib
 import errno
 import fcntl
 import functools
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolchain import files, state
 from toolchain.errors import InputError
-from toolchain.records.lines import Key, Record, Workload, encoded, is_torn, parsed, tvm_version
+from toolchain.records.lines import EARLIER, Key, Line, Record, Start, Workload, encoded, is_torn, parsed, tvm_version
 
 __all__ = [
     "SHIPPED",
@@ -25,6 +27,7 @@ __all__ = [
     "Record",
     "RecordFile",
     "Records",
+    "Start",
     "Workload",
     "best_bytes",
     "default_path",
@@ -36,7 +39,23 @@ __all__ = [
 SHIPPED = "shipped"
 """What an option calls the records that come with the toolchain."""
 
+EXPIRY_S = 180 * 86400.0
+"""Seconds after which a record is no longer the last word: a run measures anew what it says. Builds still apply it."""
+
 _BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Where a run began.
+
+    Attributes:
+        start: Its line.
+        place: How many trials stand before that.
+    """
+
+    start: Start
+    place: int
 
 
 @dataclass(frozen=True)
@@ -45,23 +64,28 @@ class Records:
 
     Attributes:
         workloads: The kernels by their hash.
-        trials: All trials, in the order of the file.
+        trials: All trials and what finals decided, in the order of the file.
+        runs: Where each run began, the last time that it did.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
     trials: tuple[Record, ...] = ()
+    runs: Mapping[str, Begun] = field(default_factory=dict)
 
     @classmethod
-    def collect(cls, items: Iterable[Workload | Record]) -> Records:
-        """Sort lines into workloads, of which the first of each hash counts, and trials."""
+    def collect(cls, items: Iterable[Line]) -> Records:
+        """Sort lines into workloads, of which the first of each hash counts, trials, and beginnings of runs."""
         workloads: dict[str, Workload] = {}
-        trials = []
+        trials: list[Record] = []
+        runs: dict[str, Begun] = {}
         for item in items:
             if isinstance(item, Workload):
                 workloads.setdefault(item.workload, item)
+            elif isinstance(item, Start):
+                runs[item.run] = Begun(item, len(trials))
             else:
                 trials.append(item)
-        return cls(workloads, tuple(trials))
+        return cls(workloads, tuple(trials), runs)
 
     @functools.cached_property
     def keys(self) -> tuple[Key, ...]:
@@ -70,24 +94,43 @@ class Records:
 
     def of(self, key: Key, workload: str | None = None) -> tuple[Record, ...]:
         """Return the trials for a key, or those of one workload among them, in the order of the file."""
-        return tuple(trial for trial in self.trials if workload in {None, trial.workload} and trial.key == key)
+        found = (one for one in self.trials if workload in {None, one.workload} and one.key == key)
+        return tuple(one for one in found if not one.is_final)
 
     def fastest(self, key: Key, keep: int = 1) -> dict[str, tuple[Record, ...]]:
         """Return for each workload up to `keep` trials, each of another candidate, the fastest first."""
-        by_workload: dict[str, dict[str, Record]] = {}
-        for trial in sorted(self.of(key), key=_speed):
-            if trial.samples_s:
-                by_workload.setdefault(trial.workload, {}).setdefault(trial.candidate, trial)
-        return {name: tuple(found.values())[:keep] for name, found in sorted(by_workload.items())}
+        return _fastest(self.of(key), keep)
+
+    def decided(self, key: Key) -> dict[str, Record]:
+        """Return what the last final of each workload decided; a workload without one is not among them."""
+        return {one.workload: one for one in self.trials if one.verdict and one.key == key}
 
     def best(self, key: Key) -> dict[str, Record]:
-        """Return the fastest trial of each workload; a workload without a latency is not among them."""
-        return {name: found[0] for name, found in self.fastest(key).items()}
+        """Return what is to be done with each workload: what its last final decided.
 
-    def lines(self) -> Iterator[Workload | Record]:
-        """Yield workloads, then trials."""
+        Where no final was, the fastest trial of schema 1 counts, as it did when there were none. A workload without
+        either is not among them: its trials only tell what may be worth a final.
+        """
+        earlier = _fastest([one for one in self.of(key) if one.schema == EARLIER], 1)
+        found = {**{name: one[0] for name, one in earlier.items()}, **self.decided(key)}
+        return dict(sorted(found.items()))
+
+    def lines(self) -> Iterator[Line]:
+        """Yield workloads, then trials, and the beginning of each run in its place."""
         yield from self.workloads.values()
-        yield from self.trials
+        begun = sorted(self.runs.values(), key=lambda one: one.place)
+        places = [0, *(one.place for one in begun), len(self.trials)]
+        for number, (first, last) in enumerate(itertools.pairwise(places)):
+            yield from self.trials[first:last]
+            yield from (one.start for one in begun[number : number + 1])
+
+
+def _fastest(trials: Iterable[Record], keep: int) -> dict[str, tuple[Record, ...]]:
+    by_workload: dict[str, dict[str, Record]] = {}
+    for trial in sorted(trials, key=_speed):
+        if trial.samples_s and trial.is_possible:
+            by_workload.setdefault(trial.workload, {}).setdefault(trial.candidate, trial)
+    return {name: tuple(found.values())[:keep] for name, found in sorted(by_workload.items())}
 
 
 def _speed(trial: Record) -> tuple[float, str, str, tuple[float, ...]]:
@@ -96,7 +139,7 @@ def _speed(trial: Record) -> tuple[float, str, str, tuple[float, ...]]:
 
 
 def best_bytes(records: Records, key: Key, only: Collection[str] | None = None) -> bytes:
-    """Return the best trials as a file that is the same bytes whoever found them, and when.
+    """Return what decides of each workload as a file that is the same bytes whoever found it, and when.
 
     Args:
         records: Where to look.
@@ -126,7 +169,7 @@ def parse(data: bytes, where: str) -> Records:
     return Records.collect(items)
 
 
-def encode(items: Iterable[Workload | Record]) -> bytes:
+def encode(items: Iterable[Line]) -> bytes:
     """Return the bytes of a file that holds some lines."""
     return b"".join(encoded(item) for item in items)
 
@@ -157,7 +200,24 @@ class RecordFile:
                 hint="`toolchain tune MODEL --board BOARD` makes some; or name another file",
             ) from fault
 
-    def append(self, items: Iterable[Workload | Record]) -> None:
+    def begin(self, start: Start) -> Records:
+        """Note that a run begins here, unless it has before; return all that is known by then.
+
+        One that began so long ago that what it knew has expired begins anew.
+
+        Raises:
+            InputError: As `append`.
+        """
+        with self._locked() as handle:
+            known = self.read()
+            before = known.runs.get(start.run)
+            if before and not start.fresh and start.time - before.start.time <= EXPIRY_S:
+                return known
+            _write(handle, encoded(start))
+            os.fsync(handle)
+        return replace(known, runs={**known.runs, start.run: Begun(start, len(known.trials))})
+
+    def append(self, items: Iterable[Line]) -> None:
         """Append lines and wait until they are on the disk; a workload that the file has is not written again.
 
         Raises:
@@ -169,7 +229,7 @@ class RecordFile:
                 self._append_one(handle, item)
             os.fsync(handle)
 
-    def _append_one(self, handle: int, item: Workload | Record) -> None:
+    def _append_one(self, handle: int, item: Line) -> None:
         if isinstance(item, Workload) and item.workload in self._known:
             return
         _write(handle, encoded(item))
@@ -210,16 +270,9 @@ class RecordFile:
         while True:
             handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_at(handle, self.path):
+            if files.is_at(handle, self.path):
                 return handle
             os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _write(handle: int, line: bytes) -> None:

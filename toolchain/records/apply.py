@@ -63,7 +63,7 @@ def apply(
     """
     target, templates = backend.target, backend.templates
     key = key or Key.of(target_table(target))
-    best = records.best(key)
+    best = {name: one for name, one in records.best(key).items() if one.verdict != "untuned"}
     tasks = extract(module, backend)
     mine = [_applied(task, best[task.workload], target, templates) for task in tasks if task.workload in best]
     fitting = [one for one in mine if one.fits]
@@ -111,6 +111,12 @@ def _applied(task: Task, record: Record, target: tvm.target.Target, templates: T
         return _Pick(task, record, trace=_scheduled(task, record, said, target))
     fits = isinstance(said, dict) and templates.fits(task.layer, said)
     return _Pick(task, record, choice=said if fits else None)
+
+
+def shipped_choices(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> dict[str, Choice]:
+    """Return how the layers among some tasks are computed by records that come with the toolchain, by workload."""
+    found = _shipped([task for task in tasks if task.layer], shipped, templates)
+    return {one.task.workload: one.choice for one in found if one.choice}
 
 
 def _shipped(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> list[_Pick]:

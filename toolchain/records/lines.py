@@ -1,4 +1,4 @@
-"""The two kinds of lines that a file of tuning records holds, and their reading and writing; knows no TVM."""
+"""The three kinds of lines that a file of tuning records holds, and their reading and writing; knows no TVM."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from toolchain import files
 from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import InputError
-from toolchain.records.results import Cause
+from toolchain.records.results import LEAST_S, Cause, Verdict
 
+USUAL: Mapping[str, int] = {"number": 3, "repeat": 3, "min_repeat_ms": 20, "cache_flush": 0}
+"""How candidates are measured where nobody says otherwise, and what records of before that was written stand for."""
+
+EARLIER, _SCHEMA = 1, 2
 _BY = "; "
-_SCHEMA = 1
 _ERROR_LENGTH = 500
 _NAME_LENGTH = 200
 _PLAIN_LENGTH = 2000  # a longer module is compressed
@@ -45,17 +48,37 @@ class Key:
         emulated: Whether the times are an emulator's, or a model's.
         modelled: What a model computed the times for, if they are none of a board, and after a `;` what by; those of
             two are never compared.
+        threads: Threads that kernels ran on; 0 for as many as the board file says.
+        options: How it was measured, as canonical JSON; empty for the usual way.
     """
 
     target: str
     tvm: str
     emulated: bool = False
     modelled: str = ""
+    threads: int = 0
+    options: str = ""
 
     @classmethod
-    def of(cls, target: Mapping[str, Any], *, emulated: bool = False, tvm: str = "", modelled: str = "") -> Key:
+    def of(  # noqa: PLR0913 - a key has these parts
+        cls,
+        target: Mapping[str, Any],
+        *,
+        emulated: bool = False,
+        tvm: str = "",
+        modelled: str = "",
+        threads: int = 0,
+        options: Mapping[str, int] | None = None,
+    ) -> Key:
         """Make the key of a target for the TVM that is installed, or for version `tvm`."""
-        return cls(_compact(target, sort=True), tvm or tvm_version(), emulated or bool(modelled), modelled)
+        unusual = _compact(options, sort=True) if options and dict(options) != dict(USUAL) else ""
+        emulated = emulated or bool(modelled)
+        return cls(_compact(target, sort=True), tvm or tvm_version(), emulated, modelled, threads, unusual)
+
+    @property
+    def in_any_way(self) -> Key:
+        """The same, however it was measured."""
+        return dataclasses.replace(self, options="")
 
     @property
     def mark(self) -> str:
@@ -86,8 +109,13 @@ def modelled_by(machine: str, model: str) -> str:
 @functools.cache
 def _key_id(key: Key) -> str:
     fields = dataclasses.asdict(key)
-    if not key.modelled:  # so that other keys are called what they were before there were models
-        del fields["modelled"]
+    for name in (
+        "modelled",
+        "threads",
+        "options",
+    ):  # so that other keys are called what they were before there were any
+        if not fields[name]:
+            del fields[name]
     return files.sha256_bytes(_compact(fields, sort=True).encode())[:12]
 
 
@@ -148,7 +176,10 @@ def _unpacked(data: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One trial: a candidate, and its latency or the cause that it has none.
+    """One trial: a candidate, and its latency or the cause that it has none; or what a final decided of a kernel.
+
+    Records of schema 1 do not say how they were measured: they stand for the usual options and for as many threads as
+    the board file says. There were no finals then, so that the fastest of them decides; of others only a final does.
 
     Attributes:
         workload: Structural hash of the kernel's module, in hexadecimal.
@@ -160,7 +191,7 @@ class Record:
         trace: The schedule, as the JSON text of `Trace.as_json()`.
         samples_s: Seconds of one run, one value per sample; empty if there is a cause.
         cause: Why there are none; empty if there are some.
-        error: The compiler's or the board's words, 500 characters at most.
+        error: The compiler's or the board's words, or why a final decided so; 500 characters at most.
         board: Name of the board it was measured on.
         run: Name of the tuning run that it is a part of.
         tuner: Name of the search.
@@ -169,12 +200,17 @@ class Record:
         index: Place in the round, from 0.
         of: Candidates of the round.
         time: When it was measured, in seconds since 1970 (UTC).
+        threads: Threads that the kernel ran on; 0 for as many as the board file says.
+        options: How it was measured, as in `USUAL`; empty in records of schema 1.
+        verdict: What a final decided; empty for a trial.
+        base_s: Of a final's winner: seconds of one run of the kernel untuned in the same turns as each of `samples_s`.
+        among: Candidates that were in the final; the first one is the kernel untuned.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     kind: Literal["trial"] = "trial"
-    schema: Literal[1] = 1
+    schema: Literal[1, 2] = 2
     workload: _Hash
     target: Mapping[str, Any]
     tvm: str
@@ -193,13 +229,22 @@ class Record:
     index: int = 0
     of: int = 0
     time: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    threads: Annotated[int, Field(ge=0)] = 0
+    options: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    verdict: Verdict = ""
+    base_s: Annotated[tuple[float, ...], FIRST_FAULT] = ()
+    among: tuple[_Hash, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.samples_s) == bool(self.cause):
             raise ValueError("a trial has either samples or a cause")
+        if self.verdict and self.cause:
+            raise ValueError("what failed decides nothing")
+        if self.schema == EARLIER and any(getattr(self, name) for name in _SINCE_2):
+            raise ValueError("records of schema 1 do not say how they were measured, and have no verdict")
         if self.modelled and not self.emulated:
             raise ValueError("what a model computed counts as emulated, too")
-        if not all(0 < sample < math.inf for sample in self.samples_s):
+        if not all(0 < sample < math.inf for sample in (*self.samples_s, *self.base_s)):
             raise ValueError("samples are positive numbers of seconds")
         _compact(self.target)  # a number that JSON lacks, such as infinity, has no place in a key
         object.__setattr__(self, "error", self.error[:_ERROR_LENGTH])
@@ -212,11 +257,34 @@ class Record:
     @functools.cached_property
     def key(self) -> Key:
         """What the schedule was found for."""
-        return Key.of(self.target, emulated=self.emulated, tvm=self.tvm, modelled=self.modelled)
+        return Key.of(
+            self.target,
+            emulated=self.emulated,
+            tvm=self.tvm,
+            modelled=self.modelled,
+            threads=self.threads,
+            options=self.options,
+        )
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is of a final, which decided something or failed, and not of a trial."""
+        return bool(self.verdict or self.among)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether its times can be true."""
+        return all(sample >= LEAST_S for sample in self.samples_s)
+
+    @property
+    def base_latency_s(self) -> float | None:
+        """Median of what the kernel took untuned in the same turns; None where nothing was measured beside it."""
+        return statistics.median(self.base_s) if self.base_s else None
 
     def canonical(self) -> Record:
         """Return it without what differs between two searches that find the same: who, where and when."""
         return Record(
+            schema=self.schema,
             workload=self.workload,
             target=self.target,
             tvm=self.tvm,
@@ -226,10 +294,35 @@ class Record:
             trace=self.trace,
             samples_s=self.samples_s,
             cause=self.cause,
+            threads=self.threads,
+            options=self.options,
+            verdict=self.verdict,
+            base_s=self.base_s,
         )
 
 
-_READER: TypeAdapter[Workload | Record] = TypeAdapter(Annotated[Workload | Record, Field(discriminator="kind")])
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The beginning of a tuning run, in its place: what stands before it is what the run knew of others.
+
+    Attributes:
+        run: Name of the run.
+        time: When it began, in seconds since 1970 (UTC).
+        fresh: Whether it passes over what stands before it of its kernels.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    kind: Literal["run"] = "run"
+    schema: Literal[2] = 2
+    run: str
+    time: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    fresh: bool = False
+
+
+Line = Workload | Record | Start
+_READER: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="kind")])
+_SINCE_2 = ("threads", "options", "verdict", "base_s", "among")
 # What every line of ours begins with; a torn one may be shorter.
 _START = b'{"kind":"'
 
@@ -238,15 +331,17 @@ def _compact(value: Any, *, sort: bool = False) -> str:
     return json.dumps(value, separators=(",", ":"), sort_keys=sort, ensure_ascii=False, allow_nan=False)
 
 
-def encoded(item: Workload | Record) -> bytes:
+def encoded(item: Line) -> bytes:
     """Return an item as one line of a file, its newline included."""
     fields = {entry.name: getattr(item, entry.name) for entry in dataclasses.fields(item)}
-    if not fields.get("modelled"):  # most files have no such record, and are read by older toolchains, too
-        fields.pop("modelled", None)
+    empty = {"modelled", "verdict", "base_s", "among"} if item.schema > EARLIER else {"modelled", *_SINCE_2}
+    for name in empty:  # lines of schema 1 are read by older toolchains, too
+        if not fields.get(name):
+            fields.pop(name, None)
     return (_compact(fields) + "\n").encode()
 
 
-def parsed(line: bytes, number: int, where: str) -> Workload | Record:
+def parsed(line: bytes, number: int, where: str) -> Line:
     """Read a line.
 
     Args:
@@ -275,9 +370,9 @@ def _has_many_keys(line: bytes) -> bool:
 
 def _damaged(line: bytes, number: int, where: str, details: str) -> InputError:
     schema = _schema_of(line)
-    if schema not in {None, _SCHEMA}:
+    if schema not in {None, EARLIER, _SCHEMA}:
         return InputError(
-            f"line {number} of {where} is of schema version {schema}, and this toolchain reads version {_SCHEMA}",
+            f"line {number} of {where} is of schema version {schema}, and this toolchain reads up to {_SCHEMA}",
             hint="use the toolchain that wrote it, or name another file",
         )
     return InputError(

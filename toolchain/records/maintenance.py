@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,15 @@ from pathlib import Path
 
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.records import Key, Record, RecordFile, Records, encode
+from toolchain.records import Begun, Key, Record, RecordFile, Records, encode
+from toolchain.records.results import Verdict
 
 
 def distilled(records: Records, keep: int = 1) -> Records:
-    """Keep the `keep` fastest candidates of each workload for each target, and the workloads that have one."""
-    trials = tuple(
-        trial
-        for key in sorted(records.keys, key=lambda key: key.id)
-        for found in records.fastest(key, keep).values()
-        for trial in found
-    )
+    """Keep the `keep` fastest candidates of each workload for each target, and what finals decided; nothing else."""
+    keys = sorted(records.keys, key=lambda key: key.id)
+    found = ([*records.fastest(key, keep).values(), tuple(records.decided(key).values())] for key in keys)
+    trials = tuple(trial for of_key in found for several in of_key for trial in several)
     used = {trial.workload for trial in trials}
     return Records({name: one for name, one in sorted(records.workloads.items()) if name in used}, trials)
 
@@ -31,15 +30,19 @@ def merged(several: Sequence[Records]) -> Records:
     first: dict[tuple[object, ...], Record] = {}  # of equal trials the earliest stays, where it is in the order
     for trial in trials:
         first.setdefault(_identity(trial), trial)
+    kept = tuple(first.values())
+    begun = sorted((one.start for records in several for one in records.runs.values()), key=lambda one: one.time)
+    times = [trial.time for trial in kept]
     return Records(
         # The same module may have been compressed by another version of zlib.
         {one.workload: one for one in sorted(workloads, key=lambda one: (one.workload, one.name, one.module))},
-        tuple(first.values()),
+        kept,
+        {one.run: Begun(one, bisect.bisect_left(times, one.time)) for one in begun},
     )
 
 
 def _identity(trial: Record) -> tuple[object, ...]:
-    found = (trial.run, trial.seed, trial.round, trial.samples_s, trial.cause)
+    found = (trial.run, trial.seed, trial.round, trial.samples_s, trial.cause, trial.verdict)
     return trial.key, trial.workload, trial.candidate, found
 
 
@@ -87,10 +90,13 @@ class Row:
         name: Name of its task; empty if the file does not say.
         trials: Trials of it.
         failures: How many of them have no latency, by cause.
-        latency_s: Best latency in seconds; None if none has one.
+        latency_s: Best latency in seconds, of the candidate that a final chose where there was one; None if none has
+            any.
         gflops: Billions of operations a second at that latency; None if unknown.
         board: Board that it was measured on.
         tuner: Search that found it.
+        verdict: What the last final decided; empty if there was none.
+        gain: How many times as fast as untuned it was in that final.
     """
 
     workload: str
@@ -101,6 +107,8 @@ class Row:
     gflops: float | None
     board: str
     tuner: str
+    verdict: Verdict = ""
+    gain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ class Table:
 
     Attributes:
         id: The key's short name.
-        key: Target, version of TVM, and whether an emulator was measured.
+        key: Target, version of TVM, whether an emulator was measured, threads and options.
         rows: Its workloads, the slowest first; those without a latency at the end.
     """
 
@@ -127,15 +135,19 @@ def _rows(records: Records, key: Key) -> tuple[Row, ...]:
     grouped: dict[str, list[Record]] = {}
     for trial in records.of(key):
         grouped.setdefault(trial.workload, []).append(trial)
-    best = records.best(key)
-    rows = [_row(records, trials, best.get(name)) for name, trials in grouped.items()]
+    for name in records.decided(key):
+        grouped.setdefault(name, [])
+    fastest, decided = records.fastest(key), records.decided(key)
+    best = {name: found[0] for name, found in fastest.items()} | decided
+    rows = [_row(records, name, trials, best.get(name)) for name, trials in grouped.items()]
     return tuple(sorted(rows, key=lambda row: (-(row.latency_s or 0.0), row.workload)))
 
 
-def _row(records: Records, trials: Sequence[Record], best: Record | None) -> Row:
-    known = records.workloads.get(trials[0].workload)
+def _row(records: Records, workload: str, trials: Sequence[Record], best: Record | None) -> Row:
+    known = records.workloads.get(workload)
+    base_s = best.base_latency_s if best else None
     return Row(
-        workload=trials[0].workload,
+        workload=workload,
         name=known.name if known else "",
         trials=len(trials),
         failures=dict(sorted(Counter(trial.cause for trial in trials if trial.cause).items())),
@@ -143,4 +155,6 @@ def _row(records: Records, trials: Sequence[Record], best: Record | None) -> Row
         gflops=known.flops / best.latency_s / 1e9 if best and known and known.flops else None,
         board=best.board if best else "",
         tuner=best.tuner if best else "",
+        verdict=best.verdict if best else "",
+        gain=base_s / best.latency_s if best and base_s else None,
     )

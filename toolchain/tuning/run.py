@@ -2,7 +2,7 @@
 
 What a round proposes follows from the results of the rounds that ended `lag + 1` rounds before it, whatever order
 results come in. So a run goes on from its records alone: rounds that are whole there are learned from, the first one
-that is not is proposed again, and of it only what is missing is measured.
+that is not is proposed again, and of it only what is missing is measured. Once the search is over, finals decide.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 import tvm
 
 from toolchain import files
-from toolchain.backends.base import Backend
+from toolchain.backends.base import Backend, Choice
 from toolchain.device.deploy import Stages
 from toolchain.errors import BuildError
-from toolchain.records import Key, Record, RecordFile, Records, Workload, traces
+from toolchain.records import Key, Record, RecordFile, Records, Start, Workload, traces
 from toolchain.records.lines import modelled_by
-from toolchain.records.results import PRUNED
+from toolchain.records.results import LEAST_S, PRUNED, Verdict
 from toolchain.records.tasks import Task, args_of, layer_of
-from toolchain.tuning import task_scheduler
+from toolchain.tuning import finals, task_scheduler
+from toolchain.tuning.finals import Decision, Final
 from toolchain.tuning.prune import Pruner
 from toolchain.tuning.search import Search, Tuner
+from toolchain.tuning.seen import Seen
 from toolchain.tuning.template_search import Candidate
-from toolchain.tuning.trials import Built, Measured, Options, Trial
+from toolchain.tuning.trials import Builds, Built, Measured, Measures, Options, Trial
 
 BATCH, FIRST_BATCH = 16, 8
 """Candidates of one round; of the first one of a task, so that few trials reach every task."""
@@ -46,23 +48,6 @@ _GIVEN_UP = 64  # the same of one task
 _MOST_PASSING = 64 << 20  # twice what the caches of most boards hold
 _NEGLIGIBLE = 0.01
 _MOST_EARLIER = 1000  # earlier records that the cost model learns from
-
-
-class Builds(Protocol):
-    """Compiles candidates: `builder.Builder`, or a stand-in."""
-
-    def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
-        """Compile and link scheduled modules."""
-
-    def discard(self, built: Built) -> None:
-        """Remove a library that was measured."""
-
-
-class Measures(Protocol):
-    """Measures candidates: `measure.MeasurePool`, or a stand-in."""
-
-    def submit(self, trial: Trial) -> Future[Measured]:
-        """Take a trial; the future raises DeviceError if no board is left."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +66,7 @@ class Plan:
         passing_bytes: Bytes of the model's weights.
         prune: How many times as much as the best known a candidate may cost by a model, which must not see it spill
             either, to be measured; 0 where no model is asked.
+        fresh: Whether all is measured anew, and what there is of these kernels is passed over.
     """
 
     tuner: Tuner = "evolutionary-xgb"
@@ -93,6 +79,7 @@ class Plan:
     lag: int = 1
     passing_bytes: int = 0
     prune: float = 0.0
+    fresh: bool = False
 
     def run_id(self, key: Key, tasks: Sequence[Task], pruned_by: str = "") -> str:
         """Name the run that these settings make: records of the same name are a part of it.
@@ -103,7 +90,7 @@ class Plan:
             pruned_by: Which model rules candidates out: another one rules out others.
         """
         settings = asdict(self)
-        for limit in ("trials", "budget_s"):  # where a run ends does not change the way there
+        for limit in ("trials", "budget_s", "fresh"):  # where a run ends or begins does not change the way there
             del settings[limit]
         if not self.prune:  # such runs are called what they were before there was pruning
             del settings["prune"]
@@ -125,6 +112,7 @@ class TaskState:
         fastest_s: Best latency so far, of rounds that still run too; infinite while there is none.
         stale: Trials since the best was found.
         exhausted: Whether there is nothing left to try.
+        decision: What its final decided; None while none was held.
     """
 
     task: Task
@@ -136,6 +124,7 @@ class TaskState:
     fastest_s: float = math.inf
     stale: int = 0
     exhausted: bool = False
+    decision: Record | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +168,8 @@ class Tuning:
         builds: Compiles candidates.
         measures: Measures them.
         pruner: Rules out candidates before they are built; None to measure all.
+        shipped: How layers are computed by records that come with the toolchain, by workload: what finals are held
+            against there.
         on_tick: Called about twice a second, and after each round.
     """
 
@@ -193,17 +184,19 @@ class Tuning:
         builds: Builds,
         measures: Measures,
         pruner: Pruner | None = None,
+        shipped: Mapping[str, Choice] | None = None,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan = plan
         self.states = [TaskState(task) for task in tasks]
         self.points: list[Point] = []
-        stages = ("search", *(("model",) if pruner else ()), "build", "run")
+        stages = ("search", *(("model",) if pruner else ()), "build", "run", "finals")
         self.shares = Stages(dict.fromkeys(stages, 0.0))
         self.causes: Counter[str] = Counter()
         self.resumed = 0
         self.current: TaskState | None = None
         self.id = plan.run_id(key, tasks, modelled_by(pruner.model.name, pruner.model.identity) if pruner else "")
+        self._beginning = Start(run=self.id, time=round(time.time(), 3), fresh=plan.fresh)
         self._key = key
         self._target = json.loads(key.target)
         self._file = file
@@ -213,7 +206,7 @@ class Tuning:
         self._on_tick = on_tick
         self._tvm_target = backend.target
         self._completed = backend.completed
-        self._search = Search(backend, plan.tuner, plan.seed)
+        self._search = Search(backend, plan.tuner, plan.seed, shipped)
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._fault: Exception | None = None
@@ -252,34 +245,36 @@ class Tuning:
         self._take_up()
         for number in itertools.count():
             self._learn_until(self.plan.lag)
-            planned = self._planned(number) or self._final(number)
+            planned = self._planned(number)
             if planned is None:
                 break
             self._start(planned)
             self._pending.append(planned)
         self._learn_until(0)
+        with self.shares.timed("finals"):
+            self._hold_finals()
 
     def untuned_s(self) -> dict[str, float]:
-        """Return the best latency of each kernel as it is untuned, by workload, where that was measured."""
-        keys = {(state.task.workload, self._search.untuned(state.task)) for state in self.states}
+        """Return the latency of each kernel as it is untuned, by workload: in its final, or else the best of trials."""
+        keys = {(state.task.workload, self._search.base(state.task).key) for state in self.states}
         found: dict[str, float] = {}
         for record in self._file.read().of(self._key):
             if record.samples_s and (record.workload, record.candidate) in keys:
                 found[record.workload] = min(found.get(record.workload, math.inf), record.latency_s)
-        return found
+        held = {state.task.workload: state.decision for state in self.states if state.decision}
+        in_turns = {name: one.base_latency_s for name, one in held.items()}
+        return found | {name: seconds for name, seconds in in_turns.items() if seconds}
 
     def _take_up(self) -> None:
         """Learn what earlier records tell, and find those of this very run."""
-        known = self._file.read() if self._file.path.exists() else Records()
-        # What a model ruled out in another run, this one may measure.
-        found = [one for one in known.of(self._key) if one.run == self.id or one.cause not in PRUNED]
-        first = next((place for place, one in enumerate(found) if one.run == self.id), len(found))
-        for record in found[first:]:
-            if record.run == self.id:
-                self._own.setdefault(record.round, []).append(record)
+        seen = self._seen(self._file.begin(self._beginning))
+        self._own = seen.own()
         with self.shares.timed("search"):
-            self._learn_earlier(found[:first], known.workloads)
+            self._learn_earlier(seen.earlier(), seen.records.workloads)
         self._file.append(_workload(state.task) for state in self.states)
+
+    def _seen(self, records: Records) -> Seen:
+        return Seen(records, self._key, self._beginning, {state.task.workload for state in self.states})
 
     def _learn_earlier(self, earlier: Sequence[Record], workloads: Mapping[str, Workload]) -> None:
         states = {state.task.workload: state for state in self.states}
@@ -324,14 +319,6 @@ class Tuning:
                 return self._round(number, state, found, min(left, of_task))
             state.exhausted = True
         return None
-
-    def _final(self, number: int) -> _Round | None:
-        """Once everything has been tried, decide which candidates are measured again, to be sure of the choice."""
-        self._learn_until(0)
-        self._search.begin_finals()
-        for state in self.states:
-            state.exhausted = state.exhausted and not state.task.layer
-        return self._planned(number)
 
     def _recorded(self, number: int) -> _Round | None:
         """Return a round that the records have whole."""
@@ -396,7 +383,9 @@ class Tuning:
                 self._record(planned, place, Measured((), "build", one.error, seconds=one.seconds))
                 continue
             args = args_of(_module(planned.candidates[place]), packed=True)
-            future = self._measures.submit(Trial(one.library, args, planned.state.task.name, self._passing(planned)))
+            task = planned.state.task
+            trial = Trial(one.library, args, task.name, self._passing(task), task.gflop)
+            future = self._measures.submit(trial)
             recorded = threading.Event()  # a future wakes who waits for it before it calls back
             planned.waiting.append((future, recorded))
             future.add_done_callback(partial(self._measured, planned, place, one, recorded))
@@ -415,9 +404,9 @@ class Tuning:
     def _as_built(self, candidates: Sequence[Candidate | None]) -> list[Candidate | None]:
         return [None if one is None else replace(one, module=self._completed(one.module)) for one in candidates]
 
-    def _passing(self, planned: _Round) -> int:
+    def _passing(self, task: Task) -> int:
         """Return the bytes of weights that pass the caches between two runs of a layer that a template computes."""
-        return min(self.plan.passing_bytes, _MOST_PASSING) if planned.state.task.layer else 0
+        return min(self.plan.passing_bytes, _MOST_PASSING) if task.layer else 0
 
     def _measured(
         self, planned: _Round, place: int, built: Built, recorded: threading.Event, future: Future[Measured]
@@ -436,10 +425,18 @@ class Tuning:
         candidate = planned.candidates[place]
         if candidate is None:
             return
-        if not all(sample > 0 for sample in measured.samples_s):
-            measured = replace(measured, samples_s=(), cause="refused", error=_TOO_SHORT)
-        record = Record(
-            workload=planned.state.task.workload,
+        record = self._line(planned.state.task, candidate, measured, round=planned.number, index=place, of=planned.of)
+        with self._lock:
+            self._file.append([record])
+            planned.results[place] = record
+            self._count(planned.state, record)
+
+    def _line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
+        """Return the record of something that this run measured."""
+        if any(sample < LEAST_S for sample in measured.samples_s):
+            measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
+        return Record(
+            workload=task.workload,
             target=self._target,
             tvm=self._key.tvm,
             emulated=self._key.emulated,
@@ -453,15 +450,11 @@ class Tuning:
             run=self.id,
             tuner=self.plan.tuner,
             seed=self.plan.seed,
-            round=planned.number,
-            index=place,
-            of=planned.of,
             time=round(time.time(), 3),
+            threads=self._key.threads,
+            options=self.plan.options.recorded,
+            **fields,
         )
-        with self._lock:
-            self._file.append([record])
-            planned.results[place] = record
-            self._count(planned.state, record)
 
     def _count(self, state: TaskState, record: Record) -> None:
         state.measured += 1
@@ -473,6 +466,70 @@ class Tuning:
             state.fastest_s = record.latency_s
             if self.estimated_s is not None:
                 self.points.append(Point(self.seconds, self.trials, self.estimated_s))
+
+    # --- finals ---
+
+    def _hold_finals(self) -> None:
+        """Let the best candidates of each kernel compete with what it is untuned; record who wins."""
+        known = self._seen(self._file.read()).now()
+        decided = known.decided(self._key)
+        for state in self.states:
+            state.decision = decided.get(state.task.workload)
+        due = finals.due([state.task for state in self.states], self._search, known)
+        # All are built before the first is held, which building would disturb.
+        built = [self._builds.build([self._completed(one.module) for one in final.candidates]) for final in due]
+        held = [self._hold(final, several) for final, several in zip(due, built, strict=True)]
+        for future, recorded in held:
+            self._wait(recorded)
+            future.result()
+        self._check()
+
+    def _hold(self, final: Final, built: Sequence[Built]) -> tuple[Future[Measured], threading.Event]:
+        """Hand a final to a board; where there is nothing to measure, it is decided at once."""
+        recorded = threading.Event()
+        trial = finals.trial(final, built, self._passing(final.task))
+        if trial is None:
+            future: Future[Measured] = Future()
+            future.set_result(Measured(()))
+        else:
+            future = self._measures.submit(trial)
+        future.add_done_callback(partial(self._ended, final, built, recorded))
+        return future, recorded
+
+    def _ended(self, final: Final, built: Sequence[Built], recorded: threading.Event, future: Future[Measured]) -> None:
+        """Record what a final decided the moment that it is known, in the thread that it comes in."""
+        try:
+            for one in built:
+                self._builds.discard(one)
+            if future.cancelled() or future.exception() is not None:  # whoever waits for it is told otherwise
+                return
+            measured = future.result()
+            if measured.samples_s or measured.cause:
+                self._decide(final, finals.decided(final, built, measured))
+            else:
+                self._decide(final, finals.undecided(final, built, by_model=bool(self._key.modelled)))
+        except Exception as fault:  # noqa: BLE001 - a callback has nobody to tell; `_check` raises it
+            self._fault = self._fault or fault
+        finally:
+            recorded.set()
+
+    def _decide(self, final: Final, decision: Decision) -> None:
+        """Record a decision; a final that failed decides nothing, and is held again by the next run."""
+        won: Verdict = "faster" if decision.winner.key != final.base.key else "untuned"
+        measured = replace(decision.measured, error=decision.measured.error or decision.why)
+        record = self._line(
+            final.task,
+            decision.winner,
+            measured,
+            verdict="" if measured.cause else won,
+            base_s=decision.base_s,
+            among=final.among,
+        )
+        with self._lock:
+            self._file.append([record])
+            if record.verdict:
+                state = next(state for state in self.states if state.task.workload == final.task.workload)
+                state.decision = record
 
     # --- learning ---
 

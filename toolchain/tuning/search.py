@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import tvm
 from tvm.ir.utils import derived_object
 
 from toolchain import files
-from toolchain.backends.base import Backend
+from toolchain.backends.base import Backend, Choice
 from toolchain.records import traces
 from toolchain.records.metaschedule import meta_schedule
 from toolchain.records.tasks import Task, workload_hash
@@ -66,14 +66,16 @@ class Search:
         backend: The board's.
         tuner: Which strategy.
         seed: The run's seed.
+        shipped: How layers are computed by records that come with the toolchain, by workload.
     """
 
-    def __init__(self, backend: Backend, tuner: Tuner, seed: int) -> None:
+    def __init__(self, backend: Backend, tuner: Tuner, seed: int, shipped: Mapping[str, Choice] | None = None) -> None:
         self._templates = TemplateSearch(backend.templates)
         self._default = backend.scheduled
         self._target = backend.target
         self._tuner = tuner
         self._seed = seed
+        self._shipped = shipped or {}
         self._known: dict[str, Known] = {}
         self._spaces: dict[str, Sequence[Any]] = {}
         self._grids: dict[str, Iterator[Candidate]] = {}
@@ -124,13 +126,11 @@ class Search:
             known.untuned = Candidate(workload_hash(module), traces.DEFAULT, module)
         return known.untuned
 
-    def untuned(self, task: Task) -> str:
-        """Return the key of the candidate that a kernel is where nothing was tuned; empty if there is none."""
-        return self._templates.untuned(task) if task.layer else self._untuned(task).key
-
-    def begin_finals(self) -> None:
-        """From now on, propose the best of the templates' kernels once more, when all of a layer have been tried."""
-        self._templates.begin_finals()
+    def base(self, task: Task) -> Candidate:
+        """Return what a kernel is where the user tuned nothing, and what a final is held against."""
+        if task.layer:
+            return self._templates.base(task, self._shipped.get(task.workload))
+        return self._untuned(task)
 
     def _found(self, task: Task, number: int, count: int) -> list[Candidate]:
         """Search in two halves at a time, each on one thread, and take turns in picking of what they found."""
@@ -208,7 +208,7 @@ class Search:
             samples: The seconds of each one's samples; empty for one that failed.
         """
         if task.layer:
-            self._templates.learn(task, candidates, samples)
+            self.exclude(task, (one.key for one in candidates))
             return
         known = self.known(task)
         for candidate, seconds in zip(candidates, samples, strict=True):

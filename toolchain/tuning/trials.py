@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from toolchain.records.lines import USUAL
 from toolchain.records.results import Cause, TensorArg
+
+if TYPE_CHECKING:
+    import tvm
 
 
 @dataclass(frozen=True)
@@ -24,15 +31,20 @@ class Options:
         device: What a kernel runs on, as TVM calls it: the kind of its target.
     """
 
-    number: int = 3
-    repeat: int = 3
-    min_repeat_ms: int = 20
+    number: int = USUAL["number"]
+    repeat: int = USUAL["repeat"]
+    min_repeat_ms: int = USUAL["min_repeat_ms"]
     cooldown_s: float = 0.0
-    cache_flush: bool = False
+    cache_flush: bool = bool(USUAL["cache_flush"])
     timeout_s: float = 10.0
     build_timeout_s: float = 30.0
     threads: int = 0
     device: str = "llvm"
+
+    @property
+    def recorded(self) -> dict[str, int]:
+        """What of it a latency depends on, as records say it."""
+        return {name: int(getattr(self, name)) for name in USUAL}
 
 
 @dataclass(frozen=True)
@@ -51,8 +63,21 @@ class Built:
 
 
 @dataclass(frozen=True)
+class Rival:
+    """A built candidate that is measured in turns with another.
+
+    Attributes:
+        library: As a trial's.
+        args: As a trial's.
+    """
+
+    library: Path
+    args: tuple[TensorArg, ...]
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One built candidate that waits to be measured.
+    """One built candidate that waits to be measured; or the kernel untuned, with the candidates of a final.
 
     Attributes:
         library: Shared library with the kernel, whose entry function is `main`.
@@ -60,12 +85,16 @@ class Trial:
         name: What it is a trial of.
         passing_bytes: Bytes that pass through the board's caches before each sample, as the weights of a network's
             other layers do between two runs of one. A sample is then a single run. 0: the caches stay warm.
+        gflop: Billions of floating-point operations of one run; 0 where nobody knows.
+        rivals: Candidates that are measured in turns with it, in sessions of one board.
     """
 
     library: Path
     args: tuple[TensorArg, ...]
     name: str = ""
     passing_bytes: int = 0
+    gflop: float = 0.0
+    rivals: tuple[Rival, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,12 +102,14 @@ class Measured:
     """What became of one trial.
 
     Attributes:
-        samples_s: Seconds of one run, one value per sample; empty if there are none.
+        samples_s: Seconds of one run, one value per sample, or per turn where there are rivals; empty if there are
+            none.
         cause: Why there are none.
         error: The board's or the compiler's words.
         board: Name of the board that it was measured on, or that it failed on.
         attempts: How many boards it was given to.
         seconds: What it took on the board that answered, upload included.
+        rivals_s: Seconds of one run of each rival in the same turns; fewer where it had no prospects any more.
     """
 
     samples_s: tuple[float, ...]
@@ -87,3 +118,21 @@ class Measured:
     board: str = ""
     attempts: int = 1
     seconds: float = 0.0
+    rivals_s: tuple[tuple[float, ...], ...] = ()
+
+
+class Builds(Protocol):
+    """Compiles candidates: `builder.Builder`, or a stand-in."""
+
+    def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
+        """Compile and link scheduled modules."""
+
+    def discard(self, built: Built) -> None:
+        """Remove a library that was measured."""
+
+
+class Measures(Protocol):
+    """Measures candidates: `measure.MeasurePool`, or a stand-in."""
+
+    def submit(self, trial: Trial) -> Future[Measured]:
+        """Take a trial; the future raises DeviceError if no board is left."""

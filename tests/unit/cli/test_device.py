@@ -15,9 +15,9 @@ from PIL import Image
 
 from tests.support import bundles, nets
 from tests.support.commands import done, parsed, toolchain
+from toolchain.cli.compare import CompareOptions
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console
-from toolchain.cli.device import CompareOptions
 from toolchain.cli.options import CompileOptions, KernelOptions
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store

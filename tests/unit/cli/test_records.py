@@ -110,3 +110,76 @@ def test_a_wrong_file_is_named(tmp_path, monkeypatch, argv, content):
 def test_a_file_without_trials_says_so(tmp_path):
     RecordFile(tmp_path / "empty.jsonl").append([workload()])
     assert "holds no trials" in run("show", tmp_path / "empty.jsonl").text
+
+
+# --- forgetting ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (("--machine", "bench-1"), [2, 3, 4]),
+        (("--target", KEY.id), [4]),
+        (("--op", "on"), []),
+        (("--op", "dense"), [1, 2, 3, 4]),
+        (("--older-than", "1d"), []),
+        (("--all",), []),
+        (("--target", KEY.id, "--machine", "bench-2"), [1, 3, 4]),
+    ],
+    ids=str,
+)
+def test_forgetting(file, words, left):
+    before = file.read_bytes()
+    would = run("forget", file, *words, "--dry-run").text
+    assert file.read_bytes() == before
+    assert f"{4 - len(left)} trials and 0 finals" in would
+    assert "would be forgotten" in would
+    found = document("forget", file, *words)
+    assert (found["trials"], found["kept"]) == (4 - len(left), len(left))
+    kept = RecordFile(file).read()
+    assert [one.index for one in kept.trials] == left
+    assert bool(kept.workloads) == bool(left)
+
+
+def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
+    task = workload(7, "dense")
+    RecordFile(file).append([task, record(9, workload=task.workload)])
+    tasks = type("Extracted", (), {"tasks": [task]})
+    monkeypatch.setattr("toolchain.pipeline.tune.extract", lambda _request: tasks)
+    run("forget", file, "--model", "mlp")
+    assert [one.index for one in RecordFile(file).read().trials] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ((), "it is not said which"),
+        (("--all", "--op", "conv"), "--all goes without a choice"),
+        (("--older-than", "soon"), "'soon' is no time span"),
+        (("--target", "abc"), "no records for target abc"),
+    ],
+)
+def test_what_is_to_be_forgotten_is_said(file, words, cause):
+    before = file.read_bytes()
+    with pytest.raises(InputError, match=cause) as caught:
+        run("forget", file, *words)
+    assert caught.value.hint or caught.value.details
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        run("forget", tmp_path / "none.jsonl", "--all")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_show_tells_what_finals_decided_and_how_it_was_measured(file):
+    quick = {"number": 1, "repeat": 1, "min_repeat_ms": 0, "cache_flush": 0}
+    fields = {"schema": 2, "verdict": "faster", "base_s": (3e-3,), "options": quick, "threads": 1}
+    RecordFile(file).append(
+        [record(5, 2e-3, **fields), record(6, 2e-3, **{**fields, "threads": 2, "verdict": "untuned"})]
+    )
+    text = plain(run("show", file).text)
+    assert "1.50x" in text
+    assert "1 thread(s), measured with" in text
+    assert run("best", file).text.endswith("untuned")

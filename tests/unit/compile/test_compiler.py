@@ -217,7 +217,7 @@ def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
 
 def test_the_users_records_win_over_shipped_ones(native, tmp_path):
     records, told = records_of(convolution(), native, tmp_path), []
-    worst = [dataclasses.replace(one, samples_s=(1e-9,), target={"kind": "llvm"}) for one in records.trials]
+    worst = [dataclasses.replace(one, samples_s=(1e-8,), target={"kind": "llvm"}) for one in records.trials]
     shipped = Records({}, tuple(worst))
     made = build(convolution(), native, tmp_path, records=records, shipped=shipped, tell=told.append)
     assert (made.manifest.records.tuned, made.manifest.records.shipped) == (len(records.workloads), 0)

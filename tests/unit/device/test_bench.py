@@ -172,3 +172,18 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
         deploy.deploy(other, program, shell, store, keep=2, threads=1)
         with pytest.raises(DeviceError, match="another deploy replaced"):
             bench.measure(found, program, shell, store, **settings)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"busy": 0.5}, {}, "busy: other work used 50% of the CPUs just before the turns, 0% just after"),
+        ({}, {"busy": 1.0}, "0% of the CPUs just before the turns, 100% just after"),
+        ({}, {"mhz": 1500.0}, "throttled: 2000.0 MHz before, 1500.0 MHz after"),
+        ({}, {"celsius": 85.0}, "hot: 85.0 degrees C"),
+    ],
+)
+def test_what_disturbs_turns_is_told(before, after, words):
+    (told,) = bench.disturbances(dataclasses.replace(CALM, **before), dataclasses.replace(CALM, **after))
+    assert words in told
+    assert bench.disturbances(CALM, CALM) == ()

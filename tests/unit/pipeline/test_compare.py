@@ -1,8 +1,12 @@
+import dataclasses
+
 import pytest
 
-from tests.support import bundles
+from tests.support import bundles, pages
+from toolchain import stats
 from toolchain.bundle.manifest import Tuned
 from toolchain.errors import InputError
+from toolchain.pipeline import compare
 from toolchain.pipeline.compare import check_differ
 
 
@@ -17,3 +21,30 @@ def test_a_bundle_that_only_says_more_of_its_records_is_the_same_bundle(tiny, tm
 
 def test_bundles_of_other_weights_differ(tiny, tmp_path):
     check_differ(tiny, bundles.reweighted(tiny, tmp_path / "other", seed=3), "")
+
+
+def comparison(factor):
+    base = [[1e6 + 1e4 * turn] for turn in range(12)]
+    return pages.comparison([1.0] * 24, [1.0] * 24, ratio=stats.ratio(base, [[factor * one[0]] for one in base]))
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.5, "tuned is 2.00 times as fast as untuned, 99 % within 2.00 to 2.00"),
+        (2.0, "tuned is SLOWER: 0.50 times as fast as untuned"),
+        (1.0, "tuned is NOT surely faster: 1.00 times as fast as untuned"),
+    ],
+)
+def test_it_is_said_plainly_whether_tuning_was_of_use(factor, words):
+    found = comparison(factor)
+    assert words in found.outcome
+    assert found.outcome in compare.table(found)
+    assert found.document()["verdict"] == found.ratio.verdict
+
+
+def test_what_disturbed_it_is_told():
+    found = comparison(0.5)
+    busy = dataclasses.replace(found, before=dataclasses.replace(found.before, busy=0.7))
+    assert "warning: busy: other work used 70% of the CPUs just before" in compare.table(busy)
+    assert any("70%" in one for one in busy.document()["warnings"])

@@ -177,11 +177,12 @@ def test_the_report(job):
     found = tune.extract(BuildRequest(MLP, RPI4))
     wanted = tune.Request(MLP, Wanted(RPI4), job.done.plan)
     watch = tune._Watch(nothing, boards_of("a", "b"))
-    trial = SimpleNamespace(name="matmul")
+    trial = SimpleNamespace(name="matmul", rivals=())
     for event in (
         Event("started", "a", trial=trial),
         Event("ended", "a", trial=trial, measured=Measured((1e-3,))),
         Event("ended", "a", trial=trial, measured=Measured((), "crash", "SIGSEGV")),
+        Event("ended", "a", trial=SimpleNamespace(name="final", rivals=(trial,)), measured=Measured((1e-3,))),
         Event("quarantined", "b", "gone"),
     ):
         watch.observe(event)
@@ -194,22 +195,21 @@ def test_the_report(job):
         ("b", 0, 0, 1),
     ]
     assert [row.id for row in report.tasks] == [1, 2, 3]
-    assert [(row.trials, row.failed, row.best_s) for row in report.tasks] == [
-        (state.measured, state.failed, state.fastest_s) for state in states
+    assert [(row.trials, row.failed, row.best_s, row.verdict) for row in report.tasks] == [
+        (state.measured, state.failed, state.decision.latency_s, state.decision.verdict) for state in states
     ]
     assert sum(report.causes.values()) == TRIALS
-    assert report.estimated_s == pytest.approx(job.done.estimated_s)
     assert report.points[-1].estimated_s == pytest.approx(job.done.estimated_s)
-    assert set(report.shares) == {"search", "build", "run"}
+    assert set(report.shares) == {"search", "build", "run", "finals"}
     assert report.document()["target"]["num-cores"] == 4
     assert "mlp" in plain(tune_report.shown(report))
-    untuned = [job.done._search.untuned(state.task) for state in states]
-    assert [row.untuned_s is None for row in report.tasks] == [tuning_client.crashes(one) for one in untuned]
-    assert all(row.untuned_s >= row.best_s for row in report.tasks if row.untuned_s)
+    assert [row.untuned_s for row in report.tasks] == [state.decision.base_latency_s for state in states]
+    assert all(row.untuned_s >= row.best_s for row in report.tasks)
+    assert {row.verdict for row in report.tasks} <= {"faster", "untuned"}
 
 
 def test_a_task_without_a_latency_has_none_in_the_table(job):
-    state = dataclasses.replace(job.done.states[0], fastest_s=math.inf)
+    state = dataclasses.replace(job.done.states[0], fastest_s=math.inf, decision=None)
     assert tune._row(state).best_s is None
 
 
@@ -270,8 +270,8 @@ def test_an_emulated_accelerator_is_tuned_by_its_model(request_of):
     layers = {task.workload: task.layer for task in tune.extract(BuildRequest(wanted.model, SIM)).tasks}
     for one in RecordFile(wanted.records).read().trials:
         cycles = model.cycles(layers[one.workload], json.loads(one.trace)).cycles
-        assert one.samples_s == (pytest.approx(cycles * 1e-8),)
-        assert (one.emulated, one.board) == (True, "hls-pynq")
+        assert one.samples_s == pytest.approx((cycles * 1e-8,) * len(one.samples_s))
+        assert (one.emulated, one.board, bool(one.verdict)) == (True, "hls-pynq", len(one.samples_s) > 1)
 
 
 def test_an_accelerator_that_is_there_is_measured(request_of, monkeypatch):

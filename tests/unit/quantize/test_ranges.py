@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,12 +16,12 @@ NUMBERS = st.floats(-1e6, 1e6, width=32)
 
 
 @given(low=NUMBERS, high=NUMBERS)
-def test_a_fifth_saturates_at_most_and_no_finer_step_does_as_well(low, high):
+def test_a_third_saturates_at_most_and_no_finer_step_does_as_well(low, high):
     low, high = min(low, 0.0), max(high, 0.0)
     exponent = Range(low, high).exponent()
 
     def fits(bits):
-        return -128.5 * 2.0**bits * 1.2 <= low and high <= 127.5 * 2.0**bits * 1.2
+        return -128.5 * 2.0**bits * math.sqrt(2) <= low and high <= 127.5 * 2.0**bits * math.sqrt(2)
 
     assert fits(exponent)
     assert exponent == ranges.LOWEST or (low, high) == (0, 0) or not fits(exponent - 1)
@@ -82,6 +84,8 @@ def test_a_zero_point_gains_a_bit(low, high):
         (-128, 127, 0, 0),
         (-150, 150, 0, 0),
         (-100, 140, 0, 0),  # without one it is no coarser
+        (0, 360, 0, -128),
+        (0, 363, 1, -128),  # next to the power of two above
         (0, 1, -8, -128),
     ],
 )

@@ -144,13 +144,19 @@ def test_ranges_are_those_of_the_grids():
 
 
 def test_what_a_relu_makes_is_not_negative():
-    """Whether the grid is that of its own result, or of what it reads, as in the form of operators on bytes."""
+    """Whether the grid is that of its own result, of what it reads, or of what is moved from it."""
     quantize, dequantize = pair("x", "r")
     dequantize.input[0] = "p"
     on_bytes = [quantize, node("Relu", ["r.q"], ["p"]), dequantize]
-    proto = net(*on_bytes, node("Relu", ["r"], ["n"]), *pair("n", "h", "third"), node("Neg", ["h"], ["y"]))
-    found = strip.strip(proto, "net")
-    assert found == {"x": Range(-64, 63.5), "p": Range(0, 63.5), "n": Range(0, pytest.approx(127 / 3))}
+    last = [node("Transpose", ["n"], ["t"]), *pair("t", "h", "third"), node("Neg", ["h"], ["y"])]
+    found = strip.strip(net(*on_bytes, node("Relu", ["r"], ["n"]), *last), "net")
+    third = pytest.approx(127 / 3)
+    assert found == {"x": Range(-64, 63.5), "p": Range(0, 63.5), "n": Range(0, 63.5), "t": Range(0, third)}
+
+
+def test_what_a_relu_makes_of_what_is_not_known_is_not_known():
+    proto = net(node("Relu", ["x"], ["n"]), node("Neg", ["n"], ["m"]), *pair("m", "h"), node("Neg", ["h"], ["y"]))
+    assert strip.strip(proto, "net") == {"m": Range(-64, 63.5)}
 
 
 def test_what_only_moves_bytes_moves_floats():

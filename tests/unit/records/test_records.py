@@ -18,10 +18,13 @@ from tests.support import memory, paths, tunings
 from tests.support.tunings import KEY, OTHER, OTHER_KEY, TARGET, record, workload
 from toolchain.errors import InputError
 from toolchain.records import (
+    EXPIRY_S,
+    Begun,
     Key,
     Record,
     RecordFile,
     Records,
+    Start,
     Workload,
     best_bytes,
     default_path,
@@ -29,6 +32,7 @@ from toolchain.records import (
     maintenance,
     parse,
 )
+from toolchain.records.lines import USUAL
 
 DATA = paths.DATA / "records"
 
@@ -96,14 +100,14 @@ def test_a_faulty_file_is_refused(path):
     """The name of each file begins with the number of its faulty line."""
     number = path.name.split("-")[0]
     with pytest.raises(
-        InputError, match=f"^line {number} of .* (is no tuning record|is of schema version 2)"
+        InputError, match=f"^line {number} of .* (is no tuning record|is of schema version 3)"
     ) as caught:
         RecordFile(path).read()
     assert caught.value.hint
 
 
 def test_a_newer_schema_says_what_to_use():
-    with pytest.raises(InputError, match="is of schema version 2, and this toolchain reads version 1") as caught:
+    with pytest.raises(InputError, match="is of schema version 3, and this toolchain reads up to 2") as caught:
         RecordFile(DATA / "invalid" / "2-newer-schema.jsonl").read()
     assert "the toolchain that wrote it" in caught.value.hint
 
@@ -453,3 +457,88 @@ def test_a_line_that_no_key_is_made_of_is_no_record(change):
     line = encode([Record(workload="ab", target={}, tvm="1", candidate="cd", trace="[]", samples_s=(1.0,))])
     with pytest.raises(InputError, match=r"line 1 of here is no tuning record"):
         parse(line.replace(b'"target":{}', change), "here")
+
+
+# --- what decides ----------------------------------------------------------------------------------------------------
+
+
+def final(number, verdict="faster", **fields):
+    return record(number, 2e-3, schema=2, verdict=verdict, base_s=(3e-3,), among=(f"{0:016x}",), **fields)
+
+
+def test_a_trial_decides_nothing_and_the_last_final_does():
+    trials = (record(1, 1e-3, schema=2), final(2), final(3, "untuned"))
+    assert Records(trials=trials[:1]).best(KEY) == {}
+    assert Records(trials=trials).best(KEY) == {f"{0:016x}": trials[2]}
+    assert Records(trials=trials).of(KEY) == trials[:1]
+    assert Records(trials=trials).fastest(KEY)[f"{0:016x}"] == trials[:1]
+
+
+def test_of_records_of_before_the_fastest_decides_until_a_final_does():
+    before = record(1, 1e-3)
+    assert Records(trials=(before, record(2, 1e-12))).best(KEY) == {before.workload: before}
+    assert Records(trials=(before, final(2))).best(KEY)[before.workload].candidate == f"{2:016x}"
+
+
+def test_threads_and_options_are_a_part_of_the_key():
+    usual = record(1, 1e-3, schema=2, options=dict(USUAL))
+    one, quick = record(2, 1e-4, schema=2, threads=1), record(3, 1e-5, schema=2, options={**USUAL, "min_repeat_ms": 0})
+    assert (usual.key, usual.key.id) == (KEY, record(1).key.id), "the usual way is what records of before stand for"
+    assert len({usual.key, one.key, quick.key}) == 3
+    assert Records(trials=(usual, one, quick)).of(KEY) == (usual,)
+    assert quick.key.in_any_way == KEY
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"threads": 1},
+        {"options": dict(USUAL)},
+        {"verdict": "faster"},
+        {"seconds": None, "verdict": "faster", "schema": 2},
+    ],
+)
+def test_what_no_record_can_say(fields):
+    with pytest.raises(ValueError, match=r"schema 1 do not say|decides nothing"):
+        record(1, **fields)
+
+
+def test_lines_of_schema_2_come_back_and_those_of_before_look_as_they_did(tmp_path):
+    file = RecordFile(tmp_path / "records.jsonl")
+    lines = [workload(), record(1), final(2, threads=1, options=dict(USUAL)), Start(run="abc", time=1.0), record(3)]
+    file.append(lines)
+    assert list(file.read().lines()) == lines
+    assert file.read().runs["abc"].place == 2
+    assert b"threads" not in encode([record(1)])
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_once_until_it_is_fresh_or_has_expired(tmp_path):
+    file = RecordFile(tmp_path / "records.jsonl")
+
+    def place(at, *, fresh=False):
+        return file.begin(Start(run="me", time=at, fresh=fresh)).runs["me"].place
+
+    file.append([record(1)])
+    assert place(1000.0) == 1
+    file.append([record(2)])
+    assert place(2000.0) == 1
+    assert file.begin(Start(run="other", time=2000.0)).runs["other"].place == 2
+    assert place(1000.0 + EXPIRY_S + 1) == 2
+    assert place(1000.0 + EXPIRY_S + 2, fresh=True) == 2
+    assert len(file.read().trials) == 2
+
+
+def test_where_runs_began_outlives_a_merge():
+    mine = Records({}, (record(1, time=1.0), record(2, time=5.0)), {"me": Begun(Start(run="me", time=3.0), 1)})
+    other = Records({}, (record(3, time=2.0), record(4, time=4.0)))
+    made = maintenance.merged([mine, other])
+    assert [one.index for one in made.trials] == [1, 3, 4, 2]
+    assert made.runs["me"].place == 2
+
+
+def test_distilled_records_keep_what_decides():
+    made = maintenance.distilled(Records(trials=(record(1, 1e-3, schema=2), record(2, 2e-3, schema=2), final(3))))
+    assert [one.index for one in made.trials] == [1, 3]

@@ -1,17 +1,19 @@
+import statistics
 from concurrent.futures import Future
 
 import pytest
 
 from tests.support.cost_models import FormulaCosts
-from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, lowered
+from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, crashes, lowered
 from toolchain.backends.base import Backend
 from toolchain.errors import BuildError, DeviceError, InputError
 from toolchain.records import Key, RecordFile, tasks
+from toolchain.records.lines import USUAL
 from toolchain.records.metaschedule import target_table
 from toolchain.records.results import PRUNED
 from toolchain.tuning.prune import Pruner
 from toolchain.tuning.run import BATCH, FIRST_BATCH, Plan, Tuning
-from toolchain.tuning.trials import Built, Measured
+from toolchain.tuning.trials import Built, Measured, Options
 
 KEY = Key.of(target_table(backend().target))
 
@@ -85,6 +87,10 @@ def pruning(tmp_path, chosen, builds=None, measures=None, **plan):
 
 def recorded(tmp_path):
     return RecordFile(tmp_path / "records.jsonl").read().of(KEY)
+
+
+def decided(tmp_path):
+    return RecordFile(tmp_path / "records.jsonl").read().decided(KEY)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -213,7 +219,7 @@ def test_a_clock_that_is_too_coarse_is_told(tmp_path, kernels):
     with pytest.raises(BuildError) as caught:
         tuning(tmp_path, kernels[1:3], measures=Coarse()).run()
     assert "--min-repeat-ms" in caught.value.details
-    assert {one.cause for one in recorded(tmp_path)} == {"refused"}
+    assert {one.cause for one in recorded(tmp_path)} == {"suspicious"}
 
 
 class Broken(FormulaBuilds):
@@ -245,6 +251,141 @@ def test_what_is_measured_is_what_a_build_makes_of_a_candidate(tmp_path, kernels
     assert all("completed" in (module.attrs or {}) for module in builds.given)
 
 
+# --- finals ---
+
+
+class Lying(FormulaMeasures):
+    """Boards of which one candidate's search says that it takes no time; in turns it takes twice as long as any."""
+
+    def __init__(self):
+        super().__init__()
+        self.liar = ""
+
+    def _measure(self, name):
+        if not crashes(name) and not self.liar:
+            self.liar = name
+        return Measured((6e-9,), board="liar") if name == self.liar else super()._measure(name)
+
+    def latency_s(self, name):
+        return 1e-3 if name == self.liar else super().latency_s(name)
+
+
+def test_the_best_of_each_kernel_is_what_a_final_says(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:3], trials=40)
+    job.run()
+    assert {one.verdict for one in decided(tmp_path).values()} <= {"faster", "untuned"}
+    for state in job.states:
+        final = decided(tmp_path)[state.task.workload]
+        assert final == state.decision
+        base = job._search.base(state.task).key
+        assert (final.among[0], len(final.among)) == (base, 4)
+        assert (final.verdict == "untuned") == (final.candidate == base)
+        assert statistics.median(final.base_s) >= final.latency_s
+        best = min(
+            (one for one in recorded(tmp_path) if one.workload == state.task.workload), key=lambda r: r.latency_s
+        )
+        assert final.candidate in {best.candidate, base}
+
+
+def test_the_luck_of_a_search_wins_no_final(tmp_path, kernels):
+    measures = Lying()
+    job = tuning(tmp_path, kernels[1:2], measures=measures)
+    job.run()
+    (final,) = decided(tmp_path).values()
+    assert job.states[0].fastest_s == 6e-9
+    assert final.latency_s > 1e-6
+    assert final.candidate != measures.liar
+
+
+class Impossible(FormulaMeasures):
+    """Boards of which every candidate takes a picosecond, but for what is untuned."""
+
+    def latency_s(self, _name):
+        return 1e-12
+
+
+def test_what_no_kernel_can_take_is_a_failure_whoever_measures(tmp_path, kernels):
+    with pytest.raises(BuildError):
+        tuning(tmp_path, kernels[1:2], measures=Impossible(), trials=500).run()
+    assert {one.cause for one in recorded(tmp_path)} == {"crash", "suspicious"}
+
+
+def test_a_final_is_held_once(tmp_path, kernels):
+    tuning(tmp_path, kernels[1:3], trials=40).run()
+    before = (tmp_path / "records.jsonl").read_bytes()
+    again = tuning(tmp_path, kernels[1:3], trials=40)
+    again.run()
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    assert all(state.decision for state in again.states)
+
+
+class NoFinals(FormulaMeasures):
+    """Boards that are lost in the finals."""
+
+    def submit(self, trial):
+        if not trial.rivals:
+            return super().submit(trial)
+        future = Future()
+        future.set_exception(DeviceError("no board is left"))
+        return future
+
+
+def test_a_run_that_is_ended_in_its_finals_goes_on_there(tmp_path, kernels):
+    with pytest.raises(DeviceError):
+        tuning(tmp_path, kernels[1:3], measures=NoFinals(), trials=24).run()
+    assert (len(recorded(tmp_path)), decided(tmp_path)) == (24, {})
+    assert list((tmp_path / "libraries").iterdir()) == []
+    again = tuning(tmp_path, kernels[1:3], trials=24)
+    again.run()
+    assert (again.resumed, len(decided(tmp_path))) == (24, 2)
+
+
+def test_records_say_how_they_were_measured(tmp_path, kernels):
+    job = tuning(tmp_path, kernels[1:2], trials=8)
+    job.run()
+    assert {(one.schema, one.threads, tuple(one.options)) for one in recorded(tmp_path)} == {(2, 0, tuple(USUAL))}
+
+
+@pytest.mark.parametrize("other", [{"threads": 1}, {"options": {**USUAL, "min_repeat_ms": 0}}])
+def test_what_was_measured_in_another_way_is_not_known(tmp_path, kernels, other):
+    tuning(tmp_path, kernels[1:2], trials=16).run()
+    key = Key.of(target_table(backend().target), **other)
+    options = Options(min_repeat_ms=0) if "options" in other else Options()
+    job = tuning(tmp_path, kernels[1:2], trials=16, key=key, options=options)
+    job.run()
+    assert (job.resumed, job.trials) == (0, 16)
+    assert len(RecordFile(tmp_path / "records.jsonl").read().of(key)) == len(recorded(tmp_path)) == 16
+
+
+def test_a_fresh_run_measures_all_anew_and_one_that_was_ended_goes_on_without_being_fresh(tmp_path, kernels):
+    tuning(tmp_path, kernels[1:2], trials=24).run()
+    with pytest.raises(DeviceError):
+        tuning(tmp_path, kernels[1:2], measures=Gone(10), trials=24, fresh=True, lag=1).run()
+    again = tuning(tmp_path, kernels[1:2], trials=24)
+    again.run()
+    assert (again.resumed, again.trials) == (10, 24)
+    assert len(recorded(tmp_path)) == 48
+    finals = [one for one in RecordFile(tmp_path / "records.jsonl").read().trials if one.verdict]
+    assert len(finals) == 2, "and so is the final"
+
+
+def test_what_others_append_changes_nothing_for_a_run_that_goes_on(tmp_path, kernels):
+    for name in ("alone", "shared"):
+        (tmp_path / name).mkdir()
+    xgb = {"tuner": "evolutionary-xgb", "trials": 64, "lag": 0}
+    tuning(tmp_path / "alone", kernels[1:2], **xgb).run()
+    with pytest.raises(DeviceError):
+        tuning(tmp_path / "shared", kernels[1:2], measures=Gone(0), **xgb).run()
+    tuning(tmp_path / "shared", kernels[1:2], seed=5, trials=40).run()
+    mine = tuning(tmp_path / "shared", kernels[1:2], **xgb)
+    mine.run()
+
+    def tried(folder):
+        return {(one.round, one.index, one.candidate) for one in recorded(folder) if one.run == mine.id}
+
+    assert tried(tmp_path / "shared") == tried(tmp_path / "alone")
+
+
 # --- what a model rules out ---
 
 
@@ -255,11 +396,12 @@ def test_what_is_ruled_out_is_recorded_and_neither_built_nor_measured(tmp_path, 
     ruled_out = [one for one in found if one.cause in PRUNED]
     assert {one.cause for one in ruled_out} == PRUNED
     assert all("modelled (formula 1)" in one.error and not one.board for one in ruled_out)
-    assert len(job._builds.given) == len(found) - len(ruled_out) == 40 - len(ruled_out)
+    in_finals = sum(len(one.among) for one in decided(tmp_path).values())
+    assert len(job._builds.given) - in_finals == len(found) - len(ruled_out) == 40 - len(ruled_out)
     (state,) = job.states
     assert (state.pruned, state.measured) == (len(ruled_out), 40)
     assert state.failed == job.causes["crash"]
-    assert job.shares.seconds.keys() == {"search", "model", "build", "run"}
+    assert job.shares.seconds.keys() == {"search", "model", "build", "run", "finals"}
 
 
 def test_a_run_that_goes_on_rules_out_the_same(tmp_path, kernels):

@@ -53,37 +53,8 @@ def test_the_hash_of_settings_does_not_depend_on_their_order():
     assert choice_hash({"a": 1, "b": 2}) == choice_hash({"b": 2, "a": 1}) != choice_hash({"a": 1, "b": 3})
 
 
-# --- the finals -------------------------------------------------------------------------------------------------
-
-
-def all_tried(search, task, slow=()):
-    """Try every candidate; each takes a second, but for those in `slow`, and for the fifth and those behind it."""
-    found = search.propose(task, 99)
-    search.learn(task, found, [[9.0] if place in slow or place > 3 else [1.0 + place] for place in range(len(found))])
-    assert search.propose(task, 99) == []
-    return found
-
-
-def test_finals_measure_the_fastest_again_and_those_that_the_estimate_favours(templates, task):
-    search = TemplateSearch(templates)
-    found = all_tried(search, task, slow={0})
-    search.begin_finals()
-    finalists = search.propose(task, 99)
-    assert [one.key for one in finalists] == [found[place].key for place in (1, 2, 3, 0)]
-    assert search.propose(task, 99) == []
-
-
-def test_there_is_one_final(templates, task):
-    search = TemplateSearch(templates)
-    found = all_tried(search, task)
-    search.learn(task, found[:2], [[1.0], [1.0]])
-    search.begin_finals()
-    assert search.propose(task, 99) == []
-
-
-def test_no_final_without_a_choice(templates, task):
-    search = TemplateSearch(templates)
-    found = search.propose(task, 99)
-    search.learn(task, found, [[1.0], *([] for _ in found[1:])])
-    search.begin_finals()
-    assert search.propose(task, 99) == []
+def test_what_comes_with_the_toolchain_is_what_a_layer_is_untuned(templates, task):
+    search, candidates = TemplateSearch(templates), templates.candidates(LAYER)
+    assert search.base(task, None).trace == candidates[0]
+    assert search.base(task, candidates[2]).trace == candidates[2]
+    assert search.base(task, {"template": "nosuch"}).trace == candidates[0]

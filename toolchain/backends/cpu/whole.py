@@ -2,7 +2,7 @@
 
 Such a call takes 50 instructions. Beside 1.5 * 2^23 a float has no room for fractions: what is added to it is rounded,
 to even where two are as near, and is the low bits of the sum. That is right for small numbers, and so the limits come
-first; they are whole, and then the order makes no difference.
+first; they are whole, as a zero point is, and then the order makes no difference.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import prim
+from tvm.target import codegen
 
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.math import whole
 
 Expr = Any
 
+_ROUND = ("tirx.round", "tirx.nearbyint")  # LLVM has one instruction for both, to even
+_MINIMUM = "llvm.minimum"
 _MOST = 2.0**15  # of the limits; the sum is exact up to 2^22
 
 
@@ -32,25 +35,32 @@ def without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         return function
 
     def rounded(found: Expr) -> Expr:
-        limited = _limited(found.value) if str(found.ty.dtype).startswith(("int", "uint")) else None
-        return found if limited is None else type(found)(found.ty.dtype, whole(limited))
+        number = _rounded(found.value) if str(found.ty.dtype).startswith(("int", "uint")) else None
+        return found if number is None else type(found)(found.ty.dtype, number)
 
     return function.with_body(tvm_ffi.structural_map(function.body, [(prim.Cast, rounded)]))
 
 
-def _limited(value: Expr) -> Expr | None:
-    """Return max(minimum(round(x), most), least), as such processors have it, without its rounding; None for others."""
+def _rounded(value: Expr) -> Expr | None:
+    """Return max(minimum(round(x) + zero, most), least), as such processors have it, as an int32; None for others."""
     if not isinstance(value, prim.Max) or not _is_call(value.a, "tirx.call_llvm_pure_intrin"):
         return None
-    inner, most = value.a.args[-2:]
-    if not (_is_call(inner, "tirx.round") and _is_whole(most) and _is_whole(value.b)):
+    number, inner, *others = value.a.args
+    if int(number.value) != codegen.llvm_lookup_intrinsic_id(_MINIMUM):
         return None
-    below = tirx.call_llvm_pure_intrin("float32", "llvm.minimum", inner.args[0], most)
-    return prim.Max(below, value.b)
+    [most] = others
+    zero: Expr = tirx.const(0.0, "float32")
+    if isinstance(inner, prim.Add):
+        inner, zero = inner.a, inner.b
+    if not (_is_call(inner, *_ROUND) and all(map(_is_whole, (zero, most, value.b)))):
+        return None
+    most, least = (tirx.const(float(one.value) - float(zero.value), "float32") for one in (most, value.b))
+    below = tirx.call_llvm_pure_intrin("float32", _MINIMUM, inner.args[0], most)
+    return whole(prim.Max(below, least)) + tirx.const(int(zero.value), "int32")
 
 
-def _is_call(value: Expr, name: str) -> bool:
-    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and str(value.op.name) == name
+def _is_call(value: Expr, *names: str) -> bool:
+    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and str(value.op.name) in names
 
 
 def _is_whole(limit: Expr) -> bool:

@@ -18,6 +18,7 @@ from toolchain.backends.vta.codegen.functions import kernel
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device.devices import Device, device
 from toolchain.backends.vta.network.partition import Partitioned, partitioned
+from toolchain.backends.vta.network.staying import stays
 from toolchain.errors import InputError
 
 
@@ -87,7 +88,8 @@ class Vta(Cpu):
             return function
         exact = str(function.attrs[EXACT])
         choice = self.templates.chosen(exact, choices.get(layer))
-        return called(kernel(Conv2d.from_json(exact), choice, self.device), {LAYER: layer})
+        written = kernel(Conv2d.from_json(exact), choice, self.device, stays(function.attrs))
+        return called(written, {LAYER: layer})
 
     @property
     def machine_model(self) -> Model:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from toolchain import page
-from toolchain.page import number
 from toolchain.pipeline.compare import ROUNDS, Comparison
 from toolchain.pipeline.pages import common
 from toolchain.tensors import Difference
@@ -28,7 +27,14 @@ def html(found: Comparison) -> str:
             ],
         ),
         page.Section("Kernels", [page.Facts(_kernels(found))]),
-        page.Section("Conditions", [common.conditions(found.before, found.after), common.waiting(found.waited)]),
+        page.Section(
+            "Conditions",
+            [
+                common.conditions(found.before, found.after),
+                *(page.Text(one, "doubt") for one in found.warnings),
+                common.waiting(found.waited),
+            ],
+        ),
         common.provenance([(name, digest) for (name, _), digest in zip(sides, found.digests, strict=False)]),
     ]
     title = f"{found.model} untuned and tuned on {found.board} at {found.host}"
@@ -37,31 +43,23 @@ def html(found: Comparison) -> str:
 
 def _verdict(found: Comparison) -> page.Verdict:
     mark = " (emulated: says nothing about the real board)" if found.emulated else ""
-    told = f"tuned is {number(found.ratio.value)} times as fast{_interval(found)}{mark}"
-    return page.Verdict(told, _tone(found))
+    return page.Verdict(f"{found.outcome}{mark}", _tone(found))
 
 
 def _tone(found: Comparison) -> page.Tone:
     """Judge it: nothing is claimed by an emulator, or by an interval in which both are equally fast."""
-    if found.emulated or found.ratio.ci95 is None:
+    if found.emulated:
         return "doubt"
-    low, high = found.ratio.ci95
-    return "good" if low > 1 else "bad" if high < 1 else "doubt"
-
-
-def _interval(found: Comparison) -> str:
-    if found.ratio.ci95 is None:
-        return ", with too few turns for an interval"
-    low, high = found.ratio.ci95
-    return f", 95 % within {number(low)} to {number(high)}"
+    tones: dict[str, page.Tone] = {"faster": "good", "slower": "bad"}
+    return tones.get(found.ratio.verdict, "doubt")
 
 
 def _turns(found: Comparison) -> page.Part:
     dots = [
         page.Dot(place, value, label=f"turn {place}: {value:.4g}") for place, value in enumerate(found.ratio.rounds, 1)
     ]
-    interval = found.ratio.ci95 or ()
-    names = ("95 % from", "95 % to")
+    interval = found.ratio.ci99 or ()
+    names = ("99 % from", "99 % to")
     levels = [
         page.Level("as fast", 1.0),
         *(page.Level(f"{name} {value:.4g}", value) for name, value in zip(names, interval, strict=False)),

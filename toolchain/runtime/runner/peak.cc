@@ -13,7 +13,7 @@
 #include "../model/fault.h"
 #include "../model/stage.h"
 #include "../threads/pool.h"
-#include "timing.h"
+#include "clock.h"
 
 namespace runner {
 namespace {
@@ -191,7 +191,16 @@ int64_t ArrayBytes() {
   return std::clamp<int64_t>(free / kAtOnce, 1 << 20, kLargestArray);
 }
 
+Work WorkFor(const edge::ThreadPool& pool) {
+  return {Fastest(), 1, std::vector<int64_t>(static_cast<size_t>(pool.size()) * 8), {}, {}, {}};
+}
+
 }  // namespace
+
+double MeasureGflops() {
+  Work work = WorkFor(edge::ThreadPool::Current());
+  return BestGflops(&work);
+}
 
 Peak MeasurePeak(int64_t threads) {
   edge::EnterStage(edge::kExitRunFailed, "measuring the peak", "");
@@ -203,7 +212,7 @@ Peak MeasurePeak(int64_t threads) {
   options.pinned = true;
   edge::ThreadPool pool(options);
   const edge::UsePool use(&pool);
-  Work work{Fastest(), 1, std::vector<int64_t>(static_cast<size_t>(pool.size()) * 8), {}, {}, {}};
+  Work work = WorkFor(pool);
   Peak peak{work.kernel.instructions, pool.size(), BestGflops(&work), 0, ArrayBytes() / 1024};
   const size_t size = static_cast<size_t>(peak.array_kib) * 1024 / sizeof(float);
   work.a.assign(size, 0.0f);

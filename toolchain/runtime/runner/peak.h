@@ -19,6 +19,9 @@ struct Peak {
 // Faults are kExitUsage and kExitRunFailed.
 Peak MeasurePeak(int64_t threads);
 
+// The first of these alone, on the threads that kernels have: in half a second, and without memory.
+double MeasureGflops();
+
 // In one line of JSON.
 std::string PeakLine(const Peak& peak);
 

@@ -44,14 +44,6 @@ bool WantsMore(const TimingPlan& plan, size_t runs, double elapsed_ms) {
 
 }  // namespace
 
-int64_t NanosecondsSince(Clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-}
-
-double MillisecondsSince(Clock::time_point start) {
-  return static_cast<double>(NanosecondsSince(start)) / 1e6;
-}
-
 int64_t TimeOneRun(edge_model* model) {
   const Clock::time_point start = Clock::now();
   const int status = edge_run(model);

@@ -2,18 +2,13 @@
 #ifndef RUNNER_TIMING_H_
 #define RUNNER_TIMING_H_
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "../library/edge_model.h"
+#include "clock.h"
 
 namespace runner {
-
-using Clock = std::chrono::steady_clock;
-
-int64_t NanosecondsSince(Clock::time_point start);
-double MillisecondsSince(Clock::time_point start);
 
 // One run, in nanoseconds. Throws what it reports.
 int64_t TimeOneRun(edge_model* model);

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "../runner/peak.h"
 #include "hardware.h"
 #include "log.h"
 #include "measuring.h"
@@ -133,6 +134,7 @@ void RegisterFunctions(const std::string& folder) {
   Register("edge_toolchain.hardware", [] { return String(HardwareLine()); });
   Register("edge_toolchain.conditions", [] { return String(ConditionsLine()); });
   Register("edge_toolchain.canary", Canary);
+  Register("edge_toolchain.peak_gflops", [] { return runner::MeasureGflops(); });
   Register("edge_toolchain.threads", UseThreads);
   Register("edge_toolchain.passing_bytes", SetPassingBytes);
   // A time evaluator calls it with the arguments of the kernel.

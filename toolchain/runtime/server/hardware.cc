@@ -136,6 +136,21 @@ json::Value MeanClockMhz() {
   return static_cast<int64_t>(std::lround(sum / static_cast<double>(clocks.size())));
 }
 
+// The second number of each thread's schedstat; there is none where the kernel keeps no account.
+json::Value WaitedSeconds() {
+  constexpr char kThreads[] = "/proc/self/task";
+  std::vector<std::string> names;
+  double nanoseconds = 0;
+  if (!ListNames(kThreads, &names)) return nullptr;
+  for (const std::string& name : names) {
+    std::ifstream file(std::string(kThreads) + "/" + name + "/schedstat");
+    double ran = 0, waited = 0;
+    if (!(file >> ran >> waited)) return nullptr;
+    nanoseconds += waited;
+  }
+  return json::Value(nanoseconds * 1e-9);
+}
+
 }  // namespace
 
 std::string HardwareLine() {
@@ -151,7 +166,8 @@ std::string HardwareLine() {
 }
 
 std::string ConditionsLine() {
-  const json::Object found{{String("celsius"), Celsius()}, {String("mhz"), MeanClockMhz()}};
+  const json::Object found{{String("celsius"), Celsius()}, {String("mhz"), MeanClockMhz()},
+                           {String("waited_s"), WaitedSeconds()}};
   return std::string(json::Stringify(found));
 }
 

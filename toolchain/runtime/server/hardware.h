@@ -11,8 +11,9 @@ namespace board_server {
 // tells none) and features, and the sizes of its caches as far as the kernel tells them.
 std::string HardwareLine();
 
-// {"celsius": ..., "mhz": ...}: the hottest thermal zone, and the mean clock of the CPUs that this
-// process may use; null where the kernel does not tell.
+// {"celsius": ..., "mhz": ..., "waited_s": ...}: the hottest thermal zone, the mean clock of the CPUs
+// that this process may use, and the seconds that its threads have waited for a CPU, all in all;
+// null where the kernel does not tell.
 std::string ConditionsLine();
 
 }  // namespace board_server

@@ -27,6 +27,9 @@ void Devices::Init(const ZynqBoard& board, const std::string& bitstream) {
 }
 
 void Devices::Open(const ZynqBoard& board, const std::string& bitstream) {
+  if (board_ != nullptr) {
+    for (const void* one : board_->Staying()) lost_.insert(one);
+  }
   board_.reset();  // which lets go of the FPGA
   auto opened = std::make_unique<Accelerator>(
       open_(board, bitstream, Config(configuration_).Name()));
@@ -112,17 +115,32 @@ std::vector<uint64_t> Devices::NumbersOf(const LoadedStream& stream,
   return numbers;
 }
 
+// A result that an FPGA's memory had is gone with it, and the caller's tensor never had it.
+void Devices::CheckLost(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                        const std::vector<bool>& stays) {
+  for (size_t i = 0; i < tensors.size() && !lost_.empty(); ++i) {
+    if (stream.verified().stream().buffers[i].written) {
+      lost_.erase(tensors[i].data);
+    } else if (stays[i] && lost_.count(tensors[i].data) != 0) {
+      Fail("what is read was in the FPGA's memory when it was programmed again: run the model anew");
+    }
+  }
+}
+
 void Devices::Run(const std::string& device, const std::string& stream,
-                  const std::vector<TensorBytes>& tensors) {
+                  const std::vector<TensorBytes>& tensors, uint64_t stays) {
   const std::lock_guard<std::mutex> lock(serving_);
   LoadedStream& loaded = Loaded(stream);
   const Encoding& encoding = loaded.verified().stream().encoding;
   loaded.CheckTensors(tensors);
   const std::vector<uint64_t> constants = NumbersOf(loaded, tensors);
-  if (device == "sim") return Simulator(encoding).Run(loaded, tensors, constants);
+  std::vector<bool> staying;
+  for (size_t i = 0; i < tensors.size(); ++i) staying.push_back(i < 64 && (stays >> i & 1) != 0);
+  if (device == "sim") return Simulator(encoding).Run(loaded, tensors, constants, staying);
   Accelerator& board = Board(device);
   CheckEncoding(encoding);
-  board.Run(loaded, tensors, constants);
+  CheckLost(loaded, tensors, staying);
+  board.Run(loaded, tensors, constants, staying);
 }
 
 std::string Devices::TrafficJson() {

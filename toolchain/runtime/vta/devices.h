@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -39,9 +40,10 @@ class Devices {
   void Release(uint64_t held) noexcept;
 
   // Runs a stream, in base64, on a board, or on "sim", which is whatever machine the stream is for.
-  // It is verified at its first run.
+  // It is verified at its first run. Tensors of `stays`, a bit for each, are written and read by
+  // streams alone, and may stay in the device's memory: see Accelerator::Run.
   void Run(const std::string& device, const std::string& stream,
-           const std::vector<TensorBytes>& tensors);
+           const std::vector<TensorBytes>& tensors, uint64_t stays = 0);
 
   SelfTestResult Test(const std::string& device);
 
@@ -65,6 +67,8 @@ class Devices {
   Accelerator& Simulator(const Encoding& encoding);
   LoadedStream& Loaded(const std::string& text);
   void CheckEncoding(const Encoding& encoding) const;
+  void CheckLost(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                 const std::vector<bool>& stays);
   std::vector<uint64_t> NumbersOf(const LoadedStream& stream,
                                   const std::vector<TensorBytes>& tensors) const;
 
@@ -75,6 +79,7 @@ class Devices {
   std::unique_ptr<Accelerator> board_;
   SelfTestResult tested_;
   Constants constants_;
+  std::set<const void*> lost_;  // results that an FPGA's memory had when it was programmed again
   std::unordered_map<std::string, Kept> streams_;  // by the start of their texts
   size_t kept_bytes_ = 0;
 };

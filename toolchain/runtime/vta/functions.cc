@@ -60,12 +60,14 @@ TensorBytes BytesOf(const AnyView& argument, int number) {
   return {static_cast<char*>(one.data) + one.byte_offset, tvm::ffi::GetDataSize(one)};
 }
 
-// run(device, stream, tensor...)
+// run(device, stream, tensor...), or run(device, stream, stays, tensor...)
 void RunStream(PackedArgs arguments, tvm::ffi::Any*) {
   if (arguments.size() < 2) Fail("a device, a stream and tensors are wanted");
+  const auto stays = arguments.size() > 2 ? arguments[2].as<int64_t>() : std::nullopt;
   std::vector<TensorBytes> tensors;
-  for (int i = 2; i < arguments.size(); ++i) tensors.push_back(BytesOf(arguments[i], i));
-  TheDevices().Run(arguments[0].cast<String>(), arguments[1].cast<String>(), tensors);
+  for (int i = stays ? 3 : 2; i < arguments.size(); ++i) tensors.push_back(BytesOf(arguments[i], i));
+  TheDevices().Run(arguments[0].cast<String>(), arguments[1].cast<String>(), tensors,
+                   static_cast<uint64_t>(stays.value_or(0)));
 }
 
 // Tensors that are held for as long as this lives.

@@ -15,6 +15,10 @@ namespace vta {
 struct Places {
   uint64_t uops = 0;
   std::vector<uint64_t> buffers;
+
+  bool operator==(const Places& other) const {
+    return uops == other.uops && buffers == other.buffers;
+  }
 };
 
 // Where the parts of a stream are in the two pieces of memory that it runs in: what stays there

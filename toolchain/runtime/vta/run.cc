@@ -21,11 +21,13 @@ constexpr uint64_t kMostResident = uint64_t{64} << 20;
 // is a bit too large would find none of its layers: each would push out the one that comes next.
 constexpr uint64_t kFresh = 1000;
 
-Places PlacesIn(const Layout& layout, uint64_t kept, uint64_t brought) {
+Places PlacesIn(const Layout& layout, const std::vector<uint64_t>& placed, uint64_t kept,
+                uint64_t brought) {
   Places places;
   places.uops = (layout.program_kept ? kept : brought) + layout.uops;
   for (size_t i = 0; i < layout.offsets.size(); ++i) {
-    places.buffers.push_back((layout.kept[i] ? kept : brought) + layout.offsets[i]);
+    const uint64_t usual = (layout.kept[i] ? kept : brought) + layout.offsets[i];
+    places.buffers.push_back(placed[i] != kNowhere ? placed[i] : usual);
   }
   return places;
 }
@@ -68,6 +70,7 @@ class Accelerator::Filler {
 
 Accelerator::~Accelerator() {
   for (const auto& one : residents_) device_->Free(one.second.memory);
+  for (const void* one : results_.Places()) device_->Free(results_.Take(one));
   GiveMemoryBack();
 }
 
@@ -99,6 +102,68 @@ void Accelerator::Forget(const std::vector<uint64_t>& constants) {
     const auto here = one++;
     if (std::any_of(numbers.begin(), numbers.end(), is_one)) DropAt(here);
   }
+  for (const DmaBuffer& memory : results_.TakeOwned(constants)) DropResult(memory);
+}
+
+void Accelerator::DropResult(const DmaBuffer& memory) {
+  if (memory.data == nullptr) return;
+  traffic_.resident -= memory.size;
+  device_->Free(memory);
+  refused_ = SIZE_MAX;
+}
+
+// Memory beside which there is as much as the largest of other runs needs: what stays cannot make
+// room for one, as nobody else has it.
+DmaBuffer Accelerator::AllocateBeside(size_t bytes, size_t others) {
+  const DmaBuffer made = Allocate(bytes, 0, nullptr);
+  try {
+    device_->Free(Allocate(others, 0, nullptr));
+    return made;
+  } catch (const Fault&) {
+    device_->Free(made);
+    throw;
+  }
+}
+
+// Where a result may stay, or kNowhere; what was in its place before is no longer.
+uint64_t Accelerator::RoomFor(const TensorBytes& tensor, uint64_t owner, size_t brought) {
+  if (!results_stay_) owner = 0;
+  const Results::Kept* const known = owner != 0 ? results_.Reuse(tensor, owner) : nullptr;
+  if (known != nullptr) return known->memory.physical;
+  DropResult(results_.Take(tensor.data));
+  const uint64_t bytes = ToPages(tensor.bytes);
+  if (owner == 0 || traffic_.resident + bytes > kMostResident || bytes >= refused_) return kNowhere;
+  try {
+    const DmaBuffer memory = AllocateBeside(bytes, std::max(memory_.size, brought));
+    results_.Add(tensor, memory, owner);
+    traffic_.resident += memory.size;
+    return memory.physical;
+  } catch (const Fault&) {
+    refused_ = bytes;
+    return kNowhere;
+  }
+}
+
+// By buffer, where it is that is not brought by this run; kNowhere for all others.
+std::vector<uint64_t> Accelerator::Stay(const LoadedStream& stream,
+                                        const std::vector<TensorBytes>& tensors,
+                                        const std::vector<uint64_t>& constants,
+                                        const std::vector<bool>& stays) {
+  const VerifiedStream& verified = stream.verified();
+  const auto first = std::find_if(constants.begin(), constants.end(),
+                                  [](uint64_t number) { return number != 0; });
+  const uint64_t owner = first == constants.end() ? 0 : *first;
+  std::vector<uint64_t> placed(tensors.size(), kNowhere);
+  for (size_t i = 0; i < std::min(tensors.size(), stays.size()); ++i) {
+    const bool written = verified.stream().buffers[i].written;
+    if (stays[i] && !written) placed[i] = results_.Find(tensors[i]);
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!verified.stream().buffers[i].written) continue;
+    const bool may = i < stays.size() && stays[i] && verified.Overwrites(i);
+    placed[i] = RoomFor(tensors[i], may ? owner : 0, stream.LayoutWith({}).brought_bytes);
+  }
+  return placed;
 }
 
 bool Accelerator::DropOldest(uint64_t unused_since, const Resident* but) {
@@ -136,7 +201,13 @@ DmaBuffer Accelerator::Allocate(size_t bytes, uint64_t unused_since, const Resid
 const DmaBuffer& Accelerator::Memory(size_t bytes) {
   if (memory_.data != nullptr && memory_.size >= bytes) return memory_;
   GiveMemoryBack();
-  memory_ = Allocate(bytes, UINT64_MAX, nullptr);
+  try {
+    memory_ = Allocate(bytes, UINT64_MAX, nullptr);
+  } catch (const Fault& fault) {
+    if (results_.Places().empty()) throw;
+    results_stay_ = false;
+    Fail(std::string(fault.what()) + "; results of other kernels took it, and no longer will: run the model anew");
+  }
   return memory_;
 }
 
@@ -178,32 +249,44 @@ Accelerator::Resident* Accelerator::Find(const LoadedStream& stream,
 }
 
 void Accelerator::Run(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-                      const std::vector<uint64_t>& constants) {
+                      const std::vector<uint64_t>& constants, const std::vector<bool>& stays) {
   stream.CheckTensors(tensors);
   ++traffic_.runs;
   Resident* const resident = Find(stream, constants);
-  if (resident != nullptr && HasMemoryBeside(resident)) return RunKept(stream, tensors, resident);
-  if (resident != nullptr) Drop(resident);
-  RunCopied(stream, tensors);
+  const bool kept = resident != nullptr && HasMemoryBeside(resident);
+  if (resident != nullptr && !kept) Drop(resident);
+  const std::vector<uint64_t> placed = Stay(stream, tensors, constants, stays);
+  try {
+    if (kept) return RunKept(stream, tensors, placed, resident);
+    RunCopied(stream, tensors, placed);
+  } catch (const Fault&) {
+    for (size_t i = 0; i < tensors.size(); ++i) {  // nobody knows what is in them
+      if (stream.verified().stream().buffers[i].written) DropResult(results_.Take(tensors[i].data));
+    }
+    throw;
+  }
 }
 
-void Accelerator::RunCopied(const LoadedStream& stream, const std::vector<TensorBytes>& tensors) {
+void Accelerator::RunCopied(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                            const std::vector<uint64_t>& placed) {
   const Layout layout = stream.LayoutWith({});
   const DmaBuffer& memory = Memory(layout.brought_bytes);
   Filler filler(this, memory);
-  filler.PutProgram(stream, PlacesIn(layout, 0, memory.physical), layout);
-  RunAt(stream, tensors, layout, memory.physical, &filler);
+  filler.PutProgram(stream, PlacesIn(layout, placed, 0, memory.physical), layout);
+  RunAt(stream, tensors, placed, layout, memory.physical, &filler);
 }
 
 void Accelerator::RunKept(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-                          Resident* resident) {
+                          const std::vector<uint64_t>& placed, Resident* resident) {
   resident->last_run = traffic_.runs;
   try {
-    if (!resident->filled || resident->brought != memory_.physical) {
-      Fill(stream, tensors, resident);
+    Places places =
+        PlacesIn(resident->layout, placed, resident->memory.physical, memory_.physical);
+    if (!resident->filled || !(resident->places == places)) {
+      Fill(stream, tensors, std::move(places), resident);
     }
     Filler filler(this, memory_);
-    RunAt(stream, tensors, resident->layout, resident->memory.physical, &filler);
+    RunAt(stream, tensors, placed, resident->layout, resident->memory.physical, &filler);
   } catch (const Fault&) {
     Drop(resident);  // nobody knows what is in it
     throw;
@@ -211,25 +294,25 @@ void Accelerator::RunKept(const LoadedStream& stream, const std::vector<TensorBy
 }
 
 void Accelerator::Fill(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-                       Resident* resident) {
+                       Places places, Resident* resident) {
   const Layout& layout = resident->layout;
   Filler filler(this, resident->memory);
-  const Places places = PlacesIn(layout, resident->memory.physical, memory_.physical);
   filler.PutProgram(stream, places, layout);
   for (size_t i = 0; i < tensors.size() && !resident->filled; ++i) {
     if (layout.kept[i]) filler.Put(layout.offsets[i], tensors[i].data, tensors[i].bytes);
   }
   filler.Flush();
-  resident->brought = memory_.physical;
+  resident->places = std::move(places);
   resident->filled = true;
 }
 
 void Accelerator::RunAt(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-                        const Layout& layout, uint64_t instructions, Filler* filler) {
+                        const std::vector<uint64_t>& placed, const Layout& layout,
+                        uint64_t instructions, Filler* filler) {
   const VerifiedStream& verified = stream.verified();
   for (size_t i = 0; i < tensors.size(); ++i) {
     // What is written, too, unless the stream writes all of it.
-    if (layout.kept[i] || verified.Overwrites(i)) continue;
+    if (layout.kept[i] || placed[i] != kNowhere || verified.Overwrites(i)) continue;
     filler->Put(layout.offsets[i], tensors[i].data, tensors[i].bytes);
   }
   filler->Flush();
@@ -239,7 +322,7 @@ void Accelerator::RunAt(const LoadedStream& stream, const std::vector<TensorByte
   program.timeout_s = kLeastTimeout + kSecondsPerStep * static_cast<double>(verified.steps());
   device_->Run(program);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!verified.stream().buffers[i].written) continue;
+    if (!verified.stream().buffers[i].written || placed[i] != kNowhere) continue;
     device_->Invalidate(memory_, layout.offsets[i], tensors[i].bytes);
     memcpy(tensors[i].data, memory_.data + layout.offsets[i], tensors[i].bytes);
     traffic_.from_device += tensors[i].bytes;

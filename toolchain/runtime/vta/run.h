@@ -11,6 +11,7 @@
 #include "constants.h"
 #include "device.h"
 #include "loaded_stream.h"
+#include "results.h"
 
 namespace vta {
 
@@ -35,13 +36,18 @@ class Accelerator {
 
   // Copies tensors to the device's memory, runs, and copies back those that are written. Those that
   // have a number in `constants`, by buffer, are copied once, with the program: later runs find
-  // them there. Where there is no room for that, all is copied. Throws Fault; the tensors are then
-  // as they were.
+  // them there. Those of `stays`, by buffer, are read and written by streams alone: what is written
+  // stays in the device's memory, where there are constants to say for how long, and what is read
+  // is looked for there. Where there is no room for any of that, all is copied. Throws Fault; the
+  // tensors are then as they were.
   void Run(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-           const std::vector<uint64_t>& constants = {});
+           const std::vector<uint64_t>& constants = {}, const std::vector<bool>& stays = {});
 
-  // Gives back the memory that such constants are kept in.
+  // Gives back the memory that such constants are kept in, and what was made with them.
   void Forget(const std::vector<uint64_t>& constants);
+
+  // Where the callers' tensors are whose contents are in the device's memory alone.
+  std::vector<const void*> Staying() const { return results_.Places(); }
 
   // Memory of at least so many bytes, the same one as before if that has them.
   const DmaBuffer& Memory(size_t bytes);
@@ -55,7 +61,7 @@ class Accelerator {
   struct Resident {
     Layout layout;
     DmaBuffer memory;
-    uint64_t brought = 0;    // where its instructions expect what each run brings
+    Places places;  // where its instructions expect everything
     bool filled = false;
     uint64_t last_run = 0;
   };
@@ -64,13 +70,21 @@ class Accelerator {
 
   Resident* Find(const LoadedStream& stream, const std::vector<uint64_t>& constants);
   bool HasMemoryBeside(const Resident* resident);
+  std::vector<uint64_t> Stay(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                             const std::vector<uint64_t>& constants,
+                             const std::vector<bool>& stays);
+  uint64_t RoomFor(const TensorBytes& tensor, uint64_t owner, size_t brought);
+  DmaBuffer AllocateBeside(size_t bytes, size_t others);
+  void DropResult(const DmaBuffer& memory);
   void RunKept(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-               Resident* resident);
-  void Fill(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+               const std::vector<uint64_t>& placed, Resident* resident);
+  void Fill(const LoadedStream& stream, const std::vector<TensorBytes>& tensors, Places places,
             Resident* resident);
-  void RunCopied(const LoadedStream& stream, const std::vector<TensorBytes>& tensors);
+  void RunCopied(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
+                 const std::vector<uint64_t>& placed);
   void RunAt(const LoadedStream& stream, const std::vector<TensorBytes>& tensors,
-             const Layout& layout, uint64_t instructions, Filler* filler);
+             const std::vector<uint64_t>& placed, const Layout& layout, uint64_t instructions,
+             Filler* filler);
   DmaBuffer Allocate(size_t bytes, uint64_t unused_since, const Resident* but);
   bool DropOldest(uint64_t unused_since, const Resident* but);
   void Drop(const Resident* resident);
@@ -80,6 +94,8 @@ class Accelerator {
   std::unique_ptr<Device> device_;
   DmaBuffer memory_;
   std::map<Key, Resident> residents_;
+  Results results_;
+  bool results_stay_ = true;  // until there was no memory for a run for their sake
   size_t refused_ = SIZE_MAX;  // there is no memory of so many bytes, until some is given back
   Traffic traffic_;
 };

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tvm
 
+from toolchain.tuning.measure import turns
 from toolchain.tuning.measure.events import Event, Observer
 from toolchain.tuning.trials import Built, Measured, Trial
 
@@ -43,9 +44,12 @@ class Estimated(ABC):
             self._seconds.pop(built.library, None)
 
     def submit(self, trial: Trial) -> Future[Measured]:
-        """Return what it takes."""
+        """Return what it takes, and what its rivals take: the same in every turn."""
         future: Future[Measured] = Future()
-        measured = Measured((self._seconds[trial.library],), board=self.name)
+        times = turns.TURNS if trial.rivals else 1
+        libraries = (trial.library, *(one.library for one in trial.rivals))
+        mine, *theirs = ((self._seconds[one],) * times for one in libraries)
+        measured = Measured(mine, board=self.name, rivals_s=tuple(theirs))
         self._observe(Event("ended", self.name, trial=trial, measured=measured))
         future.set_result(measured)
         return future

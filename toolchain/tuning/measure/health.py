@@ -27,8 +27,12 @@ class Rules:
         hot_c: Temperature in degrees Celsius at which a board throttles or is about to.
         cool_s: First and longest pause in seconds of a board that cools down.
         cool_total_s: Seconds of cooling after which a board that stays slow is taken as it is.
-        again: Times that a trial is measured again because its board had throttled.
+        again: Times that a trial is measured again because its board had throttled, or its times are doubtful; if they
+            still are, it has failed.
         spread: Ratio of the slowest to the fastest sample beyond which samples are taken again.
+        unsteady: Ratio of the median to the fastest sample beyond which they are not believed.
+        waited: Share of the time that a kernel's threads may wait for CPUs that other work has. A busy loop beside each
+            thread makes a half of it, which slows all candidates alike; finals cope with that.
     """
 
     open_s: float = 60.0
@@ -50,6 +54,8 @@ class Rules:
     cool_total_s: float = 300.0
     again: int = 2
     spread: float = 1.5
+    unsteady: float = 3.0
+    waited: float = 0.9
 
 
 @dataclass(frozen=True)

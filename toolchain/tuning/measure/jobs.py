@@ -21,7 +21,7 @@ class Job:
         future: Gets its result.
         attempts: Boards that it was given to so far.
         lost: Boards in a row that were lost while they had it.
-        again: Times that its result did not count because the board had throttled.
+        again: Times that its result did not count because the board had throttled, or because it was doubtful.
     """
 
     trial: Trial

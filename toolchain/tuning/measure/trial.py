@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -52,7 +54,21 @@ def send_something(session: Session) -> None:
     session.run(calls.send_something)
 
 
-def measured(session: Session, trial: Trial, options: Options, spread: float, budget_s: float) -> Samples:
+@dataclass(frozen=True)
+class Taken:
+    """What was measured in one session.
+
+    Attributes:
+        samples_s: Of the trial, and of each of its rivals: seconds of one run, one value per sample; none of those that
+            were left out.
+        waited: For which share of the time the kernels' threads waited for a CPU that others had; None if unknown.
+    """
+
+    samples_s: tuple[Samples, ...]
+    waited: float | None = None
+
+
+def measured(session: Session, trial: Trial, options: Options, spread: float, budget_s: float) -> Taken:
     """Measure a trial.
 
     Args:
@@ -62,9 +78,6 @@ def measured(session: Session, trial: Trial, options: Options, spread: float, bu
         spread: Ratio of the slowest to the fastest sample beyond which samples are taken again.
         budget_s: Seconds that running it may take; samples are taken again only if there is time for it.
 
-    Returns:
-        Seconds of one run, one value per sample.
-
     Raises:
         CallError: What TVM makes of anything that goes wrong on the board or on the way.
         InputError: The board has not so many CPUs.
@@ -72,10 +85,42 @@ def measured(session: Session, trial: Trial, options: Options, spread: float, bu
         OSError: The library cannot be read.
     """
     given = (_TRIAL.dump_python(trial, mode="json"), vars(options), spread, budget_s)
-    found = tuple(float(value) for value in session.run(calls.measured, *given))
-    if not found or not all(math.isfinite(value) for value in found):
-        raise DeviceError(f"{session.place} answers with no times", details=str(found))
-    return found
+    return _taken(session, session.run(calls.measured, *given))
+
+
+def turn(session: Session, trial: Trial, options: Options, order: Sequence[int]) -> Taken:
+    """Measure a trial and its rivals one after the other, there and back.
+
+    Args:
+        session: The session to do it in.
+        trial: The trial.
+        options: How all are measured.
+        order: Who is measured, in this order: 0 is the trial, 1 its first rival.
+
+    Raises:
+        ToolchainError: As `measured`.
+        OSError: As `measured`.
+    """
+    given = (_TRIAL.dump_python(trial, mode="json"), vars(options), list(order))
+    return _taken(session, session.run(calls.turn, *given))
+
+
+def peak(session: Session) -> float:
+    """Return what a board's CPUs compute at most, in GFLOPS; 0 where it cannot tell.
+
+    Raises:
+        CallError: The board cannot, or is gone.
+        DeviceError: The session was cut.
+    """
+    return float(session.run(calls.peak) or 0.0)
+
+
+def _taken(session: Session, said: Mapping[str, Any]) -> Taken:
+    samples = tuple(tuple(float(value) for value in one) for one in said["samples_s"])
+    if not samples[0] or not all(math.isfinite(value) for one in samples for value in one):
+        raise DeviceError(f"{session.place} answers with no times", details=str(samples))
+    waited = said["waited"]
+    return Taken(samples, None if waited is None else float(waited))
 
 
 @dataclass(frozen=True)

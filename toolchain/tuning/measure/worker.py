@@ -9,20 +9,23 @@ board afterwards counts.
 from __future__ import annotations
 
 import contextlib
+import functools
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolchain import rpc
 from toolchain.errors import BusyError, DeviceError, ToolchainError, VerificationError
 from toolchain.rpc import CallError, Session
 from toolchain.rpc.places import Place
+from toolchain.tuning.measure import doubts, turns
 from toolchain.tuning.measure import trial as measure_session
 from toolchain.tuning.measure.events import Event, Kind, Observer
 from toolchain.tuning.measure.health import Health, Pulse, Rules
 from toolchain.tuning.measure.jobs import Job, Jobs
-from toolchain.tuning.measure.trial import Failure, Samples
+from toolchain.tuning.measure.trial import Failure, Samples, Taken
 from toolchain.tuning.trials import Measured, Options, Trial
 
 _IDLE_S = 1.0
@@ -43,12 +46,23 @@ class _SlowError(Exception):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a trial went: its samples, or the failure; and the session that it had."""
+    """How a trial went: its samples, or the failure; and the session that it had.
+
+    Attributes:
+        session: The session; of several the last one.
+        samples: What was measured.
+        failure: Why there is nothing; None if there is.
+        seconds: What it took.
+        rivals: What was measured of its rivals.
+        doubt: Why what was measured is not to be believed; empty if it is.
+    """
 
     session: Session
     samples: Samples
     failure: Failure | None
     seconds: float
+    rivals: tuple[Samples, ...] = ()
+    doubt: str = ""
 
 
 class Worker:
@@ -89,6 +103,7 @@ class Worker:
         self._ending = threading.Event()  # set by `stop`, too
         self._left: Callable[[], None] = lambda: None
         self._session: Session | None = None
+        self._peak = 0.0  # GFLOPS; 0 while it is unknown
         self._stock_told = False
         self._thread = threading.Thread(target=self._run, name=f"measure-{place.name}", daemon=True)
 
@@ -139,16 +154,24 @@ class Worker:
 
     def _depart(self) -> None:
         """See whether the last results count; if not, other boards measure them again."""
-        if self._held and not self._stop.is_set():
-            with contextlib.suppress(_SlowError, _LostError):
-                self._judge(self._canary())
-        if not self._stop.is_set():
-            self._put_held_back()
+        if not self._held or self._stop.is_set():
+            return
+        try:
+            self._judge(self._canary())
+        except _SlowError as fault:
+            self._put_held_back(str(fault))
+        except _LostError:
+            self._release()  # the board was well when it was last heard
 
-    def _put_held_back(self) -> None:
-        for job, _ in self._held:
+    def _put_held_back(self, fault: str) -> None:
+        """Let what a board has measured that is slower by now be measured again, unless it was too often."""
+        for job, found in self._held:
             job.again += 1
-            self._jobs.put_back(job)
+            if job.again <= self._rules.again:
+                self._jobs.put_back(job)
+            else:
+                words = f"the board was slower than it had been, in each of {job.again} measurements: {fault}"
+                job.deliver(replace(found, samples_s=(), rivals_s=(), cause="suspicious", error=words))
         self._held.clear()
 
     def _work(self) -> None:
@@ -181,46 +204,108 @@ class Worker:
             self._ending.wait(self._options.cooldown_s)
 
     def _attempt(self, job: Job) -> _Outcome:
-        rules = self._rules
+        if job.trial.rivals:
+            return self._turns(job)
+        rules, options = self._rules, self._options
+
+        def take(session: Session) -> Taken:
+            return measure_session.measured(session, job.trial, options, rules.spread, options.timeout_s)
+
+        taken, outcome = self._visit(job, take)
+        return outcome if taken is None else replace(outcome, doubt=self._doubt(job.trial, taken))
+
+    def _turns(self, job: Job) -> _Outcome:
+        """Hold a final: each turn in a session of its own, since memory lies elsewhere in each and favours another."""
+        trial, seconds = job.trial, 0.0
+        heats: list[list[float]] = [[] for _ in range(1 + len(trial.rivals))]
+        for number in range(turns.TURNS):
+            order = turns.order(heats, number)
+            if len(order) == 1:  # no rival has prospects any more
+                break
+            take = functools.partial(measure_session.turn, trial=trial, options=self._options, order=order)
+            taken, outcome = self._visit(job, take, first=not number)
+            seconds += outcome.seconds
+            if taken is None:
+                return replace(outcome, seconds=seconds)
+            for heat, samples in zip(heats, taken.samples_s, strict=True):
+                heat.extend([statistics.median(samples)] if samples else [])
+        base, *rivals = (tuple(heat) for heat in heats)
+        doubt = next(filter(None, (doubts.too_fast(one, trial.gflop, self._peak) for one in (base, *rivals))), "")
+        return replace(outcome, samples=base, rivals=tuple(rivals), seconds=seconds, doubt=doubt)
+
+    def _visit(
+        self, job: Job, take: Callable[[Session], Taken], *, first: bool = True
+    ) -> tuple[Taken | None, _Outcome]:
+        """Measure in one session; return what was measured, or None if that failed, and how it went.
+
+        Args:
+            job: What.
+            take: Measures it.
+            first: Whether it is the first session of the job.
+        """
+        rules, trial = self._rules, job.trial
         slack = rules.slack_s * (_EMULATED_SLOWER if self._place.emulated else 1)
-        upload_s = job.trial.library.stat().st_size / rules.upload_bytes_s + slack
-        session_s = upload_s + self._options.timeout_s
+        libraries = [trial.library, *(one.library for one in trial.rivals)]
+        upload_s = sum(one.stat().st_size for one in libraries) / rules.upload_bytes_s + slack
+        session_s = upload_s + self._options.timeout_s * len(libraries)
         with self._session_for(rules.open_s, session_s) as session:
             self._check(session)
-            job.attempts += 1
-            self._tell("started", trial=job.trial)
+            if first:
+                job.attempts += 1
+                self._tell("started", trial=trial)
             start = time.monotonic()
-            samples: Samples = ()
-            failure = None
             try:
                 with rpc.deadline(session, session_s + rules.grace_s):
-                    samples = measure_session.measured(
-                        session, job.trial, self._options, rules.spread, self._options.timeout_s
-                    )
+                    taken = take(session)
+                    self._learn_peak(session, trial, taken.samples_s[0])
             except VerificationError as fault:
                 raise _LostError(_one_line(fault), hopeless=True) from fault
             except (CallError, DeviceError) as fault:
                 failure = measure_session.failure(fault)
-            if samples and min(samples) <= 0:
-                failure = Failure("refused", "the kernel takes no time at all", told=True)
-            return _Outcome(session, samples, failure, time.monotonic() - start)
+                return None, _Outcome(session, (), failure, time.monotonic() - start)
+            return taken, _Outcome(session, taken.samples_s[0], None, time.monotonic() - start)
+
+    def _learn_peak(self, session: Session, trial: Trial, samples: Samples) -> None:
+        """Measure what the board does at most: once, and again where a kernel seems to do more."""
+        if not trial.gflop or self._options.device != "llvm" or self._place.emulated:
+            return
+        if not self._peak or doubts.too_fast(samples, trial.gflop, self._peak):
+            self._peak = max(self._peak, measure_session.peak(session))
+
+    def _doubt(self, trial: Trial, taken: Taken) -> str:
+        samples = taken.samples_s[0]
+        found = doubts.too_fast(samples, trial.gflop, self._peak)
+        if found or self._place.emulated:  # an emulator's clock says nothing else
+            return found
+        return doubts.unsteady(samples, self._rules) or doubts.disturbed(taken.waited, self._rules)
 
     def _conclude(self, job: Job, outcome: _Outcome) -> None:
         self._health.count()
-        if outcome.failure is None:
+        if outcome.failure is None and not outcome.doubt:
             self._accept(job, outcome)
+        elif outcome.failure is None:
+            self._take_again(job, outcome)
         elif self._stop.is_set():  # cut by us
             job.future.cancel()
         else:
             self._blame(job, outcome, outcome.failure)
 
     def _accept(self, job: Job, outcome: _Outcome) -> None:
-        found = self._measured(job, outcome, samples_s=outcome.samples)
+        found = self._measured(job, outcome, samples_s=outcome.samples, rivals_s=outcome.rivals)
         self._tell("ended", trial=job.trial, measured=found)
-        if self._health.holds(outcome.session.place) and job.again < self._rules.again:
+        if self._health.holds(outcome.session.place):
             self._held.append((job, found))
         else:
             job.deliver(found)
+
+    def _take_again(self, job: Job, outcome: _Outcome) -> None:
+        """Measure again what is doubtful; what stays so has failed."""
+        job.again += 1
+        if job.again <= self._rules.again:
+            self._jobs.put_back(job)
+        else:
+            words = f"{outcome.doubt}; so it was in each of {job.again} measurements"
+            self._reject(job, outcome, Failure("suspicious", words, told=False))
 
     def _blame(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
         may_be_guilty = failure.told or outcome.session.stock
@@ -372,7 +457,7 @@ class Worker:
 
     def _cool(self, fault: str) -> None:
         """Rest until the board is as fast as it was; what was measured since it last was, is measured again."""
-        self._put_held_back()
+        self._put_held_back(fault)
         pause, longest = self._rules.cool_s
         rested = 0.0
         while not self._ending.is_set():

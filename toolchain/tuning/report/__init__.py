@@ -8,7 +8,7 @@ from typing import Any
 
 from toolchain import page
 from toolchain.device.waiting import Waited
-from toolchain.records.results import PRUNED
+from toolchain.records.results import PRUNED, Verdict
 from toolchain.tables import Table
 
 SCHEMA_VERSION = 1
@@ -32,10 +32,13 @@ class TaskRow:
         gflop: Billions of floating-point operations of one call.
         trials: Trials with a result.
         failed: How many of them have no latency.
-        pruned: How many more a model ruled out, so that no board was asked.
-        best_s: Best latency of one call in seconds; None if there is none yet.
+        best_s: Latency of one call in seconds, of what the final chose, or of the best trial while there was no final;
+            None if there is none yet.
         done: Whether nothing is left to try.
-        untuned_s: Best latency of one call as it is where nothing was tuned; None if that was not measured.
+        untuned_s: Latency of one call as it is where the user tuned nothing, in the turns of the final, or in the best
+            of its trials; None if that was not measured.
+        pruned: How many trials more a model ruled out, so that no board was asked.
+        verdict: What the final decided; empty while there was none.
     """
 
     id: int
@@ -50,11 +53,12 @@ class TaskRow:
     done: bool
     untuned_s: float | None = None
     pruned: int = 0
+    verdict: Verdict = ""
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as untuned it is."""
-        return self.untuned_s / self.best_s if self.untuned_s and self.best_s else None
+        """How many times as fast as untuned it is; None unless a final says so: other figures are of two moments."""
+        return self.untuned_s / self.best_s if self.verdict and self.untuned_s and self.best_s else None
 
     @property
     def gflops(self) -> float | None:
@@ -108,6 +112,21 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class EndToEnd:
+    """The whole model, tuned and as a deploy makes it without the user's records, in turns on a device.
+
+    Attributes:
+        outcome: What came of it, or why it was not compared.
+        warnings: What disturbed it.
+        comparison: The document of the comparison; None if there was none.
+    """
+
+    outcome: str
+    warnings: tuple[str, ...] = ()
+    comparison: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class TuneReport:
     """Everything a tuning run found out.
 
@@ -130,6 +149,7 @@ class TuneReport:
         waited: Who was at work on them before, and how long they were waited for.
         modelled: What the times are by, if a model computed them and nothing ran; empty otherwise.
         pruned_by: What ruled candidates out before a board was asked; empty if nothing did.
+        end_to_end: What became of the whole model; None where nobody asked.
     """
 
     model: str
@@ -150,6 +170,7 @@ class TuneReport:
     waited: tuple[Waited, ...] = ()
     modelled: str = ""
     pruned_by: str = ""
+    end_to_end: EndToEnd | None = None
 
     @property
     def mark(self) -> str:
@@ -206,6 +227,7 @@ class TuneReport:
             "points": [asdict(point) for point in self.points],
             "boards": [asdict(row) for row in self.boards],
             "waited": [asdict(one) for one in self.waited],
+            "end_to_end": asdict(self.end_to_end) if self.end_to_end else None,
         }
 
 
@@ -311,6 +333,9 @@ def summary(report: TuneReport) -> list[tuple[str, str]]:
         ("tuner", f"{report.tuner}, seed {report.seed}"),
         ("options", _pairs(report.options)),
         ("latency", f"{_latency_text(report)}{mark}"),
+        ("finals", _finals_text(report)),
+        ("end to end", report.end_to_end.outcome if report.end_to_end else ""),
+        ("disturbed", "; ".join(report.end_to_end.warnings) if report.end_to_end else ""),
         ("trials", _trials_text(report)),
         ("pruned", _pruned_text(report)),
         ("modelled", report.modelled and f"{report.modelled}: no board has confirmed it"),
@@ -332,6 +357,14 @@ def _trials_text(report: TuneReport) -> str:
     failed = ", ".join(f"{number} {cause}" for cause, number in report.failed.items())
     resumed = f", {report.resumed} of them from an earlier part of the run" if report.resumed else ""
     return f"{report.trials}{resumed}: {report.causes.get(_OK, 0)} ok" + (f", failed: {failed}" if failed else "")
+
+
+def _finals_text(report: TuneReport) -> str:
+    verdicts = [row.verdict for row in report.tasks]
+    if not any(verdicts):
+        return ""
+    faster, stay = verdicts.count("faster"), len(verdicts) - verdicts.count("faster")
+    return f"{faster} of {len(verdicts)} kernels surely faster in turns than untuned; {stay} stay untuned"
 
 
 def _pruned_text(report: TuneReport) -> str:

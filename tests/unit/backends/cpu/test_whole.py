@@ -16,6 +16,7 @@ from toolchain.backends.cpu.machine import machine
 HALVES = np.arange(-300, 300, dtype=np.float32) / 2
 NEAR = np.nextafter(HALVES, np.float32([[-np.inf], [np.inf]]))
 ODD = np.array([np.nan, -np.inf, np.inf, 3e38, -3e38, 2.0**23, -(2.0**22), -0.0], np.float32)
+THREE, FIVE = relax.const(np.float32(3)), relax.const(np.float32(5))
 X = np.concatenate([HALVES, NEAR.ravel(), ODD])
 
 
@@ -27,11 +28,12 @@ def rounding(zero: int = 0):
     return function.with_attr("global_symbol", "main")
 
 
-def test_what_comes_of_it():
+@pytest.mark.parametrize("zero", [0, 3, -128])
+def test_what_comes_of_it(zero):
     processor = replace(machine(NATIVE), rounds=False, limits_nan=True)
-    function = schedule.scheduled(rounding(), processor)
+    function = schedule.scheduled(rounding(zero), processor)
     assert "T.round" not in str(function)
-    wanted = np.where(np.isnan(X), -128, np.clip(np.rint(X), -128, 127)).astype(np.int8)
+    wanted = np.where(np.isnan(X), -128, np.clip(np.rint(X) + zero, -128, 127)).astype(np.int8)
     np.testing.assert_array_equal(run(function, [X], np.zeros(X.shape, np.int8)), wanted)
 
 
@@ -41,6 +43,17 @@ def test_the_code_for_armv7_has_no_call():
     assert "vadd.f32" in code
 
 
-@pytest.mark.parametrize(("zero", "target"), [(0, NATIVE), (3, ARMV7)], ids=["an instruction rounds", "a zero point"])
-def test_others_stay_as_they_are(zero, target):
-    assert "T.round" in str(schedule.scheduled(rounding(zero), machine(target)))
+def test_an_instruction_that_rounds_is_taken():
+    assert "T.round" in str(schedule.scheduled(rounding(), machine(NATIVE)))
+
+
+def test_other_limits_stay_as_they_are():
+    module = relax_module(
+        lambda x: relax.op.astype(relax.op.clip(relax.op.round(x), 3, 200_000), "int32"), (X.shape, "float32")
+    )
+    twice = relax_module(
+        lambda x: relax.op.astype(relax.op.maximum(relax.op.maximum(relax.op.round(x), THREE), FIVE), "int8"),
+        (X.shape, "float32"),
+    )
+    for one in (module, twice):
+        assert "reinterpret" not in str(schedule.schedule(one, ARMV7, 4))

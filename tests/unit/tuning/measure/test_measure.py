@@ -16,7 +16,9 @@ from toolchain.rpc import CallError, server
 from toolchain.tuning.measure import MeasurePool, Rules, calls
 from toolchain.tuning.measure import trial as measure_session
 from toolchain.tuning.measure.health import Pulse
-from toolchain.tuning.trials import Options, Trial
+from toolchain.tuning.measure.trial import Taken
+from toolchain.tuning.measure.turns import TURNS
+from toolchain.tuning.trials import Options, Rival, Trial
 
 OPTIONS = Options(timeout_s=0.2)
 RULES = Rules(
@@ -77,6 +79,8 @@ class Board:
         results: What each trial, by name, does in turn: samples, or an error to raise; the last one stays.
         canaries: Seconds that the canary takes in turn; the last one stays.
         deadly: Trials after which the board is dead.
+        peak_gflops: What it computes at most.
+        orders: Who was measured in each turn of a final.
     """
 
     name: str
@@ -90,6 +94,8 @@ class Board:
     fault: Exception | None = None
     closed: bool = False
     open_sessions: int = 0
+    peak_gflops: float = 0.0
+    orders: list[list[int]] = dataclasses.field(default_factory=list)
     runs: Counter[str] = dataclasses.field(default_factory=Counter)
     began: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
 
@@ -118,6 +124,11 @@ class Board:
         return what
 
 
+def taken(ran):
+    """Return what a board answers with; some tests say how long its kernels had to wait."""
+    return ran if isinstance(ran, Taken) else Taken((ran,))
+
+
 def first_of(values):
     return values.pop(0) if len(values) > 1 else values[0]
 
@@ -125,7 +136,13 @@ def first_of(values):
 @pytest.fixture(autouse=True)
 def pretended(monkeypatch):
     def measured(session, trial, options, spread, budget_s):
-        return session.board.run(session, trial.library.stem)
+        return taken(session.board.run(session, trial.library.stem))
+
+    def turn(session, trial, options, order):
+        libraries = [trial.library, *(one.library for one in trial.rivals)]
+        session.board.orders.append(list(order))
+        ran = {place: session.board.run(session, libraries[place].stem) for place in order}
+        return Taken(tuple(ran.get(place, ()) for place in range(len(libraries))))
 
     def pulse(session, milliseconds):
         board = session.board
@@ -134,6 +151,8 @@ def pretended(monkeypatch):
         return Pulse(session.place, first_of(board.canaries), first_of(board.celsius))
 
     monkeypatch.setattr(measure_session, "measured", measured)
+    monkeypatch.setattr(measure_session, "turn", turn)
+    monkeypatch.setattr(measure_session, "peak", lambda session: session.board.peak_gflops)
     monkeypatch.setattr(measure_session, "pulse", pulse)
     monkeypatch.setattr(measure_session, "send_something", lambda _: None)
 
@@ -206,7 +225,7 @@ def test_a_board_rests_between_two_trials(pool, trial):
 
 def test_a_kernel_that_takes_no_time_is_a_lie(pool, trial):
     [result] = pool(Board("one", results={"good": [(0.0, 1.0)]})).measure([trial()])
-    assert (result.cause, result.samples_s) == ("refused", ())
+    assert (result.cause, result.samples_s) == ("suspicious", ())
 
 
 def test_what_happens_is_told(pool, trial):
@@ -477,6 +496,64 @@ def test_a_board_lost_while_it_rests_is_a_lost_board(pool, trial):
     assert all(future.result(20).samples_s for future in futures)
 
 
+# --- what is doubtful ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_faster_than_the_board_can_be_is_measured_again(pool, trial):
+    board = Board("one", emulated=False, peak_gflops=100.0, results={"good": [(1e-6,), (1e-2,)]})
+    [found] = pool(board).measure([dataclasses.replace(trial(), gflop=1.0)])
+    assert (found.samples_s, found.cause, board.runs["good"]) == ((1e-2,), "", 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ((1e-12,), "less than a call takes"),
+        ((1e-6,), "GFLOPS, where the board does 100 at most"),
+        ((1e-2, 9e-2, 9e-2), "half of the samples took 9.0 times as long as the fastest"),
+        (Taken(((1e-2,),), waited=0.99), "other work had the CPUs for 99% of the time"),
+    ],
+)
+def test_what_stays_doubtful_has_failed(pool, trial, result, words):
+    board = Board("one", emulated=False, peak_gflops=100.0, results={"good": [result]})
+    [found] = pool(board).measure([dataclasses.replace(trial(), gflop=1.0)])
+    assert (found.samples_s, found.cause) == ((), "suspicious")
+    assert words in found.error
+    assert board.runs["good"] == RULES.again + 1
+
+
+def test_a_trial_whose_board_throttles_each_time_has_failed(pool, trial):
+    board = Board("one", emulated=False, canaries=[1.0, *[1.3, 1.3, 1.0] * 40])
+    found = pool(board).measure([trial(f"t{number}") for number in range(4)])
+    assert {one.cause for one in found} == {"suspicious"}
+    assert all("slower than it had been" in one.error for one in found)
+
+
+def final_of(trial, *names):
+    return dataclasses.replace(trial(names[0]), rivals=tuple(Rival(trial(one).library, ()) for one in names[1:]))
+
+
+def test_a_final_takes_its_turns_on_one_board_each_in_a_session_of_its_own(pool, trial):
+    boards = [Board(name, results={"base": [(3.0, 5.0)], "fast": [(2.0,)]}) for name in ("one", "two")]
+    [found] = pool(*boards).measure([final_of(trial, "base", "fast")])
+    assert (found.samples_s, found.rivals_s, found.cause) == ((4.0,) * TURNS, ((2.0,) * TURNS,), "")
+    assert sorted(board.runs["base"] for board in boards) == [0, TURNS]
+    orders = boards[0].orders or boards[1].orders
+    assert orders[:2] == [[0, 1], [1, 0]]
+
+
+def test_a_final_ends_when_nobody_has_prospects(pool, trial):
+    board = Board("one", results={"base": [(1.0,)], "slow": [(2.0,)]})
+    [found] = pool(board).measure([final_of(trial, "base", "slow")])
+    assert len(found.samples_s) == len(found.rivals_s[0]) < TURNS / 2
+
+
+def test_a_final_whose_candidate_fails_has_failed(pool, trial):
+    board = Board("one", results={"base": [(1.0,)], "bad": [(0.5,), CallError("RPCError", "ValueError: no")]})
+    [found] = pool(board).measure([final_of(trial, "base", "bad")])
+    assert (found.cause, found.samples_s, found.rivals_s) == ("refused", (), ())
+
+
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
@@ -649,6 +726,17 @@ def test_what_was_held_back_is_measured_by_others_if_the_board_that_leaves_is_sl
     assert left.wait(20)
     one.add(Board("other"), lambda: True)
     assert future.result(20).board == "other"
+
+
+def test_what_was_held_back_counts_if_the_board_that_leaves_cannot_be_asked_any_more(pool, trial):
+    leaving = Board("leaving", emulated=False)
+    one, left = pool(leaving, options=dataclasses.replace(OPTIONS, cooldown_s=60)), threading.Event()
+    future = one.submit(trial())
+    until(lambda: "ended" in kinds(one))
+    leaving.alive = False
+    one.retire("leaving", left.set)
+    assert left.wait(20)
+    assert future.result(20).board == "leaving"
 
 
 def test_a_board_that_was_lost_and_joins_again_takes_the_place_of_the_one_before(pool, trial):

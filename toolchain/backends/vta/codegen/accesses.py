@@ -135,6 +135,8 @@ class Accesses:
         """
         if isinstance(condition, tirx.And):
             return self.limits(condition.a) + self.limits(condition.b)
+        if isinstance(condition, tirx.EQ):  # what TVM makes of a limit that leaves the first or the last pass alone
+            return self.limits(condition.a >= condition.b) + self.limits(condition.a <= condition.b)
         if type(condition) not in _DIFFERENCES:
             raise BuildError("a block has a condition that VTA cannot follow", details=str(condition))
         start, steps = self._affine(_DIFFERENCES[type(condition)](condition.a, condition.b))

@@ -16,7 +16,10 @@ from toolchain.backends.vta.isa.stream import Stream
 from toolchain.errors import BuildError, VerificationError
 
 RUN = "edge_toolchain.vta.run"
-"""The function of the program on the board; its arguments are a device, a stream in Base64, and tensors."""
+"""The function of the program on the board.
+
+Its arguments are a device, a stream in Base64, maybe bits that say which tensors may stay in its memory, and tensors.
+"""
 
 _OUR_FAULT = "please report this; `--without vta` computes everything on the CPU"
 _MOST_STREAMS = 512  # of at most about 100 KiB: a tuning run asks for each of its candidates several times
@@ -32,8 +35,14 @@ def stream_of(layer: Conv2d, choice: Choice, device: Device) -> Stream:
     return kernels.stream(layer, choice, device.config, device.revision)
 
 
-def kernel(layer: Conv2d, choice: Choice, device: Device) -> tirx.PrimFunc:
+def kernel(layer: Conv2d, choice: Choice, device: Device, stays: int = 0) -> tirx.PrimFunc:
     """Return a layer as a function.
+
+    Args:
+        layer: The layer.
+        choice: How it is cut into tiles.
+        device: The accelerator.
+        stays: A bit for each of its tensors that may stay in the array's memory.
 
     Raises:
         BuildError: It cannot be computed in that way.
@@ -45,7 +54,8 @@ def kernel(layer: Conv2d, choice: Choice, device: Device) -> tirx.PrimFunc:
         tirx.decl_buffer(shape, dtype, name=f"b{number}")
         for number, (shape, dtype) in enumerate(layer.arguments(device.config))
     ]
-    call = tirx.call_packed(RUN, device.name, stream, *buffers)
+    said = [tirx.const(stays, "int64")] if stays else []
+    call = tirx.call_packed(RUN, device.name, stream, *said, *buffers)
     function = tirx.PrimFunc(buffers, tirx.Evaluate(call))
     return function.with_attrs({"s_tir": True, "tirx.noalias": True})
 

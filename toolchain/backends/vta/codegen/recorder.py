@@ -197,8 +197,9 @@ class Recorder:
         """Combine elements of ACC with others, or with a number.
 
         Raises:
-            BuildError: UOP is too small for the sequence.
+            BuildError: UOP is too small for the sequence, or its operand lies where no micro-op can point.
         """
+        self._check_operand(sequence)
         start = self._resident(sequence)
         end = start + len(sequence.uops)
         self._add(Alu(op, start, end, *_loops(outer, inner), imm is not None, imm or 0))
@@ -250,6 +251,16 @@ class Recorder:
         touched = self._touched[Memory.OUT]
         self._wait(Stage.STORE, Stage.COMPUTE, _newest(touched.read, elements))
         touched.written[elements] = self._last
+
+    def _check_operand(self, sequence: UopSequence) -> None:
+        """Refuse an operand too far behind in ACC: the field of a micro-op for it is as wide as INP is deep."""
+        last, depth = int(sequence.uops[:, 1].max()), self._config.inp_depth
+        if last >= depth:
+            raise BuildError(
+                "an operand of the ALU lies where no micro-op can point",
+                details=f"it is element {last} of ACC, and micro-ops name {depth} of INP",
+                hint="choose smaller tiles",
+            )
 
     def _resident(self, sequence: UopSequence) -> int:
         """Return where UOP holds a sequence; load it if it does not, into an empty memory if it is full."""

@@ -164,7 +164,7 @@ class Simulator:
         self._check(stream)
         _check_arrays(stream, arrays)
         uops = np.frombuffer(self._isa.encode_uops(stream.uops), np.uint8)
-        places = _places([array.nbytes for array in (uops, *arrays)])
+        places = _places([array.nbytes for array in (uops, *arrays)], self.config)
         physical = dict(zip((UOPS, *range(len(arrays))), places, strict=True))
         written = [False, *(one.written for one in stream.buffers)]
         memory = list(zip(places, (uops, *arrays), written, strict=True))
@@ -210,6 +210,13 @@ class Simulator:
             own, other = (f"{one.config.name} {one.revision.date}" for one in (self, stream))
             raise InputError(f"the kernel is for a VTA {other}, not for {own}", hint="make it for this machine")
 
+    def _check_profile(self, profile: Profile) -> None:
+        if not profile.holds_for(self.config):
+            raise InputError(
+                f"the model {profile.label} was calibrated on arrays of 1 by 16, and this is {self.config.name}",
+                hint=f"{Profile.HLS_PYNQ.label} rests on the design alone, whatever the array",
+            )
+
     def _relocated(self, stream: Stream, physical: Mapping[int, int]) -> bytes:
         """Encode the instructions with the buffers' addresses."""
         instructions = list(stream.instructions)
@@ -228,12 +235,7 @@ class Simulator:
 
     def _run(self, instructions: bytes, memory: Sequence[tuple[int, Array, bool]], options: _Options) -> Statistics:
         options.most_cycles = self._most_steps
-        profile = Profile(options.profile)
-        if not profile.holds_for(self.config):
-            raise InputError(
-                f"the model {profile.label} was calibrated on arrays of 1 by 16, and this is {self.config.name}",
-                hint="hls-pynq holds for every array",
-            )
+        self._check_profile(Profile(options.profile))
         program = np.frombuffer(instructions, np.uint8)
         try:
             for physical, array, written in [(_INSTRUCTIONS, program, False), *memory]:
@@ -292,12 +294,16 @@ def _bytes(config: VtaConfig, buffer: Buffer) -> int:
     return buffer.elements * config.element_bytes(Memory(buffer.memory))
 
 
-def _places(sizes: Sequence[int]) -> list[int]:
-    """Return physical addresses for buffers, with a page between two of them, so that no access runs into the next."""
+def _places(sizes: Sequence[int], config: VtaConfig) -> list[int]:
+    """Return physical addresses for buffers, with a page between two of them, so that no access runs into the next.
+
+    They are multiples of each element's bytes, in which instructions count.
+    """
+    page = max(_PAGE, *(config.element_bytes(memory) for memory in Memory))
     places, free = [], _FIRST_BUFFER
     for size in sizes:
         places.append(free)
-        free += (size + 2 * _PAGE - 1) // _PAGE * _PAGE
+        free += (size + 2 * page - 1) // page * page
     return places
 
 

@@ -29,6 +29,7 @@ from toolchain.backends.vta.network.folding import Folding
 from toolchain.backends.vta.network.means import Mean, mean
 from toolchain.backends.vta.network.moves import Move, move, written
 from toolchain.backends.vta.network.patterns import Match, Refusal, find
+from toolchain.backends.vta.network.staying import with_staying
 
 __all__ = ["Partitioned", "Refusal", "partitioned"]
 
@@ -41,7 +42,8 @@ class Partitioned:
 
     Attributes:
         module: The Relax module. Each kernel of VTA is a function without a body whose attribute `EXACT` says what it
-            computes, and `LAYER` as what it is tuned; `layers.Conv2d` says on which tensors.
+            computes, `LAYER` as what it is tuned, and `STAYS` which tensors may stay in the array's memory;
+            `layers.Conv2d` says what these are.
         refused: The layers that stay on the CPU although others like them do not.
     """
 
@@ -71,7 +73,8 @@ def partitioned(module: tvm.IRModule, config: VtaConfig = DEFAULT) -> Partitione
             refused += others
     main = _with_body(module[_ENTRY], relax.SeqExpr(blocks, module[_ENTRY].body.body))
     last = [transform.Normalize(), transform.DeadCodeElimination()]
-    return Partitioned(tvm.transform.Sequential(last)(_with_main(builder.get(), main)), tuple(refused))
+    split = tvm.transform.Sequential(last)(_with_main(builder.get(), main))
+    return Partitioned(with_staying(split), tuple(refused))
 
 
 def _folded(module: tvm.IRModule) -> tvm.IRModule:

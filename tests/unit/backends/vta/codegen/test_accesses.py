@@ -58,6 +58,8 @@ def test_a_walk_that_starts_within_its_tile():
         (OUTER > 0, {0: None, 1: (0, 4), 2: (0, 4)}),
         (OUTER + ROW < 1, {0: (0, 1), 1: None, 2: None}),
         (tirx.And(OUTER + ROW >= 1, ROW < 2), {0: (1, 2), 1: (0, 2), 2: (0, 2)}),
+        (ROW.equal(OUTER + 1), {0: (1, 2), 1: (2, 3), 2: (3, 4)}),
+        (OUTER.equal(1), {0: None, 1: (0, 4), 2: None}),
     ],
 )
 def test_conditions(condition, passes):
@@ -67,7 +69,7 @@ def test_conditions(condition, passes):
         assert found == (wanted and (wanted, (0, 5), *WHOLE))
 
 
-@pytest.mark.parametrize("condition", [tirx.Or(ROW < 1, ROW > 2), ROW.equal(1), ROW + COLUMN < 3])
+@pytest.mark.parametrize("condition", [tirx.Or(ROW < 1, ROW > 2), tirx.NE(ROW, 1), ROW + COLUMN < 3])
 def test_conditions_that_are_not_followed(condition):
     with pytest.raises(BuildError, match="condition"):
         ACCESS.limits(condition)

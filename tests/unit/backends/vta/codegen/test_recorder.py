@@ -40,6 +40,15 @@ def once(made: Recorder, dst: int = 0, src: int = 0, wgt: int = 0, **options) ->
     made.gemm(made.sequence([(dst, src, wgt)]), UNIT, UNIT, **options)
 
 
+def test_an_operand_of_the_alu_lies_where_micro_ops_can_point():
+    """Their field for it is as wide as the memory of inputs is deep, here 8 elements; that of sums has 16."""
+    made = recorder(VtaConfig(log_inp_buff_size=7, log_acc_buff_size=10))
+    made.alu(AluOp.ADD, made.sequence([(15, 7, 0)]), UNIT, UNIT)
+    with pytest.raises(BuildError, match="where no micro-op can point") as caught:
+        made.alu(AluOp.ADD, made.sequence([(0, 8, 0)]), UNIT, UNIT)
+    assert caught.value.details == "it is element 8 of ACC, and micro-ops name 8 of INP"
+
+
 def test_one_tile():
     made = recorder()
     made.load(Memory.INP, INP, row(0, 1))

@@ -1,0 +1,183 @@
+"""Are winners winners? Tunes a few kernels, then measures each recorded winner against what it replaces, in turns.
+
+    python benchmarks/tuning_winners.py [NETWORK ...] [--trials 12] [--tasks 6] [--turns 24] [--loops 2] [--json FILE]
+
+Of each network, the kernels with most work are tuned on board `local`, with few trials. Each record that a build would
+apply is then measured again, alone, in turns with what a deploy makes of the kernel without it, each in a session of
+its own. `--loops` keeps so many processes busy beside all of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks._loops import loops
+from benchmarks._peers_networks import obtain
+from toolchain import board, files, stats
+from toolchain.compile import known
+from toolchain.compile.request import BuildRequest
+from toolchain.farm import boards
+from toolchain.farm.boards import Wanted
+from toolchain.models import flops, inputs
+from toolchain.models.request import Model
+from toolchain.native import cross
+from toolchain.pipeline import tune
+from toolchain.records import Record, RecordFile
+from toolchain.records.apply import shipped_choices
+from toolchain.records.tasks import Task, args_of
+from toolchain.tuning.build import Builder
+from toolchain.tuning.measure import MeasurePool, Rules
+from toolchain.tuning.run import Plan
+from toolchain.tuning.search import Search
+from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.trials import Measured, Options, Trial
+
+NETWORKS = ("vit-script", "unet-script", "squeezenet_v1.1")
+SLOWER = 0.02
+Sides = list[list[list[float]]]
+_PASSING = 64 << 20
+_NS = 1e9
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A winner that was measured again.
+
+    Attributes:
+        kernel: Its name.
+        recorded: How many times as fast as untuned its record says that it is.
+        again: How many times as fast it is.
+        low: Lower end of the 95 % interval of that.
+        high: Upper end.
+    """
+
+    kernel: str
+    recorded: float
+    again: float
+    low: float
+    high: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is slower than untuned by more than may be."""
+        return self.again < 1 - SLOWER
+
+
+def tuned(network: str, records: Path, trials: int, count: int, folder: Path) -> tuple[tune.Extracted, list[Task], int]:
+    """Tune the kernels of a network that have most work; return all, those, and the bytes of its weights."""
+    kind = board.load("local").resolved()
+    wanted = Model(obtain(network, folder).build, {}, inputs.Source())
+    found = tune.extract(BuildRequest(wanted, kind))
+    chosen = sorted(found.tasks, key=lambda task: -task.gflop * task.weight)[:count]
+    plan = tune.plan_for(kind, Plan(trials=trials * count, per_task=trials, options=Options(device="llvm")))
+    request = tune.Request(wanted, Wanted(kind), plan, tuple(str(task.id) for task in chosen), records)
+    tune.run(request, print, lambda _: None)
+    return found, chosen, 4 * flops.parameters(found.imported.source.proto.graph)
+
+
+def candidates(found: tune.Extracted, task: Task, record: Record) -> list[Candidate]:
+    """Return what a deploy makes of a kernel without records, and the winner."""
+    backend = found.backend
+    own = shipped_choices([task], known.shipped_records(backend), backend.templates)
+    search = Search(backend, "random", 0, own)
+    winner = search.rebuilt(task, json.loads(record.trace))
+    return [search.base(task), *([winner] if winner else [])]
+
+
+def in_turns(trials: Sequence[Trial], turns: int, measure: Callable[[Trial], Measured]) -> Sides:
+    """Measure two candidates in turns; return the nanoseconds of each turn of each, of turns in which both were."""
+    sides: Sides = [[], []]
+    for number in range(turns):
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        taken = {side: measure(trials[side]).samples_s for side in order}
+        if all(taken.values()):
+            for side in order:
+                sides[side].append([second * _NS for second in taken[side]])
+    return sides
+
+
+def measured_again(
+    found: tune.Extracted, task: Task, record: Record, passing: int, take: Callable[[list[Trial]], Sides]
+) -> Winner:
+    """Measure a winner and what it replaces."""
+    backend, both = found.backend, candidates(found, task, record)
+    with Builder(backend.target, cross.choose(backend.board, ""), files.cache_root() / "candidates") as builder:
+        built = builder.build([backend.completed(one.module) for one in both])
+        trials = [
+            Trial(made.library, args_of(one.module, packed=True), task.name, passing if task.layer else 0)
+            for one, made in zip(both, built, strict=True)
+            if made.library is not None
+        ]
+        ratio = stats.ratio(*take(trials))
+        for made in built:
+            builder.discard(made)
+    low, high = ratio.ci95 or (0.0, float("inf"))
+    return Winner(task.name, (record.base_latency_s or 0.0) / record.latency_s, ratio.value, low, high)
+
+
+def of_network(network: str, trials: int, count: int, turns: int) -> dict[str, Any]:
+    """Tune a network and measure its winners again."""
+    with tempfile.TemporaryDirectory() as name:
+        records = Path(name) / "records.jsonl"
+        found, chosen, weights = tuned(network, records, trials, count, Path(name))
+        read = RecordFile(records).read()
+        decided = {record.workload: record for key in read.keys for record in read.decided(key).values()}
+        won = [task for task in chosen if task.workload in decided and decided[task.workload].verdict == "faster"]
+        rules = Rules(waited=2.0, unsteady=1e9)  # all is measured: turns are the judge
+        with (
+            boards.opened(Wanted(found.backend.board), print) as held,
+            MeasurePool(held.places, Options(), rules=rules) as pool,
+        ):
+            take = partial(in_turns, turns=turns, measure=lambda trial: pool.measure([trial])[0])
+            passing = min(weights, _PASSING)
+            winners = [measured_again(found, task, decided[task.workload], passing, take) for task in won]
+    return {"network": network, "kernels": len(chosen), "finals": len(decided), "winners": winners}
+
+
+def told(rows: Sequence[dict[str, Any]]) -> str:
+    """Say what came out."""
+    lines = []
+    for row in rows:
+        lines.append(
+            f"{row['network']}: {row['kernels']} kernels, {row['finals']} finals, {len(row['winners'])} winners"
+        )
+        for one in row["winners"]:
+            mark = "  SLOWER" if one.is_slower else ""
+            within = f"95 % within {one.low:.2f} to {one.high:.2f}"
+            lines.append(f"  {one.kernel}: recorded {one.recorded:.2f}, again {one.again:.2f} ({within}){mark}")
+    winners = [one for row in rows for one in row["winners"]]
+    slower = sum(one.is_slower for one in winners)
+    lines.append(f"{slower} of {len(winners)} winners are slower than untuned by more than {SLOWER:.0%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Tune, measure again, tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--tasks", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=24)
+    parser.add_argument("--loops", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with loops(given.loops):
+        rows = [of_network(one, given.trials, given.tasks, given.turns) for one in given.networks]
+    print(told(rows))
+    if given.json:
+        plain = [{**row, "winners": [asdict(one) for one in row["winners"]]} for row in rows]
+        given.json.write_text(json.dumps({"loops": given.loops, "rows": plain}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""A model untuned and tuned, run in turns on a device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.connection import DeviceOptions, open_device
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, record
+from toolchain.cli.reports import ReportingCommand, written
+from toolchain.errors import InputError, ToolchainError
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.pipeline import Pipeline
+    from toolchain.pipeline.compare import Comparison
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options of `compare`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    toolchain: str | None = options.toolchain()
+    model: options.ModelOptions = record(options.ModelOptions)
+    inputs: options.InputOptions = record(options.InputOptions)
+    compiling: options.CompileOptions = record(options.CompileOptions)
+    measuring: options.TurnOptions = record(options.TurnOptions)
+    tolerance: float | None = options.tolerance()
+    html_path: Path | None = options.html()
+
+    def pipelines(self, source: str, kind: Board, console: Console) -> tuple[Pipeline, Pipeline]:
+        """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
+        from toolchain.pipeline import Pipeline
+        from toolchain.records import SHIPPED
+
+        wanted, tuned = self.model.model(source, self.inputs), self.compiling
+        if tuned.no_records:
+            raise InputError("--no-records leaves out what is compared", hint="leave it out")
+        only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
+        untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
+        emulated = self.device.device(kind).emulated
+        first, second = (
+            Pipeline(
+                how.request(
+                    wanted, kind, console.say, self.toolchain, emulated=emulated, threads=self.measuring.threads
+                )
+            )
+            for how in (untuned, tuned)
+        )
+        return first, second
+
+    def tuning_command(self, source: str) -> str:
+        """Name the command that tunes a model for the device."""
+        words = ["toolchain", "tune", source, "--board", self.device.board_name]
+        words += ["--host", self.device.host] if self.device.host else []
+        words += [*self.inputs.words, *self.compiling.kernels.precision_words]
+        return shlex.join(words)
+
+
+@click.command("compare", cls=ReportingCommand, reports=options.PAGES)
+@options.model_argument
+@gathered("asked", CompareOptions)
+@options.json_flag
+@click.pass_obj
+def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
+    """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
+    from toolchain.pipeline import compare as comparing
+    from toolchain.pipeline import preflight
+    from toolchain.pipeline.pages import compared
+
+    kind = asked.device.board(**asked.compiling.kernels.precision)
+    jobs = asked.pipelines(source, kind, console)
+    remedy = asked.tuning_command(source)
+    _check_tuned(jobs[1], remedy)
+    read = preflight.before_build(jobs[1], functools.partial(open_device, kind, asked.device, console.say))
+    connect = functools.partial(open_device, kind, asked.device, tell=console.say)
+    found = comparing.compared(jobs, read, connect, asked.measuring.settings(None, asked.tolerance), remedy)
+    result = Result(comparing.table(found), found.document(), as_json)
+    return written(result, None, {asked.html_path: lambda: compared.html(found).encode()})
+
+
+def _check_tuned(job: Pipeline, remedy: str) -> None:
+    from toolchain.pipeline import compare as comparing
+
+    if not job.has_records():
+        job.load()  # one that is misspelt was never tuned either
+        why = "there are no tuning records for the board"
+        raise comparing.nothing_to_compare(job.request.model.source, job.request.board.name, why, remedy)
+
+
+def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparison | str:
+    """Compare a model that was just tuned with what a deploy makes of it without; or say why that cannot be.
+
+    What was tuned is recorded by now, and a comparison that fails takes nothing of it away.
+    """
+    from toolchain.pipeline import compare as comparing
+
+    kind = asked.device.board(**asked.compiling.kernels.precision)
+    connect = functools.partial(open_device, kind, asked.device, tell=console.say)
+    settings, remedy = asked.measuring.settings(None, asked.tolerance), asked.tuning_command(source)
+    try:
+        jobs = asked.pipelines(source, kind, console)
+        return comparing.compared(jobs, None, connect, settings, remedy)
+    except ToolchainError as fault:
+        return f"{fault.message}{fault.details and f': {fault.details}'}"
