@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from toolchain.errors import ToolchainError
 from toolchain.farm.leases import Lease, LeasedBoard
-from toolchain.tuning.measure import Place
+
+if TYPE_CHECKING:  # which loads TVM, and a farm is asked without
+    from toolchain.tuning.measure import Place
 
 Tell = Callable[[str], None]
 
