@@ -18,7 +18,7 @@ import pytest
 from tests.support import labs, sshd
 from tests.support.commands import toolchain
 from tests.support.greetings import MAGIC, ended, greet
-from tests.support.labs import Lab, board_servers, daemon, states, status, until
+from tests.support.labs import SOON_S, Lab, board_servers, daemon, states, status, until
 from toolchain.device.waiting import Patience
 from toolchain.errors import BusyError
 from toolchain.farm import leases, protocol
@@ -172,7 +172,7 @@ def tuning(farm, tmp_path):
 
 
 def test_a_tuning_shares_its_boards_and_knows_at_once_when_it_loses_them(farm, tuning):
-    until(lambda: tuning.measured_on() == {"a", "b"})
+    until(lambda: tuning.measured_on() == {"a", "b"}, 3 * SOON_S)
     assert states() == {"a": "leased", "b": "leased", "c": "free"}
     told: list[str] = []
     with leases.lease("bench", ["a"], who="a test", patience=Patience(100, told.append)):
