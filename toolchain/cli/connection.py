@@ -153,7 +153,9 @@ class DeviceOptions(AddressOptions):
         help="Wait so long while others are at work on the device; by default the command ends at once, with 75.",
     )
 
-    def boards(self, kind: Board, what: str, tracker: str | None = None, key: str | None = None) -> Wanted:
+    def boards(
+        self, kind: Board, what: str, tracker: str | None = None, key: str | None = None, most: int = 0
+    ) -> Wanted:
         """Say which boards are measured on; nothing is asked of them.
 
         Args:
@@ -161,6 +163,7 @@ class DeviceOptions(AddressOptions):
             what: What is tuned or looked at; others who want the boards are told.
             tracker: Address of a tracker of the user's own; None for the farm's.
             key: Key of the boards at that tracker; None for the board type.
+            most: How many of the farm's boards at most; 0 for all.
 
         Raises:
             InputError: The options exclude each other, or are none.
@@ -178,6 +181,7 @@ class DeviceOptions(AddressOptions):
             key=key or "",
             purpose=f"tune {what}",
             patience=self.patience(),
+            most=most,
         )
 
 

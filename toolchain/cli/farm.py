@@ -128,7 +128,7 @@ def _virtual() -> tuple[VirtualBoard, ...]:
 @options.json_flag
 @click.pass_obj
 def status(console: Console, *, as_json: bool) -> Result:
-    """Show the boards: who uses them, since when, what they did last, and how hot they are."""
+    """Show the boards: who uses them and since when, what they did last, how hot they are, and who waits for one."""
     from toolchain.errors import DeviceError
     from toolchain.farm import client
 
@@ -174,9 +174,12 @@ def lock(  # noqa: PLR0913 - these are independent
     if span:
         raise InputError("--for and a command exclude each other", hint="the board is held until the command ends")
     with contextlib.ExitStack() as stack:
-        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=" ".join(command))))
+        what = " ".join(command)
+        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=what, patience=patience)))
         console.say(f"{name} is held for {command[0]}")
-        return process.attend(command, {WITHIN: lease.boards[0].within})
+        code = process.attend(command, {WITHIN: lease.boards[0].within})
+        lease.check(name)  # whoever did not have the board to the end does not take what was measured for good
+        return code
 
 
 @farm.command("release")
@@ -215,8 +218,14 @@ def _shown(found: Mapping[str, Any] | None, virtual: Sequence[VirtualBoard], *, 
     served = found["boards"] if found else []
     unserved = [one for one in virtual if one.name not in {board["name"] for board in served}]
     rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
-    document = {"boards": served, "virtual": [dataclasses.asdict(one) for one in unserved]}
-    return Result([Table(rows, _HEADS, numbers=[7], spare=[7, 6])], document, as_json)
+    queue = found.get("queue", []) if found else []  # a daemon that an earlier toolchain started has none
+    document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(one) for one in unserved]}
+    return Result([Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)], document, as_json)
+
+
+def _waiting(one: Mapping[str, Any]) -> str:
+    what = ", ".join(one["names"]) or " ".join(filter(None, [str(one["most"] or "any"), one["board"]]))
+    return f"waiting, {one['place']}: {one['who']} for {what}, since {_moment(one['since'])}"
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -239,7 +248,11 @@ def _span(one: Mapping[str, Any]) -> str:
     hold = one["hold"]
     if hold and hold["until"]:
         return f"since {_moment(hold['since'])} until {_moment(hold['until'])}"
-    return f"since {_moment(hold['since'])}" if hold else ""
+    if not hold:
+        return ""
+    heard = hold.get("heard_s")
+    alive = "" if heard is None else f", alive {heard:.0f} s ago"
+    return f"since {_moment(hold['since'])}{alive}"
 
 
 def _trial(trial: Mapping[str, Any]) -> str:

@@ -43,6 +43,12 @@ class TuneOptions:
         "--records", type=options.PATH, help="File of records; by default the project's or yours."
     )
     tracker: str | None = option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
+    most: int | None = option(
+        "--boards",
+        metavar="N",
+        type=click.IntRange(1, 10_000),
+        help="Use at most N of the farm's boards and leave the others free; by default all, shared with who waits.",
+    )
     key: str | None = option("--key", help="Key of the boards at that tracker; the board type by default.")
     modelled: bool = option(
         "--modelled", is_flag=True, help="Ask no board: rank candidates by a model of its GPU, in records of their own."
@@ -71,7 +77,7 @@ class TuneOptions:
         kind = self.device.board(**self.kernels.precision)
         return tune.Request(
             model=self.model.model(source, self.inputs),
-            boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key),
+            boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key, self.most or 0),
             plan=dataclasses.replace(
                 tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)),
                 prune=self.prune or 0.0,
@@ -103,7 +109,7 @@ class TuneOptions:
         """See that what asks no board names none, rules nothing out before it, and neither links nor runs anything."""
         device = self.device
         others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
-        others |= {"--toolchain": self.toolchain, "--threads": self.threads}
+        others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.most}
         if self.modelled and (given := [name for name, value in others.items() if value]):
             raise InputError(
                 f"--modelled and {given[0]} exclude each other",

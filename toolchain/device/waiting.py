@@ -36,8 +36,8 @@ class Waited:
 class Patience:
     """How long a command waits, all in all, for devices that others are at work on.
 
-    A device is asked again and again, less often the longer that takes, and who asks at the right moment gets it:
-    nobody stands in a line.
+    A device is asked again and again, less often the longer that takes, and who asks at the right moment gets it. A
+    farm has a line to stand in, and says itself for whom is waited.
 
     Args:
         seconds: How long; 0 is not at all.
@@ -48,6 +48,7 @@ class Patience:
         self._seconds = seconds
         self._tell = tell
         self._waited: list[Waited] = []
+        self._told, self._told_at = "", -math.inf
 
     @property
     def waited(self) -> tuple[Waited, ...]:
@@ -68,27 +69,31 @@ class Patience:
         Raises:
             BusyError: Somebody still is when the time is up.
         """
-        pause, before, told_at = _FIRST_PAUSE_S, "", -math.inf
+        pause = _FIRST_PAUSE_S
         while True:
-            began = time.monotonic()
+            began, left = time.monotonic(), self.left
             try:
                 return attempt()
             except BusyError as fault:
                 if self.left <= 0:
                     raise self._told_of(fault) from None
-                if fault.owner != before or time.monotonic() > told_at + _TELL_AGAIN_S:
-                    before, told_at = fault.owner, time.monotonic()
-                    self._tell(printable(self._why(fault)))
-                self._sleep(began, min(self.left, pause * _JITTER.uniform(0.5, 1.5)), fault.owner)
+                self.tell(fault)
+                time.sleep(min(self.left, pause * _JITTER.uniform(0.5, 1.5)))
+                noted = left - self.left  # by the attempt itself
+                self.note(fault, time.monotonic() - began - noted)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _sleep(self, began: float, pause: float, owner: str) -> None:
-        """Wait a little, and note it together with the time that asking took."""
-        time.sleep(pause)
-        seconds = time.monotonic() - began
-        if self._waited and self._waited[-1].owner == owner:
+    def tell(self, fault: BusyError) -> None:
+        """Say for whom is waited, unless that was said within the last minute."""
+        if fault.message != self._told or time.monotonic() > self._told_at + _TELL_AGAIN_S:
+            self._told, self._told_at = fault.message, time.monotonic()
+            self._tell(printable(self._why(fault)))
+
+    def note(self, fault: BusyError, seconds: float) -> None:
+        """Note that somebody was waited for, for so long."""
+        if self._waited and self._waited[-1].owner == fault.owner:
             seconds += self._waited.pop().seconds
-        self._waited.append(Waited(seconds, owner))
+        self._waited.append(Waited(seconds, fault.owner))
 
     def _why(self, fault: BusyError) -> str:
         since = fault.details.partition(";")[0] if fault.details.startswith("since ") else ""

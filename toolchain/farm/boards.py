@@ -20,7 +20,8 @@ from toolchain.devices import Device, find_device, whence
 from toolchain.errors import DeviceError, InputError
 from toolchain.farm import client as serving
 from toolchain.farm import leases
-from toolchain.farm.leases import Lease
+from toolchain.farm.joining import Crew, Joining
+from toolchain.farm.leases import Lease, LeasedBoard
 from toolchain.rpc import registered
 from toolchain.shell import LocalShell, SshOptions, open_shell
 from toolchain.shell.adb import client as adb
@@ -44,6 +45,9 @@ class Wanted:
         key: Key of the boards at that tracker; the board type by default.
         purpose: What for; others who want the same boards are told.
         patience: How long others may be at work on them, all in all; not at all by default.
+        most: How many boards at most; 0 for all.
+        shares: Whether boards that become free later join, and boards are given back where others wait, for who
+            follows them with `Boards.follow`.
 
     Raises:
         InputError: These exclude each other.
@@ -58,9 +62,16 @@ class Wanted:
     key: str = ""
     purpose: str = ""
     patience: Patience = field(default_factory=Patience, compare=False)
+    most: int = 0
+    shares: bool = False
 
     def __post_init__(self) -> None:
         here = self.board.connection == "local"
+        if self.most and (here or self.host or self.tracker):
+            raise InputError(
+                "--boards says how many of the farm's boards of a type are used at most",
+                hint="leave it out: this machine, --host and --place are one board, and a tracker's are all used",
+            )
         if here and (self.host or self.tracker):
             raise InputError(
                 f"board {self.board.name} is this machine; it takes no host and no tracker",
@@ -81,17 +92,31 @@ class Boards:
         lease: The farm's lease of them, if they are the farm's.
         model: Name of the model of an accelerator that stands in for boards; empty where there are some.
         waited: Who was at work on them before, and how long they were waited for.
+        machine: What `uname -m` says on those of the farm.
     """
 
     places: tuple[Place, ...]
     lease: Lease | None = None
     model: str = ""
     waited: tuple[Waited, ...] = ()
+    machine: str = ""
 
     @property
     def emulated(self) -> bool:
         """Whether any of their times are not a real board's."""
         return bool(self.model) or any(place.emulated for place in self.places)
+
+    def follow(self, crew: Crew, fits: Callable[[Place], bool], tell: Tell) -> None:
+        """Let a crew measure on the boards that join, and no longer on those that others wait for.
+
+        Args:
+            crew: Who measures.
+            fits: Looks whether a place may be measured on, and tells why not.
+            tell: Called with a line about each change.
+        """
+        if self.lease is not None:
+            make = functools.partial(_place, self.machine, self.lease)
+            self.lease.follow(Joining(self.lease, crew, make, fits, self.emulated, tell))
 
     def report(self, event: Event) -> None:
         """Let `toolchain farm status` know what happens on a board."""
@@ -132,7 +157,9 @@ def _taken(wanted: Wanted, tell: Tell, patience: Patience, stack: contextlib.Exi
     wanted = _by_name(wanted)
     folder = stack.enter_context(_folder(wanted, tell, patience))
     held = stack.enter_context(patience.get(lambda: _leased(wanted, folder)))
-    return Boards(tuple(_inside(wanted, place, held, patience, stack) for place in _of_lease(wanted, held)), held)
+    machine = wanted.board.machine
+    places = (_place(machine, held, one) for one in held.boards)
+    return Boards(tuple(_inside(wanted, one, held, patience, stack) for one in places), held, machine=machine)
 
 
 def _inside(wanted: Wanted, place: ServerPlace, held: Lease, patience: Patience, stack: contextlib.ExitStack) -> Place:
@@ -210,15 +237,19 @@ def _folder(wanted: Wanted, tell: Tell, patience: Patience) -> Iterator[Path | N
 
 def _leased(wanted: Wanted, folder: Path | None) -> Lease:
     names = [wanted.host] if wanted.host and folder is None else []
-    return leases.lease(wanted.board.name, names, who=wanted.purpose, folder=folder)
-
-
-def _of_lease(wanted: Wanted, held: Lease) -> tuple[ServerPlace, ...]:
-    machine = wanted.board.machine
-    return tuple(
-        ServerPlace(one.name, functools.partial(held.dial, one.name), one.key, machine, emulated=one.emulated)
-        for one in held.boards
+    return leases.lease(
+        wanted.board.name,
+        names,
+        who=wanted.purpose,
+        folder=folder,
+        most=wanted.most,
+        shares=wanted.shares and not names and folder is None,
+        patience=wanted.patience,
     )
+
+
+def _place(machine: str, held: Lease, one: LeasedBoard) -> ServerPlace:
+    return ServerPlace(one.name, functools.partial(held.dial, one.name), one.key, machine, emulated=one.emulated)
 
 
 def _at_tracker(wanted: Wanted, tracker: tuple[str, int], key: str) -> tuple[Place, ...]:

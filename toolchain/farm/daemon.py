@@ -23,6 +23,7 @@ from pathlib import Path
 from toolchain import process
 from toolchain.errors import InputError, ToolchainError
 from toolchain.farm import protocol
+from toolchain.farm.asks import Ask
 from toolchain.farm.holds import Client
 from toolchain.farm.pool import Pool
 from toolchain.farm.protocol import Link, Message, Served
@@ -135,16 +136,28 @@ class Daemon:
         return gone
 
     def _lease(self, link: Link, message: Message) -> None:
-        client, wait = _client(link, message), float(message.get("wait", 0.0))
-        with self._pool.lease(
-            str(message["board"]), list(message["names"]), client, wait, process.ancestors(client.pid)
-        ) as grant:
-            names = ", ".join(grant.keys)
-            _LOG.info("%s leased by %s", names, client.who)
-            link.send({"ok": {"boards": grant.boards}})
-            while (report := link.receive()) is not None:
-                self._pool.report(grant, report)
-        _LOG.info("%s given back by %s", names, client.who)
+        client, wait, line = _client(link, message), float(message["wait"]), float(message.get("line", 0.0))
+        names, most = tuple(map(str, message["names"])), max(0, int(message.get("most", 0)))
+        ask = Ask(client, str(message["board"]), names, most, bool(message.get("shares")))
+        threading.Thread(target=self._hear, args=(link, ask), name="ear", daemon=True).start()
+        above = process.ancestors(client.pid)
+        with self._pool.leases.lease(ask, wait, above, line, lambda said: self._tell(link, said)) as boards:
+            taken = ", ".join(board["name"] for board in boards)
+            _LOG.info("%s leased by %s", taken, client.who)
+            link.send({"ok": {"boards": boards}})
+            while (said := ask.outbox.get()) is not None:
+                link.send(said)
+        _LOG.info("%s given back by %s: %s", taken, client.who, ask.ended)
+
+    def _hear(self, link: Link, ask: Ask) -> None:
+        """Hear the client of a lease to its end."""
+        try:
+            while (said := link.receive()) is not None:
+                self._pool.leases.hear(ask, said)
+        except Exception:  # noqa: BLE001 - one odd client must not keep its boards
+            _LOG.exception("what the client of a lease says")
+        finally:
+            self._pool.leases.over(ask, "its client ended")
 
     def _session(self, link: Link, message: Message) -> None:
         """Connect a client with its board; from the answer on the link carries what those two say to each other."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolchain.device.lock import Owner, new_token
-from toolchain.errors import BusyError, DeviceError, ToolchainError
+from toolchain.errors import BusyError, DeviceError
 from toolchain.farm.board_lock import Claim
 from toolchain.farm.protocol import Message, fault_message
 from toolchain.farm.served_board import KeptBoard
+
+_MOST_WITHDRAWN = 32
 
 
 @dataclass(frozen=True)
@@ -59,32 +60,44 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Grant:
-    """The boards that a client got.
+class Withdrawn:
+    """A key that counts no more though its client has not given the board back.
 
     Attributes:
-        hold: Why nobody else gets them.
-        keys: For each board the key of its sessions.
-        boards: What the client is told.
+        key: The key.
+        hold: Whose it was.
+        why: What its client is told.
     """
 
+    key: str = field(repr=False)
     hold: Hold
-    keys: Mapping[str, str] = field(repr=False)
-    boards: tuple[Message, ...] = field(repr=False)
+    why: BusyError
 
 
 @dataclass
 class Slot:
-    """A board, who has it, and what its clients reported."""
+    """A board, who has it, and what its clients reported.
+
+    Attributes:
+        end: The command that takes it back, for others who find the device locked; empty if there is none.
+        rests_until: Until when nobody is given it, by a clock that nobody sets: others were at work on it just now.
+    """
 
     board: KeptBoard
+    end: str = ""
     hold: Hold | None = None
     key: str = field(default="", repr=False)
-    taken_back: list[str] = field(default_factory=list, repr=False)
+    withdrawn: list[Withdrawn] = field(default_factory=list, repr=False)
+    rests_until: float = 0.0
     trial: Message | None = None
     celsius: float | None = None
     failures: int = 0
     quarantined: bool = False
+
+    @property
+    def name(self) -> str:
+        """The board's name."""
+        return self.board.served.name
 
     def state(self) -> str:
         """Name its state in one word."""
@@ -92,11 +105,17 @@ class Slot:
             return "busy" if self.board.is_busy else self.board.state
         if self.hold:
             return "quarantined" if self.quarantined else self.hold.kind
-        return "busy" if self.board.session_since else "free"
+        return "busy" if self.board.session_since or self.board.occupied else "free"
 
     def is_free(self) -> bool:
-        """Tell whether it may be given away."""
-        return self.state() == "free" and self.board.settled
+        """Tell whether it may be given away; whether others are at work on it shows when its lock is taken."""
+        board = self.board
+        return board.state == "ready" and not self.hold and not board.session_since and board.settled
+
+    def is_taken(self) -> bool:
+        """Tell whether somebody is known to have it, or to be at work on it."""
+        board = self.board
+        return bool(self.hold or board.session_since or (board.state != "ready" and board.is_busy))
 
     def may_be_free_soon(self) -> bool:
         """Tell whether it is worth to wait for it."""
@@ -106,16 +125,10 @@ class Slot:
         """Tell whether its last client has just left it."""
         return self.hold is None and self.board.state == "ready" and not self.is_free()
 
-    def give(self, hold: Hold, key: str, end: str) -> None:
-        """Let a client have sessions with it under a key, or none without a key, and nobody else.
-
-        Args:
-            hold: Who has it now.
-            key: The key; empty for none.
-            end: The command that takes it back, for others who find the device locked.
-        """
+    def give(self, hold: Hold, key: str) -> None:
+        """Let a client have sessions with it under a key, or none without a key, and nobody else."""
         self.hold, self.key, self.failures, self.quarantined = hold, key, 0, False
-        self.board.offer(Claim(hold.owner(end), key or None, hold.within), quiet=bool(key))
+        self.board.offer(Claim(hold.owner(self.end), key or None, hold.within), quiet=bool(key))
 
     def take_back(self) -> None:
         """End what its client has, and what that left running."""
@@ -123,11 +136,23 @@ class Slot:
         self.board.offer(Claim())
         self.board.cut()
 
+    def withdraw(self, why: BusyError) -> None:
+        """Take it back before its client has given it back, who is told why when it comes for a session."""
+        if self.hold and self.key:
+            self.withdrawn = [*self.withdrawn[1 - _MOST_WITHDRAWN :], Withdrawn(self.key, self.hold, why)]
+        self.take_back()
 
-def described(slot: Slot, celsius: float | None) -> Message:
-    """Return what `farm status` tells of a board."""
+
+def described(slot: Slot, heard_s: float | None) -> Message:
+    """Return what `farm status` tells of a board.
+
+    Args:
+        slot: The board.
+        heard_s: How many seconds ago its client gave a sign of life; None if it need not.
+    """
     board, hold = slot.board, slot.hold
     served, session = board.served, board.session_since
+    fault = board.fault or (None if hold else board.occupied)
     found: dict[str, Any] = {
         "name": served.name,
         "board": served.board,
@@ -135,43 +160,29 @@ def described(slot: Slot, celsius: float | None) -> Message:
         "adb_server": served.adb_server,
         "emulated": served.emulated,
         "state": slot.state(),
-        "hold": hold.message() if hold else None,
+        "hold": {**hold.message(), "heard_s": heard_s} if hold else None,
         "session_since": session,
         "trial": slot.trial,
-        "celsius": celsius if celsius is not None else slot.celsius,
+        "celsius": board.celsius if board.celsius is not None and not hold else slot.celsius,
         "failures": slot.failures,
-        "fault": fault_message(board.fault) if board.fault else None,
+        "fault": fault_message(fault) if fault else None,
     }
     return found
 
 
-def granted(slot: Slot, keys: Mapping[str, str]) -> Message:
+def granted(slot: Slot) -> Message:
     """Return what the client of a lease is told of a board."""
     served = slot.board.served
     within = slot.hold.within if slot.hold else ""
     told = {"name": served.name, "board": served.board, "emulated": served.emulated}
-    return {**told, "key": keys[served.name], "within": within}
+    return {**told, "key": slot.key, "within": within}
 
 
 def check_key(slot: Slot, key: str) -> None:
     """Refuse a key that is not that of the board's lease; how long that takes tells nothing about the right one."""
-    name = slot.board.served.name
     if slot.key and hmac.compare_digest(slot.key.encode(), key.encode()):
         return
-    if any(hmac.compare_digest(one.encode(), key.encode()) for one in slot.taken_back):
-        raise BusyError(
-            f"the lease of {name} was ended by its owner",
-            details="with `toolchain farm release`",
-            hint="lease the board again: `toolchain farm status` shows who has it",
-        )
-    raise DeviceError(f"{name} is not leased under this key", hint="toolchain farm status")
-
-
-def not_now(slot: Slot) -> ToolchainError:
-    """Return the error for a board that somebody has."""
-    name = slot.board.served.name
-    if slot.board.is_busy and slot.board.fault:
-        return slot.board.fault
-    if slot.hold:
-        return BusyError(f"{name} is {slot.hold}", hint=f"toolchain farm release {name}", owner=slot.hold.client.who)
-    return BusyError(f"the last session on {name} has not ended yet", hint="toolchain farm status")
+    for one in slot.withdrawn:
+        if hmac.compare_digest(one.key.encode(), key.encode()):
+            raise one.why
+    raise DeviceError(f"{slot.name} is not leased under this key", hint="toolchain farm status")

@@ -30,6 +30,8 @@ from toolchain.shell import SshOptions
 Message = dict[str, Any]
 
 SOCKET, LOCK, LOG = "socket", "lock", "daemon.log"
+HEARTBEAT_S, EXPIRE_S = 5.0, 30.0
+"""How often the client of a lease gives a sign of life, and after how long without one its lease is over."""
 _MOST = 1 << 20
 _SEND_S = 10.0
 _OF_OTHERS = 0o077
@@ -121,11 +123,11 @@ class Link:
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._data:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0]:  # what came meanwhile counts, however late we look
+            if not self._has_more(left):  # what came meanwhile counts, however late we look
                 raise TimeoutError
             try:
                 data = self._sock.recv(1 << 16)
-            except OSError:
+            except OSError:  # it was reset, or closed by us
                 data = b""
             self._data += data
             if not data or len(self._data) > _MOST:
@@ -137,13 +139,21 @@ class Link:
             return None
         return found if isinstance(found, dict) else None
 
+    def _has_more(self, seconds: float | None) -> bool:
+        """Wait until there is something to read, or the end."""
+        poll = select.poll()  # select itself knows no descriptor above 1023, and a large lab has more
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except ValueError:  # it was closed by us
+            return True
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+
     @property
     def alive(self) -> bool:
         """Whether the other end is there."""
         try:
-            silent = not select.select([self._sock], [], [], 0)[0]
-            return silent or self._sock.recv(1, socket.MSG_PEEK) != b""
-        except (OSError, ValueError):  # it was reset, or closed by us
+            return not self._has_more(0.0) or self._sock.recv(1, socket.MSG_PEEK) != b""
+        except OSError:  # it was reset, or closed by us
             return False
 
     @property
@@ -161,15 +171,10 @@ class Link:
         self._sock.settimeout(None)
         return self._sock
 
-    def finish(self, seconds: float) -> None:
-        """Say no more, wait until the other end has heard that and done what follows from it, and end."""
-        deadline = time.monotonic() + seconds
+    def hush(self) -> None:
+        """Say no more; the other end may say what is left, and ends."""
         with contextlib.suppress(OSError):  # it is gone
             self._sock.shutdown(socket.SHUT_WR)
-            while (left := deadline - time.monotonic()) > 0:
-                if select.select([self._sock], [], [], left)[0] and not self._sock.recv(1 << 16):
-                    break
-        self.close()
 
     def close(self) -> None:
         """End the connection, also for a thread that waits for a message."""

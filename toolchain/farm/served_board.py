@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE_S = 5  # a device without power is noticed after three of them
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
-_LOOK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 30.0, 20.0
+_LOOK_S, _FIRST_CHECK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 2.0, 30.0, 20.0
 _SOON_S = 3.0
 _MOST_EVENTS, _LONGEST_EVENT = 1000, 1000
 _BUSY_S = 1.0  # until a lock that somebody else holds is tried again
@@ -62,6 +62,8 @@ class KeptBoard:
         fault: Why it is not ready.
         key: The only key that its server gives a session for; None if it gives none. It is a secret.
         session_since: When its present session began, in seconds since 1970; None if there is none.
+        celsius: How hot it was when it was last asked, which it is while it is idle; None if it does not say.
+        occupied: Who was at work on it, and no client of ours, when it was last looked at; None if nobody was.
     """
 
     def __init__(self, served: Served, changed: Callable[[], None]) -> None:
@@ -70,6 +72,8 @@ class KeptBoard:
         self.fault: ToolchainError | None = None
         self.key: str | None = None
         self.session_since: float | None = None
+        self.celsius: float | None = None
+        self.occupied: BusyError | None = None
         self._changed = changed
         self._wanted = Claim()
         self._sent: str | None = None
@@ -77,7 +81,6 @@ class KeptBoard:
         self._ordered: collections.deque[str | None] = collections.deque()
         self._owner: Owner | None = None
         self._quiet = False
-        self._celsius: float | None = None
         self._events: queue.SimpleQueue[str | _End | _Wake] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._shell: Shell | None = None
@@ -136,14 +139,6 @@ class KeptBoard:
         """End the connections of its clients; their sessions end with their key, see `offer`."""
         self._carrier.cut()
 
-    def celsius(self) -> float | None:
-        """Ask an idle device how hot it is; None if it does not say."""
-        shell = self._shell
-        if shell and self.state == "ready" and not self._quiet:
-            with contextlib.suppress(DeviceError):
-                self._celsius = _hottest(shell, timeout=5.0)
-        return self._celsius
-
     def stop(self) -> None:
         """Begin to end its server and the connection; `join` waits for that."""
         self._stopping.set()
@@ -197,7 +192,7 @@ class KeptBoard:
                 server = board_server.start(shell, path, _LIMITS)
                 resources.callback(server.stop)
                 resources.callback(self._carrier.cut)
-                self._attend(server, shell, lock)
+                self._attend(server, shell, store, lock)
             if self._stopping.is_set():
                 return
             words = server.process.stderr.strip().splitlines()[-1:]
@@ -221,7 +216,7 @@ class KeptBoard:
         lock.free()
         self._owner = None
 
-    def _attend(self, server: Server, shell: Shell, lock: BoardLock) -> None:
+    def _attend(self, server: Server, shell: Shell, store: Store, lock: BoardLock) -> None:
         """Pass on what is asked of a server and hear what it says, until it ends or shall end."""
         self._events = queue.SimpleQueue()
         reader = threading.Thread(
@@ -232,7 +227,7 @@ class KeptBoard:
         self._sent = None
         self._server, self.state, self.fault = server, "ready", None
         self._changed()
-        check_at = time.monotonic() + _CHECK_EVERY_S
+        check_at = time.monotonic() + _FIRST_CHECK_S
         while not self._stopping.is_set():
             claim = self._wanted
             self._align(server, lock, claim)
@@ -242,7 +237,7 @@ class KeptBoard:
             except queue.Empty:
                 if time.monotonic() < check_at:
                     continue
-                self._check(shell)
+                self._check(shell, store)
                 check_at = time.monotonic() + _CHECK_EVERY_S
                 continue
             if isinstance(event, _End):
@@ -272,9 +267,10 @@ class KeptBoard:
         elif time.monotonic() >= self._take_at:
             try:
                 lock.take(claim)
-                self.fault = None
+                self.fault = self.occupied = None
             except BusyError as fault:
-                self.fault, self._take_at = fault, time.monotonic() + _BUSY_S
+                self.fault = self.occupied = fault
+                self._take_at = time.monotonic() + _BUSY_S
         self._owner = lock.owner
         if self._owner or self.fault is not before:
             self._changed()
@@ -286,10 +282,17 @@ class KeptBoard:
             self._ordered.append(key)
             server.process.write(f"key {key}\n" if key else "withdraw\n")
 
-    def _check(self, shell: Shell) -> None:
-        """Look whether an idle device still answers: a frozen one keeps its connections."""
-        if not self._quiet and self.session_since is None:
-            self._celsius = _hottest(shell, timeout=_CHECK_S)
+    def _check(self, shell: Shell, store: Store) -> None:
+        """Look whether an idle device still answers, and who is at work on it: a frozen one keeps its connections."""
+        if self._quiet or self.session_since is not None:
+            return
+        self.celsius = _hottest(shell, timeout=_CHECK_S)
+        if self._owner is None:
+            try:
+                store.check_free()
+                self.occupied = None
+            except BusyError as fault:
+                self.occupied = fault
 
     def _hear(self, line: str) -> None:
         if line.startswith("session "):

@@ -8,7 +8,9 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from toolchain import files
@@ -19,7 +21,7 @@ from toolchain.compile import known, prepare
 from toolchain.compile.known import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.device.lock import Owner
-from toolchain.errors import DeviceError, InputError
+from toolchain.errors import DeviceError, InputError, ToolchainError
 from toolchain.farm import boards as places
 from toolchain.farm.boards import Boards, Tell, Wanted
 from toolchain.models import flops, importer, source
@@ -34,7 +36,7 @@ from toolchain.rpc import hardware
 from toolchain.tables import Shown
 from toolchain.tuning import report
 from toolchain.tuning.build import Builder
-from toolchain.tuning.measure import Event, MeasurePool
+from toolchain.tuning.measure import Event, MeasurePool, Place
 from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.measure.modelled import Modelled
 from toolchain.tuning.prune import Pruner
@@ -43,6 +45,7 @@ from toolchain.tuning.run import Plan, TaskState, Tuning
 from toolchain.tuning.trials import Builds, Measures
 
 _FLOAT_BYTES = 4
+_AT_ONCE = 16  # a hundred boards, one after the other, would take minutes
 _LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
 
 
@@ -228,10 +231,11 @@ def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
         folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
         timeout_s = wanted.plan.options.build_timeout_s
         builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s))
-        held = stack.enter_context(places.opened(wanted.boards, tell))
+        held = stack.enter_context(places.opened(replace(wanted.boards, shares=True), tell))
         _examine(wanted.board, held, tell)
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
+        held.follow(pool, partial(_fits, wanted.board, tell), tell)
         return _tuned(session, builder, pool, watch)
 
 
@@ -287,19 +291,33 @@ def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
 
 def _examine(board: Board, held: Boards, tell: Tell) -> None:
     """Hold the boards against their board file; one that is away for a moment is waited for while others measure."""
-    faults = []
-    for place in held.places:
-        try:
-            found, notes = hardware.examine(board, place)
-        except DeviceError as fault:
-            faults.append(fault)
-            tell(f"warning: {place.name}: {fault.message}")
-            continue
-        tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
-        for note in notes:
-            tell(f"warning: {note}")
+    with ThreadPoolExecutor(_AT_ONCE) as crew:
+        faults = [fault for fault in crew.map(partial(_examined, board, tell), held.places) if fault]
     if len(faults) == len(held.places):
         raise faults[0]
+
+
+def _examined(board: Board, tell: Tell, place: Place) -> DeviceError | None:
+    """Hold a board against its board file; return why it is away for a moment, if it is."""
+    try:
+        found, notes = hardware.examine(board, place)
+    except DeviceError as fault:
+        tell(f"warning: {place.name}: {fault.message}")
+        return fault
+    tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
+    for note in notes:
+        tell(f"warning: {note}")
+    return None
+
+
+def _fits(board: Board, tell: Tell, place: Place) -> bool:
+    """Tell whether a board that joins a run is what its board file says; the run goes on without one that is not."""
+    try:
+        _examined(board, tell, place)
+    except ToolchainError as fault:
+        tell(f"warning: {place.name} is left out: {fault.message}")
+        return False
+    return True
 
 
 def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
@@ -393,10 +411,8 @@ def _totals(job: Tuning) -> Totals:
 
 
 def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
-    rows = tuple(
-        BoardRow(place.name, watch.trials[place.name], watch.failures[place.name], watch.quarantines[place.name])
-        for place in watch.boards.places
-    )
+    names = dict.fromkeys([*(place.name for place in watch.boards.places), *watch.trials, *watch.quarantines])
+    rows = tuple(BoardRow(name, watch.trials[name], watch.failures[name], watch.quarantines[name]) for name in names)
     if watch.boards.model:
         rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
     untuned = job.untuned_s()

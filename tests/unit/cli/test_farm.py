@@ -39,8 +39,8 @@ def lab(tmp_path, monkeypatch):
     return tmp_path
 
 
-def shown(boards=(), virtual=()) -> commands.Result:
-    return commands._shown({"boards": list(boards)}, list(virtual), as_json=False)
+def shown(boards=(), virtual=(), queue=()) -> commands.Result:
+    return commands._shown({"boards": list(boards), "queue": list(queue)}, list(virtual), as_json=False)
 
 
 def cells(result, name) -> list[str]:
@@ -69,19 +69,42 @@ def test_a_free_board():
 
 
 def test_a_leased_board():
-    hold = {"who": "me@here pid 7: tune", "kind": "leased", "since": time.time(), "until": None}
+    hold = {"who": "me@here pid 7: tune", "kind": "leased", "since": time.time(), "until": None, "heard_s": 3.2}
     trial = {"what": "conv", "ok": False, "seconds": 1.25, "time": time.time() - 5}
     row = cells(shown([{**BOARD, "state": "leased", "hold": hold, "trial": trial, "celsius": 61.7}]), "bench-1")
     assert row[2:4] == ["leased", "me@here pid 7: tune"]
-    assert row[4].startswith("since ")
+    assert re.fullmatch(r"since [\d:]+, alive 3 s ago", row[4])
     assert row[5] == "conv: failed, 1.2 s, 5 s ago"
     assert row[6] == "62 C"
 
 
 def test_a_locked_board():
-    hold = {"who": "me", "kind": "locked", "since": time.time(), "until": time.time() + 60}
+    hold = {"who": "me", "kind": "locked", "since": time.time(), "until": time.time() + 60, "heard_s": None}
     span = cells(shown([{**BOARD, "state": "locked", "hold": hold}]), "bench-1")[4]
     assert re.fullmatch(r"since [\d:]+ until [\d:]+", span)
+
+
+def test_who_waits():
+    asked = {"since": time.time(), "names": [], "board": "rpi4", "most": 0}
+    queue = [
+        {**asked, "place": 1, "who": "ann@desk pid 7: tune mlp"},
+        {**asked, "place": 2, "who": "bob", "most": 2},
+        {**asked, "place": 3, "who": "me", "names": ["bench-1"], "board": ""},
+    ]
+    result = shown([BOARD], queue=queue)
+    lines = [line.partition(", since")[0] for line in plain(result.text).splitlines()[2:]]
+    assert lines == [
+        "waiting, 1: ann@desk pid 7: tune mlp for any rpi4",
+        "waiting, 2: bob for 2 rpi4",
+        "waiting, 3: me for bench-1",
+    ]
+    assert result.document["queue"] == queue
+
+
+def test_a_daemon_of_an_earlier_toolchain():
+    hold = {"who": "me", "kind": "leased", "since": time.time(), "until": None}
+    result = commands._shown({"boards": [{**BOARD, "hold": hold}]}, [], as_json=False)
+    assert (cells(result, "bench-1")[3], result.document["queue"]) == ("me", [])
 
 
 def test_a_lost_and_an_emulated_board():
@@ -100,7 +123,7 @@ def test_virtual_boards_that_are_not_served():
 
 def test_a_farm_that_does_not_exist(lab):
     seen = toolchain("farm", "status", "--json")
-    assert (seen.code, json.loads(seen.out)) == (0, {"boards": [], "virtual": []})
+    assert (seen.code, json.loads(seen.out)) == (0, {"boards": [], "queue": [], "virtual": []})
     assert "farm up" in seen.err
     assert toolchain("farm", "down").code == 0
     assert json.loads(toolchain("farm", "down", "--json").out) == []

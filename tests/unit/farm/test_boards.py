@@ -77,8 +77,9 @@ class Farm:
     def _status(self) -> dict | None:
         return {"boards": self.boards} if self.up else None
 
-    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None) -> Lease:
+    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None, most: int, shares: bool, patience):
         self.asked.append((kind, tuple(names), who, folder))
+        self.terms = most, shares, patience
         return self.lease
 
     @contextlib.contextmanager
@@ -165,6 +166,9 @@ def test_a_tracker_without_the_board(tracked):
         ({"board": LOCAL, "tracker": TRACKER}, "local is this machine"),
         ({"host": "one", "tracker": TRACKER}, "exclude each other"),
         ({"key": "mine"}, "goes with --tracker"),
+        ({"board": LOCAL, "most": 2}, "--boards says how many"),
+        ({"host": "one", "most": 2}, "--boards says how many"),
+        ({"tracker": TRACKER, "most": 2}, "--boards says how many"),
     ],
 )
 def test_what_goes_not_together_is_refused(more, message):
@@ -231,6 +235,16 @@ def test_all_of_the_farms_boards(farm):
         assert not held.emulated
     assert farm.asked == [("rpi4", (), "tune mlp", None)]
     assert farm.lease.closed
+
+
+def test_boards_of_a_type_are_shared_and_named_ones_are_not(farm):
+    farm.up = True
+    asked = wanted(most=2, shares=True)
+    with opened(asked, nothing):
+        assert farm.terms == (2, True, asked.patience)
+    for host in ("one", "me@192.0.2.7:22"):
+        with opened(wanted(host=host, shares=True), nothing):
+            assert farm.terms[:2] == (0, False)
 
 
 @pytest.mark.parametrize("host", ["one", "me@192.0.2.1"])

@@ -10,7 +10,8 @@ import pytest
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError
 from toolchain.farm.board_lock import Claim
-from toolchain.farm.holds import Client, Hold, Slot, check_key, granted, not_now
+from toolchain.farm.holds import Client, Hold, Slot, check_key, granted
+from toolchain.farm.refusals import released
 
 SERVED = SimpleNamespace(name="a", board="rpi4", host="board", emulated=False)
 
@@ -19,7 +20,7 @@ class Board:
     """A board that remembers what it is wanted for."""
 
     served, state, fault, session_since = SERVED, "ready", None, None
-    is_busy, settled = False, True
+    is_busy, settled, occupied = False, True, None
 
     def __init__(self):
         self.claims, self.cuts = [], 0
@@ -33,7 +34,7 @@ class Board:
 
 @pytest.fixture
 def slot():
-    return Slot(Board())
+    return Slot(Board(), "farm release a")
 
 
 def test_the_owner_of_a_devices_lock_is_the_client():
@@ -47,11 +48,11 @@ def test_the_owner_of_a_devices_lock_is_the_client():
 
 def test_a_board_is_given_and_taken_back(slot):
     hold = Hold(Client("ann@desk: tune mlp"), "leased", 0.0)
-    slot.give(hold, "5e", "farm release a")
+    slot.give(hold, "5e")
     assert slot.board.claims == [(Claim(hold.owner("farm release a"), "5e", hold.within), True)]
     assert (slot.state(), slot.is_free()) == ("leased", False)
     told = {"name": "a", "board": "rpi4", "emulated": False, "key": "5e", "within": hold.within}
-    assert granted(slot, {"a": "5e"}) == told
+    assert granted(slot) == told
     check_key(slot, "5e")
     slot.take_back()
     assert (slot.board.claims[-1], slot.board.cuts) == ((Claim(), False), 1)
@@ -59,20 +60,12 @@ def test_a_board_is_given_and_taken_back(slot):
 
 
 def test_a_key_that_was_taken_back_is_known(slot):
-    slot.taken_back.append("5e")
+    slot.give(Hold(Client("ann@desk"), "leased", 0.0), "5e")
+    slot.withdraw(released("a"))
     with pytest.raises(BusyError, match="ended by its owner"):
         check_key(slot, "5e")
     with pytest.raises(DeviceError, match="not leased under this key"):
         check_key(slot, "07")
-
-
-def test_why_a_board_is_not_to_be_had(slot):
-    assert "last session on a has not ended" in not_now(slot).message
-    slot.hold = Hold(Client("ann@desk: tune mlp"), "leased", 0.0)
-    assert not_now(slot).message == "a is leased by ann@desk: tune mlp"
-    slot.board.is_busy, slot.board.fault = True, BusyError("board is busy: bob@desk holds it")
-    assert not_now(slot) is slot.board.fault
-    assert not_now(slot).exit_code == 75
 
 
 def test_a_board_that_cannot_be_served_because_others_are_at_work_is_busy(slot):

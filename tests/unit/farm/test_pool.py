@@ -4,117 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
+from tests.support.paper_boards import BUSY, Paper, board, served, states
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError
-from toolchain.farm import pool as desks
+from toolchain.farm import leasing
+from toolchain.farm.asks import Ask
 from toolchain.farm.board_lock import Claim
 from toolchain.farm.holds import Client
 from toolchain.farm.pool import Pool
-from toolchain.farm.protocol import Served
-from toolchain.native.programs import Program
-from toolchain.shell import SshOptions
-
-PROGRAM = Program(Path("/cache/board_server"), "ab" * 32, "2.28", "x86_64", {})
-BUSY = BusyError("me@board is busy: ann@desk holds it: deploy", owner="ann@desk: deploy")
-
-
-class Paper:
-    """A board that is served on paper: it does at once what it is asked for."""
-
-    def __init__(self, served, changed):
-        self.served, self.changed = served, changed
-        self.state, self.fault, self.session_since = "connecting", None, None
-        self.key, self.wanted, self.busy = None, Claim(), False
-        self.quiet, self.cuts, self.stopped, self.obeys, self.dials = False, 0, False, True, 0
-
-    def start(self):
-        self.become("ready")
-
-    def become(self, state, fault=None):
-        self.state, self.fault = state, fault
-        self.key = self.wanted.key if state == "ready" else None
-        threading.Thread(target=self.changed, daemon=True).start()
-
-    def offer(self, claim, *, quiet=False):
-        self.wanted, self.quiet = claim, quiet
-        if self.obeys and self.state == "ready" and not self.busy:
-            self.key = claim.key
-        self.fault = BUSY if self.busy and claim.owner else None
-
-    def free(self):
-        """Somebody else's work on it has ended."""
-        self.busy = False
-        self.offer(self.wanted)
-        threading.Thread(target=self.changed, daemon=True).start()
-
-    @property
-    def is_busy(self):
-        return self.fault is BUSY
-
-    def dial(self, timeout_s):
-        assert timeout_s > 0
-        self.dials += 1
-        if self.state != "ready":
-            raise self.fault
-        here, there = socket.socketpair()
-        there.close()
-        return here
-
-    def rest(self, *, quiet):
-        self.quiet = quiet
-
-    @property
-    def settled(self):
-        return self.state == "ready" and self.key == self.wanted.key and not self.is_busy
-
-    def cut(self):
-        self.cuts += 1
-        self.session_since = None
-
-    def celsius(self):
-        return 41.5
-
-    def stop(self):
-        self.stopped = True
-
-    def join(self, timeout):
-        assert timeout <= desks._JOIN_S
 
 
 @pytest.fixture
 def pool(monkeypatch):
-    monkeypatch.setattr(desks, "KeptBoard", Paper)
+    monkeypatch.setattr("toolchain.farm.pool.KeptBoard", Paper)
     found = Pool()
     for name, kind in {"a": "rpi4", "b": "rpi4", "c": "pynq"}.items():
         found.add(served(name, kind))
     return found
 
 
-def served(name, kind, **more):
-    host = more.get("host", name)
-    return Served(name, kind, host, "~/store", emulated=False, program=PROGRAM, ssh=SshOptions())
-
-
-def board(pool, name) -> Paper:
-    return pool._slots[name].board
-
-
-def states(pool) -> dict[str, str]:
-    return {one["name"]: one["state"] for one in pool.status()["boards"]}
-
-
 @contextlib.contextmanager
 def leased(pool, kind="rpi4", names=(), who="me", wait=0.0, above=()):
-    with pool.lease(kind, names, Client(who, 7), wait, above) as grant:
-        assert {one["name"]: one["key"] for one in grant.boards} == grant.keys
-        yield grant.keys
+    with pool.leases.lease(Ask(Client(who, 7), kind, tuple(names)), wait, above) as boards:
+        yield {one["name"]: one["key"] for one in boards}
 
 
 # --- leases ---
@@ -211,7 +128,7 @@ def test_a_board_that_is_lost_keeps_its_key_for_its_client(pool):
 
 
 def test_a_server_that_does_not_answer(pool, monkeypatch):
-    monkeypatch.setattr(desks, "_SETTLE_S", 0.1)
+    monkeypatch.setattr(leasing, "_SETTLE_S", 0.1)
     board(pool, "c").obeys = False
     with pytest.raises(DeviceError, match="no board server answers"), leased(pool, "pynq"):
         pass
@@ -222,18 +139,19 @@ def test_a_server_that_does_not_answer(pool, monkeypatch):
 
 
 def test_reports(pool):
-    with pool.lease("rpi4", (), Client("me"), 0.0) as grant:
+    ask = Ask(Client("me"), "rpi4")
+    with pool.leases.lease(ask, 0.0):
         trial = {"board": "a", "what": "conv", "ok": True, "seconds": 1.5, "celsius": 55.0}
-        pool.report(grant, {"trial": trial})
-        pool.report(grant, {"state": {"board": "b", "state": "quarantined", "failures": 3}})
-        pool.report(grant, {"trial": {**trial, "board": "c"}})
-        pool.report(grant, {"else": 1})
+        pool.leases.hear(ask, {"trial": trial})
+        pool.leases.hear(ask, {"state": {"board": "b", "state": "quarantined", "failures": 3}})
+        pool.leases.hear(ask, {"trial": {**trial, "board": "c"}})
+        pool.leases.hear(ask, {"else": 1})
         found = {one["name"]: one for one in pool.status()["boards"]}
         assert found["a"]["trial"]["what"] == "conv"
         assert (found["a"]["celsius"], found["c"]["celsius"], found["c"]["trial"]) == (55.0, 41.5, None)
         assert (found["b"]["state"], found["b"]["failures"]) == ("quarantined", 3)
         assert (board(pool, "a").quiet, board(pool, "b").quiet) == (True, False)
-        pool.report(grant, {"state": {"board": "b", "state": "ok", "failures": 0}})
+        pool.leases.hear(ask, {"state": {"board": "b", "state": "ok", "failures": 0}})
         assert states(pool)["b"] == "leased"
         assert board(pool, "b").quiet
 
@@ -262,8 +180,9 @@ def test_a_lease_takes_the_locks_of_its_devices_in_the_name_of_its_client(pool):
         assert claim.within
     assert board(pool, "a").wanted == Claim()
     pool.shared = False
-    with leased(pool, names=["a"]):
-        assert board(pool, "a").wanted.owner.end == ""
+    pool.add(served("d", "rpi4"))
+    with leased(pool, names=["d"]):
+        assert board(pool, "d").wanted.owner.end == ""
 
 
 def test_a_lease_does_without_boards_that_others_are_at_work_on(pool):
@@ -282,15 +201,6 @@ def test_a_lease_says_who_is_at_work_on_its_boards(pool, kind, names):
     assert states(pool) == {"a": "free", "b": "free", "c": "free"}
 
 
-def test_of_several_boards_each_owner_is_named(pool):
-    """Whoever waits is told for whom, though nobody has these from the farm."""
-    for name in ("a", "b"):
-        board(pool, name).busy = True
-        board(pool, name).fault = BUSY
-    fault = desks._none_free("rpi4", (), [pool._slots["a"], pool._slots["b"]])
-    assert fault.owner == "ann@desk: deploy"
-
-
 def test_a_lease_waits_for_who_is_at_work_on_its_board(pool):
     board(pool, "c").busy = True
     threading.Timer(0.2, board(pool, "c").free).start()
@@ -299,7 +209,7 @@ def test_a_lease_waits_for_who_is_at_work_on_its_board(pool):
 
 
 def test_a_board_that_becomes_free_late_has_time_to_get_its_key(pool, monkeypatch):
-    monkeypatch.setattr(desks, "_SETTLE_S", 0.3)
+    monkeypatch.setattr(leasing, "_SETTLE_S", 0.3)
     slow = board(pool, "c")
     slow.busy, slow.obeys = True, False
 
@@ -380,21 +290,23 @@ def test_a_released_lease_does_not_come_back(pool):
 
 def test_the_end_of_a_released_lease_leaves_the_next_one_alone(pool):
     with contextlib.ExitStack() as first:
-        released = first.enter_context(pool.lease("rpi4", ["a"], Client("me"), 0.0))
+        released = Ask(Client("me"), "rpi4", ("a",))
+        first.enter_context(pool.leases.lease(released, 0.0))
         pool.release("a")
         with leased(pool, names=["a"], who="you") as keys:
-            pool.report(released, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
+            pool.leases.hear(released, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
             first.close()
             assert states(pool)["a"] == "leased"
             assert board(pool, "a").key == keys["a"]
 
 
 def test_nothing_that_is_told_is_a_secret(pool):
-    with pool.lease("", (), Client("me"), 0.0) as grant:
+    ask = Ask(Client("me"), "")
+    with pool.leases.lease(ask, 0.0) as boards:
         pool.release("a")
-        told = json.dumps(pool.status()) + repr(pool) + repr(grant)
-        assert len(grant.keys) == 3
-        assert not [key for key in grant.keys.values() if key in told]
+        told = json.dumps(pool.status()) + repr(pool) + repr(ask)
+        assert len(boards) == 3
+        assert not [one["key"] for one in boards if one["key"] in told]
 
 
 # --- locks ---

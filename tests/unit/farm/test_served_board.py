@@ -199,14 +199,24 @@ def test_a_host_key_that_changed(server, program, tmp_path):
 
 
 def test_how_hot_it_is(board, monkeypatch):
+    monkeypatch.setattr(kept, "_FIRST_CHECK_S", 0.1)
+    monkeypatch.setattr(kept, "_CHECK_EVERY_S", 0.1)
     monkeypatch.setattr(kept, "_CELSIUS", "echo 41500; echo 52500; echo none")
-    assert board.celsius() == 52.5
+    until(lambda: board.celsius == 52.5)
     board.rest(quiet=True)
-    monkeypatch.setattr(kept, "_CELSIUS", "echo 1000")
-    assert board.celsius() == 52.5
-    board.rest(quiet=False)
     monkeypatch.setattr(kept, "_CELSIUS", ":")
-    assert board.celsius() is None
+    assert board.celsius == 52.5
+    board.rest(quiet=False)
+    until(lambda: board.celsius is None)
+
+
+def test_who_is_at_work_on_an_idle_device_is_seen(board, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "_FIRST_CHECK_S", 0.1)
+    monkeypatch.setattr(kept, "_CHECK_EVERY_S", 0.1)
+    with Store(LocalShell(), f"{tmp_path}/store").lock(Owner("ann@desk", "deploy")):
+        until(lambda: board.occupied)
+        assert (board.occupied.owner, board.fault) == ("ann@desk: deploy", None)
+    until(lambda: board.occupied is None)
 
 
 def test_cutting_ends_its_clients(board):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,6 @@ from toolchain.tuning.trials import Measured, Options, Trial
 
 __all__ = ["Event", "MeasurePool", "Observer", "Place", "Rules", "ServerPlace", "TrackerPlace", "local_server"]
 
-_MOST_PLACES = 30  # TVM has room for 32 sessions in a process
 _CLOSE_S = 15.0
 
 
@@ -36,7 +36,7 @@ class MeasurePool:
         rules: When a board is no longer trusted, and how long everything may take.
 
     Raises:
-        InputError: There is no place, there are too many, or two have one name.
+        InputError: There is no place, or two have one name.
     """
 
     def __init__(
@@ -47,16 +47,55 @@ class MeasurePool:
         rules: Rules | None = None,
     ) -> None:
         names = [place.name for place in places]
-        if not names or len(names) > _MOST_PLACES or len(set(names)) < len(names):
+        if not names or len(set(names)) < len(names):
             raise InputError(
-                f"one to {_MOST_PLACES} boards of different names can measure at once",
+                "one board or several of different names can measure at once",
                 details=", ".join(names) or "there is none",
             )
-        rules = rules or Rules()
-        self._jobs = Jobs(names, rules.patience_s)
-        self._workers = [Worker(place, self._jobs, options, rules, observer) for place in places]
+        self._options, self._observer, self._rules = options, observer, rules or Rules()
+        self._jobs = Jobs(names, self._rules.patience_s)
+        self._workers = [Worker(place, self._jobs, options, self._rules, observer) for place in places]
+        self._added: list[Place] = []
+        self._changing, self._closed = threading.Lock(), False
         for worker in self._workers:
             worker.start()
+
+    def add(self, place: Place, fits: Callable[[], bool]) -> None:
+        """Measure on one more place from now on.
+
+        Args:
+            place: The place; none that measures has its name. It is closed with the pool.
+            fits: Is asked first of all, in the place's thread, whether it may be measured on.
+        """
+        with self._changing:
+            if self._closed:
+                return
+            before = [one for one in self._workers if one.name == place.name]
+            for one in before:  # the board was lost, and is back under another key
+                one.retire(lambda: None)
+
+            def begin() -> bool:
+                for one in before:
+                    one.join(None)
+                self._jobs.joined(place.name)
+                return fits()
+
+            worker = Worker(place, self._jobs, self._options, self._rules, self._observer, fits=begin)
+            self._workers = [one for one in self._workers if one not in before] + [worker]
+            self._added.append(place)
+            worker.start()
+
+    def retire(self, name: str, left: Callable[[], None]) -> None:
+        """Measure on a place no longer, once the trial that runs there has ended; its result counts.
+
+        Args:
+            name: The place's name.
+            left: Called when nothing runs there any more.
+        """
+        with self._changing:
+            for worker in self._workers:
+                if worker.name == name:
+                    worker.retire(left)
 
     def submit(self, trial: Trial) -> Future[Measured]:
         """Let a trial wait for the next free board.
@@ -88,12 +127,16 @@ class MeasurePool:
 
     def close(self) -> None:
         """End all work, running trials included; results that are not there yet are cancelled."""
+        with self._changing:
+            self._closed, workers = True, self._workers
         self._jobs.close()
-        for worker in self._workers:
+        for worker in workers:
             worker.stop()
         end = time.monotonic() + _CLOSE_S
-        for worker in self._workers:
+        for worker in workers:
             worker.join(max(end - time.monotonic(), 0.0))
+        for place in self._added:
+            place.close()
 
     def __enter__(self) -> Self:
         return self

@@ -111,6 +111,18 @@ class Jobs:
             self._waiting.clear()
             self._changed.notify_all()
 
+    def joined(self, place: str) -> None:
+        """Note that there is one more place."""
+        self.found(place)
+
+    def left(self, place: str) -> None:
+        """Note that a place takes no more jobs, though it is well."""
+        with self._changed:
+            self._hopeless.discard(place)
+            self._faults.pop(place, None)
+            if self._none_since is None and self._faults and all(self._faults.values()):
+                self._none_since = time.monotonic()
+
     def found(self, place: str) -> None:
         """Note that a place is well."""
         with self._changed:

@@ -74,9 +74,23 @@ class Worker:
         options: How they are measured.
         rules: When the board is no longer trusted.
         observer: Is told what happens.
+        fits: Is asked first of all, in the place's thread, whether it may be measured on.
+
+    Attributes:
+        name: The place's.
     """
 
-    def __init__(self, place: Place, jobs: Jobs, options: Options, rules: Rules, observer: Observer) -> None:
+    def __init__(  # noqa: PLR0913 - these are independent
+        self,
+        place: Place,
+        jobs: Jobs,
+        options: Options,
+        rules: Rules,
+        observer: Observer,
+        *,
+        fits: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = place.name
         self._place = place
         self._jobs = jobs
         self._options = options
@@ -84,7 +98,10 @@ class Worker:
         self._observer = observer
         self._health = Health(rules, steady=not place.emulated)
         self._held: list[tuple[Job, Measured]] = []
+        self._fits = fits
         self._stop = threading.Event()
+        self._ending = threading.Event()  # set by `stop`, too
+        self._left: Callable[[], None] = lambda: None
         self._session: Session | None = None
         self._peak = 0.0  # GFLOPS; 0 while it is unknown
         self._stock_told = False
@@ -97,12 +114,22 @@ class Worker:
     def stop(self) -> None:
         """End the work, a running trial included; does not wait for it."""
         self._stop.set()
+        self._ending.set()
         session = self._session
         if session is not None:
             session.cut()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait until the thread has ended; return whether it has."""
+    def retire(self, left: Callable[[], None]) -> None:
+        """End the work after the trial that runs, whose result counts; does not wait for it.
+
+        Args:
+            left: Called by the thread when nothing of it is left on the place.
+        """
+        self._left = left
+        self._ending.set()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait until the thread has ended, for ever with None; return whether it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -111,16 +138,44 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            self._work()
+            if self._fits():
+                self._work()
+            self._depart()
         except Exception as fault:  # noqa: BLE001 - those who wait must learn of any error; here nobody would
             self._jobs.break_off(fault)
             for job, _ in self._held:
                 job.fail(fault)
         for job, _ in self._held:
             job.future.cancel()
+        if not self._stop.is_set():  # else whoever made the place may want to use it again
+            self._place.close()
+        self._jobs.left(self.name)
+        self._left()
+
+    def _depart(self) -> None:
+        """See whether the last results count; if not, other boards measure them again."""
+        if not self._held or self._stop.is_set():
+            return
+        try:
+            self._judge(self._canary())
+        except _SlowError as fault:
+            self._put_held_back(str(fault))
+        except _LostError:
+            self._release()  # the board was well when it was last heard
+
+    def _put_held_back(self, fault: str) -> None:
+        """Let what a board has measured that is slower by now be measured again, unless it was too often."""
+        for job, found in self._held:
+            job.again += 1
+            if job.again <= self._rules.again:
+                self._jobs.put_back(job)
+            else:
+                words = f"the board was slower than it had been, in each of {job.again} measurements: {fault}"
+                job.deliver(replace(found, samples_s=(), rivals_s=(), cause="suspicious", error=words))
+        self._held.clear()
 
     def _work(self) -> None:
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             if self._health.failures:
                 self._probe()
             elif job := self._jobs.take(0.0 if self._held else _IDLE_S):
@@ -146,7 +201,7 @@ class Worker:
             raise
         else:
             self._conclude(job, outcome)
-            self._stop.wait(self._options.cooldown_s)
+            self._ending.wait(self._options.cooldown_s)
 
     def _attempt(self, job: Job) -> _Outcome:
         if job.trial.rivals:
@@ -386,10 +441,10 @@ class Worker:
     def _probe(self) -> None:
         """Wait a while, then see whether the lost board is well again."""
         end = time.monotonic() + self._health.pause_s
-        while not self._stop.is_set() and (left := end - time.monotonic()) > 0:
+        while not self._ending.is_set() and (left := end - time.monotonic()) > 0:
             self._jobs.give_up()
-            self._stop.wait(min(left, _IDLE_S))
-        if self._stop.is_set():
+            self._ending.wait(min(left, _IDLE_S))
+        if self._ending.is_set():
             return
         try:
             self._canary()
@@ -402,19 +457,12 @@ class Worker:
 
     def _cool(self, fault: str) -> None:
         """Rest until the board is as fast as it was; what was measured since it last was, is measured again."""
-        for job, found in self._held:
-            job.again += 1
-            if job.again <= self._rules.again:
-                self._jobs.put_back(job)
-            else:
-                words = f"the board was slower than it had been, in each of {job.again} measurements: {fault}"
-                job.deliver(replace(found, samples_s=(), rivals_s=(), cause="suspicious", error=words))
-        self._held.clear()
+        self._put_held_back(fault)
         pause, longest = self._rules.cool_s
         rested = 0.0
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             self._tell("cooling", f"{fault}; it rests {pause:g} s")
-            self._stop.wait(pause)
+            self._ending.wait(pause)
             rested += pause
             pause = min(2 * pause, longest)
             try:

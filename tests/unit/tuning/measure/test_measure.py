@@ -92,6 +92,7 @@ class Board:
     celsius: list[float | None] = dataclasses.field(default_factory=lambda: [None])
     deadly: set[str] = dataclasses.field(default_factory=set)
     fault: Exception | None = None
+    closed: bool = False
     open_sessions: int = 0
     peak_gflops: float = 0.0
     orders: list[list[int]] = dataclasses.field(default_factory=list)
@@ -104,6 +105,9 @@ class Board:
         if not self.alive:
             raise DeviceError(f"{self.name} is dead")
         return Session(self)
+
+    def close(self) -> None:
+        self.closed = True
 
     def run(self, session: Session, name: str):
         self.runs[name] += 1
@@ -233,7 +237,15 @@ def test_what_happens_is_told(pool, trial):
     assert (ended.kind, ended.measured) == ("ended", result)
 
 
-@pytest.mark.parametrize("names", [[], ["a", "a"], [str(number) for number in range(31)]])
+def test_a_hundred_boards_measure_at_once(pool, trial):
+    boards = [Board(f"board{number}", results={"nap": ["hang"]}) for number in range(100)]
+    one = pool(*boards, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    for _ in boards:
+        one.submit(trial("nap"))
+    until(lambda: all(board.runs["nap"] == 1 for board in boards))
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"]])
 def test_places_that_cannot_be(names):
     with pytest.raises(InputError, match="different names"):
         MeasurePool([Board(name) for name in names], OPTIONS)
@@ -650,3 +662,88 @@ def test_a_board_that_is_gone_for_good_is_not_waited_for(pool, trial, fault):
         one.measure([trial()])
     assert time.monotonic() - start < 60
     assert fault.message in caught.value.details
+
+
+# --- boards that come and go ------------------------------------------------------------------------------------------
+
+
+def test_a_board_that_joins_measures(pool, trial):
+    first, late = Board("first", results={"nap": ["hang"]}), Board("late")
+    one = pool(first, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    one.submit(trial("nap"))
+    until(lambda: first.runs["nap"])
+    asked: list[str] = []
+    one.add(late, lambda: asked.append(threading.current_thread().name) or True)
+    assert one.measure([trial()])[0].board == "late"
+    assert asked == ["measure-late"]
+    one.close()
+    assert late.closed
+
+
+def test_nothing_is_measured_on_a_board_that_does_not_fit(pool, trial):
+    one, late = pool(Board("first")), Board("late")
+    asked = threading.Event()
+    one.add(late, lambda: bool(asked.set()))
+    assert asked.wait(20)
+    assert {found.board for found in one.measure([trial() for _ in range(5)])} == {"first"}
+    assert not late.runs
+
+
+def test_a_board_is_left_after_its_trial_whose_result_counts(pool, trial):
+    slow, begun, go = Board("slow"), threading.Event(), threading.Event()
+    slow.results["nap"] = [(1.0,)]
+    run = slow.run
+
+    def napping(session, name):
+        begun.set()
+        assert go.wait(20)
+        return run(session, name)
+
+    slow.run = napping
+    one, left = pool(slow, rules=dataclasses.replace(RULES, patience_s=60)), threading.Event()
+    first, second = one.submit(trial("nap")), one.submit(trial())
+    assert begun.wait(20)
+    one.retire("slow", left.set)
+    one.retire("nobody", left.set)
+    assert not left.is_set()
+    go.set()
+    assert left.wait(20)
+    assert slow.closed
+    assert first.result(20).samples_s
+    assert not second.done()
+    one.add(Board("other"), lambda: True)
+    assert second.result(20).board == "other"
+
+
+def test_what_was_held_back_is_measured_by_others_if_the_board_that_leaves_is_slow(pool, trial):
+    leaving = Board("leaving", emulated=False, canaries=[1.0, 9.0])
+    options = dataclasses.replace(OPTIONS, cooldown_s=60)
+    one, left = pool(leaving, options=options, rules=dataclasses.replace(RULES, patience_s=60)), threading.Event()
+    future = one.submit(trial())
+    until(lambda: "ended" in kinds(one))
+    assert not future.done()
+    one.retire("leaving", left.set)
+    assert left.wait(20)
+    one.add(Board("other"), lambda: True)
+    assert future.result(20).board == "other"
+
+
+def test_what_was_held_back_counts_if_the_board_that_leaves_cannot_be_asked_any_more(pool, trial):
+    leaving = Board("leaving", emulated=False)
+    one, left = pool(leaving, options=dataclasses.replace(OPTIONS, cooldown_s=60)), threading.Event()
+    future = one.submit(trial())
+    until(lambda: "ended" in kinds(one))
+    leaving.alive = False
+    one.retire("leaving", left.set)
+    assert left.wait(20)
+    assert future.result(20).board == "leaving"
+
+
+def test_a_board_that_was_lost_and_joins_again_takes_the_place_of_the_one_before(pool, trial):
+    lost = Board("one", fault=BusyError("the lease of one was ended by its owner"))
+    one = pool(lost, Board("two"))
+    one.submit(trial())
+    until(lambda: "lost" in kinds(one))
+    again = Board("one")
+    one.add(again, lambda: True)
+    until(lambda: one.measure([trial() for _ in range(4)]) and again.runs["good"])

@@ -1,0 +1,74 @@
+"""Which boards are due to whom, on paper."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from toolchain.farm.asks import Ask, InPlay, due
+from toolchain.farm.holds import Client
+
+
+def ask(*, kind="rpi4", names=(), most=0, has=(), shares=True, patient=True) -> Ask:
+    found = Ask(Client("me"), kind, tuple(names), most, shares, patient)
+    found.served = bool(has)
+    found.boards = list(has)
+    return found
+
+
+def dealt(asks, free=(), kinds=None) -> list[str]:
+    """Return what each is due, as a word of the letters of its boards."""
+    holders = {name: one for one in asks for name in one.boards if one.shares}
+    boards = {name: InPlay((kinds or {}).get(name, "rpi4"), holders.get(name)) for name in sorted({*free, *holders})}
+    found = defaultdict(str)
+    for name, one in sorted(due(asks, boards).items()):
+        found[one] += name
+    return [found[one] for one in asks]
+
+
+@pytest.mark.parametrize(
+    ("asks", "free", "expected"),
+    [
+        ([ask()], "abcd", ["abcd"]),
+        ([ask(most=2)], "abcd", ["ab"]),
+        ([ask(has="abcd"), ask()], "", ["ab", "cd"]),
+        ([ask(has="ab"), ask(has="cd")], "", ["ab", "cd"]),
+        ([ask(has="abc"), ask()], "", ["ab", "c"]),
+        ([ask(has="a"), ask()], "", ["a", ""]),
+        ([ask(has="ab"), ask(), ask()], "", ["a", "b", ""]),
+        ([ask(has="abcd"), ask(most=1)], "", ["abc", "d"]),
+        ([ask(has="ab", most=2), ask(has="c")], "de", ["ab", "cde"]),
+        ([ask(), ask(has="a")], "", ["", "a"]),
+        ([ask(has="ab"), ask(kind="", names="a")], "", ["b", "a"]),
+        ([ask(has="a"), ask(kind="", names="a")], "", ["a", ""]),
+        ([ask(has="abc"), ask(kind="", names="xa")], "", ["abc", ""]),
+        ([ask(), ask(kind="", names="a")], "a", ["a", ""]),
+        ([ask(has="ab", shares=False), ask()], "", ["", ""]),
+        ([ask(has="abc"), ask(patient=False)], "", ["abc", ""]),
+        ([ask(has="abc"), ask(patient=False, names="a")], "", ["abc", ""]),
+        ([ask(has="abc"), ask(patient=False)], "d", ["abc", "d"]),
+        ([ask(has="a", patient=False), ask(has="bcd")], "", ["ad", "bc"]),
+        ([ask(has="a", shares=False), ask(shares=False), ask()], "bcd", ["", "bd", "c"]),
+    ],
+    ids=str,
+)
+def test_shares(asks, free, expected):
+    assert dealt(asks, free) == expected
+
+
+def test_nobody_gets_a_board_of_another_type_or_one_that_was_refused():
+    one, two = ask(), ask(kind="pynq")
+    one.refused.add("b")
+    assert dealt([one, two], "abc", {"c": "pynq"}) == ["a", "c"]
+
+
+def test_what_is_dealt_stays_dealt():
+    """Once everybody has what is due to them, nobody is asked to give anything back."""
+    for number in range(1, 9):
+        asks = [ask(has="abcdefghij"), *[ask() for _ in range(number)]]
+        found = dealt(asks)
+        assert sorted("".join(found)) == list("abcdefghij")
+        assert max(map(len, found)) - min(map(len, found)) <= 1
+        again = [ask(has=some) for some in found]
+        assert dealt(again) == found

@@ -1,0 +1,326 @@
+"""Who waits, who shares, and how leases end: on paper."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.support.paper_boards import Paper, board, served, states
+from toolchain.errors import BusyError, DeviceError
+from toolchain.farm import asks, leasing
+from toolchain.farm.asks import Ask
+from toolchain.farm.holds import Client
+from toolchain.farm.pool import Pool
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    monkeypatch.setattr("toolchain.farm.pool.KeptBoard", Paper)
+    monkeypatch.setattr(leasing, "_SAY_S", 0.0)
+    found = Pool()
+    for name in "abcd":
+        found.add(served(name, "rpi4"))
+    return found
+
+
+class Run:
+    """A client that shares: it gives back what others wait for, unless it is told to be slow."""
+
+    def __init__(self, pool, who, *, most=0, line=0.0, names=(), shares=True, obeys=True):
+        self.pool, self.obeys, self.line = pool, obeys, line
+        self.ask = Ask(Client(who, 1), "" if names else "rpi4", tuple(names), most, shares)
+        self.has: set[str] = set()
+        self.told, self.said = [], []
+        self.fault = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            with self.pool.leases.lease(self.ask, 0.0, (), self.line, self.told.append) as boards:
+                self.has |= {one["name"] for one in boards}
+                while (said := self.ask.outbox.get()) is not None:
+                    self.said.append(said)
+                    self._hear(said)
+        except (BusyError, DeviceError) as fault:
+            self.fault = fault
+
+    def _hear(self, said):
+        if "joined" in said:
+            self.has.add(said["joined"]["name"])
+        elif "give" in said and self.obeys:
+            self.give(said["give"])
+        elif "lost" in said:
+            self.has.discard(said["lost"]["board"])
+
+    def give(self, name, *, for_good=False):
+        self.has.discard(name)
+        self.pool.leases.hear(self.ask, {"given": {"board": name, "for_good": for_good}})
+
+    def end(self):
+        self.pool.leases.over(self.ask, "done")
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def run(pool):
+    made, stop = [], threading.Event()
+
+    def make(who, **more):
+        made.append(Run(pool, who, **more))
+        return made[-1]
+
+    def tick():
+        while not stop.wait(0.02):
+            pool.expire()
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    yield make
+    stop.set()
+    ticking.join()
+    for one in made:
+        one.end()
+    assert set(states(pool).values()) == {"free"}
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def has(*each):
+    return lambda: ["".join(sorted(one.has)) for one, _ in zip(each[::2], each[::2], strict=True)] == list(each[1::2])
+
+
+# --- how many ---
+
+
+def test_others_are_left_free(run, pool):
+    one = run("me", most=2)
+    until(has(one, "ab"))
+    two = run("you")
+    until(has(one, "ab", two, "cd"))
+
+
+def test_boards_that_become_free_join(run, pool):
+    one, two = run("me", most=3), run("you", most=1)
+    until(lambda: len(one.has) == 3 and len(two.has) == 1)
+    two.end()
+    assert len(one.has) == 3  # as many as it wants
+    three = run("them")
+    until(lambda: len(three.has) == 1)
+    one.end()
+    until(has(three, "abcd"))
+
+
+def test_a_new_device_and_one_that_comes_back_join(run, pool):
+    board(pool, "a").become("lost", DeviceError("gone"))
+    one = run("me", most=5)
+    until(has(one, "bcd"))
+    pool.add(served("e", "rpi4"))
+    pool.add(served("p", "pynq"))
+    until(has(one, "bcde"))
+    board(pool, "a").become("ready")
+    until(has(one, "abcde"))
+
+
+def test_a_board_that_others_are_at_work_on_joins_when_they_are_done(run, pool, monkeypatch):
+    monkeypatch.setattr(leasing, "_REST_S", 0.05)
+    board(pool, "b").busy = True
+    one = run("me")
+    until(has(one, "acd"))
+    board(pool, "b").free()
+    until(has(one, "abcd"))
+
+
+# --- shares ---
+
+
+def test_who_waits_gets_a_share(run, pool):
+    one = run("me")
+    until(has(one, "abcd"))
+    two = run("you", line=60)
+    until(has(one, "ab", two, "cd"))
+    three = run("them", line=60)
+    until(lambda: sorted(len(each.has) for each in (one, two, three)) == [1, 1, 2])
+    two.end()
+    until(lambda: sorted(len(each.has) for each in (one, three)) == [2, 2])
+
+
+def test_the_last_board_is_nobodys_but_its_owners(run, pool):
+    runs = [run(str(number), line=60) for number in range(4)]
+    until(lambda: all(len(one.has) == 1 for one in runs))
+    late = run("late", line=60)
+    until(lambda: late.told)
+    assert not late.has
+    runs[0].end()
+    until(lambda: len(late.has) == 1)
+
+
+def test_a_board_is_kept_until_its_trial_has_ended(run, pool):
+    one = run("me", obeys=False)
+    until(has(one, "abcd"))
+    two = run("you", line=60)
+    until(lambda: [said for said in one.said if "give" in said] == [{"give": "d"}, {"give": "c"}] or len(one.said) > 1)
+    assert not two.has
+    one.give("d")
+    until(lambda: two.has >= {"d"})
+
+
+def test_who_names_a_board_gets_it_from_who_has_many(run, pool):
+    one = run("me")
+    until(has(one, "abcd"))
+    two = run("you", names="b", line=60, shares=False)
+    until(has(one, "acd", two, "b"))
+
+
+def test_a_board_that_does_not_fit_does_not_come_back(run, pool):
+    one = run("me")
+    until(has(one, "abcd"))
+    one.give("b", for_good=True)
+    two = run("you")
+    until(has(one, "acd", two, "b"))
+
+
+# --- the line ---
+
+
+def test_those_who_wait_are_told_for_whom_and_get_it_in_order(run, pool):
+    first = run("me: tune mlp", shares=False)
+    until(has(first, "abcd"))
+    waiting = []
+    for number in range(3):
+        waiting.append(run(f"waiter {number}", line=60, shares=False, names="a"))
+        until(lambda: waiting[-1].told)
+    assert [one["who"] for one in pool.status()["queue"]] == ["waiter 0", "waiter 1", "waiter 2"]
+    message = waiting[2].told[-1]["wait"]["message"]
+    assert message == "a is not free: me: tune mlp; place 3 of 3 in the queue"
+    assert waiting[2].told[-1]["wait"]["owner"] == "me: tune mlp"
+    first.end()
+    for number, one in enumerate(waiting):
+        until(lambda one=one: one.has)
+        assert [len(other.has) for other in waiting[number + 1 :]] == [0] * (2 - number)
+        one.end()
+    assert pool.status()["queue"] == []
+
+
+def test_nobody_is_waited_for_for_ever(run, pool):
+    first = run("me: tune mlp", shares=False)
+    until(has(first, "abcd"))
+    late = run("you", line=0.2)
+    until(lambda: late.fault)
+    assert (type(late.fault), late.fault.owner) == (BusyError, "me: tune mlp")
+    assert pool.status()["queue"] == []
+
+
+def test_who_is_gone_stands_in_no_line(run, pool):
+    first = run("me", shares=False)
+    until(has(first, "abcd"))
+    late = run("you", line=600)
+    until(lambda: pool.status()["queue"])
+    late.end()
+    assert pool.status()["queue"] == []
+    assert "gone" in late.fault.message
+
+
+def test_a_free_board_goes_to_who_asked_before(pool):
+    pool.leases._asks.append(Ask(Client("ann: tune mlp"), "", ("a",), patient=True))
+    with (
+        pytest.raises(BusyError, match="a is about to be given to ann: tune mlp"),
+        pool.leases.lease(Ask(Client("me"), "", ("a",)), 0.0),
+    ):
+        pass
+
+
+# --- how a lease ends ---
+
+
+def test_a_client_without_a_sign_of_life_loses_its_boards(run, pool, monkeypatch):
+    one, two = run("me", most=2), run("you", most=2)
+    until(has(one, "ab", two, "cd"))
+    key = pool._slots["a"].key
+    assert pool.status()["boards"][0]["hold"]["heard_s"] < 30
+    monkeypatch.setattr(asks, "EXPIRE_S", 0.5)
+    while not one.ask.ended:
+        pool.leases.hear(two.ask, {"alive": True})
+        time.sleep(0.01)
+    one.thread.join(30)
+    assert one.said[-1]["over"]["kind"] == "BusyError"
+    assert "gave no sign of life" in one.said[-1]["over"]["message"]
+    assert (board(pool, "a").cuts, board(pool, "a").key, two.ask.ended) == (1, None, None)
+    with pytest.raises(BusyError, match="gave no sign of life"):
+        pool.session("a", key, 0.0)
+    pool.leases.hear(two.ask, {"alive": True})
+
+
+def test_a_stopped_client_in_the_line_loses_its_place(run, pool, monkeypatch):
+    first = run("me", shares=False)
+    until(has(first, "abcd"))
+    late = run("you", line=600)
+    until(lambda: pool.status()["queue"])
+    monkeypatch.setattr(asks, "EXPIRE_S", 0.5)
+    while not late.fault:
+        pool.leases.hear(first.ask, {"alive": True})
+        time.sleep(0.01)
+    assert first.ask.ended is None
+
+
+def test_a_released_board_is_gone_for_this_lease_alone(run, pool):
+    one = run("me")
+    until(has(one, "abcd"))
+    pool.release("a")
+    until(has(one, "bcd"))
+    fault = one.said[-1]["lost"]["fault"]
+    assert "the lease of a was ended by its owner" in fault["message"]
+    two = run("you")
+    until(has(one, "bcd", two, "a"))
+
+
+def test_a_board_that_is_taken_back_before_its_lease_began(run, pool):
+    board(pool, "a").obeys = False
+    one = run("me", names="a")
+    until(lambda: one.ask.boards)
+    pool.release("a")
+    until(lambda: one.fault)
+    assert "taken back before the lease began" in one.fault.message
+
+
+def test_a_board_that_is_served_no_longer_comes_back_with_the_next_up(run, pool):
+    one = run("me")
+    until(has(one, "abcd"))
+    pool.remove(["a"])
+    until(has(one, "bcd"))
+    assert "served no longer" in one.said[-1]["lost"]["fault"]["message"]
+    pool.add(served("a", "rpi4"))
+    until(has(one, "abcd"))
+
+
+def test_inside_of_what_an_ancestor_has(pool):
+    """What somebody reports who uses what another process has counts, and its end gives nothing back."""
+    outer, inner = Ask(Client("me", 7), "rpi4", ("a",)), Ask(Client("me", 8), "rpi4")
+    with pool.leases.lease(outer, 0.0):
+        with pool.leases.lease(inner, 0.0, (7,)) as boards:
+            pool.leases.hear(inner, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
+            assert [one["name"] for one in boards] == ["a"]
+        assert states(pool) == {"a": "quarantined", "b": "free", "c": "free", "d": "free"}
+
+
+# --- many ---
+
+
+def test_status_of_a_hundred_boards(run, pool):
+    for number in range(100):
+        pool.add(served(f"more{number}", "rpi4"))
+    one = run("me")
+    until(lambda: len(one.has) == 104)
+    two = run("you", line=60)
+    until(lambda: len(two.has) == 52)
+    began = time.monotonic()
+    assert len(pool.status()["boards"]) == 104
+    assert time.monotonic() - began < 1
