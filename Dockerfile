@@ -18,7 +18,7 @@ RUN /build/install/apt.sh ca-certificates g++ make python3 python3-venv \
 
 COPY Dockerfile LICENSE README.md pyproject.toml requirements.lock /build/toolchain/
 COPY boards/ /build/toolchain/boards/
-COPY docker/base.sh docker/compose.yaml /build/toolchain/docker/
+COPY docker/base.sh docker/builders.yaml docker/compose.yaml /build/toolchain/docker/
 COPY docker/board/ /build/toolchain/docker/board/
 COPY docker/install/ /build/toolchain/docker/install/
 COPY docker/mali/ /build/toolchain/docker/mali/

@@ -66,6 +66,12 @@ class RegistryError(ToolchainError):
     exit_code = 4
 
 
+class BuildersError(ToolchainError):
+    """Others that are to compile for us cannot be reached, or there are none."""
+
+    exit_code = 4
+
+
 class VerificationError(ToolchainError):
     """A digest, signature, host key, version or output is not what it must be."""
 

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
+import struct
 import threading
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+_LENGTH = struct.Struct(">Q")
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write one message: a length and so many bytes of JSON."""
+    data = json.dumps(message).encode()
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read one message; None where the stream ends, be it in the middle of one."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    size = int(_LENGTH.unpack(head)[0])
+    data = stream.read(size)
+    return json.loads(data) if len(data) == size else None
 
 
 def streams() -> tuple[BinaryIO, BinaryIO]:

@@ -58,7 +58,7 @@ MIRRORED_ELSEWHERE = {
 
 # What works on a device, or without a compiler, is there in milliseconds: it never loads TVM, which takes seconds.
 WITHOUT_TVM = ("board", "devices", "bundle", "cli", "containers", "device", "farm", "native", "shell", "virtual")
-WITHOUT_TVM_TOO = ("records", "rpc.server", "pipeline", "tuning.report")
+WITHOUT_TVM_TOO = ("records", "rpc.server", "pipeline", "tuning.report", "tuning.build.cluster.member")
 WITH_TVM = {"toolchain.cli.vta", "toolchain.farm.boards"}
 """But for those of them that compute with it."""
 HEAVY = ["numpy", "rich", "onnx", "onnxruntime", "tvm", "tvm_ffi", "paramiko", "pydantic", "PIL"]

@@ -13,6 +13,7 @@ EXIT_CODES = {
     "DeviceError": 4,
     "BusyError": 75,
     "RegistryError": 4,
+    "BuildersError": 4,
     "VerificationError": 5,
     "RegressionError": 6,
     "InconclusiveError": 7,

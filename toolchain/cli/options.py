@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from toolchain.models.request import Model
     from toolchain.pipeline import BuildRequest, Settings, Tell
     from toolchain.pipeline.report import Report
+    from toolchain.tuning.build.cluster.scheduler import Scheduler
     from toolchain.tuning.run import Plan
     from toolchain.tuning.search import Tuner
 
@@ -316,6 +317,40 @@ class SearchOptions:
                 device=kind.target.kind,
             ),
         )
+
+
+@dataclass(frozen=True)
+class BuilderOptions:
+    """Who else compiles candidates."""
+
+    builders_at: str | None = option(
+        "--builders", metavar="dask://HOST:PORT", help="Compile candidates by the workers of this Dask scheduler."
+    )
+    builders_ca: Path | None = option(
+        "--builders-ca", type=PATH, help="TLS: the cluster's own authority; by default as Dask's configuration says."
+    )
+    builders_cert: Path | None = option("--builders-cert", type=PATH, help="TLS: your certificate; likewise.")
+    builders_key: Path | None = option("--builders-key", type=PATH, help="TLS: its private key; likewise.")
+    builders_plain: bool = option(
+        "--builders-plain", is_flag=True, help="Do without TLS: whoever reaches the scheduler runs code here and there."
+    )
+
+    def scheduler(self) -> Scheduler | None:
+        """Return where they are; None without --builders.
+
+        Raises:
+            InputError: That is no address, or the others go with none.
+        """
+        others: dict[str, Any] = {"--builders-plain": self.builders_plain, "--builders-ca": self.builders_ca}
+        others |= {"--builders-cert": self.builders_cert, "--builders-key": self.builders_key}
+        if self.builders_at is None:
+            if given := [name for name, value in others.items() if value]:
+                raise InputError(f"{given[0]} goes with --builders", hint="--builders dask://HOST:PORT")
+            return None
+        from toolchain.tuning.build.cluster.scheduler import Access, parse
+
+        files = (self.builders_ca, self.builders_cert, self.builders_key)
+        return parse(self.builders_at, Access(*files, plain=self.builders_plain))
 
 
 # --- measurements and reports ------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class TuneOptions:
     no_compare: bool = option(
         "--no-compare", is_flag=True, help="Leave out the comparison of the whole model at the end."
     )
+    builders: options.BuilderOptions = record(options.BuilderOptions)
     html_path: Path | None = options.html()
 
     def request(self, source: str, *, passing: bool) -> Request:
@@ -89,6 +90,7 @@ class TuneOptions:
             toolchain=self.toolchain or "",
             without=self.kernels.left_out(kind),
             modelled=self.modelled,
+            builders=self.builders.scheduler(),
         )
 
     def comparing(self, found: TuneReport) -> compare.CompareOptions:
@@ -110,6 +112,7 @@ class TuneOptions:
         device = self.device
         others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
         others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.most}
+        others |= {"--builders": self.builders.builders_at}
         if self.modelled and (given := [name for name, value in others.items() if value]):
             raise InputError(
                 f"--modelled and {given[0]} exclude each other",

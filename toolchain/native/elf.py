@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
@@ -11,6 +12,10 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 
 from toolchain.errors import BuildError
 
+# What a file begins with: magic, word size, byte order, version; type and machine stand after the system's.
+_HEADER = struct.Struct("<4sBBB9xHH")
+_RELOCATABLE = 1
+_MACHINES = {"x86_64": (2, 62), "aarch64": (2, 183), "arm": (1, 40)}
 _GLIBC = re.compile(r"^GLIBC_(\d+(?:\.\d+)+)$")
 
 
@@ -26,6 +31,14 @@ def minimum_glibc(path: Path) -> str:
     except (ELFError, OSError, ValueError) as fault:  # the last two from offsets that point nowhere
         raise BuildError(f"{path} is not a readable ELF file", details=str(fault)) from fault
     return max((match[1] for match in versions), key=version_key, default="")
+
+
+def is_object(data: bytes, triple: str) -> bool:
+    """Tell by its header whether something is a relocatable object file, such as a compiler makes, for a triple."""
+    if len(data) < _HEADER.size:
+        return False
+    word_size, machine = _MACHINES.get(triple.partition("-")[0], (0, 0))
+    return _HEADER.unpack_from(data) == (b"\x7fELF", word_size, 1, 1, _RELOCATABLE, machine)
 
 
 def version_key(version: str) -> tuple[int, ...]:

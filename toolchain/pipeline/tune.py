@@ -36,6 +36,9 @@ from toolchain.rpc import hardware
 from toolchain.tables import Shown
 from toolchain.tuning import report
 from toolchain.tuning.build import Builder
+from toolchain.tuning.build.cluster.crew import DaskCrew
+from toolchain.tuning.build.cluster.scheduler import Scheduler
+from toolchain.tuning.build.crew import Hire
 from toolchain.tuning.measure import Event, MeasurePool, Place
 from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.measure.modelled import Modelled
@@ -63,6 +66,7 @@ class Request:
         toolchain: Where candidates are linked; empty means as the board file says.
         without: Names of templates that are not to be used.
         modelled: Whether a model of the board's machine code times the candidates, and no board is asked.
+        builders: Dask scheduler whose workers compile candidates; None: this machine does.
     """
 
     model: Model
@@ -74,6 +78,7 @@ class Request:
     toolchain: str = ""
     without: tuple[str, ...] = ()
     modelled: bool = False
+    builders: Scheduler | None = None
 
     @property
     def board(self) -> Board:
@@ -193,12 +198,16 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
         BuildError: No candidate of any task works.
         BusyError: Others are at work on the boards, or at this very search.
         DeviceError: No board is left.
-        VerificationError: A board is not what its board file says.
+        BuildersError: Others are to compile, and there are none.
+        VerificationError: A board is not what its board file says, or no builder is like this machine.
     """
     if not wanted.modelled:
         cross.choose(
             wanted.board, wanted.toolchain
         ).describe()  # a missing compiler is told before the boards are taken, and so are records that are none
+    if wanted.builders:
+        with wanted.builders.client():  # so is a scheduler that is not there
+            pass
     judge = _judge(wanted, tell)
     file = RecordFile(wanted.records or default_path(wanted.board.name))
     if file.path.exists():
@@ -230,13 +239,19 @@ def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
     with contextlib.ExitStack() as stack:
         folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
         timeout_s = wanted.plan.options.build_timeout_s
-        builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s))
+        hire = _hire(wanted, tell)
+        builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
         held = stack.enter_context(places.opened(replace(wanted.boards, shares=True), tell))
         _examine(wanted.board, held, tell)
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
         held.follow(pool, partial(_fits, wanted.board, tell), tell)
-        return _tuned(session, builder, pool, watch)
+        return replace(_tuned(session, builder, pool, watch), builders=builder.rows)
+
+
+def _hire(wanted: Request, tell: Tell) -> Hire | None:
+    """Say who compiles candidates: None for this machine alone."""
+    return partial(DaskCrew, wanted.builders, wanted.board.triple, tell) if wanted.builders else None
 
 
 def _judge(wanted: Request, tell: Tell) -> CostModel | None:
@@ -271,9 +286,14 @@ def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
     """Tune the accelerator's kernels by a model of it, where a board's times would be an emulator's.
 
     Raises:
-        InputError: None of the tasks is the accelerator's.
+        InputError: None of the tasks is the accelerator's, or others are to compile what nobody compiles.
     """
     wanted, chosen = session.wanted, session.tasks
+    if wanted.builders:
+        raise InputError(
+            f"--builders has nothing to compile: candidates for board {wanted.board.name} are timed by a model",
+            hint="leave --builders out",
+        )
     own = [task for task in chosen if task.layer and model.cycles(task.layer, None) is not None]
     if not own:
         raise InputError(

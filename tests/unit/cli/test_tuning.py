@@ -128,6 +128,18 @@ def test_what_deploy_tunes_with():
     assert tuning.TuneOptions(search=SearchOptions(trials=7), device=found.device) == found
 
 
+def test_builders_are_what_the_options_say():
+    from toolchain.cli.options import BuilderOptions
+    from toolchain.tuning.build.cluster.scheduler import Access, Scheduler
+
+    given = BuilderOptions("tls://10.0.0.7", Path("ca"), Path("cert"), Path("key"))
+    access = Access(Path("ca"), Path("cert"), Path("key"))
+    assert tuning.TuneOptions(builders=given).request("mlp", passing=True).builders == Scheduler(
+        "tls", "10.0.0.7", 8786, access
+    )
+    assert tuning.TuneOptions().request("mlp", passing=True).builders is None
+
+
 def test_a_request_is_what_the_options_say(folder):
     device = DeviceOptions("rpi4", "pi@there", root="~/here", identity=Path("key"))
     asked = tuning.TuneOptions(device=device, threads=3, model=ModelOptions(("x:1,2",), seed=5), operators=("dense",))

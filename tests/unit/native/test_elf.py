@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 from pathlib import Path
 
@@ -54,3 +55,14 @@ def test_a_cut_library_is_named(libraries, tmp_path):
 @pytest.mark.parametrize(("older", "newer"), [("2.9", "2.27"), ("2.27", "2.27.1"), ("2.40", "3.0")])
 def test_versions_are_ordered_by_number(older, newer):
     assert elf.version_key(older) < elf.version_key(newer)
+
+
+def test_what_is_an_object_of_a_machine(tmp_path, libraries):
+    triple = f"{platform.machine()}-linux-gnu"
+    path = tmp_path / "one.o"
+    subprocess.run(["c++", "-c", "-x", "c", "-", "-o", path], input=SOURCES["none"][0], text=True, check=True)
+    assert elf.is_object(path.read_bytes(), triple)
+    assert not elf.is_object(path.read_bytes(), "arm-linux-gnueabihf")
+    assert not elf.is_object(path.read_bytes(), "riscv64-linux-gnu")
+    assert not elf.is_object((libraries / "none.so").read_bytes(), triple)
+    assert not elf.is_object(path.read_bytes()[:19], triple)

@@ -13,14 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-import tvm
+from typing import TYPE_CHECKING, Self
 
 from toolchain import files
 from toolchain.native.cross import Cross, Pair
-from toolchain.tuning.build.crew import Crew
+from toolchain.tuning.build.crew import Hire, LocalCrew
+from toolchain.tuning.report import BuilderRow
 from toolchain.tuning.trials import Built
+
+if TYPE_CHECKING:
+    import tvm
 
 _LINK_TIMEOUT_S = 60.0
 _PREFIX = "candidates-"
@@ -44,31 +46,37 @@ class Builder:
         target: TVM code-generation target.
         cross: What links the libraries.
         folder: Where they are kept until they are discarded; it is made if need be, and at the end none is left.
-        workers: Processes that compile.
+        workers: Processes of this machine that compile; as many as it has CPUs by default.
         timeout_s: Seconds that compiling one candidate may take.
+        hire: Makes what compiles, instead of those.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is compiled, where it goes, and by whom
         self,
         target: tvm.target.Target,
         cross: Cross,
         folder: Path,
         workers: int | None = None,
         timeout_s: float = 30.0,
+        *,
+        hire: Hire | None = None,
     ) -> None:
         self._target = target
         self._cross = cross
         self._parent = folder.resolve()
-        self._count = workers or os.cpu_count() or 1
+        count = workers or os.cpu_count() or 1
+        self._hire = hire or (lambda target, folder: LocalCrew(target, folder, count))
         self._timeout_s = timeout_s
         self._numbers = itertools.count()
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Start the processes, without waiting until they are ready."""
+        import tvm  # noqa: PLC0415 - a Dask worker imports this room, too, and computes nothing itself
+
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(_own_folder(self._parent))
-            self._crew = stack.enter_context(Crew(str(tvm.ir.save_json(self._target)), self._folder, self._count))
+            self._crew = stack.enter_context(self._hire(str(tvm.ir.save_json(self._target)), self._folder))
             self._open = stack.pop_all()
         return self
 
@@ -80,8 +88,13 @@ class Builder:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers that there are."""
+        """Process IDs of the workers that this machine has."""
         return self._crew.pids
+
+    @property
+    def rows(self) -> tuple[BuilderRow, ...]:
+        """What each builder did, where there are others than this machine."""
+        return self._crew.rows
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         """Build candidates; what one of them does to the compiler is its own result alone.
@@ -109,6 +122,8 @@ class Builder:
             built.library.unlink(missing_ok=True)
 
     def _compile(self, module: tvm.IRModule, stem: Path) -> _Compiled:
+        import tvm  # noqa: PLC0415 - as above
+
         job = {"module": str(tvm.ir.save_json(module)), "folder": os.fspath(stem), "timeout_s": self._timeout_s}
         answer, seconds = self._crew.ask(job, self._timeout_s)
         return _Compiled(tuple(map(Path, answer.get("objects", ()))), answer.get("error", ""), seconds)

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from toolchain import process
 from toolchain.errors import BuildError
-from toolchain.tuning.build.worker import receive, send
+from toolchain.tuning.report import BuilderRow
+from toolchain.worker import receive, send
 
 # Without -P a file in the user's folder that is called like a module would be run instead of it.
 _COMMAND = (sys.executable, "-P", "-m", "toolchain.tuning.build.worker")
@@ -72,7 +73,7 @@ class Worker:
         """Have a job done.
 
         Args:
-            job: As `_build_worker` takes it.
+            job: As `tuning.build.worker` takes it.
             timeout_s: Seconds until the process is ended.
 
         Returns:
@@ -135,8 +136,47 @@ class Worker:
         return process.tail(self._log.read_text(encoding="utf-8", errors="replace"))
 
 
-class Crew:
-    """Some workers, and as many threads that give them jobs; to be used in a `with` statement.
+class Crew(Protocol):
+    """What compiles candidates for a builder, several at a time; to be used in a `with` statement."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+
+    def __exit__(self, *_: object) -> None:
+        """End, and with it the jobs."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process IDs of the workers on this machine."""
+
+    @property
+    def rows(self) -> tuple[BuilderRow, ...]:
+        """What each builder did, where there are others than this machine."""
+
+    def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
+        """Call a function, which is to ask once, with each tuple of arguments."""
+
+    def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
+        """Have a job done.
+
+        Args:
+            job: As `worker` takes it; its objects are put into its `folder`.
+            timeout_s: Seconds that compiling may take.
+
+        Returns:
+            The answer, and the seconds that it took.
+
+        Raises:
+            BuildError: Nothing is there that could do it.
+        """
+
+
+Hire = Callable[[str, Path], Crew]
+"""Makes a crew for a TVM target, as JSON text, whose files go into a folder."""
+
+
+class LocalCrew:
+    """Some workers of this machine, and as many threads that give them jobs; to be used in a `with` statement.
 
     Args:
         target: TVM target as JSON text.
@@ -176,6 +216,11 @@ class Crew:
         """Process IDs of the workers."""
         with self._lock:
             return tuple(worker.pid for worker in self._workers)
+
+    @property
+    def rows(self) -> tuple[BuilderRow, ...]:
+        """None: all is done by this machine."""
+        return ()
 
     def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
         """Call a function, which is to use one worker, with each tuple of arguments."""

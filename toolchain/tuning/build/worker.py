@@ -1,51 +1,32 @@
 """A process that compiles one candidate after the other: `python -m toolchain.tuning.build.worker`.
 
-It reads jobs from standard input and answers on standard output, each message a length and so many bytes of JSON. The
-first message is the target; the worker answers it when it is ready. It ends when its input does.
+It reads jobs from standard input and answers on standard output. The first message is the target; the worker answers
+it when it is ready. It ends when its input does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import signal
-import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import tvm
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from toolchain import worker
 from toolchain.backends.cpu.lowering import PIPELINE
+from toolchain.worker import receive, send
 
-_LENGTH = struct.Struct(">Q")
 _NICER = 5
 # Of all processes the kernel shall end this one when memory runs out: it loses one candidate.
 _FIRST_TO_GO = "1000"
 _ERROR_CHARACTERS = 2000
 # By then whoever set the deadline has ended the worker, unless he is gone.
 _GRACE_S = 5.0
-
-
-def send(stream: BinaryIO, message: Any) -> None:
-    """Write one message."""
-    data = json.dumps(message).encode()
-    stream.write(_LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
-def receive(stream: BinaryIO) -> Any:
-    """Read one message; None where the stream ends, be it in the middle of one."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    size = int(_LENGTH.unpack(head)[0])
-    data = stream.read(size)
-    return json.loads(data) if len(data) == size else None
 
 
 def main() -> None:

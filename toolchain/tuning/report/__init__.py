@@ -91,6 +91,23 @@ class BoardRow:
 
 
 @dataclass(frozen=True)
+class BuilderRow:
+    """What one builder did, where others than this machine compile.
+
+    Attributes:
+        name: Its address.
+        processes: How many candidates it compiles at a time; 0 of one that is refused or gone.
+        candidates: How many it compiled.
+        note: What happened to it, if anything did.
+    """
+
+    name: str
+    processes: int
+    candidates: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Totals:
     """Where a run is.
 
@@ -150,6 +167,7 @@ class TuneReport:
         modelled: What the times are by, if a model computed them and nothing ran; empty otherwise.
         pruned_by: What ruled candidates out before a board was asked; empty if nothing did.
         end_to_end: What became of the whole model; None where nobody asked.
+        builders: What compiled candidates, where it was not this machine alone.
     """
 
     model: str
@@ -171,6 +189,7 @@ class TuneReport:
     modelled: str = ""
     pruned_by: str = ""
     end_to_end: EndToEnd | None = None
+    builders: tuple[BuilderRow, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -226,6 +245,7 @@ class TuneReport:
             "tasks": [{**asdict(row), "gflops": row.gflops, "share": _share(row, self.tasks)} for row in self.tasks],
             "points": [asdict(point) for point in self.points],
             "boards": [asdict(row) for row in self.boards],
+            "builders": [asdict(row) for row in self.builders],
             "waited": [asdict(one) for one in self.waited],
             "end_to_end": asdict(self.end_to_end) if self.end_to_end else None,
         }
@@ -313,7 +333,10 @@ def shown(report: TuneReport) -> list[str | Table]:
     """Return what a person is shown of a report."""
     head = Table([row for row in summary(report) if row[1]])
     boards = Table([_board_cells(row) for row in report.boards], _BOARD_HEAD, numbers=[1, 2, 3])
-    return [head, "", _task_table(report.tasks), "", boards]
+    parts: list[str | Table] = [head, "", _task_table(report.tasks), "", boards]
+    if report.builders:
+        parts += ["", Table([_builder_cells(row) for row in report.builders], _BUILDER_HEAD, numbers=[1, 2])]
+    return parts
 
 
 _BOARD_HEAD = ("Board", "Trials", "Failed", "Quarantines")
@@ -321,6 +344,13 @@ _BOARD_HEAD = ("Board", "Trials", "Failed", "Quarantines")
 
 def _board_cells(row: BoardRow) -> tuple[str, ...]:
     return row.name, str(row.trials), str(row.failed), str(row.quarantines)
+
+
+_BUILDER_HEAD = ("Builder", "Processes", "Candidates", "Note")
+
+
+def _builder_cells(row: BuilderRow) -> tuple[str, ...]:
+    return row.name, str(row.processes), str(row.candidates), row.note
 
 
 def summary(report: TuneReport) -> list[tuple[str, str]]:
@@ -402,6 +432,7 @@ def html(report: TuneReport) -> str:
         page.Section("Estimated total latency over time", [_steps(report)]),
         page.Section("Tasks", [page.Table(_TASK_HEAD, _html_rows(report.tasks), range(3, len(_TASK_HEAD)), "tasks")]),
         page.Section("Boards", [_boards(report.boards)]),
+        *([page.Section("Builders", [_builders(report.builders)])] if report.builders else []),
     ]
     marks = [page.MODELLED] if report.modelled else [page.EMULATED] if report.emulated else []
     title = f"{report.model} tuned for {report.board}"
@@ -430,6 +461,10 @@ def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell,
 
 def _boards(rows: Sequence[BoardRow]) -> page.Part:
     return page.Table(_BOARD_HEAD, [_board_cells(row) for row in rows], [1, 2, 3], "boards")
+
+
+def _builders(rows: Sequence[BuilderRow]) -> page.Part:
+    return page.Table(_BUILDER_HEAD, [_builder_cells(row) for row in rows], [1, 2], "builders")
 
 
 def _steps(report: TuneReport) -> page.Part:

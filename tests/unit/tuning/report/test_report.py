@@ -19,7 +19,7 @@ from toolchain import files
 from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH
 from toolchain.tables import plain
 from toolchain.tuning import report as tune_report
-from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
+from toolchain.tuning.report import BoardRow, BuilderRow, Point, TaskRow, Totals, TuneReport
 
 GOLDEN = DATA / "reports"
 
@@ -123,6 +123,18 @@ def test_document():
         "resumed",
         "shares",
     ]
+
+
+def test_builders_are_shown_where_there_are_some():
+    row = BuilderRow("tls://10.0.0.7:4000", 4, 90, "refused: tvm 0.26 there, 0.27 here")
+    found, without = made(builders=(row,)), made()
+    assert found.document()["builders"] == [dataclasses.asdict(row)]
+    table = tune_report.shown(found)[-1]
+    assert table.rows == [("tls://10.0.0.7:4000", "4", "90", row.note)]
+    assert row.note in tune_report.html(found)
+    assert without.document()["builders"] == []
+    assert len(tune_report.shown(without)) == len(tune_report.shown(found)) - 2
+    assert "Builder" not in tune_report.html(without)
 
 
 # --- the page ---

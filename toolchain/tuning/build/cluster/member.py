@@ -1,0 +1,142 @@
+"""What runs inside a Dask worker: a crew of our own processes, and the answers that it gives.
+
+This module is imported by Dask's workers, and by name: no code travels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import platform
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from distributed import WorkerPlugin, get_worker
+
+import toolchain
+from toolchain import resources, versions
+from toolchain.tuning.build.crew import LocalCrew
+
+# A client that was killed says no farewell: by then the processes end, and come back if there is a job after all.
+_IDLE_S = 300.0
+
+
+@functools.cache
+def identity() -> dict[str, str]:
+    """Return what has to be the same everywhere for a candidate to become the same bytes."""
+    sources = hashlib.sha256()
+    own = (path for path in resources.PACKAGE.rglob("*.py") if resources.DATA not in path.parts)
+    for path in sorted(own):
+        sources.update(f"\n{path.relative_to(resources.PACKAGE).as_posix()}\n".encode() + path.read_bytes())
+    return {
+        **versions.tvm(),
+        "ziglang": importlib.metadata.version("ziglang"),
+        "toolchain": f"{toolchain.__version__} (sources {sources.hexdigest()[:12]})",
+        "machine": platform.machine(),
+    }
+
+
+async def join(name: str, target: str, wanted: dict[str, str], dask_worker: Any) -> dict[str, str]:
+    """Have a worker keep a crew, if it is what is wanted.
+
+    Args:
+        name: What the crew is called there.
+        target: TVM target as JSON text.
+        wanted: What its identity must be.
+        dask_worker: The worker, as Dask gives it.
+
+    Returns:
+        Its identity.
+    """
+    if identity() == wanted:
+        await dask_worker.plugin_add(plugin=Member(target), name=name, catch_errors=False)
+    return identity()
+
+
+async def leave(name: str, dask_worker: Any) -> None:
+    """Have a worker end its crew."""
+    if name in dask_worker.plugins:
+        await dask_worker.plugin_remove(name=name)
+
+
+def compiled(name: str, module: str, timeout_s: float) -> dict[str, Any]:
+    """Compile a candidate by the crew of that name in this worker; return what `answers.read` takes."""
+    found: dict[str, Any] = get_worker().plugins[name].compiled(module, timeout_s)
+    return found
+
+
+class Member(WorkerPlugin):  # type: ignore[misc]
+    """A crew in a Dask worker: as many processes as the worker has threads.
+
+    Args:
+        target: TVM target as JSON text.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def setup(self, worker: Any) -> None:
+        """Start the processes, without waiting until they are ready."""
+        self._address, self._count = worker.address, worker.state.nthreads
+        self._folder = Path(tempfile.mkdtemp(prefix="builder-", dir=worker.local_directory))
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._crew: LocalCrew | None = None
+        self._timer = threading.Timer(0.0, self._dismiss)
+        with self._at_work():
+            pass
+
+    def teardown(self, worker: Any) -> None:
+        """End the processes and their jobs."""
+        del worker
+        with self._lock:
+            self._timer.cancel()
+            self._end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def compiled(self, module: str, timeout_s: float) -> dict[str, Any]:
+        """Compile one candidate; there are no objects of one that fails."""
+        folder = self._folder / str(next(self._numbers))
+        job = {"module": module, "folder": str(folder), "timeout_s": timeout_s}
+        with self._at_work() as crew:
+            answer, seconds = crew.ask(job, timeout_s)
+        objects = [Path(path).read_bytes() for path in answer.get("objects", ())]
+        shutil.rmtree(folder, ignore_errors=True)
+        return {"worker": self._address, "objects": objects, "seconds": seconds}
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[LocalCrew]:
+        """Yield the crew, which is started if it was dismissed, and dismiss it if nothing comes for long."""
+        with self._lock:
+            self._timer.cancel()
+            self._busy += 1
+            if self._crew is None:
+                self._crew = LocalCrew(self._target, self._folder, self._count).__enter__()
+            crew = self._crew
+        try:
+            yield crew
+        finally:
+            with self._lock:
+                self._busy -= 1
+                self._timer.cancel()
+                self._timer = threading.Timer(_IDLE_S, self._dismiss)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _dismiss(self) -> None:
+        with self._lock:
+            if not self._busy:
+                self._end()
+
+    def _end(self) -> None:
+        if self._crew is not None:
+            self._crew.__exit__()
+            self._crew = None

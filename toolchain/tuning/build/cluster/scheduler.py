@@ -1,0 +1,196 @@
+"""Where a Dask scheduler is, and whether what is said to it is safe from others."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import re
+import socket
+import ssl
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from toolchain.errors import BuildersError, InputError
+
+SCHEMES = ("dask", "tls", "tcp")
+"""What an address begins with: `tls` and `tcp` are Dask's own, `dask` is either, by whether there are certificates."""
+
+_ADDRESS = re.compile(r"(?P<scheme>[a-z]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:(?P<port>[0-9]{1,5}))?/?")
+_PORT, _MOST_PORT = 8786, 65535
+_ANSWER_S = 10.0
+_LOGGERS = ("distributed", "distributed.client", "distributed.gc")
+_MOST_WORDS = 300
+_PARTS = {"tls_ca_file": "--builders-ca", "tls_client_cert": "--builders-cert", "tls_client_key": "--builders-key"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the user wants a scheduler to be reached.
+
+    Attributes:
+        ca: File with the certificate of the cluster's own authority; Dask's configuration says it if this is None.
+        cert: File with our certificate; likewise.
+        key: File with our private key; likewise.
+        plain: Whether a scheduler on another machine is reached without TLS.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    plain: bool = False
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that are named, as Dask calls them."""
+        named = zip(_PARTS, (self.ca, self.cert, self.key), strict=True)
+        return {name: str(path) for name, path in named if path}
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A Dask scheduler.
+
+    Attributes:
+        scheme: One of SCHEMES.
+        host: Its name or address.
+        port: Its port.
+        access: How it is reached.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    access: Access
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine, so that nobody else's network hears what is said to it."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Any]:
+        """Yield a client of it.
+
+        Raises:
+            InputError: Dask is not installed, the connection is not safe, or a certificate cannot be read.
+            BuildersError: It does not answer.
+        """
+        distributed = dask_distributed()
+        security = self._security(distributed)
+        address = f"{'tls' if security else 'tcp'}://{self.host}:{self.port}"
+        try:
+            # Dask would try a closed port, or a name that there is not, again and again.
+            socket.create_connection((self.host.strip("[]"), self.port), _ANSWER_S).close()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what has to agree is compared by ourselves
+                client = distributed.Client(
+                    address, security=security, timeout=_ANSWER_S, set_as_default=False, direct_to_workers=False
+                )
+        except (OSError, ValueError, ImportError) as fault:
+            raise self._unreachable(fault) from fault
+        try:
+            yield client
+        finally:
+            client.close(timeout=_ANSWER_S)
+
+    def _unreachable(self, fault: Exception) -> BuildersError:
+        return BuildersError(
+            f"no Dask scheduler answers at {self}",
+            details=words_of(fault),
+            hint="`dask scheduler` starts one; one with TLS is reached by tls:// and its certificates alone",
+        )
+
+    def _security(self, distributed: ModuleType) -> Any:
+        """Return what Dask encrypts with; None where it does not."""
+        files = self.access.files
+        if self.scheme == "tcp" and files:
+            raise InputError(
+                f"{self} is without TLS, and {_PARTS[next(iter(files))]} is for TLS",
+                hint=f"--builders tls://{self.host}:{self.port}",
+            )
+        found = distributed.Security(**files)
+        missing = [option for name, option in _PARTS.items() if not getattr(found, name)]
+        if self.scheme == "tcp" or (self.scheme == "dask" and len(missing) == len(_PARTS)):
+            self._check_plain()
+            return None
+        if missing:
+            raise InputError(
+                f"TLS with the scheduler at {self} takes a certificate of ours, its key and the cluster's authority",
+                details=f"neither the options nor Dask's configuration name these: {', '.join(missing)}",
+                hint="`toolchain tune --help` lists the options; distributed.comm.tls is Dask's own configuration",
+            )
+        found.require_encryption = True
+        try:
+            found.get_connection_args("client")  # reads the files
+        except (OSError, ssl.SSLError, ValueError) as fault:
+            raise InputError(
+                f"the certificates for {self} cannot be used: {fault}",
+                details=", ".join(f"{option} {getattr(found, name)}" for name, option in _PARTS.items()),
+            ) from fault
+        return found
+
+    def _check_plain(self) -> None:
+        if not (self.is_loopback or self.access.plain):
+            raise InputError(
+                f"{self} is another machine, and the connection would be without TLS",
+                details="whoever reaches that scheduler, or is between, runs code on its workers and in this process",
+                hint="give --builders-ca, --builders-cert and --builders-key; --builders-plain is for a network that is"
+                " yours alone",
+            )
+
+
+def parse(text: str, access: Access) -> Scheduler:
+    """Read the address of a scheduler, such as `dask://10.0.0.7:8786`.
+
+    Raises:
+        InputError: It is none.
+    """
+    match = _ADDRESS.fullmatch(text)
+    port = int(match["port"] or _PORT) if match else 0
+    if not match or match["scheme"] not in SCHEMES or not 0 < port <= _MOST_PORT:
+        raise InputError(
+            f"--builders {text[:200]} is no address of a Dask scheduler",
+            hint=f"such as dask://127.0.0.1:{_PORT}, tls://HOST:{_PORT} or tcp://127.0.0.1:{_PORT}",
+        )
+    return Scheduler(match["scheme"], match["host"], port, access)
+
+
+def dask_distributed() -> ModuleType:
+    """Import Dask; what it would print of lost connections is told in our own words.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        import distributed  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as fault:
+        raise InputError(
+            "--builders needs Dask, which is not installed",
+            details=str(fault),
+            hint="pip install 'edge-toolchain[dask]'",
+        ) from fault
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    found: ModuleType = distributed
+    return found
+
+
+def words_of(fault: Any) -> str:
+    """Return what an exception says, whoever made it, in one short line."""
+    return short(f"{type(fault).__name__}: {fault}")
+
+
+def short(text: str) -> str:
+    """Return the beginning of what others wrote, in one line that a terminal may show."""
+    return "".join(one if one.isprintable() else " " for one in text[:_MOST_WORDS])
