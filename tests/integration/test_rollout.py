@@ -1,6 +1,6 @@
 """Roll-outs to real devices over SSH: they stop where they should, and go on, whatever was killed meanwhile.
 
-TOOLCHAIN_ROLLOUT is the number of devices of the campaign, 0 by default, which leaves it out: a few of them do then.
+TOOLCHAIN_ROLLOUT is the number of devices of the campaign, 10 by default. It is killed once for every six of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support import bundles, deploy_client, fleets
 from tests.support.commands import toolchain
 from tests.support.fleets import Faults, Fleet
 
-COUNT = int(os.environ.get("TOOLCHAIN_ROLLOUT", "0"))
+COUNT = int(os.environ.get("TOOLCHAIN_ROLLOUT", "10"))
 KINDS = {
     "unreachable": 4,
     "full": 4,
@@ -30,7 +30,6 @@ KINDS = {
     "host key": 5,
     "busy": 75,
 }
-NAMES = {kind: f"d0{place}-{kind.replace(' ', '-')}" for place, kind in enumerate(KINDS, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -53,37 +52,6 @@ def rolled_out(fleet: Fleet, made, *words, code=0):
     seen = toolchain("rollout", made.folder, *fixed, *words, "--json", "-")
     assert seen.code == code, seen.err
     return json.loads(seen.out)
-
-
-def by_name(report):
-    return {one["name"]: one for one in report["devices"]}
-
-
-def test_failures_by_kind_a_stop_and_the_rest(packages, tmp_path, program):
-    """One device of each kind fails: each is named with its exit code, keeps its release, and is tried again alone."""
-    old, new = packages
-    with contextlib.ExitStack() as stack:
-        fleet, server = stack.enter_context(fleets.running(tmp_path / "fleet", 1))
-        faults = Faults(fleet, server, None, stack)
-        for kind, name in NAMES.items():
-            deploy_client.plain_deploy(old, program, fleet.root(name))
-            faults.add(kind, name)
-        fleet.add("d99", server)
-        fleet.write()
-        words = ("--waves", "1,8,100%", "--parallel", 4, "--wait", 0)
-        report = rolled_out(fleet, new, *words, "--stop-after", 7, code=5)
-        found = by_name(report)
-        assert {kind: found[name]["exit_code"] for kind, name in NAMES.items()} == KINDS
-        assert {kind: found[name]["kind"] for kind, name in NAMES.items()} == {kind: kind for kind in KINDS}
-        assert all(found[name]["error"] and found[name]["hint"] for name in NAMES.values())
-        assert [found[name]["state"] for name in ("d00", "d99")] == ["done", "waiting"]
-        assert {bundles.whole_release(fleet.root(name)) for name in NAMES.values()} == {old.digest}
-        faults.mend()
-        report = rolled_out(fleet, new, *words)
-    assert {one["state"] for one in report["devices"]} == {"done"}
-    for name in fleet.entries:
-        assert bundles.whole_release(fleet.root(name)) == new.digest
-        assert fleet.generations(name) == [*([old.digest] if name in NAMES.values() else []), new.digest]
 
 
 def test_a_group_is_taken_back_by_the_devices_own_way(fleet, packages, tmp_path):
@@ -133,6 +101,55 @@ def test_a_changed_package_and_a_changed_fleet_are_refused_by_name(fleet, packag
     assert "1 new, such as d03" in said["details"]
 
 
+@pytest.fixture
+def small(tmp_path):
+    """A small file system; None where none can be mounted."""
+    point = tmp_path / "small"
+    point.mkdir()
+    made = os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", point], capture_output=True, check=False
+    )
+    if made is False or made.returncode != 0:
+        yield None
+        return
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def test_it_is_killed_stops_and_goes_on(packages, program, tmp_path, small, capsys):
+    """Many devices, one of each kind of failure in the last group: after each run all of them are looked at."""
+    old, new = packages
+    with contextlib.ExitStack() as stack:
+        fleet, server = stack.enter_context(fleets.running(tmp_path / "fleet", 0))
+        faults, ill = Faults(fleet, server, small, stack), places(COUNT)
+        for place in range(COUNT):
+            if kind := ill.get(f"d{place:02}"):
+                faults.add(kind, f"d{place:02}")
+            else:
+                fleet.add(f"d{place:02}", server)
+            deploy_client.plain_deploy(old, program, fleet.root(f"d{place:02}"))
+        faults.begin()
+        fleet.write()
+        campaign = Campaign(fleet, ill, old.digest, new)
+        campaign.kill_and_go_on(COUNT // 6)
+        campaign.stop_and_go_on()
+        faults.mend()
+        report = campaign.run("--stop-after", 1, code=0)
+    assert Counter(one["state"] for one in report["devices"]) == {"done": COUNT}
+    assert {one["before"] for one in report["devices"]} == {f"sha256:{old.digest}"}
+    with capsys.disabled():
+        print("\n" + "\n".join(campaign.told))  # noqa: T201 - the figures that are asked for
+
+
+def places(count: int) -> dict[str, str]:
+    """Spread a device of each kind of failure over the last group of a fleet."""
+    first, kinds = max(1, count // 10), list(KINDS)
+    apart = (count - first) // len(kinds)
+    return {f"d{first + apart * number + apart - 1:02}": kind for number, kind in enumerate(kinds)}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_in_good_order(fleet, packages, number, tmp_path):
     devices, _server = fleet
@@ -146,19 +163,6 @@ def test_an_interrupt_ends_in_good_order(fleet, packages, number, tmp_path):
     assert "interrupted" in err
     assert [path.name for path in tmp_path.rglob("toolchain-*")] == []
     assert_finishes(devices, None, new)
-
-
-def test_killed_at_any_point_it_goes_on(fleet, packages, program):
-    devices, _server = fleet
-    old, new = packages
-    devices.write()
-    for name in devices.entries:
-        deploy_client.plain_deploy(old, program, devices.root(name))
-    stream = random.Random(4)  # noqa: S311 - seeded, so that a failure comes again
-    for _ in range(2):
-        killed(devices, new, stream.uniform(0.2, 2.5), "--waves", "1,100%", "--parallel", 2)
-        assert {bundles.whole_release(devices.root(name)) for name in devices.entries} <= {old.digest, new.digest}
-    assert_finishes(devices, old, new, "--waves", "1,100%")
 
 
 def start(fleet: Fleet, made, *words) -> subprocess.Popen[str]:
@@ -192,3 +196,61 @@ def assert_finishes(fleet: Fleet, old, new, *words) -> None:
     for name in fleet.entries:
         assert bundles.whole_release(fleet.root(name)) == new.digest
         assert fleet.generations(name) == [*([old.digest] if old else []), new.digest]
+
+
+class Campaign:
+    """A roll-out that is killed, stops and goes on; after each run every device is looked at."""
+
+    def __init__(self, fleet: Fleet, ill: dict[str, str], old: str, new) -> None:
+        self.fleet, self.ill, self.old, self.new = fleet, ill, old, new
+        self.told: list[str] = []
+        self.words = ("--waves", "1,10%,100%", "--parallel", 8, "--wait", 5)
+
+    def run(self, *words, code: int):
+        began, before = time.monotonic(), self.done()
+        report = rolled_out(self.fleet, self.new, *self.words, *words, code=code)
+        self.look(f"{' '.join(map(str, words))}: exit code {code} after {time.monotonic() - began:.1f} s", before)
+        return report
+
+    def kill_and_go_on(self, times: int) -> None:
+        """Kill it at random moments."""
+        stream = random.Random(7)  # noqa: S311 - seeded, so that a failure comes again
+        for _ in range(times):
+            after, before = stream.uniform(0.3, 9.0), self.done()
+            killed(self.fleet, self.new, after, *self.words, "--stop-after", 8)
+            self.look(f"SIGKILL {after:.1f} s after the first device was at work", before)
+
+    def stop_and_go_on(self) -> None:
+        """Let it stop with the first failure; then allow for all, and see that each is named with its exit code."""
+        report = self.run("--stop-after", 1, code=5)
+        assert 1 <= sum(one["state"] == "failed" for one in report["devices"]) <= len(KINDS)
+        report = self.run("--stop-after", 8, code=5)
+        failed = {one["name"]: one for one in report["devices"] if one["state"] == "failed"}
+        assert {name: one["kind"] for name, one in failed.items()} == self.ill
+        assert {one["kind"]: one["exit_code"] for one in failed.values()} == KINDS
+        assert all(one["error"] and one["hint"] for one in failed.values())
+        assert {one["after"] for one in failed.values()} <= {None, f"sha256:{self.old}"}
+        assert sum(one["state"] == "done" for one in report["devices"]) == COUNT - len(KINDS)
+
+    def done(self) -> dict[str, str]:
+        """Return what the state says of each device that is done."""
+        path = self.fleet.folder / "rollout.json"
+        devices = json.loads(path.read_text())["devices"] if path.exists() else {}
+        return {name: one for name, one in devices.items() if one["state"] == "done"}
+
+    def look(self, what: str, before: dict[str, str]) -> None:
+        """See that no device is neither old nor new, that none was made current twice, and that done ones were left."""
+        devices = json.loads((self.fleet.folder / "rollout.json").read_text())["devices"]
+        assert {name: devices[name] for name in before} == before
+        found = {name: bundles.whole_release(self.fleet.root(name)) for name in self.fleet.entries}
+        assert set(found.values()) <= {self.old, self.new.digest}
+        for name, digest in found.items():
+            made = self.fleet.generations(
+                name
+            )  # one that was tried, or was killed before the switch, leaves its number
+            assert made in ([self.old], [self.old, self.new.digest])
+            assert digest == made[-1] or devices[name]["state"] != "done"
+            assert digest == self.new.digest or devices[name]["state"] != "done"
+        states = Counter(one["state"] for one in devices.values())
+        new = sum(digest == self.new.digest for digest in found.values())
+        self.told.append(f"{what}; {dict(states)}, {new} run the new release, {len(found) - new} the old one")

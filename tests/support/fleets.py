@@ -96,9 +96,10 @@ class Faults:
     Attributes:
         fleet: What they are part of.
         server: What lets them in, but for those that need one of their own.
-        small: A folder on a file system that is full until it is mended; a program that says so stands in for None.
+        small: A small file system that is full until it is mended; a program that says so stands in for None.
         stack: What ends with the test.
         mends: What mends each, by its name.
+        begins: What some of them begin to fail with.
     """
 
     fleet: Fleet
@@ -106,9 +107,15 @@ class Faults:
     small: Path | None
     stack: contextlib.ExitStack
     mends: dict[str, Callable[[], object]] = field(default_factory=dict)
+    begins: list[Callable[[], object]] = field(default_factory=list)
 
     def add(self, kind: str, name: str) -> None:
         self.mends[name] = getattr(self, f"_{kind.replace(' ', '_')}")(name)
+
+    def begin(self) -> None:
+        """Let them fail from now on: they may have been deployed to before."""
+        for change in self.begins:
+            change()
 
     def mend(self) -> None:
         for change in self.mends.values():
@@ -125,11 +132,8 @@ class Faults:
         if self.small is None:
             return self._with_tool(name, "df")
         filler = self.small / "filler"
-        with filler.open("wb") as stream, contextlib.suppress(OSError):
-            while True:
-                stream.write(bytes(1 << 16))
-                stream.flush()
         self.fleet.add(name, self.server, root=self.small / "device")
+        self.begins.append(lambda: _fill(filler))
         return filler.unlink
 
     def _wrong_machine(self, name: str) -> Callable[[], object]:
@@ -164,9 +168,16 @@ class Faults:
     def _busy(self, name: str) -> Callable[[], object]:
         self.fleet.add(name, self.server)
         holder = contextlib.ExitStack()
-        holder.enter_context(stores.client(self.fleet.root(name)))
+        self.begins.append(lambda: holder.enter_context(stores.client(self.fleet.root(name))))
         self.stack.push(holder)
         return holder.close
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb") as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(bytes(1 << 16))
+            stream.flush()
 
 
 def started(folder: Path, *words: Any) -> subprocess.Popen[str]:

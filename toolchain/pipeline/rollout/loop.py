@@ -90,7 +90,8 @@ class Loop:
     def _deploy(self, group: int) -> str:
         """Deploy to a group; return why the roll-out stops with it, empty if it goes on."""
         size = sum(one.group == group for one in self._devices.values())
-        left = self._named("waiting", "running", "failed", "returned", group=group)
+        # First of all those that an earlier run left in flight: nobody knows what they run.
+        left = [*self._named("running", group=group), *self._named("waiting", "failed", "returned", group=group)]
         if not left:
             return ""
         self._forget(left)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -180,6 +181,15 @@ def test_what_was_in_flight_is_asked(run, devices, path, switched):
     why, records = run()
     assert why == ""
     assert (records["a0"].state, records["a0"].before, devices.runs["a0"]) == ("done", OLD, NEW)
+
+
+def test_who_was_in_flight_is_asked_before_others_begin(run, devices, path):
+    records = fleet(1, 2, 4)
+    records["a0"] = dataclasses.replace(records["a0"], state="done")
+    records["b1"] = records["b1"].at_work().found(OLD, NEW)
+    state.StateFile(path, PLAN, records).save()
+    run(parallel=1)
+    assert devices.deploys[:2] == ["b1", "b0"]
 
 
 def test_an_unreachable_device_that_was_in_flight_is_taken_back_once_it_answers(run, devices, path):
