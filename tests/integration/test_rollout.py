@@ -6,6 +6,7 @@ TOOLCHAIN_ROLLOUT is the number of devices of the campaign, 10 by default. It is
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -16,9 +17,10 @@ from collections import Counter
 
 import pytest
 
-from tests.support import bundles, deploy_client, fleets
+from tests.support import bundles, deploy_client, fleets, hostile_sshd
 from tests.support.commands import toolchain
 from tests.support.fleets import Faults, Fleet
+from tests.support.stores import soon
 
 COUNT = int(os.environ.get("TOOLCHAIN_ROLLOUT", "10"))
 KINDS = {
@@ -47,10 +49,10 @@ def fleet(tmp_path):
 
 
 def rolled_out(fleet: Fleet, made, *words, code=0):
-    """Run the command; return its report."""
+    """Run the command, which ends with this code, or one of these; return its report."""
     fixed = ["--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0]
     seen = toolchain("rollout", made.folder, *fixed, *words, "--json", "-")
-    assert seen.code == code, seen.err
+    assert seen.code in ({code} if isinstance(code, int) else code), seen.err
     return json.loads(seen.out)
 
 
@@ -86,6 +88,29 @@ def test_a_device_that_is_too_slow_goes_back_at_once(fleet, packages):
     assert first["after"] == first["before"] == f"sha256:{old.digest}"
     assert "is current again" in first["error"]
     assert bundles.whole_release(devices.root("d00")) == old.digest
+
+
+def chatter(channel) -> None:
+    """Answer any command with words without an end, as no device does."""
+    while channel.send(b"machine=x86_64\\nroot=/\\x1b]0;pwned\\x07" * 1000):
+        pass
+
+
+def test_what_one_device_answers_hurts_no_other(fleet, packages, tmp_path):
+    devices, server = fleet
+    _old, new = packages
+    with hostile_sshd.running(tmp_path, chatter) as (address, _options):
+        host, _, port = address.rpartition("@")[2].partition(":")
+        config = tmp_path / "config"
+        known = f"UserKnownHostsFile {tmp_path / 'known'}\n  GlobalKnownHostsFile none"
+        config.write_text(f"Host board\n  HostName {host}\n  Port {port}\n  User me\n  {known}\n")
+        devices.add("a-hostile-one", dataclasses.replace(server, config=config))
+        devices.write()
+        report = rolled_out(devices, new, "--waves", "100%", "--stop-after", 2, code=4)
+    found = {one["name"]: one for one in report["devices"]}
+    assert found.pop("a-hostile-one")["kind"] == "device"
+    assert {one["state"] for one in found.values()} == {"done"}
+    assert "\x1b" not in (devices.folder / "rollout.json").read_text()
 
 
 def test_a_changed_package_and_a_changed_fleet_are_refused_by_name(fleet, packages):
@@ -150,14 +175,14 @@ def places(count: int) -> dict[str, str]:
     return {f"d{first + apart * number + apart - 1:02}": kind for number, kind in enumerate(kinds)}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_in_good_order(fleet, packages, number, tmp_path):
+def test_an_interrupt_ends_in_good_order(fleet, packages, tmp_path):
     devices, _server = fleet
     _old, new = packages
     devices.write()
     process = start(devices, new, "--waves", "100%", "--parallel", 2)
-    until_at_work(devices, process)
-    process.send_signal(number)
+    until_at_work(process)
+    assert soon(lambda: '"running"' in (devices.folder / "rollout.json").read_text(), 30)
+    process.send_signal(signal.SIGINT)
     _out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "interrupted" in err
@@ -170,23 +195,19 @@ def start(fleet: Fleet, made, *words) -> subprocess.Popen[str]:
     return fleets.started(fleet.folder, *fixed, *words)
 
 
-def until_at_work(fleet: Fleet, process: subprocess.Popen[str]) -> None:
-    """Wait until some device is in flight."""
-    path, deadline = fleet.folder / "rollout.json", time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if path.exists() and '"running"' in path.read_text():
-            return
-        time.sleep(0.01)
+def until_at_work(process: subprocess.Popen[str]) -> None:
+    """Wait until a roll-out begins with a group."""
+    while (line := process.stderr.readline()) and not line.startswith("group "):
+        pass
 
 
-def killed(fleet: Fleet, made, after_s: float, *words) -> str:
-    """Kill a roll-out some seconds after the first device is in flight; return what it said."""
-    process = start(fleet, made, *words)
-    until_at_work(fleet, process)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(after_s)
-    process.kill()
-    return process.communicate()[1]
+def killed(fleet: Fleet, made, after_s: float, *words) -> None:
+    """Kill a roll-out some seconds after it began with a group."""
+    with start(fleet, made, *words) as process:
+        until_at_work(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=after_s)
+        process.kill()
 
 
 def assert_finishes(fleet: Fleet, old, new, *words) -> None:
@@ -206,23 +227,23 @@ class Campaign:
         self.told: list[str] = []
         self.words = ("--waves", "1,10%,100%", "--parallel", 8, "--wait", 5)
 
-    def run(self, *words, code: int):
+    def run(self, *words, code):
         began, before = time.monotonic(), self.done()
         report = rolled_out(self.fleet, self.new, *self.words, *words, code=code)
-        self.look(f"{' '.join(map(str, words))}: exit code {code} after {time.monotonic() - began:.1f} s", before)
+        self.look(f"{' '.join(map(str, words))}: {time.monotonic() - began:.1f} s", before)
         return report
 
     def kill_and_go_on(self, times: int) -> None:
         """Kill it at random moments."""
         stream = random.Random(7)  # noqa: S311 - seeded, so that a failure comes again
         for _ in range(times):
-            after, before = stream.uniform(0.3, 9.0), self.done()
+            after, before = stream.uniform(0.3, COUNT / 5), self.done()
             killed(self.fleet, self.new, after, *self.words, "--stop-after", 8)
-            self.look(f"SIGKILL {after:.1f} s after the first device was at work", before)
+            self.look(f"SIGKILL {after:.1f} s after it began", before)
 
     def stop_and_go_on(self) -> None:
         """Let it stop with the first failure; then allow for all, and see that each is named with its exit code."""
-        report = self.run("--stop-after", 1, code=5)
+        report = self.run("--stop-after", 1, code={4, 5, 75})
         assert 1 <= sum(one["state"] == "failed" for one in report["devices"]) <= len(KINDS)
         report = self.run("--stop-after", 8, code=5)
         failed = {one["name"]: one for one in report["devices"] if one["state"] == "failed"}

@@ -60,10 +60,12 @@ class FleetOptions:
         """Read the devices.
 
         Raises:
-            InputError: There are none, or something is wrong with them.
+            InputError: There are none, or something is wrong with them, or with the key that all are reached with.
         """
         from toolchain.pipeline.rollout import fleet
 
+        if self.identity and not self.identity.is_file():
+            raise InputError(f"there is no key file {self.identity}")
         if not self.fleet and not self.inventory:
             raise InputError(
                 "which devices? None are named",

@@ -17,6 +17,7 @@ from toolchain import devices, files
 from toolchain.devices import Application, Device
 from toolchain.errors import InputError, did_you_mean
 from toolchain.pipeline.rollout import ansible
+from toolchain.shell import is_adb, parse_address
 from toolchain.validation import CONFIG, validated
 
 _TABLES = ("devices", "types")
@@ -107,6 +108,7 @@ def read(path: Path | None, inventory: Path | None = None, board_variable: str =
     if not found.devices:
         raise InputError(f"there is no device in {path or inventory}", hint="see docs/rollout.md for what stands there")
     _check_boards(found)
+    _check_addresses(found.devices)
     return found
 
 
@@ -134,4 +136,20 @@ def _check_boards(fleet: Fleet) -> None:
             raise InputError(
                 f"board {name} is this machine, and a roll-out goes to devices over SSH or adb",
                 hint="`toolchain deploy` is for this machine",
+            )
+
+
+def _check_addresses(found: Mapping[str, Device]) -> None:
+    """Refuse what is no address, and two names of one device: it would be deployed to twice."""
+    seen: dict[tuple[object, ...], str] = {}
+    for name, device in found.items():
+        try:
+            if not is_adb(device.host):
+                parse_address(device.host)
+        except InputError as fault:
+            raise InputError(f"device {name}: {fault.message}", details=fault.details, hint=fault.hint) from fault
+        other = seen.setdefault((device.host, device.root, device.ssh_config), name)
+        if other != name:
+            raise InputError(
+                f"{other} and {name} are one device: {device.host}", hint="leave one of them out, or correct it"
             )

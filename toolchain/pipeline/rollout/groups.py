@@ -51,7 +51,7 @@ class Thresholds:
     """When a roll-out stops.
 
     Attributes:
-        error: It stops in a group as soon as so many of its devices have failed.
+        error: It stops in a group as soon as so many of its devices have failed, or all of them.
         success: Of a group so many percent must be done before the next one begins.
     """
 
@@ -59,8 +59,8 @@ class Thresholds:
     success: float = 0.0
 
     def stops(self, failed: int, size: int) -> bool:
-        """Tell whether so many failures in a group of a size end the roll-out at once."""
-        return failed >= self.error.of(size)
+        """Tell whether so many failures in a group of a size end the roll-out at once: all of them always do."""
+        return failed >= min(self.error.of(size), size)
 
     def passes(self, done: int, size: int) -> bool:
         """Tell whether the next group may begin after one of a size."""

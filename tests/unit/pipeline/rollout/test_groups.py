@@ -83,6 +83,7 @@ def test_a_misspelt_tag_is_suggested():
         ("10%", 4, 45, False),
         ("10%", 5, 45, True),
         ("10%", 1, 1, True),  # the first device of all
+        ("5", 1, 1, True),  # a group of which nothing is left
         ("100%", 44, 45, False),
     ],
 )
