@@ -56,7 +56,7 @@ def rolled_out(fleet: Fleet, made, *words, code=0):
     return json.loads(seen.out)
 
 
-def test_a_group_is_taken_back_by_the_devices_own_way(fleet, packages, tmp_path):
+def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, packages, tmp_path):
     devices, _server = fleet
     old, new = packages
     devices.write()
@@ -64,13 +64,18 @@ def test_a_group_is_taken_back_by_the_devices_own_way(fleet, packages, tmp_path)
     devices.entries["d02"] += 'run = { restart = "true", health = "false", within = "1s" }\n'
     devices.write()
     words = ("--waves", "1,100%", "--parallel", 1, "--roll-back")
-    report = rolled_out(devices, new, *words, "--fresh", "--html", tmp_path / "page.html", code=5)
+    with start(devices, new, *words, "--fresh") as process:
+        until(process, "taking 1 device(s) back")
+        process.kill()
+    assert bundles.whole_release(devices.root("d01")) in {old.digest, new.digest}
+    report = rolled_out(devices, new, *words, "--wait", 10, "--html", tmp_path / "page.html", code=5)
     assert [one["state"] for one in report["devices"]] == ["done", "returned", "failed"]
     assert [bundles.whole_release(devices.root(name)) for name in devices.entries] == [
         new.digest,
         old.digest,
         old.digest,
     ]
+    assert "an earlier run has stopped" in report["stopped"]
     assert "1 device(s) were taken back" in report["stopped"]
     assert "taken back" in (tmp_path / "page.html").read_text()
 
@@ -180,7 +185,7 @@ def test_an_interrupt_ends_in_good_order(fleet, packages, tmp_path):
     _old, new = packages
     devices.write()
     process = start(devices, new, "--waves", "100%", "--parallel", 2)
-    until_at_work(process)
+    until(process, "group ")
     assert soon(lambda: '"running"' in (devices.folder / "rollout.json").read_text(), 30)
     process.send_signal(signal.SIGINT)
     _out, err = process.communicate(timeout=60)
@@ -195,16 +200,16 @@ def start(fleet: Fleet, made, *words) -> subprocess.Popen[str]:
     return fleets.started(fleet.folder, *fixed, *words)
 
 
-def until_at_work(process: subprocess.Popen[str]) -> None:
-    """Wait until a roll-out begins with a group."""
-    while (line := process.stderr.readline()) and not line.startswith("group "):
+def until(process: subprocess.Popen[str], words: str) -> None:
+    """Wait until a roll-out says a line that begins so."""
+    while (line := process.stderr.readline()) and not line.startswith(words):
         pass
 
 
 def killed(fleet: Fleet, made, after_s: float, *words) -> None:
     """Kill a roll-out some seconds after it began with a group."""
     with start(fleet, made, *words) as process:
-        until_at_work(process)
+        until(process, "group ")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=after_s)
         process.kill()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _STATE = Path("rollout.json")
 _DAY_S = 86400.0
 _ENOUGH = 2
-_LEASE_S = 45.0  # a lock whose client was killed is free after 30
+_WAIT_S = 45.0  # a lock whose client was killed is free after 30
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class RuleOptions:
     wait_s: float = option(
         "--wait",
         metavar="SECONDS",
-        default=_LEASE_S,
+        default=_WAIT_S,
         show_default=True,
         type=options.Limit(min=0.0, max=_DAY_S),
         help="Wait so long for a device that others are at work on.",
@@ -264,5 +264,5 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
             work = _work(made, kind, fleet, asked, console)
             stopped = Loop(kept, work, rules, console.say).run()
     seconds = time.monotonic() - began
-    found = Rollout(plan, kept.devices, fleet.devices, asked.rules.thresholds, stopped, asked.state, seconds, left_out)
+    found = Rollout(plan, kept.devices, fleet.devices, rules.thresholds, stopped, asked.state, seconds, left_out)
     return asked.written(found)

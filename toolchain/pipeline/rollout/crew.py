@@ -57,6 +57,8 @@ class Visit:
         name: The device.
         after: Digest of the release that it ran when the work failed; None if that is not known.
         has_found: Whether it was asked what it runs, so that it may have been changed since.
+        began: When the work did, by the monotonic clock.
+        is_late: Whether it took longer than it may, and was left.
     """
 
     def __init__(self, name: str, tell: Callable[[Visit, object], None]) -> None:

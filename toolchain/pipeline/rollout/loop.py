@@ -129,11 +129,12 @@ class Loop:
                 self._state.put(name, dataclasses.replace(self._devices[name], state="returning"))
         self._state.save()  # a run that is killed from here on is one that takes back
         names = self._named("returning")
-        self._tell(stage(f"taking {len(names)} device(s) back to the release before"))
+        if names:
+            self._tell(stage(f"taking {len(names)} device(s) back to the release before"))
         self._crew.run(names, lambda visit: self._work.take_back(visit, self._devices[visit.name].before or ""))
         left = len(self._named("returning"))
         kept = sum(one.before == "" and one.after != "" for one in self._devices.values() if one.group == group)
-        told = [(left, "could not be taken back"), (kept, "had no release before, and keep what they have")]
+        told = [(left, "could not be taken back"), (kept, "without a release before keep what they have")]
         more = "".join(f", {count} {words}" for count, words in told if count)
         return f"{why}; {len(names) - left} device(s) were taken back{more}"
 

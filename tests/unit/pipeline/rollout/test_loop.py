@@ -134,7 +134,7 @@ def test_a_device_without_a_release_before_keeps_the_new_one_and_says_so(run, de
     devices.runs["c0"] = ""
     devices.faults["c3"] = FullError("full")
     why, records = run(parallel=1, roll_back=True)
-    assert why.endswith("; 2 device(s) were taken back, 1 had no release before, and keep what they have")
+    assert why.endswith("; 2 device(s) were taken back, 1 without a release before keep what they have")
     assert (records["c0"].state, records["c0"].after, records["c0"].before) == ("done", NEW, "")
 
 
