@@ -119,7 +119,7 @@ _CASES = [
     ),
     ("no host", "deploy mlp --board x86_64", 2, r"which x86_64 device\?[\s\S]*--host"),
     ("a host for this machine", "deploy mlp --host me@10.0.0.7", 2, r"takes no host"),
-    ("a roll-out of a model", "rollout mlp --fleet {w}/desk.toml", 2, r"mlp is no package[\s\S]*toolchain package"),
+    ("a roll-out of a model", "rollout mlp --fleet {w}/desk.toml", 2, r"'mlp' is no package[\s\S]*toolchain package"),
     ("a roll-out to nobody", "rollout {w}/good.tar", 2, r"which devices\?[\s\S]*--fleet"),
     ("no such fleet", "rollout {w}/good.tar --fleet {w}/none.toml", 2, r"cannot read"),
     ("faults in a fleet", "rollout {w}/good.tar --fleet {w}/lab.toml", 2, r"hots: unknown key \(did you mean host"),

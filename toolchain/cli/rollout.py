@@ -178,7 +178,7 @@ class RolloutOptions:
         self.registry.check(source)
         if not pipeline.is_built(source):
             raise InputError(
-                f"{source} is no package, and the same one goes to every device",
+                f"{source!r} is no package, and the same one goes to every device",
                 hint="`toolchain build` and `toolchain package` make one",
             )
         reports = {path.resolve() for path in (self.json_path, self.junit_path, self.html_path) if path}

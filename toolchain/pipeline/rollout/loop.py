@@ -100,7 +100,8 @@ class Loop:
         self._crew.run(left, self._work.deploy, lambda: self._is_over(group, size))
         done, failed = len(self._named("done", group=group)), len(self._named("failed", group=group))
         if self._is_over(group, size):
-            return f"{failed} of the {size} device(s) of group {group} failed: --stop-after {self._thresholds.error}"
+            limit = "all of it" if failed == size else f"--stop-after {self._thresholds.error}"
+            return f"{failed} of the {size} device(s) of group {group} failed: {limit}"
         if not self._thresholds.passes(done, size):
             least = f"--success-threshold {self._thresholds.success:g}"
             return f"{done} of the {size} device(s) of group {group} are done, which is too few: {least}"

@@ -87,6 +87,13 @@ def test_a_threshold_in_percent_counts_a_group(run, devices):
     assert why == "2 of the 4 device(s) of group 3 failed: --stop-after 50%"
 
 
+def test_a_group_of_which_nothing_is_left_ends_it_whatever_the_threshold(run, devices):
+    devices.faults["a0"] = FullError("full")
+    why, records = run(thresholds=Thresholds(Share.read("5")))
+    assert why == "1 of the 1 device(s) of group 1 failed: all of it"
+    assert states(records)["b0"] == "waiting"
+
+
 def test_a_success_threshold_holds_the_next_group_back(run, devices):
     devices.faults["b0"] = FullError("full")
     why, records = run(thresholds=Thresholds(Share.read("2"), success=75))
