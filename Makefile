@@ -53,7 +53,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ test-all: $(READY) ## Run all tests; TOOLCHAIN_STRICT=1 fails where a part of th
 
 stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
 	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
+
+rollouts: $(READY) ## Roll out to 50 devices, of which some fail, while the roll-out is killed again and again
+	@TOOLCHAIN_ROLLOUT=50 $(VENV)/bin/python -m pytest -s -n0 tests/integration/test_rollout.py $(ARGS)
 
 trials: $(READY) ## Try 50 releases on which an application is not well, and kill the client, the trial or the power meanwhile
 	@TOOLCHAIN_TRIALS=50 $(VENV)/bin/python -m pytest -s tests/integration/test_application.py $(ARGS)

@@ -6,9 +6,9 @@ import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from toolchain import files, state
 from toolchain.board import Board
 from toolchain.errors import InputError
-from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Word, parsed, validated
+from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Fault, Word, parsed, validated
 
 UnitName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_:.@-]*\.service$", max_length=255)]
 _LONGEST_COMMAND = 4096
@@ -96,6 +96,7 @@ class Device:
         emulated: Whether it is an emulator, whose timings mean nothing.
         run: The application that runs its releases; None if a deploy only switches.
         power: The meter in its supply; None for the sensors that it has.
+        tags: Words by which a roll-out picks devices.
     """
 
     board: Word
@@ -105,6 +106,7 @@ class Device:
     emulated: bool = False
     run: Application | None = None
     power: Meter | None = None
+    tags: tuple[Word, ...] = ()
 
 
 def farm_devices() -> Path:
@@ -180,19 +182,46 @@ def read_devices(source: Path) -> dict[str, Device]:
     Raises:
         InputError: It cannot be read, or has faults.
     """
+    table = read_table(source)
+    return devices_of(source, table.get("devices", table))
+
+
+def read_table(source: Path) -> dict[str, Any]:
+    """Read a file of TOML.
+
+    Raises:
+        InputError: It cannot be read, or is none.
+    """
     try:
-        table = parsed(source)
+        return parsed(source)
     except OSError as fault:
         raise InputError(f"cannot read {source}: {fault.strerror or fault}") from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise InputError(f"{source} is not TOML", details=str(fault)) from fault
+
+
+def devices_of(source: Path, table: object) -> dict[str, Device]:
+    """Hold a table of devices against what one has; SSH configurations are relative to the folder of its file.
+
+    Args:
+        source: The file.
+        table: What it says of them, by their names.
+
+    Raises:
+        InputError: It has faults.
+    """
     devices: dict[str, Device] | None
-    devices, faults = validated(dict[str, Device], table.get("devices", table), "device")
+    devices, faults = validated(dict[str, Device], table, "device")
     if devices is None:
-        raise InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
+        raise with_faults(source, faults)
     for name, device in devices.items():
         _check_lasting(source, name, device)
     return {name: _beside(device, source.parent) for name, device in devices.items()}
+
+
+def with_faults(source: Path, faults: Sequence[Fault]) -> InputError:
+    """Return the error of a file with faults."""
+    return InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
 
 
 def _check_lasting(source: Path, name: str, device: Device) -> None:

@@ -60,6 +60,14 @@ class BusyError(DeviceError):
         self.owner = owner or message
 
 
+class UnreachableError(DeviceError):
+    """A device does not answer, lets nobody in, or was lost on the way."""
+
+
+class FullError(DeviceError):
+    """A device has no room for what is brought to it."""
+
+
 class RegistryError(ToolchainError):
     """A registry cannot be reached, or refuses what is asked of it."""
 
@@ -76,6 +84,22 @@ class VerificationError(ToolchainError):
     """A digest, signature, host key, version or output is not what it must be."""
 
     exit_code = 5
+
+
+class HostKeyError(VerificationError):
+    """A device's host key is unknown, changed or revoked."""
+
+
+class MismatchError(VerificationError):
+    """A device has another machine, C library or CPU than what is brought to it is made for."""
+
+
+class OutputError(VerificationError):
+    """A device computes something else than the reference."""
+
+
+class UnhealthyError(VerificationError):
+    """A device's application is not well on a release."""
 
 
 class RegressionError(ToolchainError):

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from toolchain.errors import BuildError, InputError, ToolchainError
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _WRITTEN_BY_OTHERS = 0o002
 _PRIVATE, _PRIVATE_FOLDER, _PERMISSIONS = 0o600, 0o700, 0o777
+_MASKING = threading.Lock()
 _YOURS = "name a folder that exists and is yours to write"
 
 
@@ -68,9 +70,13 @@ def _finish(path: Path) -> None:
 
 
 def _mask() -> int:
-    """Return the mask of new files, which can only be asked for by setting it; a file of that moment is private."""
-    mask = os.umask(0o077)
-    os.umask(mask)
+    """Return the mask of new files, which can only be asked for by setting it; a file of that moment is private.
+
+    It is the whole process's: of two threads that ask at once one would put the other's back for good.
+    """
+    with _MASKING:
+        mask = os.umask(0o077)
+        os.umask(mask)
     return mask
 
 

@@ -14,7 +14,7 @@ from tests.support import bundles, sshd
 from tests.support.parts import require
 from toolchain.device import deploy
 from toolchain.device.store import Store
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, FullError
 from toolchain.shell import SshOptions, open_shell
 
 SIZE_MIB = 48
@@ -107,7 +107,7 @@ def test_full_from_the_start(disk, ship, bulky):
 def test_full_before_the_second_release(disk, ship, bulky, spare):
     ship(bulky[0])
     with filled(disk, spare):
-        with pytest.raises(DeviceError, match=r"MB free, and .* MB are needed") as caught:
+        with pytest.raises(FullError, match=r"MB free, and .* MB are needed") as caught:
             ship(bulky[1])
         assert caught.value.exit_code == 4
         assert "free some space" in caught.value.hint
@@ -138,7 +138,7 @@ def test_full_in_the_middle_of_an_upload(disk, ship, bulky):
 
         shell.push = push_into_a_full_disk
 
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(FullError) as caught:
         ship(bulky[1], meddle)
     assert caught.value.exit_code == 4
     assert "No space left on device" in caught.value.details

@@ -10,11 +10,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.support import gates
+from tests.support.rollouts import NEW, OLD, PLAN
 from toolchain import page, stats
 from toolchain.bundle.manifest import Modelled
 from toolchain.cli import reports
@@ -30,6 +32,7 @@ from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
 from toolchain.device.trust import Verified
 from toolchain.device.waiting import Waited
+from toolchain.devices import Device
 from toolchain.errors import DeviceError
 from toolchain.failure import Failure
 from toolchain.models.inputs import Guess
@@ -41,6 +44,9 @@ from toolchain.pipeline.profile import MACHINE, Profile, Row
 from toolchain.pipeline.profile import pages as profiles
 from toolchain.pipeline.profile.against import Against, Layer
 from toolchain.pipeline.report import Report
+from toolchain.pipeline.rollout import Rollout, Thresholds
+from toolchain.pipeline.rollout import page as rollout
+from toolchain.pipeline.rollout.state import Record
 from toolchain.pipeline.survey import Outcome, Survey
 from toolchain.tensors import Difference
 from toolchain.tuning import report as tuning
@@ -325,6 +331,20 @@ def _slower() -> Made:
     return _gated([*taken, hot], gates.memory(taken), gates.size(1_834_567, 1_790_001, 0.02), carrier=f"slower: {LONG}")
 
 
+def _rolled_out() -> Made:
+    records = {
+        "good": Record(1, "done", OLD, NEW, latency_ms=2.345678, seconds=3.25),
+        "slow": Record(2, "failed", OLD, OLD, "slow", 6, f"too slow {FOREIGN}", FOREIGN, LONG, 99.0, emulated=True),
+        LONG: Record(2, "returning", "", None, "unreachable", 4, FOREIGN),
+        "left": Record(2),
+    }
+    hosts = {name: Device("x86_64", f"me@{name}") for name in records}
+    plan = dataclasses.replace(PLAN, model=FOREIGN)
+    found = Rollout(plan, records, hosts, Thresholds(), FOREIGN, Path(LONG), 12.5, 3)
+    unseen = ("schema_version", "devices.exit_code", "success_threshold")
+    return Made(rollout.html(found), found.document(), unseen)
+
+
 PAGES: dict[str, Callable[[], Made]] = {
     "kit": lambda: _kit(spread(300)),
     "kit-none": lambda: _kit([]),
@@ -350,6 +370,7 @@ PAGES: dict[str, Callable[[], Made]] = {
     "gate-slower": _slower,
     "gate-open": lambda: _gated(gates.rounds_of([0.9, -0.4] * 32), emulated=True),
     "gate-nothing": lambda: _gated([], hot=f"the device throttled: {FOREIGN}"),
+    "rollout": _rolled_out,
     "tune": _tune,
     "tune-untuned": lambda: _tune(tasks=tuple(dataclasses.replace(one, untuned_s=2.5 * one.best_s) for one in TASKS)),
     "tune-many": _many_tasks,

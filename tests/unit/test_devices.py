@@ -63,7 +63,7 @@ def test_devices(folder, text):
         ("[a]\nboard = 'pi'\nhost = 'h'\nroot = 'models'", [f"a.root: 'models' {FOLDER}"]),
         (
             "[a]\nboard = 'pi'\nhost = 'h'\nx = 1",
-            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run, power)"],
+            ["a.x: unknown key (known keys: board, host, root, ssh_config, emulated, run, power, tags)"],
         ),
         ("[a]\nboard = 'pi'\nhost = 'h'\nemulated = 'yes'", ["a.emulated: 'yes' should be a valid boolean"]),
         ("[a]\nboard = 'pi'\nhost = 5\n[b]\nhost = 'h'", ["a.host: 5 should", "b.board: is missing"]),

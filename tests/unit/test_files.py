@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -83,6 +84,28 @@ def test_target_keeps_its_old_content_until_the_end(tmp_path):
         assert target.read_text() == "old"
         assert temporary.parent == tmp_path
     assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize("umask", [0o022], indirect=True)
+def test_threads_that_write_at_once_leave_the_mask_as_it_was(tmp_path, umask, monkeypatch):
+    """One that asks while another one has set it would put that back for good."""
+    whole, asked = os.umask, threading.Barrier(2)
+
+    def slowly(mask):
+        before = whole(mask)
+        if mask == 0o077:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                asked.wait(0.2)
+        return before
+
+    monkeypatch.setattr(os, "umask", slowly)
+    writers = [threading.Thread(target=files.write_atomic, args=(tmp_path / name, b"x")) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"} == {0o644}
+    assert whole(0o022) == 0o022
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)], indirect=["umask"])

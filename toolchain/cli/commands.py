@@ -50,6 +50,7 @@ COMMANDS = {
         "pull": "Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle.",
         "push": "Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.",
     },
+    "rollout": {"rollout": "Deploy PACKAGE to the devices of a fleet, group by group, and stop where too many fail."},
     "run": {"run": "Run the release of a device on your own inputs, and write its outputs to a file."},
     "sdk": {"sdk": "Write what an application needs to run releases: a C library for the board, examples, Python."},
     "signing": {

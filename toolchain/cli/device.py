@@ -260,17 +260,11 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the release before the current one current again."""
-    from toolchain.device import application, trust
     from toolchain.device.lock import Owner
+    from toolchain.pipeline.device import roll_back
 
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
-        lab.store.sweep()
-        trust.verify_previous(lab.store)
-        run = lab.device.run
-        if run:
-            found, started = application.roll_back(lab.store, run, console.say)
-        else:
-            found, started = lab.store.roll_back(), None
+        found, started = roll_back(lab, console.say)
     text = f"{lab.shell.name} runs {found.name} {found.digest[:16]} again"
     text += f", and {started.name} is well on it after {started.seconds:.1f} s" if started else ""
     document = {**dataclasses.asdict(found), "application": started, "waited": lab.store.waited}

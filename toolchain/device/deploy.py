@@ -24,7 +24,7 @@ from toolchain.device.sampling import Place
 from toolchain.device.shipment import Sent, Shipment, Tell, Transfer, install, send
 from toolchain.device.store import DeviceFacts, Store
 from toolchain.device.trust import Verified
-from toolchain.errors import DeviceError, VerificationError
+from toolchain.errors import DeviceError, MismatchError, OutputError, VerificationError
 from toolchain.models import inputs
 from toolchain.native import elf
 from toolchain.native.programs import Program
@@ -153,7 +153,7 @@ def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFa
         DeviceError: As `check_fits`.
     """
     if facts.machine != manifest.machine:
-        raise VerificationError(
+        raise MismatchError(
             f"the bundle is for {manifest.machine}, and the device is {facts.machine}",
             hint="build for the board type of this device: `toolchain boards` lists them",
         )
@@ -161,7 +161,7 @@ def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFa
     check_tools(facts)
     missing = [flag for flag in manifest.cpu_features if flag not in facts.cpu_features]
     if missing:
-        raise VerificationError(
+        raise MismatchError(
             f"the device's CPU has no {', '.join(missing)}",
             details=f"the bundle was built for {manifest.target.get('mcpu')}; the device is a {facts.cpu}",
             hint="build for a board type with a plainer target.mcpu",
@@ -202,10 +202,10 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
     """Refuse a device that a program of ours does not start on.
 
     Raises:
-        VerificationError: The machine or the C library is another one.
+        MismatchError: The machine or the C library is another one.
     """
     if facts.machine != program.machine:
-        raise VerificationError(
+        raise MismatchError(
             f"{program.path.name} is for {program.machine}, and the device is {facts.machine}",
             hint="name the board type of this device: `toolchain boards` lists them",
         )
@@ -214,7 +214,7 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
 
 def _check_glibc(needed: str, facts: DeviceFacts, what: str) -> None:
     if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
-        raise VerificationError(
+        raise MismatchError(
             f"the device has glibc {facts.glibc}, and glibc {needed} is needed",
             details=f"by {what}",
             hint="build on a system as old as the device, or update the device",
@@ -338,17 +338,17 @@ def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: flo
     """Compare a run's outputs with the reference.
 
     Raises:
-        VerificationError: They differ by more than the tolerance, or do not have the model's signature.
+        OutputError: They differ by more than the tolerance, or do not have the model's signature.
     """
     faults = tensors.check_signature(run.outputs, manifest.outputs)
     if faults:
-        raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))
+        raise OutputError("the device's outputs do not have the model's signature", details="\n".join(faults))
     if samples.expected is None:
         return None
     limit = samples.tolerance if tolerance is None else tolerance
     difference = tensors.compare(tensors.cut(run.outputs, manifest.outputs), samples.expected, limit)
     if not difference.ok:
-        raise VerificationError(
+        raise OutputError(
             f"the device computes something else than the reference for {manifest.name}",
             details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}; "
             f"largest absolute difference {difference.max_abs:.3g}",

@@ -17,7 +17,7 @@ from toolchain.bundle.manifest import Manifest
 from toolchain.device import sampling
 from toolchain.device.sampling import Place
 from toolchain.device.shipment import Tell
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import InputError, OutputError, VerificationError
 from toolchain.models import series
 from toolchain.tensors import Difference, Tensors
 
@@ -79,14 +79,15 @@ def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell | None
 
     Raises:
         DeviceError: As `sampling.run_all`.
-        VerificationError: Outputs of a sample differ by more than its tolerance, or this machine draws other inputs.
+        OutputError: Outputs of a sample differ by more than its tolerance.
+        VerificationError: This machine draws other inputs.
     """
     given = series.random(place.manifest.inputs, drawn.seed, len(drawn.samples))
     _check_drawn(given, drawn)
     outputs = sampling.run_all(place, given, tell).outputs
     found = compare(outputs, drawn, place.manifest, tolerance)
     if found.beyond:
-        raise VerificationError(
+        raise OutputError(
             f"the device computes something else than the reference for {place.manifest.name}, "
             f"on {found.beyond} of {found.samples} samples",
             details=f"sample {found.worst} (seed {found.seed + found.worst}): largest relative difference "

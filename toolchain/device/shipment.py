@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from toolchain import files, tensors
 from toolchain.bundle import Bundle
 from toolchain.device.runner import INPUTS
 from toolchain.device.store import BlobState, DeviceFacts, Store
-from toolchain.errors import DeviceError, VerificationError
+from toolchain.errors import DeviceError, FullError, UnreachableError, VerificationError
 from toolchain.native.programs import RUNNER, Program
 from toolchain.progress import MEGABYTES, Step, size_text
 from toolchain.shell import Shell
@@ -25,6 +26,7 @@ Tell = Callable[[str], None]
 
 SIGNED = "release.signed"
 """A release's statement, and the signatures under it: kSigned of runtime/trust/approval.h."""
+_MAKE_ROOM = "free some space there, or keep fewer releases (`keep` in the board file)"
 SPARE_KIB = 1024  # links, folders and a run's outputs need room too
 
 
@@ -132,7 +134,8 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
     """Push the blobs that a device lacks and have it check them; the caller holds the store's lock.
 
     Raises:
-        DeviceError: There is not enough space, or the device is lost.
+        FullError: There is not enough space.
+        DeviceError: The device is lost.
         VerificationError: The device stored other bytes than were sent, twice.
     """
     start = time.perf_counter()
@@ -160,10 +163,7 @@ def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: De
     needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
     if missing and needed + SPARE_KIB > facts.free_kib:
         free, wanted = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
-        raise DeviceError(
-            f"the device has {free} free, and {wanted} are needed",
-            hint="free some space there, or keep fewer releases (`keep` in the board file)",
-        )
+        raise FullError(f"the device has {free} free, and {wanted} are needed", hint=_MAKE_ROOM)
 
 
 def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, tell: Tell | None) -> None:
@@ -174,8 +174,22 @@ def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, te
         path, size = shipment.blobs[digest], sizes[digest]
         report = partial(_tell, tell, total, before) if tell else None
         # An upload longer than its blob is not one of this blob: the check on the device will say so.
-        store.push(path, digest, min(state.size, size), report)
+        with _noticing_full(store):
+            store.push(path, digest, min(state.size, size), report)
         before += size
+
+
+@contextlib.contextmanager
+def _noticing_full(store: Store) -> Iterator[None]:
+    """Say of an upload that failed that the disk is full, where it is: others may have filled it since it was asked."""
+    try:
+        yield
+    except UnreachableError:
+        raise
+    except DeviceError as fault:
+        if store.facts().free_kib < SPARE_KIB:
+            raise FullError(fault.message, details=fault.details, hint=_MAKE_ROOM) from fault
+        raise
 
 
 def _tell(tell: Tell, total: int, before: int, done: int) -> None:

@@ -12,14 +12,15 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle, check_board
 from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import Tell
-from toolchain.device import bench, deploy, energy
+from toolchain.device import application, bench, deploy, energy, trust
+from toolchain.device.application import Started
 from toolchain.device.bench import Current, Measurement
 from toolchain.device.deploy import Stages
 from toolchain.device.energy import Energy
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
 from toolchain.device.shipment import Shipment, install
-from toolchain.device.store import Store
+from toolchain.device.store import Generation, Store
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.models import inputs
@@ -271,6 +272,23 @@ class DeviceStages:
                 plan=Plan(settings.budget_s, pinned=settings.pinned),
                 emulated=lab.emulated,
             )
+
+
+def roll_back(lab: Lab, tell: Tell) -> tuple[Generation, Started | None]:
+    """Make the release before the current one current again; the caller holds the lock.
+
+    Returns:
+        What is current now, and how the device's application started on it; None where none is known.
+
+    Raises:
+        VerificationError: The device does not take that release any more; or the application is not well on it.
+        DeviceError: There is none, or the device is lost.
+    """
+    lab.store.sweep()
+    trust.verify_previous(lab.store)
+    if lab.device.run:
+        return application.roll_back(lab.store, lab.device.run, tell)
+    return lab.store.roll_back(), None
 
 
 def _labels(settings: Settings, manifest: Manifest) -> list[str]:

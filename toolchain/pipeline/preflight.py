@@ -24,7 +24,7 @@ from toolchain.device import deploy
 from toolchain.device.store import DeviceFacts
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
-from toolchain.errors import DeviceError, InputError, ToolchainError, VerificationError, did_you_mean
+from toolchain.errors import DeviceError, FullError, InputError, MismatchError, ToolchainError, did_you_mean
 from toolchain.models import inputs
 from toolchain.native import cross, elf, programs
 from toolchain.native.linker import is_android
@@ -246,12 +246,12 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
     """Refuse a device that is not what its board file says.
 
     Raises:
-        VerificationError: It has another machine, C library or CPU.
+        MismatchError: It has another machine, C library or CPU.
         DeviceError: It lacks programs that the store needs.
     """
     if facts.machine != kind.machine:
         fitting = [name for name in boards.names() if boards.load(name).machine == facts.machine]
-        raise VerificationError(
+        raise MismatchError(
             f"board {kind.name} is for {kind.machine}, and the device is {facts.machine}",
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
             hint="name the board type of this device with --board",
@@ -259,7 +259,7 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
     deploy.check_tools(facts)
     _check_c_library(kind, facts)
     if missing := [flag for flag in kind.cpu_features if flag not in facts.cpu_features]:
-        raise VerificationError(
+        raise MismatchError(
             f"the device's CPU has no {', '.join(missing)}",
             details=f"board {kind.name} builds for {kind.target.mcpu}; the device is a {facts.cpu or facts.machine}",
             hint="name a board type with a plainer target.mcpu",
@@ -271,7 +271,7 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
     if is_android(kind.triple):
         return
     if facts.musl or (facts.glibc and elf.version_key(facts.glibc) < elf.version_key(needed)):
-        raise VerificationError(
+        raise MismatchError(
             f"the device has {'musl' if facts.musl else f'glibc {facts.glibc}'}, and glibc {needed} or newer is needed",
             hint="install a system with a newer glibc on the device, such as Debian 10 or later",
         )
@@ -294,7 +294,7 @@ def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
     needed = size // 1024 + _SPARE_KIB
     if needed > seen.facts.free_kib and name not in seen.kept:  # of a release that it keeps it may have all blobs
         free, wanted = seen.facts.free_kib / 1024, needed / 1024
-        raise DeviceError(
+        raise FullError(
             f"the device has {free:.1f} MiB free, and {name} needs {wanted:.1f} MiB or more",
             hint="free some space there, or keep fewer releases (`keep` in the board file)",
         )

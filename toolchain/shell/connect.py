@@ -14,7 +14,7 @@ from typing import IO, Any
 import paramiko
 
 from toolchain import process
-from toolchain.errors import DeviceError
+from toolchain.errors import UnreachableError
 from toolchain.shell.address import SshOptions
 from toolchain.shell.bounds import STDERR_KEPT
 from toolchain.shell.config import Hop, in_shell
@@ -109,15 +109,15 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
     try:
         sock = socket.create_connection((hop.host, hop.port), timeout=hop.timeout)
     except (socket.gaierror, UnicodeError) as fault:
-        raise DeviceError(
+        raise UnreachableError(
             f"the name {hop.host} cannot be resolved", details=str(fault), hint="check the name, or use an IP address"
         ) from fault
     except TimeoutError:
-        raise DeviceError(
+        raise UnreachableError(
             f"{hop.name} does not answer within {hop.timeout:g} s", hint=f"is it switched on? try: ping {hop.host}"
         ) from None
     except OSError as fault:
-        raise DeviceError(
+        raise UnreachableError(
             f"{hop.name} cannot be reached: {fault.strerror}",
             details=str(fault),
             hint="check the address and the port, and that an SSH server runs there",
@@ -142,7 +142,7 @@ def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib
         stack: What is closed with the connection.
 
     Raises:
-        DeviceError: It cannot be reached.
+        UnreachableError: It cannot be.
     """
     if hop.proxy_command:
         log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
@@ -157,7 +157,7 @@ def _tunnel(hop: Hop, previous: Any) -> Any:
     try:
         return previous.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=hop.timeout)
     except BROKEN as fault:
-        raise DeviceError(
+        raise UnreachableError(
             f"{hop.via} cannot reach {hop.name}",
             details=getattr(fault, "text", "") or words_of(fault),
             hint="check the address as seen from the jump host, and that it allows TCP forwarding",
@@ -169,7 +169,7 @@ def _proxied(hop: Hop, log: IO[bytes]) -> socket.socket:
     try:
         return process.attach(words, log)
     except OSError as fault:
-        raise DeviceError(f"ProxyCommand {words[0]}: {fault.strerror}", details=shlex.join(words)) from fault
+        raise UnreachableError(f"ProxyCommand {words[0]}: {fault.strerror}", details=shlex.join(words)) from fault
 
 
 def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
@@ -177,7 +177,7 @@ def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
 
     Raises:
         VerificationError: Its key is not known here, or not the one that is.
-        DeviceError: It is no SSH server, or none that we understand.
+        UnreachableError: It is no SSH server, or none that we understand.
     """
     policy = HostKeyPolicy(hop)
     security = transport.get_security_options()
@@ -193,28 +193,28 @@ def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
     policy.verify(transport.get_remote_server_key())
 
 
-def _no_ssh(fault: Exception, wire: Wire, hop: Hop, *, late: bool) -> DeviceError:
+def _no_ssh(fault: Exception, wire: Wire, hop: Hop, *, late: bool) -> UnreachableError:
     """Return the error for a server that did not get as far as to show its key."""
     if wire.greeting and not wire.greeting.startswith(b"SSH-"):
         said = wire.greeting.decode(errors="replace").splitlines()[0]
-        return DeviceError(f"{hop.name} is no SSH server", details=f"it says: {said!r}", hint="check the port")
+        return UnreachableError(f"{hop.name} is no SSH server", details=f"it says: {said!r}", hint="check the port")
     if hop.proxy_command and not wire.greeting:
-        return DeviceError(
+        return UnreachableError(
             f"the ProxyCommand of {hop.alias} reaches no SSH server" + (f" within {hop.timeout:g} s" if late else ""),
             details=f"{hop.proxy_command}\n{wire.complaints()}".strip(),
             hint=f"try it as `ssh` runs it: {shlex.join(in_shell(f'exec {hop.proxy_command}'))}",
         )
     if late:
-        return DeviceError(
+        return UnreachableError(
             f"{hop.name} accepts connections but does not answer within {hop.timeout:g} s",
             hint="is it an SSH server, and not overloaded? restart sshd on the device, or check the port",
         )
     if not wire.greeting:
-        return DeviceError(
+        return UnreachableError(
             f"{hop.name} hangs up before it greets",
             details=words_of(fault),
             hint="is it an SSH server? if it is, it may have too many connections (MaxStartups) or block this host",
         )
-    return DeviceError(
+    return UnreachableError(
         f"{hop.name} and this host agree on no keys", details=words_of(fault), hint="update the device's SSH server"
     )

@@ -16,7 +16,7 @@ from typing import Any
 import paramiko
 
 from toolchain import files
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import HostKeyError, InputError
 from toolchain.shell.config import Hop
 
 
@@ -41,7 +41,7 @@ class OfferedKey:
     file: Path | None
 
 
-class UnknownHostKeyError(VerificationError):
+class UnknownHostKeyError(HostKeyError):
     """No key of a server is known here; nothing was sent to it.
 
     Attributes:
@@ -129,12 +129,12 @@ class HostKeyPolicy:
         return sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)
 
     def verify(self, key: Any) -> None:
-        """Raise a VerificationError unless the key is known and not revoked."""
+        """Raise a HostKeyError unless the key is known and not revoked."""
         blob = key.asbytes()
         what = f"{self._hop.key_name} has the {key.get_name()} host key {key.fingerprint}"
         revoked = [known for known in self._revoked if known.blob == blob]
         if revoked:
-            raise VerificationError(
+            raise HostKeyError(
                 f"{what}, which is revoked",
                 details=f"revoked at {_places(revoked)}",
                 hint="do not use this device; give it a new host key",
@@ -149,7 +149,7 @@ class HostKeyPolicy:
                 hint=f"compare it with the one the device itself shows; to trust it:\n{commands}",
                 key=self._offered(key),
             )
-        raise VerificationError(
+        raise HostKeyError(
             f"{what}, which is not the key known for it: the device was set up anew, or somebody is in between",
             details=f"the known key stands at {_places(self._trusted)}",
             hint=f"compare it with the one the device itself shows; to replace the known one:\n{commands}",

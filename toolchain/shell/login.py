@@ -11,7 +11,7 @@ from typing import Any
 
 import paramiko
 
-from toolchain.errors import DeviceError
+from toolchain.errors import UnreachableError
 from toolchain.shell.address import SshOptions
 from toolchain.shell.config import Hop
 from toolchain.shell.host_keys import shown
@@ -33,7 +33,7 @@ class Login:
         """Log in.
 
         Raises:
-            DeviceError: The server accepts nothing of it.
+            UnreachableError: The server accepts nothing of it.
         """
         # Asking for nothing tells what the server accepts, and is enough for a board without a password.
         methods = self._methods()
@@ -98,7 +98,7 @@ class Login:
             self._tried.append(f"{label}: accepted, but the server wants {' or '.join(more)} as well")
         return not more
 
-    def _refused(self, methods: set[str]) -> DeviceError:
+    def _refused(self, methods: set[str]) -> UnreachableError:
         hop = self._hop
         tried = "\n".join(self._tried) or "nothing: there is no agent key, no key file and no password"
         if self._locked:
@@ -109,7 +109,7 @@ class Login:
             jump = f"-o ProxyJump={','.join(hop.jumps)} " if hop.jumps else ""
             hint = f"ssh-copy-id {jump}-p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
         accepts = ", ".join(sorted(methods)) or "nothing"
-        return DeviceError(
+        return UnreachableError(
             f"{hop.name} lets nobody in with what was tried",
             details=f"the server accepts: {accepts}\ntried:\n{tried}",
             hint=hint,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Literal, Self
 
 from toolchain import files, process
-from toolchain.errors import DeviceError, InputError
+from toolchain.errors import DeviceError, InputError, UnreachableError
 from toolchain.shell.bounds import MOST_SAID, Bounded, Channel, Limit, collect
 from toolchain.shell.remote import RemoteProcess
 
@@ -211,7 +211,7 @@ class Shell(ABC):
         try:
             return _pass_on(channel, stream, limit, progress)
         except TimeoutError:
-            raise DeviceError(f"{self.name} {limit}", hint="check the device and the network") from None
+            raise UnreachableError(f"{self.name} {limit}", hint="check the device and the network") from None
 
     def _finish(self, channel: Channel, out: Bounded, limit: Limit, who: str, script: str) -> process.Result:
         """Take a command's output until it ends; `who` is the subject of the error if it does not in time."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import paramiko
 
-from toolchain.errors import DeviceError, InputError
+from toolchain.errors import DeviceError, InputError, UnreachableError
 from toolchain.shell.address import Address, SshOptions
 from toolchain.shell.bounds import Channel, Limit
 from toolchain.shell.config import Config, Hop
@@ -152,7 +152,7 @@ class SshShell(Shell):
     Raises:
         InputError: The SSH configuration is wrong.
         VerificationError: A host key on the way is unknown, changed or revoked.
-        DeviceError: A server on the way cannot be reached or refuses us.
+        UnreachableError: A server on the way cannot be reached or refuses us.
     """
 
     def __init__(self, address: Address, options: SshOptions) -> None:
@@ -179,7 +179,7 @@ class SshShell(Shell):
         try:
             Login(transport, hop, options).run()
         except BROKEN as fault:
-            raise DeviceError(f"{hop.name} hung up during the login", details=words_of(fault)) from fault
+            raise UnreachableError(f"{hop.name} hung up during the login", details=words_of(fault)) from fault
         transport.set_keepalive(options.keepalive)
         self._wires.append(wire)
         self._transport = transport
@@ -252,11 +252,11 @@ class SshShell(Shell):
         if not self._transport.is_active():
             raise self._lost(doing, self._transport.get_exception() or EOFError())
 
-    def _lost(self, doing: str, fault: BaseException) -> DeviceError:
+    def _lost(self, doing: str, fault: BaseException) -> UnreachableError:
         # These are a broken socket, even if paramiko's thread has not noticed it yet.
         broken = isinstance(fault, (EOFError, ConnectionError)) or not self._transport.is_active()
         state = "was lost" if broken else "failed"
-        return DeviceError(
+        return UnreachableError(
             f"the connection to {self.name} {state} while {doing}",
             details=words_of(fault),
             hint="check that the device is on and reachable, then run the same command again",

@@ -6,11 +6,13 @@ import dataclasses
 
 import pytest
 
+from tests.support import bundles
 from tests.support.applications import Place
+from toolchain.device.lock import Owner
 from toolchain.devices import Application, Device
-from toolchain.errors import InputError
+from toolchain.errors import DeviceError, InputError
 from toolchain.models import inputs
-from toolchain.pipeline import DeviceStages, Settings, opened
+from toolchain.pipeline import DeviceStages, Settings, device, opened
 from toolchain.shell import SshOptions
 
 BRIEFLY = Settings(budget_s=0.02)
@@ -63,6 +65,17 @@ def test_an_application_is_part_of_a_deploy(lab, native, tiny, program, tmp_path
     assert report.stages["application"] > 0
     assert any("waiting up to 20 s" in line for line in told)
     place.end()
+
+
+def test_the_way_back_is_the_release_before(lab, native, tiny, program, tmp_path):
+    other = bundles.reweighted(tiny, tmp_path / "other", seed=5)
+    for made in (tiny, other):
+        DeviceStages(native, print).deploy(made, None, program, lab, BRIEFLY)
+    with lab.store.lock(Owner("tester", "tests")):
+        found, started = device.roll_back(lab, print)
+        assert (found.digest, started) == (tiny.digest, None)
+        with pytest.raises(DeviceError, match="no earlier release"):
+            device.roll_back(lab, print)
 
 
 def test_labels_that_do_not_fit_are_told_before_anything_is_deployed(lab, native, tiny, program, tmp_path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from toolchain.device import scripts as stores
 from toolchain.device.application import scripts
 from toolchain.device.store import Generation, Store
-from toolchain.errors import DeviceError, VerificationError
+from toolchain.errors import DeviceError, UnhealthyError
 from toolchain.progress import stage
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def activate(store: Store, digest: str, run: Application, tell: Callable[[str], 
         Whether the release was another one before, and how the application started.
 
     Raises:
-        VerificationError: It is not well, and the release before is current again.
+        UnhealthyError: It is not well, and the release before is current again.
         DeviceError: The device is lost, or its trial broke off.
     """
     started, said = _tried(store, trial_of(digest, run), run, tell)
@@ -103,7 +103,7 @@ def roll_back(store: Store, run: Application, tell: Callable[[str], None]) -> tu
     """Go back to the activation before the current one, as `activate` goes to a new one.
 
     Raises:
-        VerificationError: The application is not well there; what was current is current again.
+        UnhealthyError: The application is not well there; what was current is current again.
         DeviceError: There is none, or the device is lost.
     """
     check_tools(store)
@@ -229,14 +229,14 @@ def _said(output: str) -> dict[str, str]:
     return {word: text for word, _, text in lines}
 
 
-def _unwell(name: str, run: Application, output: str) -> VerificationError:
+def _unwell(name: str, run: Application, output: str) -> UnhealthyError:
     """Say that an application was not well, with its last words."""
     said = _said(output)
     lines = output.split("\n")
     told = {word: [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in _TOLD}
     details = "\n".join("\n".join([f"{_TOLD[word]}:", *told[word]]) for word in _TOLD if told[word])
     log = f"journalctl {'--user ' if run.scope == 'user' else ''}--unit {run.unit}" if run.unit else run.health
-    return VerificationError(
+    return UnhealthyError(
         f"{run.name} on {name} is not well within {run.seconds} s; {_back(said)}",
         details=details,
         hint=f"`{log}` on the device tells more; mend the application or the model, and run the command again",

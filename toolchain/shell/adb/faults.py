@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain import process
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, UnreachableError
 from toolchain.shell.adb.address import PREFIX, is_network, lacks_port
 from toolchain.tables import printable
 
@@ -35,34 +35,34 @@ class Attached:
     state: str
 
 
-def not_installed(asked: str) -> DeviceError:
+def not_installed(asked: str) -> UnreachableError:
     """There is no client."""
-    return DeviceError(
+    return UnreachableError(
         f"{asked} is not installed here",
         details="devices of adb are reached by its client",
         hint=f"apt-get install adb, or let {VARIABLE} name the client of Android's platform tools",
     )
 
 
-def no_server(words: str) -> DeviceError:
+def no_server(words: str) -> UnreachableError:
     """Its server cannot be reached or started."""
-    return DeviceError(
+    return UnreachableError(
         "the adb server cannot be reached or started",
         details=process.tail(printable(words)),
         hint="`adb start-server` says more; ANDROID_ADB_SERVER_PORT or ADB_SERVER_SOCKET may name another program's",
     )
 
 
-def unnamed(known: Sequence[Attached]) -> DeviceError:
+def unnamed(known: Sequence[Attached]) -> UnreachableError:
     """Several devices, and no serial."""
-    return DeviceError(
+    return UnreachableError(
         f"{len(known)} devices are attached to adb, and adb: names none of them",
         details=_listed(known),
         hint=f"name one: --host {shlex.quote(PREFIX + known[0].serial)} (HOST= with make)",
     )
 
 
-def unknown(serial: str, known: Sequence[Attached], words: str) -> DeviceError:
+def unknown(serial: str, known: Sequence[Attached], words: str) -> UnreachableError:
     """No such serial, or no device at all.
 
     Args:
@@ -76,24 +76,24 @@ def unknown(serial: str, known: Sequence[Attached], words: str) -> DeviceError:
         cable = f"in a network a port belongs to it, such as {PREFIX}{serial}:5555"
     elif known and not is_network(serial):
         cable = f"name one of these, or check the cable, {_AGAIN}"
-    return DeviceError(
+    return UnreachableError(
         f"adb knows no device {serial}" if serial else "no device is attached to adb",
         details="\n".join(filter(None, (process.tail(printable(words)), _listed(known)))),
         hint=network if is_network(serial) else cable,
     )
 
 
-def unusable(one: Attached) -> DeviceError:
+def unusable(one: Attached) -> UnreachableError:
     """A device that takes no commands."""
     name, serial = PREFIX + one.serial, shlex.quote(one.serial)
     if one.state in {"unauthorized", "authorizing"}:
-        return DeviceError(
+        return UnreachableError(
             f"{name} has not accepted this computer's key",
             details=f"adb: {one.state}",
             hint=f"unlock the device and accept the key on its screen, {_AGAIN}; `adb reconnect offline` asks anew",
         )
     if one.state.startswith("no permissions"):
-        return DeviceError(
+        return UnreachableError(
             f"this login may not use the USB device {name}",
             details=f"adb: {one.state}",
             hint="apt-get install android-sdk-platform-tools-common (udev rules), sudo usermod -aG plugdev $USER, log "
@@ -101,7 +101,7 @@ def unusable(one: Attached) -> DeviceError:
         )
     if one.state in PASSING:
         way = f"adb disconnect {serial}; adb connect {serial}" if is_network(one.serial) else "plug it in again"
-        return DeviceError(
+        return UnreachableError(
             f"{name} is offline: it is attached and does not answer",
             details=f"adb: {one.state}",
             hint=f"{way}, {_AGAIN}",
@@ -109,17 +109,17 @@ def unusable(one: Attached) -> DeviceError:
     return _in_another_state(one.state, name, serial)
 
 
-def _in_another_state(state: str, name: str, serial: str) -> DeviceError:
+def _in_another_state(state: str, name: str, serial: str) -> UnreachableError:
     if state in _NO_ANDROID:
         cause, way = "is not running Android", f"start Android on it, as `adb -s {serial} reboot` may do"
     elif state == "detached":
         cause, way = "was left to other programs", f"adb -s {serial} attach"
     else:
         cause, way = "takes no commands", f"plug it in again, or let the server look anew: `adb -s {serial} reconnect`"
-    return DeviceError(f"{name} {cause}: its state is {state}", details=f"adb: {state}", hint=f"{way}, {_AGAIN}")
+    return UnreachableError(f"{name} {cause}: its state is {state}", details=f"adb: {state}", hint=f"{way}, {_AGAIN}")
 
 
-def gone(one: Attached, doing: str, words: str) -> DeviceError:
+def gone(one: Attached, doing: str, words: str) -> UnreachableError:
     """A device that took commands, and does not take one now.
 
     Args:
@@ -132,7 +132,7 @@ def gone(one: Attached, doing: str, words: str) -> DeviceError:
     return lost(PREFIX + one.serial, doing, f"adb: {one.state or 'gone'}\n{process.tail(words)}".strip())
 
 
-def not_started(client: str, fault: OSError) -> DeviceError:
+def not_started(client: str, fault: OSError) -> UnreachableError:
     """The client was there, and is not now, or cannot be started."""
     return not_installed(client) if isinstance(fault, FileNotFoundError) else no_server(f"{client}: {fault.strerror}")
 
@@ -146,9 +146,9 @@ def too_old(name: str) -> DeviceError:
     )
 
 
-def lost(name: str, doing: str, why: str) -> DeviceError:
+def lost(name: str, doing: str, why: str) -> UnreachableError:
     """A device that was there."""
-    return DeviceError(
+    return UnreachableError(
         f"the connection to {name} was lost while {doing}",
         details=why,
         hint="check the cable and that the device is on, then run the same command again",

@@ -1,0 +1,282 @@
+"""Roll-outs to real devices over SSH: they stop where they should, and go on, whatever was killed meanwhile.
+
+TOOLCHAIN_ROLLOUT is the number of devices of the campaign, 10 by default. It is killed once for every six of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+
+from tests.support import bundles, deploy_client, fleets, hostile_sshd
+from tests.support.commands import toolchain
+from tests.support.fleets import Faults, Fleet
+from tests.support.stores import soon
+
+COUNT = int(os.environ.get("TOOLCHAIN_ROLLOUT", "10"))
+KINDS = {
+    "unreachable": 4,
+    "full": 4,
+    "wrong machine": 5,
+    "wrong output": 5,
+    "unhealthy": 5,
+    "host key": 5,
+    "busy": 75,
+}
+
+
+@pytest.fixture(scope="module")
+def packages(tiny_for_ssh, tmp_path_factory):
+    """The release that devices have, and the one that is rolled out."""
+    folder = tmp_path_factory.mktemp("packages")
+    return tiny_for_ssh, bundles.reweighted(tiny_for_ssh, folder / "new", seed=11)
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Three devices that are well."""
+    with fleets.running(tmp_path / "fleet", 3) as (fleet, server):
+        yield fleet, server
+
+
+def rolled_out(fleet: Fleet, made, *words, code=0):
+    """Run the command, which ends with this code, or one of these; return its report."""
+    fixed = ["--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0]
+    seen = toolchain("rollout", made.folder, *fixed, *words, "--json", "-")
+    assert seen.code in ({code} if isinstance(code, int) else code), seen.err
+    return json.loads(seen.out)
+
+
+def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, packages, tmp_path):
+    devices, _server = fleet
+    old, new = packages
+    devices.write()
+    rolled_out(devices, old, "--waves", "100%")
+    devices.entries["d02"] += 'run = { restart = "true", health = "false", within = "1s" }\n'
+    devices.write()
+    words = ("--waves", "1,100%", "--parallel", 1, "--roll-back")
+    with start(devices, new, *words, "--fresh") as process:
+        until(process, "taking 1 device(s) back")
+        process.kill()
+    assert bundles.whole_release(devices.root("d01")) in {old.digest, new.digest}
+    report = rolled_out(devices, new, *words, "--wait", 10, "--html", tmp_path / "page.html", code=5)
+    assert [one["state"] for one in report["devices"]] == ["done", "returned", "failed"]
+    assert [bundles.whole_release(devices.root(name)) for name in devices.entries] == [
+        new.digest,
+        old.digest,
+        old.digest,
+    ]
+    assert "an earlier run has stopped" in report["stopped"]
+    assert "1 device(s) were taken back" in report["stopped"]
+    assert "taken back" in (tmp_path / "page.html").read_text()
+
+
+def test_a_device_that_is_too_slow_goes_back_at_once(fleet, packages):
+    devices, _server = fleet
+    old, new = packages
+    devices.write()
+    rolled_out(devices, old, "--waves", "100%")
+    devices.types.append("latency_ms = 1e-6")
+    devices.write()
+    report = rolled_out(devices, new, "--waves", "1,100%", "--fresh", code=6)
+    first = report["devices"][0]
+    assert (first["state"], first["kind"], first["exit_code"]) == ("failed", "slow", 6)
+    assert first["after"] == first["before"] == f"sha256:{old.digest}"
+    assert "is current again" in first["error"]
+    assert bundles.whole_release(devices.root("d00")) == old.digest
+
+
+def chatter(channel) -> None:
+    """Answer any command with words without an end, as no device does."""
+    while channel.send(b"machine=x86_64\\nroot=/\\x1b]0;pwned\\x07" * 1000):
+        pass
+
+
+def test_what_one_device_answers_hurts_no_other(fleet, packages, tmp_path):
+    devices, server = fleet
+    _old, new = packages
+    with hostile_sshd.running(tmp_path, chatter) as (address, _options):
+        host, _, port = address.rpartition("@")[2].partition(":")
+        config = tmp_path / "config"
+        known = f"UserKnownHostsFile {tmp_path / 'known'}\n  GlobalKnownHostsFile none"
+        config.write_text(f"Host board\n  HostName {host}\n  Port {port}\n  User me\n  {known}\n")
+        devices.add("a-hostile-one", dataclasses.replace(server, config=config))
+        devices.write()
+        report = rolled_out(devices, new, "--waves", "100%", "--stop-after", 2, code=4)
+    found = {one["name"]: one for one in report["devices"]}
+    assert found.pop("a-hostile-one")["kind"] == "device"
+    assert {one["state"] for one in found.values()} == {"done"}
+    assert "\x1b" not in (devices.folder / "rollout.json").read_text()
+
+
+def test_a_changed_package_and_a_changed_fleet_are_refused_by_name(fleet, packages):
+    devices, server = fleet
+    old, new = packages
+    devices.write()
+    rolled_out(devices, old, "--waves", "100%")
+    assert "another package" in rolled_out(devices, new, "--waves", "100%", code=2)["error"]["message"]
+    devices.add("d03", server)
+    devices.write()
+    said = rolled_out(devices, old, "--waves", "100%", code=2)["error"]
+    assert "other devices" in said["message"]
+    assert "1 new, such as d03" in said["details"]
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A small file system; None where none can be mounted."""
+    point = tmp_path / "small"
+    point.mkdir()
+    made = os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", point], capture_output=True, check=False
+    )
+    if made is False or made.returncode != 0:
+        yield None
+        return
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def test_it_is_killed_stops_and_goes_on(packages, program, tmp_path, small, capsys):
+    """Many devices, one of each kind of failure in the last group: after each run all of them are looked at."""
+    old, new = packages
+    with contextlib.ExitStack() as stack:
+        fleet, server = stack.enter_context(fleets.running(tmp_path / "fleet", 0))
+        faults, ill = Faults(fleet, server, small, stack), places(COUNT)
+        for place in range(COUNT):
+            if kind := ill.get(f"d{place:02}"):
+                faults.add(kind, f"d{place:02}")
+            else:
+                fleet.add(f"d{place:02}", server)
+            deploy_client.plain_deploy(old, program, fleet.root(f"d{place:02}"))
+        faults.begin()
+        fleet.write()
+        campaign = Campaign(fleet, ill, old.digest, new)
+        campaign.kill_and_go_on(COUNT // 6)
+        campaign.stop_and_go_on()
+        faults.mend()
+        report = campaign.run("--stop-after", 1, code=0)
+    assert Counter(one["state"] for one in report["devices"]) == {"done": COUNT}
+    assert {one["before"] for one in report["devices"]} == {f"sha256:{old.digest}"}
+    with capsys.disabled():
+        print("\n" + "\n".join(campaign.told))  # noqa: T201 - the figures that are asked for
+
+
+def places(count: int) -> dict[str, str]:
+    """Spread a device of each kind of failure over the last group of a fleet."""
+    first, kinds = max(1, count // 10), list(KINDS)
+    apart = (count - first) // len(kinds)
+    return {f"d{first + apart * number + apart - 1:02}": kind for number, kind in enumerate(kinds)}
+
+
+def test_an_interrupt_ends_in_good_order(fleet, packages, tmp_path):
+    devices, _server = fleet
+    _old, new = packages
+    devices.write()
+    process = start(devices, new, "--waves", "100%", "--parallel", 2)
+    until(process, "group ")
+    assert soon(lambda: '"running"' in (devices.folder / "rollout.json").read_text(), 30)
+    process.send_signal(signal.SIGINT)
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert [path.name for path in tmp_path.rglob("toolchain-*")] == []
+    assert_finishes(devices, None, new)
+
+
+def start(fleet: Fleet, made, *words) -> subprocess.Popen[str]:
+    fixed = (made.folder, "--fleet", fleet.path, "--state", fleet.folder / "rollout.json", "--budget", 0)
+    return fleets.started(fleet.folder, *fixed, *words)
+
+
+def until(process: subprocess.Popen[str], words: str) -> None:
+    """Wait until a roll-out says a line that begins so."""
+    while (line := process.stderr.readline()) and not line.startswith(words):
+        pass
+
+
+def killed(fleet: Fleet, made, after_s: float, *words) -> None:
+    """Kill a roll-out some seconds after it began with a group."""
+    with start(fleet, made, *words) as process:
+        until(process, "group ")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=after_s)
+        process.kill()
+
+
+def assert_finishes(fleet: Fleet, old, new, *words) -> None:
+    """The next run brings every device to the new release, and makes it current on each exactly once."""
+    report = rolled_out(fleet, new, *(words or ("--waves", "100%")))
+    assert Counter(one["state"] for one in report["devices"]) == {"done": len(fleet.entries)}
+    for name in fleet.entries:
+        assert bundles.whole_release(fleet.root(name)) == new.digest
+        assert fleet.generations(name) == [*([old.digest] if old else []), new.digest]
+
+
+class Campaign:
+    """A roll-out that is killed, stops and goes on; after each run every device is looked at."""
+
+    def __init__(self, fleet: Fleet, ill: dict[str, str], old: str, new) -> None:
+        self.fleet, self.ill, self.old, self.new = fleet, ill, old, new
+        self.told: list[str] = []
+        self.words = ("--waves", "1,10%,100%", "--parallel", 8, "--wait", 5)
+
+    def run(self, *words, code):
+        began, before = time.monotonic(), self.done()
+        report = rolled_out(self.fleet, self.new, *self.words, *words, code=code)
+        self.look(f"{' '.join(map(str, words))}: {time.monotonic() - began:.1f} s", before)
+        return report
+
+    def kill_and_go_on(self, times: int) -> None:
+        """Kill it at random moments."""
+        stream = random.Random(7)  # noqa: S311 - seeded, so that a failure comes again
+        for _ in range(times):
+            after, before = stream.uniform(0.3, COUNT / 5), self.done()
+            killed(self.fleet, self.new, after, *self.words, "--stop-after", 8)
+            self.look(f"SIGKILL {after:.1f} s after it began", before)
+
+    def stop_and_go_on(self) -> None:
+        """Let it stop with the first failure; then allow for all, and see that each is named with its exit code."""
+        report = self.run("--stop-after", 1, code={4, 5, 75})
+        assert 1 <= sum(one["state"] == "failed" for one in report["devices"]) <= len(KINDS)
+        report = self.run("--stop-after", 8, code=5)
+        failed = {one["name"]: one for one in report["devices"] if one["state"] == "failed"}
+        assert {name: one["kind"] for name, one in failed.items()} == self.ill
+        assert {one["kind"]: one["exit_code"] for one in failed.values()} == KINDS
+        assert all(one["error"] and one["hint"] for one in failed.values())
+        assert {one["after"] for one in failed.values()} <= {None, f"sha256:{self.old}"}
+        assert sum(one["state"] == "done" for one in report["devices"]) == COUNT - len(KINDS)
+
+    def done(self) -> dict[str, str]:
+        """Return what the state says of each device that is done."""
+        path = self.fleet.folder / "rollout.json"
+        devices = json.loads(path.read_text())["devices"] if path.exists() else {}
+        return {name: one for name, one in devices.items() if one["state"] == "done"}
+
+    def look(self, what: str, before: dict[str, str]) -> None:
+        """See that no device is neither old nor new, that none was made current twice, and that done ones were left."""
+        devices = json.loads((self.fleet.folder / "rollout.json").read_text())["devices"]
+        assert {name: devices[name] for name in before} == before
+        found = {name: bundles.whole_release(self.fleet.root(name)) for name in self.fleet.entries}
+        assert set(found.values()) <= {self.old, self.new.digest}
+        for name, digest in found.items():
+            made = self.fleet.generations(
+                name
+            )  # one that was tried, or was killed before the switch, leaves its number
+            assert made in ([self.old], [self.old, self.new.digest])
+            assert digest == made[-1] or devices[name]["state"] != "done"
+            assert digest == self.new.digest or devices[name]["state"] != "done"
+        states = Counter(one["state"] for one in devices.values())
+        new = sum(digest == self.new.digest for digest in found.values())
+        self.told.append(f"{what}; {dict(states)}, {new} run the new release, {len(found) - new} the old one")

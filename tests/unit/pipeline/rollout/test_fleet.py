@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from toolchain.devices import Application
+from toolchain.errors import InputError
+from toolchain.pipeline.rollout import fleet
+
+TEXT = """
+[types.x86_64]
+latency_ms = 25
+run = { unit = "detector.service", health = "true" }
+
+[devices.kitchen]
+board = "x86_64"
+host = "me@10.0.0.7"
+tags = ["indoors"]
+
+[devices.yard]
+board = "x86_64"
+host = "me@10.0.0.8"
+run = { restart = "true", health = "false" }
+
+[devices.roof]
+board = "rpi4"
+host = "me@10.0.0.9"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="fleet.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_devices_and_the_bounds_of_their_types(write):
+    found = fleet.read(write(TEXT)).of("x86_64")
+    assert list(found.devices) == ["kitchen", "yard"]
+    assert found.limits("x86_64").latency_ms == 25
+    assert found.devices["kitchen"].run == Application(unit="detector.service", health="true")
+    assert found.devices["yard"].run == Application(restart="true", health="false")
+    assert found.devices["kitchen"].tags == ("indoors",)
+    assert fleet.read(write(TEXT)).of("rpi4").limits("rpi4").latency_ms is None
+
+
+def test_a_devices_toml_is_a_fleet_with_or_without_its_table(write):
+    for text in ('[a]\nboard = "rpi4"\nhost = "h"\n', '[devices.a]\nboard = "rpi4"\nhost = "h"\n'):
+        assert list(fleet.read(write(text)).devices) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "details"),
+    [
+        (TEXT.replace("[types", "[type"), "has 1 fault", r"type: unknown key \(did you mean types"),
+        (TEXT.replace("latency_ms", "latencyms"), "has 1 fault", "did you mean latency_ms"),
+        (TEXT.replace("tags", "tag"), "has 1 fault", "kitchen.tag: unknown key .did you mean tags"),
+        (TEXT.replace("25", "0"), "has 1 fault", "latency_ms"),
+        (TEXT.replace("25", '"25"'), "has 1 fault", "latency_ms"),
+        (TEXT.replace("25", "inf"), "has 1 fault", "latency_ms"),
+        (TEXT.replace("unit =", "unti ="), "has 1 fault", "unti: unknown key .did you mean unit"),
+        (TEXT.replace('"rpi4"', '"rpi44"'), "no board 'rpi44'", "known boards"),
+        (TEXT.replace("types.x86_64", "types.x8664"), "no board 'x8664'", "known boards"),
+        (TEXT.replace('"rpi4"', '"local"'), "board local is this machine", ""),
+        ("[types.rpi4]\nlatency_ms = 5\n", "there is no device in", ""),
+        ("", "there is no device in", ""),
+        ("[", "is not TOML", ""),
+        (TEXT.replace("10.0.0.8", "10.0.0.7"), "kitchen and yard are one device: me@10.0.0.7", ""),
+        (TEXT.replace("10.0.0.8", "10.0.0.8:ssh"), "device yard: .* is no address", ""),
+    ],
+)
+def test_faults_are_told_by_name(write, text, message, details):
+    with pytest.raises(InputError, match=message) as caught:
+        fleet.read(write(text))
+    assert re.search(details, caught.value.details)
+
+
+def test_no_device_of_the_packages_type(write):
+    with pytest.raises(InputError, match="no device of the fleet is one") as caught:
+        fleet.read(write(TEXT)).of("rpi3b")
+    assert "rpi4, x86_64" in caught.value.details
+
+
+def test_any_change_gives_another_digest(write):
+    base = fleet.read(write(TEXT)).of("x86_64").digest
+    assert fleet.read(write(TEXT)).of("x86_64").digest == base
+    for old, new in (("10.0.0.7", "10.0.0.6"), ("25", "26"), ("kitchen", "cellar"), ('"false"', '"true"')):
+        assert fleet.read(write(TEXT.replace(old, new))).of("x86_64").digest != base
+    # of another type
+    assert fleet.read(write(TEXT.replace("10.0.0.9", "10.0.0.5"))).of("x86_64").digest == base
+
+
+def test_the_digest_is_the_same_from_any_folder(write, tmp_path, monkeypatch):
+    path = write('[a]\nboard = "rpi4"\nhost = "h"\nssh_config = "config"\n')
+    there = fleet.read(path).of("rpi4").digest
+    monkeypatch.chdir(tmp_path)
+    assert fleet.read(path.relative_to(tmp_path)).of("rpi4").digest == there
+
+
+def test_an_inventory_beside_a_fleet(write):
+    inventory = write('{"_meta": {"hostvars": {"gate": {"edge_board": "x86_64"}, "other": {}}}}', "inventory.json")
+    found = fleet.read(write(TEXT), inventory)
+    assert list(found.of("x86_64").devices) == ["kitchen", "yard", "gate"]
+    assert found.of("x86_64").devices["gate"].run.unit == "detector.service"
+    assert found.unnamed == 1
+    with pytest.raises(InputError, match="both have kitchen"):
+        fleet.read(
+            write(TEXT), write('{"_meta": {"hostvars": {"kitchen": {"edge_board": "x86_64"}}}}', "inventory.json")
+        )

@@ -1,0 +1,268 @@
+"""A package goes to many devices, group by group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import options
+from toolchain.cli.connection import AddressOptions
+from toolchain.cli.console import Console, Result
+from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.registry import RegistryOptions
+from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, written
+from toolchain.errors import InputError
+
+if TYPE_CHECKING:
+    from toolchain.board import Board
+    from toolchain.bundle import Bundle
+    from toolchain.pipeline.rollout import DeviceWork, Rollout, Rules, Thresholds
+    from toolchain.pipeline.rollout.fleet import Fleet
+    from toolchain.pipeline.rollout.state import Plan
+    from toolchain.shell import SshOptions
+
+_STATE = Path("rollout.json")
+_DAY_S = 86400.0
+_ENOUGH = 2
+_WAIT_S = 45.0  # a lock whose client was killed is free after 30
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """Which devices there are, and how they are reached."""
+
+    fleet: Path | None = option(
+        "--fleet", type=options.PATH, help="A fleet.toml, or a devices.toml: the devices, and bounds of their types."
+    )
+    inventory: Path | None = option(
+        "--inventory", type=options.PATH, help="Devices as `ansible-inventory --list` prints them."
+    )
+    board_variable: str = option(
+        "--board-var",
+        default="edge_board",
+        show_default=True,
+        metavar="NAME",
+        help="The inventory's variable that names a host's board type.",
+    )
+    identity: Path | None = same(AddressOptions, "identity")
+    ssh_config: Path | None = same(AddressOptions, "ssh_config")
+    known_hosts: tuple[Path, ...] = same(AddressOptions, "known_hosts")
+
+    def read(self) -> Fleet:
+        """Read the devices.
+
+        Raises:
+            InputError: There are none, or something is wrong with them, or with the key that all are reached with.
+        """
+        from toolchain.pipeline.rollout import fleet
+
+        if self.identity and not self.identity.is_file():
+            raise InputError(f"there is no key file {self.identity}")
+        if not self.fleet and not self.inventory:
+            raise InputError(
+                "which devices? None are named",
+                hint="--fleet fleet.toml, or --inventory with Ansible's: docs/rollout.md",
+            )
+        return fleet.read(self.fleet, self.inventory, self.board_variable)
+
+    def ssh(self) -> SshOptions:
+        """Return how devices are reached."""
+        from toolchain.shell import SshOptions
+
+        password = os.environ.get("TOOLCHAIN_SSH_PASSWORD")
+        return SshOptions(self.ssh_config, self.known_hosts, self.identity, password)
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """How a roll-out is done."""
+
+    parallel: int = option(
+        "--parallel", default=8, show_default=True, type=click.IntRange(1, 256), help="Devices at once."
+    )
+    stop_after: str = option(
+        "--stop-after",
+        default="1",
+        show_default=True,
+        metavar="N|N%",
+        help="Error threshold: stop once so many devices of a group have failed, or so many percent of it.",
+    )
+    success: float = option(
+        "--success-threshold",
+        metavar="PERCENT",
+        default=0.0,
+        type=options.Limit(min=0.0, max=100.0),
+        help="Begin the next group only if so many percent of this one are done.",
+    )
+    roll_back: bool = option(
+        "--roll-back", is_flag=True, help="Where it stops, take that group back to the release before."
+    )
+    wait_s: float = option(
+        "--wait",
+        metavar="SECONDS",
+        default=_WAIT_S,
+        show_default=True,
+        type=options.Limit(min=0.0, max=_DAY_S),
+        help="Wait so long for a device that others are at work on.",
+    )
+    limit_s: float = option(
+        "--timeout",
+        metavar="SECONDS",
+        default=1800.0,
+        show_default=True,
+        type=options.Limit(min=1.0, max=_DAY_S),
+        help="Leave a device that takes longer.",
+    )
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """When it stops.
+
+        Raises:
+            InputError: That is not said in a number.
+        """
+        from toolchain.pipeline.rollout import Share, Thresholds
+
+        error = Share.read(self.stop_after)
+        if error is None:
+            raise InputError(
+                f"--stop-after {self.stop_after} is no number of devices, and no percentage", hint="such as 5, or 10%"
+            )
+        return Thresholds(error, self.success)
+
+    def rules(self) -> Rules:
+        """Return how it is done."""
+        from toolchain.pipeline.rollout import Rules
+
+        return Rules(self.parallel, self.thresholds, self.roll_back, self.limit_s)
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """The options of `rollout`."""
+
+    fleet: FleetOptions = record(FleetOptions)
+    waves: str = option(
+        "--waves",
+        default="1,10%,100%",
+        show_default=True,
+        help="Groups: up to how many devices are reached with each, or a tag, whose devices it adds.",
+    )
+    rules: RuleOptions = record(RuleOptions)
+    state: Path = option(
+        "--state", type=options.PATH, default=_STATE, show_default=True, help="The file that it goes on from."
+    )
+    fresh: bool = option("--fresh", is_flag=True, help="Begin anew, whatever that file says.")
+    budget: float = options.budget(2.0, "to measure each device")
+    json_path: Path | None = same(options.ReportOptions, "json_path")
+    junit_path: Path | None = same(options.ReportOptions, "junit_path")
+    html_path: Path | None = options.html()
+    registry: RegistryOptions = record(RegistryOptions)
+
+    def check(self, source: str) -> None:
+        """Refuse what can be known to be wrong before anything is read.
+
+        Raises:
+            InputError: There is such a thing.
+        """
+        from toolchain import pipeline
+
+        self.registry.check(source)
+        if not pipeline.is_built(source):
+            raise InputError(
+                f"{source!r} is no package, and the same one goes to every device",
+                hint="`toolchain build` and `toolchain package` make one",
+            )
+        reports = {path.resolve() for path in (self.json_path, self.junit_path, self.html_path) if path}
+        if self.state.resolve() in reports:
+            raise InputError(f"{self.state} is the state, and a report would replace it", hint="name another file")
+
+    def written(self, found: Rollout) -> Result:
+        """Write the files that are asked for; return what is printed, and what the command ends with."""
+        from toolchain.pipeline.rollout import page, texts
+
+        others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.html(found).encode()}
+        return written(Result(texts.shown(found), found.document(), fault=found.fault()), self.json_path, others)
+
+
+@contextlib.contextmanager
+def _package(source: str, asked: RolloutOptions, console: Console) -> Iterator[Bundle]:
+    """Open a package, with room for it for the time of a block."""
+    from toolchain import bundle, registry
+
+    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+        folder = Path(scratch) / "bundle"
+        if registry.is_address(source):
+            yield registry.pull(registry.parse(source), folder, asked.registry.access(), console.say)
+        else:
+            yield bundle.opened(Path(source), folder)
+
+
+def _plan(made: Bundle, fleet: Fleet, asked: RolloutOptions) -> Plan:
+    from toolchain.pipeline.rollout import groups
+    from toolchain.pipeline.rollout.state import Plan
+
+    name, board = made.manifest.name, made.manifest.board
+    return Plan(made.digest, name, board, fleet.digest, groups.words(asked.waves))
+
+
+def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, console: Console) -> DeviceWork:
+    from toolchain.pipeline import DeviceStages, Settings, preflight
+    from toolchain.pipeline.rollout import DeviceWork
+
+    bound = fleet.limits(kind.name).latency_ms
+    if kind.keep < _ENOUGH and (bound or asked.rules.roll_back):
+        raise InputError(
+            f"board {kind.name} keeps {kind.keep} activation(s), so that no device could go back",
+            hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
+        )
+    preflight.check_host()
+    program = DeviceStages(kind, console.say).runner()
+    settings = Settings(budget_s=asked.budget)
+    return DeviceWork(made, program, kind, fleet.devices, asked.fleet.ssh(), settings, bound, asked.rules.wait_s)
+
+
+REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
+
+
+@click.command("rollout", cls=ReportingCommand, reports=REPORTS)
+@click.argument("source", metavar="PACKAGE")
+@gathered("asked", RolloutOptions)
+@click.pass_obj
+def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
+    """Deploy PACKAGE to the devices of a fleet, group by group, and stop where too many fail.
+
+    Run again, it goes on where it was: devices that are done are left alone, and those that were in flight are asked.
+    """
+    from toolchain import board, bundle
+    from toolchain.device import deploy
+    from toolchain.pipeline.rollout import Loop, Rollout, groups, state
+
+    began = time.monotonic()
+    asked.check(source)
+    rules, whole = asked.rules.rules(), asked.fleet.read()
+    with _package(source, asked, console) as made:
+        kind = board.load(made.manifest.board).resolved()
+        bundle.check_board(made.manifest, kind)
+        deploy.check_referenced(made, unchecked=False)
+        fleet = whole.of(kind.name)
+        plan = _plan(made, fleet, asked)
+        places = groups.assigned(plan.waves, fleet.devices)
+        left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
+        if left_out:
+            console.say(f"{left_out} device(s) of the fleet are no {kind.name}, and take no part")
+        with state.held(asked.state):
+            kept = state.opened(asked.state, plan, places, fresh=asked.fresh)
+            work = _work(made, kind, fleet, asked, console)
+            stopped = Loop(kept, work, rules, console.say).run()
+    seconds = time.monotonic() - began
+    found = Rollout(plan, kept.devices, fleet.devices, rules.thresholds, stopped, asked.state, seconds, left_out)
+    return asked.written(found)

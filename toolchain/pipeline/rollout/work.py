@@ -1,0 +1,125 @@
+"""What a roll-out does on one device: the deploy that `toolchain deploy` runs, its type's bounds, and the way back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.device.lock import Owner
+from toolchain.device.waiting import Patience
+from toolchain.devices import Device
+from toolchain.errors import DeviceError, RegressionError, ToolchainError
+from toolchain.native.programs import Program
+from toolchain.pipeline import device as on_device
+from toolchain.pipeline.device import DeviceStages, Lab, Settings
+from toolchain.pipeline.report import Report
+from toolchain.pipeline.rollout.crew import Outcome, Visit
+from toolchain.shell import SshOptions
+
+
+def _nobody(_line: str) -> None:
+    """Tell nobody: lines of eight devices at once tell nothing."""
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What is done on the devices of a fleet.
+
+    Attributes:
+        made: The package.
+        program: The runner of its board type.
+        board: The board type, resolved.
+        devices: The devices by name.
+        ssh: How they are reached.
+        settings: How outputs are checked, and latency is measured.
+        latency_ms: A device whose median is above it fails; None without such a bound.
+        wait_s: Seconds that others may be at work on a device.
+    """
+
+    made: Bundle
+    program: Program
+    board: Board
+    devices: Mapping[str, Device]
+    ssh: SshOptions
+    settings: Settings
+    latency_ms: float | None = None
+    wait_s: float = 0.0
+
+    def deploy(self, visit: Visit) -> Outcome:
+        """Deploy to a device, and hold it against the bounds of its type, under one lock.
+
+        Raises:
+            VerificationError: As `DeviceStages.deploy`; the device keeps the release that it had.
+            RegressionError: It is too slow there, and the release before is current again.
+            DeviceError: It is lost, busy or full.
+        """
+        with self._opened(visit) as lab:
+            before = self._current(lab)
+            visit.found(before)
+            try:
+                report = DeviceStages(self.board, _nobody).deploy(self.made, None, self.program, lab, self.settings)
+                self._judge(report, lab, before)
+            except ToolchainError:
+                with contextlib.suppress(DeviceError):  # a device that is lost says nothing
+                    visit.after = self._current(lab)
+                raise
+            return Outcome(self.made.digest, report.measurement.latency.median, report.emulated)
+
+    def take_back(self, visit: Visit, before: str) -> Outcome:
+        """Go back to the release before, unless the device runs another one than ours anyway.
+
+        Raises:
+            DeviceError: The device is lost, or keeps another release before ours.
+            VerificationError: It does not take that one any more, or its application is not well on it.
+        """
+        with self._opened(visit) as lab:
+            current = self._current(lab)
+            if current != self.made.digest:
+                return Outcome(current, note=f"it ran {current[:16] or 'nothing'} already")
+            return Outcome(self._back(lab, before))
+
+    @contextlib.contextmanager
+    def _opened(self, visit: Visit) -> Iterator[Lab]:
+        device, patience = self.devices[visit.name], Patience(self.wait_s)
+        with (
+            on_device.opened(self.board, device, self.ssh, tell=_nobody, patience=patience) as lab,
+            visit.using(lab.shell),
+            lab.store.lock(Owner.here(f"rollout {self.made.manifest.name}")),
+        ):
+            yield lab
+
+    @staticmethod
+    def _current(lab: Lab) -> str:
+        found = lab.store.current()
+        return found.digest if found else ""
+
+    def _judge(self, report: Report, lab: Lab, before: str) -> None:
+        """Hold a device against the latency that its type is to have; an emulator's is none."""
+        median, bound = report.measurement.latency.median, self.latency_ms
+        if bound is None or report.emulated or median <= bound:
+            return
+        kept = "it ran this release before, or none, and keeps it"
+        if before not in {"", self.made.digest}:
+            self._back(lab, before)
+            kept = f"release {before[:16]} is current again"
+        raise RegressionError(
+            f"{lab.shell.name} takes {median:.4g} ms, and a {self.board.name} may take {bound:g} ms; {kept}",
+            details="; ".join(report.measurement.warnings),
+            hint="`toolchain gate` compares both releases on the device, `toolchain profile` shows where the time goes",
+        )
+
+    @staticmethod
+    def _back(lab: Lab, before: str) -> str:
+        """Make the release current that was before, if it is that one that the device would go back to."""
+        generations = lab.store.generations()
+        place = next(place for place, one in enumerate(generations) if one.current)
+        previous = generations[place - 1].digest if place else ""
+        if previous != before:
+            raise DeviceError(
+                f"{lab.shell.name} would not go back to {before[:16]}, but to {previous[:16] or 'nothing'}",
+                hint="`toolchain releases` shows what it keeps; somebody else has changed it, or it keeps too few",
+            )
+        return on_device.roll_back(lab, _nobody)[0].digest
