@@ -37,6 +37,7 @@ from toolchain.tuning.build.cluster import answers, crew, member
 from toolchain.tuning.build.cluster.crew import DaskCrew
 from toolchain.tuning.build.cluster.scheduler import Access, parse
 from toolchain.tuning.measure import MeasurePool, Rules
+from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.trials import Measured, Trial
 
 TRIPLE = f"{platform.machine()}-linux-gnu"
@@ -230,9 +231,10 @@ class LibraryMeasures:
 
     def submit(self, trial: Trial) -> Future[Measured]:
         self._on_trial()
-        number = int(files.sha256_file(trial.library), 16)
+        latencies = [1e-5 + int(files.sha256_file(one.library), 16) % 1000 * 1e-8 for one in (trial, *trial.rivals)]
+        first, *others = [tuple(one * (1 + turn / 10) for turn in range(TURNS)) for one in latencies]
         future: Future[Measured] = Future()
-        future.set_result(Measured((1e-5 + number % 1000 * 1e-8,), board="formula"))
+        future.set_result(Measured(first, board="formula", rivals_s=tuple(others)))
         return future
 
 
@@ -276,20 +278,21 @@ def test_the_same_records_while_a_third_of_the_workers_is_killed(cluster, tmp_pa
     cluster.workers = [one for one in cluster.workers if one.poll() is None]
     local = tuned(tmp_path / "here.jsonl", lambda backend: Builder(backend.target, CROSS, tmp_path / "here", workers=1))
     assert found == local, f"killed at trial {moment}"
-    assert local.count(b'"samples_s"') == 16
-    assert sum(rows[-1].values()) == 16
+    assert len(RecordFile(tmp_path / "here.jsonl").read().trials) >= 16
+    assert sum(rows[-1].values()) >= 16
 
 
 def test_the_command(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "MeasurePool", partial(MeasurePool, rules=Rules(slower=100.0, hot_c=1000.0)))
     ca, cert, key = cluster.tls[1::2]
     words = ("mlp", "--without", "all", "--op", "matmul", "--tuner", "random", "--trials", 8, "--json")
-    words += ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0, "--records", tmp_path / "R.jsonl")
+    words += ("--number", 1, "--repeat", 1, "--min-repeat-ms", 0, "--no-compare", "--records", tmp_path / "R.jsonl")
     words += ("--builders", cluster.address, "--builders-ca", ca, "--builders-cert", cert, "--builders-key", key)
     seen = toolchain("tune", *words)
     assert seen.code == 0, seen.err
     report = json.loads(seen.out)
-    assert sum(row["candidates"] for row in report["builders"]) == report["trials"]["total"] == 8
+    assert report["trials"]["total"] == 8
+    assert sum(row["candidates"] for row in report["builders"]) >= 8, "and those of the finals"
     assert [(row["processes"], row["note"]) for row in report["builders"]] == [(1, "")]
     assert all(f"builder {row['name']}: 1 at a time" in seen.err for row in report["builders"])
     assert "distributed" not in seen.err, "Dask prints nothing of its own"
