@@ -51,7 +51,7 @@ def dealt(asks, free=(), kinds=None) -> list[str]:
         ([ask(has="a", patient=False), ask(has="bcd")], "", ["ad", "bc"]),
         ([ask(has="a", shares=False), ask(shares=False), ask()], "bcd", ["", "bd", "c"]),
     ],
-    ids=str,
+    ids=range(20),  # an ask has a time in it, and each process of a run would call its test otherwise
 )
 def test_shares(asks, free, expected):
     assert dealt(asks, free) == expected
