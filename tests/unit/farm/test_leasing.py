@@ -242,11 +242,13 @@ def test_a_free_board_goes_to_who_asked_before(pool):
 
 
 def test_a_client_without_a_sign_of_life_loses_its_boards(run, pool, monkeypatch):
-    one, two = run("me", most=2), run("you", most=2)
+    one = run("me", most=2)
+    until(has(one, "ab"))
+    two = run("you", most=2)
     until(has(one, "ab", two, "cd"))
     key = pool._slots["a"].key
     assert pool.status()["boards"][0]["hold"]["heard_s"] < 30
-    monkeypatch.setattr(asks, "EXPIRE_S", 0.5)
+    monkeypatch.setattr(asks, "EXPIRE_S", 2.0)
     while not one.ask.ended:
         pool.leases.hear(two.ask, {"alive": True})
         time.sleep(0.01)
