@@ -266,7 +266,8 @@ def test_a_kernel_is_timed_over_rpc(session, tmp_path):
         library(tmp_path / "kernel.so", function), tuple(TensorArg(kind, shape) for shape, kind in LAYER.arguments())
     )
     with session() as opened:
-        samples = measured(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
+        taken = measured(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
+        (samples,) = taken.samples_s
         assert len(samples) == 3
         assert all(0 < one < 1 for one in samples)
         found = called(opened, trial.library.rename(tmp_path / "again.so"), arguments, tmp_path)
