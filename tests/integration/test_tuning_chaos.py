@@ -160,7 +160,7 @@ def test_a_run_goes_on_whatever_breaks(farm, tmp_path, record_property):
 
     assert client.process.returncode == 0, client.words()
     assert sum(monkey.done.values()) == len(steps), monkey.done
-    check_records(client.found())
+    check_records(tuple(one for one in client.found() if not one.is_final))
     check_log(client, BOARDS)
     until_all_are_free()
     causes = Counter(one.cause or "ok" for one in client.found())
@@ -171,7 +171,9 @@ def check_records(found: tuple[Record, ...]) -> None:
     assert len(found) == TRIALS
     assert len({(one.workload, one.candidate) for one in found}) == TRIALS, "a trial was measured twice"
     expected = {"CRASH": "crash", "ENDLESS": "timeout", "": ""}
-    wrong = [(one.cause, one.error) for one in found if one.cause not in {"build", expected[poison(one.candidate)]}]
+    # On a machine that others use, a sample may be doubted: that blames nobody.
+    usual = {"build", "suspicious"}
+    wrong = [(one.cause, one.error) for one in found if one.cause not in usual | {expected[poison(one.candidate)]}]
     assert wrong == [], "no candidate is blamed for its board"
     assert {one.cause for one in found} >= {"", "crash", "timeout"}
 
