@@ -74,17 +74,19 @@ Accelerator::~Accelerator() {
   GiveMemoryBack();
 }
 
+void Accelerator::ForgetRefusals() { refused_ = refused_results_ = SIZE_MAX; }
+
 void Accelerator::GiveMemoryBack() {
   if (memory_.data != nullptr) device_->Free(memory_);
   memory_ = {};
-  refused_ = SIZE_MAX;
+  ForgetRefusals();
 }
 
 void Accelerator::DropAt(std::map<Key, Resident>::iterator place) {
   traffic_.resident -= place->second.memory.size;
   device_->Free(place->second.memory);
   residents_.erase(place);
-  refused_ = SIZE_MAX;
+  ForgetRefusals();
 }
 
 void Accelerator::Drop(const Resident* resident) {
@@ -109,7 +111,7 @@ void Accelerator::DropResult(const DmaBuffer& memory) {
   if (memory.data == nullptr) return;
   traffic_.resident -= memory.size;
   device_->Free(memory);
-  refused_ = SIZE_MAX;
+  ForgetRefusals();
 }
 
 // Memory beside which there is as much as the largest of other runs needs: what stays cannot make
@@ -132,14 +134,15 @@ uint64_t Accelerator::RoomFor(const TensorBytes& tensor, uint64_t owner, size_t 
   if (known != nullptr) return known->memory.physical;
   DropResult(results_.Take(tensor.data));
   const uint64_t bytes = ToPages(tensor.bytes);
-  if (owner == 0 || traffic_.resident + bytes > kMostResident || bytes >= refused_) return kNowhere;
+  if (owner == 0 || traffic_.resident + bytes > kMostResident) return kNowhere;
+  if (bytes >= refused_results_) return kNowhere;
   try {
     const DmaBuffer memory = AllocateBeside(bytes, std::max(memory_.size, brought));
     results_.Add(tensor, memory, owner);
     traffic_.resident += memory.size;
     return memory.physical;
   } catch (const Fault&) {
-    refused_ = bytes;
+    refused_results_ = bytes;
     return kNowhere;
   }
 }
@@ -206,7 +209,8 @@ const DmaBuffer& Accelerator::Memory(size_t bytes) {
   } catch (const Fault& fault) {
     if (results_.Places().empty()) throw;
     results_stay_ = false;
-    Fail(std::string(fault.what()) + "; results of other kernels took it, and no longer will: run the model anew");
+    Fail(std::string(fault.what()) +
+         "; results of other kernels took it, and no longer will: run the model anew");
   }
   return memory_;
 }

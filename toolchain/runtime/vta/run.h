@@ -90,6 +90,7 @@ class Accelerator {
   void Drop(const Resident* resident);
   void DropAt(std::map<Key, Resident>::iterator place);
   void GiveMemoryBack();
+  void ForgetRefusals();
 
   std::unique_ptr<Device> device_;
   DmaBuffer memory_;
@@ -97,6 +98,7 @@ class Accelerator {
   Results results_;
   bool results_stay_ = true;  // until there was no memory for a run for their sake
   size_t refused_ = SIZE_MAX;  // there is no memory of so many bytes, until some is given back
+  size_t refused_results_ = SIZE_MAX;  // nor of so many with room for a run beside it
   Traffic traffic_;
 };
 
