@@ -94,6 +94,7 @@ def test_a_second_farm_sees_a_leased_device_as_busy_and_never_measures_beside(fa
                 seen = toolchain(*words)
                 assert (seen.code, "the first" in seen.err) == (75, True), seen.err
             assert states() == {"a": "busy"}
+            assert toolchain("farm", "up").code == 0  # it serves the device as well as it can be served
             assert "the first" in status()["a"]["fault"]["message"]
         with leases.lease("bench", ["a"], who="the second") as mine:
             assert [one.name for one in mine.boards] == ["a"]

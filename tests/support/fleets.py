@@ -151,7 +151,7 @@ class Faults:
 
     def _unhealthy(self, name: str) -> Callable[[], object]:
         well = self.fleet.folder / f"well-{name}"
-        run = f'run = {{ restart = "true", health = "test -e {well}", within = "1s" }}'
+        run = f'run = {{ restart = "true", health = "test -e {well}", within = "10s" }}'
         self.fleet.add(name, self.server, run)
         return well.touch
 

@@ -155,8 +155,8 @@ def up(places: Iterable[Place], tell: Tell) -> Message:
     start_daemon(place, tell)
     found: Message = serve(place, served, tell)
     names = {one.name for one in served}
-    lacking = {one["name"]: one["fault"] for one in found["boards"] if one["name"] in names and one["fault"]}
-    faults |= {name: protocol.fault_of(fault) for name, fault in lacking.items()}
+    lacking = [one for one in found["boards"] if one["name"] in names and one["fault"] and not one["served"]]
+    faults |= {one["name"]: protocol.fault_of(one["fault"]) for one in lacking}
     if faults:
         raise _partly(faults, len(names | faults.keys()))
     return found

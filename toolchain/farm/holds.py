@@ -160,6 +160,7 @@ def described(slot: Slot, heard_s: float | None) -> Message:
         "adb_server": served.adb_server,
         "emulated": served.emulated,
         "state": slot.state(),
+        "served": board.state == "ready",
         "hold": {**hold.message(), "heard_s": heard_s} if hold else None,
         "session_since": session,
         "trial": slot.trial,
