@@ -1,10 +1,12 @@
 """Are winners winners? Tunes a few kernels, then measures each recorded winner against what it replaces, in turns.
 
-    python benchmarks/tuning_winners.py [NETWORK ...] [--trials 12] [--tasks 6] [--turns 24] [--loops 2] [--json FILE]
+    python benchmarks/tuning_winners.py [NETWORK ...] [--trials 12] [--tasks 6] [--turns 24] [--seeds 1] [--plain]
+                                        [--loops 2] [--json FILE]
 
 Of each network, the kernels with most work are tuned on board `local`, with few trials. Each record that a build would
 apply is then measured again, alone, in turns with what a deploy makes of the kernel without it, each in a session of
-its own. `--loops` keeps so many processes busy beside all of that.
+its own. `--plain` leaves the toolchain's templates out: what is searched is found by MetaSchedule alone. `--seeds`
+tunes so many times, each time from nothing. `--loops` keeps so many processes busy beside all of that.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._loops import loops
 from benchmarks._peers_networks import obtain
 from toolchain import board, files, stats
+from toolchain.backends.cpu.backend import Cpu
 from toolchain.compile import known
 from toolchain.compile.request import BuildRequest
 from toolchain.farm import boards
@@ -37,7 +40,7 @@ from toolchain.records.apply import shipped_choices
 from toolchain.records.tasks import Task, args_of
 from toolchain.tuning.build import Builder
 from toolchain.tuning.measure import MeasurePool, Rules
-from toolchain.tuning.run import Plan
+from toolchain.tuning.plan import Plan
 from toolchain.tuning.search import Search
 from toolchain.tuning.template_search import Candidate
 from toolchain.tuning.trials import Measured, Options, Trial
@@ -73,14 +76,26 @@ class Winner:
         return self.again < 1 - SLOWER
 
 
-def tuned(network: str, records: Path, trials: int, count: int, folder: Path) -> tuple[tune.Extracted, list[Task], int]:
+@dataclass(frozen=True)
+class How:
+    """How networks are tuned: trials of each kernel, kernels, seed, and the templates that are left out."""
+
+    trials: int
+    count: int
+    seed: int
+    without: tuple[str, ...]
+
+
+def tuned(network: str, records: Path, how: How, folder: Path) -> tuple[tune.Extracted, list[Task], int]:
     """Tune the kernels of a network that have most work; return all, those, and the bytes of its weights."""
     kind = board.load("local").resolved()
     wanted = Model(obtain(network, folder).build, {}, inputs.Source())
-    found = tune.extract(BuildRequest(wanted, kind))
-    chosen = sorted(found.tasks, key=lambda task: -task.gflop * task.weight)[:count]
-    plan = tune.plan_for(kind, Plan(trials=trials * count, per_task=trials, options=Options(device="llvm")))
-    request = tune.Request(wanted, Wanted(kind), plan, tuple(str(task.id) for task in chosen), records)
+    found = tune.extract(BuildRequest(wanted, kind, without=how.without))
+    chosen = sorted(found.tasks, key=lambda task: -task.gflop * task.weight)[: how.count]
+    options = Options(device="llvm")
+    limits = Plan(trials=how.trials * how.count, per_task=how.trials, seed=how.seed, options=options)
+    plan, ids = tune.plan_for(kind, limits), tuple(str(task.id) for task in chosen)
+    request = tune.Request(wanted, Wanted(kind), plan, ids, records, without=how.without)
     tune.run(request, print, lambda _: None)
     return found, chosen, 4 * flops.parameters(found.imported.source.proto.graph)
 
@@ -125,11 +140,11 @@ def measured_again(
     return Winner(task.name, (record.base_latency_s or 0.0) / record.latency_s, ratio.value, low, high)
 
 
-def of_network(network: str, trials: int, count: int, turns: int) -> dict[str, Any]:
+def of_network(network: str, how: How, turns: int) -> dict[str, Any]:
     """Tune a network and measure its winners again."""
     with tempfile.TemporaryDirectory() as name:
         records = Path(name) / "records.jsonl"
-        found, chosen, weights = tuned(network, records, trials, count, Path(name))
+        found, chosen, weights = tuned(network, records, how, Path(name))
         read = RecordFile(records).read()
         decided = {record.workload: record for key in read.keys for record in read.decided(key).values()}
         won = [task for task in chosen if task.workload in decided and decided[task.workload].verdict == "faster"]
@@ -168,15 +183,19 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--tasks", type=int, default=6)
     parser.add_argument("--turns", type=int, default=24)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--loops", type=int, default=0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     with loops(given.loops):
-        rows = [of_network(one, given.trials, given.tasks, given.turns) for one in given.networks]
+        without = Cpu.template_names if given.plain else ()
+        seeds = [How(given.trials, given.tasks, seed, without) for seed in range(given.seeds)]
+        rows = [of_network(one, how, given.turns) for how in seeds for one in given.networks]
     print(told(rows))
     if given.json:
         plain = [{**row, "winners": [asdict(one) for one in row["winners"]]} for row in rows]
-        given.json.write_text(json.dumps({"loops": given.loops, "rows": plain}, indent=1))
+        given.json.write_text(json.dumps({"loops": given.loops, "plain": given.plain, "rows": plain}, indent=1))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from tests.support.paths import ROOT
 from toolchain.records import RecordFile, Records
 
 
-def start(records: Path, kind: str, lag: int, trials: int = 96) -> subprocess.Popen[bytes]:
+def start(records: Path, kind: str, ahead: int, trials: int = 96) -> subprocess.Popen[bytes]:
     folder = records.with_suffix(".libraries")
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, lag, 0.02]
+    words = [sys.executable, "-m", "tests.support.tuning_client", "mlp", records, folder, kind, trials, ahead, 0.02]
     return subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
@@ -41,18 +41,18 @@ def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> N
     process.communicate()
 
 
-@pytest.mark.parametrize(("kind", "lag"), [("evolutionary-xgb", 1), ("evolutionary-random", 0), ("grid", 1)])
-def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, lag):
-    whole = finished(start(tmp_path / "whole.jsonl", kind, lag))
+@pytest.mark.parametrize(("kind", "ahead"), [("evolutionary-xgb", 64), ("evolutionary-random", 0), ("grid", 16)])
+def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ahead):
+    whole = finished(start(tmp_path / "whole.jsonl", kind, ahead))
     assert whole
 
     stream = random.Random(kind)  # noqa: S311 - a choice of moments
     records = tmp_path / "killed.jsonl"
     for _ in range(int(os.environ.get("TOOLCHAIN_KILLS", "3"))):
         before = len(read(records).trials)
-        kill_after(start(records, kind, lag), records, before + stream.randint(1, 20))
+        kill_after(start(records, kind, ahead), records, before + stream.randint(1, 20))
         assert len(read(records).trials) >= before
-    assert finished(start(records, kind, lag)) == whole
+    assert finished(start(records, kind, ahead)) == whole
 
     tried = [(one.workload, one.candidate) for one in read(records).trials if not one.is_final]
     assert len(tried) == len(set(tried)), "no trial was measured twice"

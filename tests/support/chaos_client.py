@@ -23,7 +23,7 @@ from toolchain.pipeline import tune
 from toolchain.records.tasks import workload_hash
 from toolchain.tuning.build import Builder
 from toolchain.tuning.measure import Event
-from toolchain.tuning.run import Plan
+from toolchain.tuning.plan import Plan
 from toolchain.tuning.trials import Built, Options
 
 EVERY = 17

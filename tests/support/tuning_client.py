@@ -19,6 +19,7 @@ from toolchain.records import Key, RecordFile, best_bytes, tasks
 from toolchain.records.metaschedule import target_table
 from toolchain.tuning import run as tuner
 from toolchain.tuning.measure.turns import TURNS
+from toolchain.tuning.plan import Pace, Plan
 from toolchain.tuning.search import Tuner
 from toolchain.tuning.trials import Built, Measured, Trial
 
@@ -78,8 +79,8 @@ class FormulaMeasures:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
-    source, records, folder, kind, trials, lag, delay_s = sys.argv[1:]
-    run(source, Path(records), Path(folder), kind, int(trials), int(lag), float(delay_s))
+    source, records, folder, kind, trials, ahead, delay_s = sys.argv[1:]
+    run(source, Path(records), Path(folder), kind, int(trials), int(ahead), float(delay_s))
 
 
 def backend() -> Cpu:
@@ -91,7 +92,7 @@ def lowered(source: str) -> tvm.IRModule:
     return backend().lowered(importer.import_model(model.load(source)).module)
 
 
-def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, lag: int, delay_s: float) -> tuner.Tuning:
+def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, ahead: int, delay_s: float) -> tuner.Tuning:
     found = tasks.extract(lowered(source), backend())
     key = Key.of(target_table(backend().target))
     file = RecordFile(records)
@@ -100,7 +101,7 @@ def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, lag:
         backend(),
         key,
         file=file,
-        plan=tuner.Plan(tuner=kind, trials=trials, lag=lag),
+        plan=Plan(tuner=kind, trials=trials, pace=Pace(ahead=ahead)),
         builds=FormulaBuilds(folder),
         measures=FormulaMeasures(delay_s),
     )

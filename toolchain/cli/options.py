@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline import BuildRequest, Settings, Tell
     from toolchain.pipeline.report import Report
     from toolchain.tuning.build.cluster.scheduler import Scheduler
-    from toolchain.tuning.run import Plan
+    from toolchain.tuning.plan import Plan
     from toolchain.tuning.search import Tuner
 
 _LARGEST_SIZE = 2**31 - 1
@@ -295,7 +295,7 @@ class SearchOptions:
             seed: Seed of the search.
             threads: Threads of a kernel; None means the board file's number.
         """
-        from toolchain.tuning.run import Plan
+        from toolchain.tuning.plan import Plan
         from toolchain.tuning.trials import Options
 
         return Plan(

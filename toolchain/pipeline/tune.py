@@ -42,14 +42,16 @@ from toolchain.tuning.build.crew import Hire
 from toolchain.tuning.measure import Event, MeasurePool, Place
 from toolchain.tuning.measure.costed import Costed
 from toolchain.tuning.measure.modelled import Modelled
+from toolchain.tuning.plan import UNDISTURBED, Plan, pace_for
 from toolchain.tuning.prune import Pruner
 from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
-from toolchain.tuning.run import Plan, TaskState, Tuning
+from toolchain.tuning.run import Tuning
+from toolchain.tuning.task_state import TaskState
 from toolchain.tuning.trials import Builds, Measures
 
 _FLOAT_BYTES = 4
+_MOST_EXPECTED = 128  # boards that a run gets ready for before they are there
 _AT_ONCE = 16  # a hundred boards, one after the other, would take minutes
-_LOCAL_LAG = 0  # searching and building would take the CPUs from what is measured
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,18 @@ def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
         held.follow(pool, partial(_fits, wanted.board, tell), tell)
-        return replace(_tuned(session, builder, pool, watch), builders=builder.rows)
+        return replace(_tuned(_paced(session, held), builder, pool, watch), builders=builder.rows)
+
+
+def _paced(session: _Session, held: Boards) -> _Session:
+    """Let as much be on its way as the boards need that there are, or that are to come."""
+    wanted = session.wanted
+    if wanted.board.connection == "local":
+        return session
+    boards = max(len(held.places), min(wanted.boards.most, _MOST_EXPECTED))
+    plan = wanted.plan
+    pace = pace_for(boards, plan.trials // len(session.tasks))
+    return replace(session, wanted=replace(wanted, plan=replace(plan, pace=pace)))
 
 
 def _hire(wanted: Request, tell: Tell) -> Hire | None:
@@ -390,7 +403,7 @@ def _told(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
 
 def plan_for(board: Board, plan: Plan) -> Plan:
     """Complete a plan by what follows from the board type."""
-    return replace(plan, lag=_LOCAL_LAG) if board.connection == "local" else plan
+    return replace(plan, pace=UNDISTURBED) if board.connection == "local" else plan
 
 
 # --- what people see -------------------------------------------------------------------------------------------------

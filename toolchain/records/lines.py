@@ -25,6 +25,9 @@ from toolchain.records.results import LEAST_S, Cause, Verdict
 USUAL: Mapping[str, int] = {"number": 3, "repeat": 3, "min_repeat_ms": 20, "cache_flush": 0}
 """How candidates are measured where nobody says otherwise, and what records of before that was written stand for."""
 
+BATCH, AHEAD = 16, 16
+"""Candidates of a round of tuning, and of those on their way while others are searched, where one board measures."""
+
 EARLIER, _SCHEMA = 1, 2
 _BY = "; "
 _ERROR_LENGTH = 500
@@ -33,6 +36,7 @@ _PLAIN_LENGTH = 2000  # a longer module is compressed
 _COMPRESSED = "zlib:"
 _LARGEST_MODULE = 64 << 20
 _LONG, _MOST_KEYS = 1 << 16, 100
+_MOST_CANDIDATES = 1 << 20
 _FEW = 5
 
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
@@ -309,6 +313,8 @@ class Start:
         run: Name of the run.
         time: When it began, in seconds since 1970 (UTC).
         fresh: Whether it passes over what stands before it of its kernels.
+        batch: Candidates of its rounds.
+        ahead: Candidates of it that are on their way while others are searched.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -318,6 +324,8 @@ class Start:
     run: str
     time: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     fresh: bool = False
+    batch: Annotated[int, Field(ge=2, le=_MOST_CANDIDATES)] = BATCH
+    ahead: Annotated[int, Field(ge=0, le=_MOST_CANDIDATES)] = AHEAD
 
 
 Line = Workload | Record | Start

@@ -1,8 +1,9 @@
 """A tuning run: rounds of candidates, searched, built, measured and recorded, until a limit or nothing is left.
 
-What a round proposes follows from the results of the rounds that ended `lag + 1` rounds before it, whatever order
-results come in. So a run goes on from its records alone: rounds that are whole there are learned from, the first one
-that is not is proposed again, and of it only what is missing is measured. Once the search is over, finals decide.
+While one round is searched, earlier ones are built and measured: as many as the run's pace says. What a round proposes
+follows from the results of the rounds before those, whatever order results come in. So a run goes on from its records
+alone: rounds that are whole there are learned from, the first one that is not is proposed again, and of it only what is
+missing is measured. Once the search is over, finals decide.
 """
 
 from __future__ import annotations
@@ -15,145 +16,33 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import tvm
 
-from toolchain import files
 from toolchain.backends.base import Backend, Choice
 from toolchain.device.deploy import Stages
 from toolchain.errors import BuildError
 from toolchain.records import Key, Record, RecordFile, Records, Start, Workload, traces
 from toolchain.records.lines import modelled_by
-from toolchain.records.results import LEAST_S, PRUNED, Verdict
-from toolchain.records.tasks import Task, args_of, layer_of
+from toolchain.records.tasks import Task, layer_of
 from toolchain.tuning import finals, task_scheduler
-from toolchain.tuning.finals import Decision, Final
+from toolchain.tuning.conveyor import STAGES, Conveyor, Round
+from toolchain.tuning.decider import Decider
+from toolchain.tuning.ledger import Ledger
+from toolchain.tuning.plan import Pace, Plan
 from toolchain.tuning.prune import Pruner
-from toolchain.tuning.search import Search, Tuner
+from toolchain.tuning.search import Search
 from toolchain.tuning.seen import Seen
+from toolchain.tuning.task_state import Point, TaskState
 from toolchain.tuning.template_search import Candidate
-from toolchain.tuning.trials import Builds, Built, Measured, Measures, Options, Trial
-
-BATCH, FIRST_BATCH = 16, 8
-"""Candidates of one round; of the first one of a task, so that few trials reach every task."""
+from toolchain.tuning.trials import Builds, Measured, Measures
 
 _TICK_S = 0.5
-_TOO_SHORT = "a run took less than the board's clock can tell; raise --number or --min-repeat-ms"
 _HOPELESS = 48  # failures without a single success after which a run has no prospects
 _GIVEN_UP = 64  # the same of one task
 _MOST_PASSING = 64 << 20  # twice what the caches of most boards hold
 _NEGLIGIBLE = 0.01
 _MOST_EARLIER = 1000  # earlier records that the cost model learns from
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run is asked for.
-
-    Attributes:
-        tuner: Search strategy.
-        trials: Trials of the whole run, those of an earlier part of it included.
-        seed: Seed of the search.
-        per_task: Most trials of one task; 0 for no limit.
-        early_stop: Trials without a gain after which a task is left; 0 for never.
-        budget_s: Seconds after which no new round begins; 0 for no limit.
-        options: How candidates are measured.
-        lag: Rounds that are searched and built while others are measured: 0 where that would disturb the measuring.
-        passing_bytes: Bytes of the model's weights.
-        prune: How many times as much as the best known a candidate may cost by a model, which must not see it spill
-            either, to be measured; 0 where no model is asked.
-        fresh: Whether all is measured anew, and what there is of these kernels is passed over.
-    """
-
-    tuner: Tuner = "evolutionary-xgb"
-    trials: int = 500
-    seed: int = 0
-    per_task: int = 0
-    early_stop: int = 0
-    budget_s: float = 0.0
-    options: Options = field(default_factory=Options)
-    lag: int = 1
-    passing_bytes: int = 0
-    prune: float = 0.0
-    fresh: bool = False
-
-    def run_id(self, key: Key, tasks: Sequence[Task], pruned_by: str = "") -> str:
-        """Name the run that these settings make: records of the same name are a part of it.
-
-        Args:
-            key: What its records are found under.
-            tasks: What is tuned.
-            pruned_by: Which model rules candidates out: another one rules out others.
-        """
-        settings = asdict(self)
-        for limit in ("trials", "budget_s", "fresh"):  # where a run ends or begins does not change the way there
-            del settings[limit]
-        if not self.prune:  # such runs are called what they were before there was pruning
-            del settings["prune"]
-        named = [settings, key.id, sorted(task.workload for task in tasks), *([pruned_by] if pruned_by else [])]
-        return files.sha256_bytes(files.canonical_json(named))[:12]
-
-
-@dataclass
-class TaskState:
-    """How far one task is.
-
-    Attributes:
-        task: The task.
-        planned: Candidates of the rounds so far.
-        measured: Trials with a result, failures included.
-        failed: Failures among them.
-        pruned: Those among them that no board was asked about.
-        best_s: Best latency after each round that was learned from; a first value may come from earlier records.
-        fastest_s: Best latency so far, of rounds that still run too; infinite while there is none.
-        stale: Trials since the best was found.
-        exhausted: Whether there is nothing left to try.
-        decision: What its final decided; None while none was held.
-    """
-
-    task: Task
-    planned: int = 0
-    measured: int = 0
-    failed: int = 0
-    pruned: int = 0
-    best_s: tuple[float, ...] = ()
-    fastest_s: float = math.inf
-    stale: int = 0
-    exhausted: bool = False
-    decision: Record | None = None
-
-
-@dataclass(frozen=True)
-class Point:
-    """The estimate at one moment: seconds since the run began, trials so far, seconds of one run of the model."""
-
-    seconds: float
-    trials: int
-    estimated_s: float
-
-
-@dataclass
-class _Round:
-    """One round on its way.
-
-    Attributes:
-        number: Its number in the run.
-        state: Its task.
-        candidates: What it tries; None for one whose recorded trace does not fit any more.
-        results: One record per candidate, once there is one.
-        waiting: What is measured, and the events that tell that each result is recorded.
-    """
-
-    number: int
-    state: TaskState
-    candidates: list[Candidate | None]
-    results: list[Record | None]
-    of: int
-    waiting: list[tuple[Future[Measured], threading.Event]] = field(default_factory=list)
 
 
 class Tuning:
@@ -190,28 +79,30 @@ class Tuning:
         self.plan = plan
         self.states = [TaskState(task) for task in tasks]
         self.points: list[Point] = []
-        stages = ("search", *(("model",) if pruner else ()), "build", "run", "finals")
-        self.shares = Stages(dict.fromkeys(stages, 0.0))
+        self._way = tuple(stage for stage in STAGES if pruner or stage != "model")
+        self.shares = Stages(dict.fromkeys(("search", *self._way, "finals"), 0.0))
         self.causes: Counter[str] = Counter()
         self.resumed = 0
         self.current: TaskState | None = None
         self.id = plan.run_id(key, tasks, modelled_by(pruner.model.name, pruner.model.identity) if pruner else "")
-        self._beginning = Start(run=self.id, time=round(time.time(), 3), fresh=plan.fresh)
+        pace = plan.pace
+        self._beginning = Start(
+            run=self.id, time=round(time.time(), 3), fresh=plan.fresh, batch=pace.batch, ahead=pace.ahead
+        )
         self._key = key
-        self._target = json.loads(key.target)
         self._file = file
-        self._builds = builds
-        self._measures = measures
-        self._pruner = pruner
+        self._ledger = Ledger(file, self.id, key, plan)
         self._on_tick = on_tick
         self._tvm_target = backend.target
-        self._completed = backend.completed
+        how = {"completed": backend.completed, "passing": self._passing}
+        self._conveyor = Conveyor(builds, measures, pruner, note=self._record, **how)
+        by_model = bool(key.modelled)
+        self._decider = Decider(builds, measures, ledger=self._ledger, by_model=by_model, note=self._decided, **how)
         self._search = Search(backend, plan.tuner, plan.seed, shipped)
         self._began = time.monotonic()
-        self._lock = threading.Lock()
-        self._fault: Exception | None = None
+        self._pace = pace
         self._last_error = ""
-        self._pending: deque[_Round] = deque()
+        self._pending: deque[Round] = deque()
         self._own: dict[int, list[Record]] = {}
 
     # --- what others see ---
@@ -243,16 +134,19 @@ class Tuning:
             InputError: The records cannot be written.
         """
         self._take_up()
+        with self._conveyor:
+            self._search_all()
+        with self.shares.timed("finals"):
+            self._hold_finals()
+
+    def _search_all(self) -> None:
         for number in itertools.count():
-            self._learn_until(self.plan.lag)
+            self._learn_until(self._pace.ahead)
             planned = self._planned(number)
             if planned is None:
                 break
-            self._start(planned)
-            self._pending.append(planned)
+            self._begin(planned)
         self._learn_until(0)
-        with self.shares.timed("finals"):
-            self._hold_finals()
 
     def untuned_s(self) -> dict[str, float]:
         """Return the latency of each kernel as it is untuned, by workload: in its final, or else the best of trials."""
@@ -268,6 +162,7 @@ class Tuning:
     def _take_up(self) -> None:
         """Learn what earlier records tell, and find those of this very run."""
         seen = self._seen(self._file.begin(self._beginning))
+        self._pace = Pace(seen.begun.start.batch, seen.begun.start.ahead)
         self._own = seen.own()
         with self.shares.timed("search"):
             self._learn_earlier(seen.earlier(), seen.records.workloads)
@@ -298,11 +193,9 @@ class Tuning:
         pairs = [(self._search.rebuilt(state.task, json.loads(record.trace)), record) for record in group]
         known = [(candidate, record) for candidate, record in pairs if candidate is not None]
         self._search.learn(state.task, [one for one, _ in known], [record.samples_s for _, record in known])
-        state.fastest_s = min([state.fastest_s, *(record.latency_s for _, record in known)])
-        if not math.isinf(state.fastest_s):
-            state.best_s = (state.fastest_s,)
+        state.begin(min((record.latency_s for _, record in known), default=math.inf))
 
-    def _planned(self, number: int) -> _Round | None:
+    def _planned(self, number: int) -> Round | None:
         """Decide what the next round tries; None if the run is over."""
         whole = self._recorded(number)
         if whole is not None:
@@ -313,14 +206,15 @@ class Tuning:
         while (place := task_scheduler.pick([self._progress(state) for state in self.states])) is not None:
             state = self.states[place]
             with self.shares.timed("search"):
-                found = self._search.propose(state.task, number, BATCH if state.planned else FIRST_BATCH)
+                count = self._pace.batch if state.planned else self._pace.first_batch
+                found = self._search.propose(state.task, number, count)
             if found:
                 of_task = self.plan.per_task - state.planned if self.plan.per_task else left
                 return self._round(number, state, found, min(left, of_task))
             state.exhausted = True
         return None
 
-    def _recorded(self, number: int) -> _Round | None:
+    def _recorded(self, number: int) -> Round | None:
         """Return a round that the records have whole."""
         known = self._own.get(number, [])
         by_place = {record.index: record for record in known}
@@ -333,9 +227,9 @@ class Tuning:
         self._search.exclude(state.task, (record.candidate for record in ordered))
         state.planned += len(ordered)
         self.resumed += len(ordered)
-        return _Round(number, state, candidates, list(ordered), len(ordered))
+        return Round(number, state, candidates, list(ordered), len(ordered))
 
-    def _round(self, number: int, state: TaskState, found: Sequence[Candidate], left: int) -> _Round:
+    def _round(self, number: int, state: TaskState, found: Sequence[Candidate], left: int) -> Round:
         known = {record.candidate: record for record in self._own.get(number, [])}
         results = [known.get(candidate.key) for candidate in found]
         # What is recorded is done, even if fewer trials are asked for now.
@@ -343,7 +237,7 @@ class Tuning:
         self.resumed += sum(results[place] is not None for place in kept)
         self._search.exclude(state.task, (found[place].key for place in kept))
         state.planned += len(kept)
-        return _Round(number, state, [found[place] for place in kept], [results[place] for place in kept], len(found))
+        return Round(number, state, [found[place] for place in kept], [results[place] for place in kept], len(found))
 
     def _progress(self, state: TaskState) -> task_scheduler.Progress:
         plan = self.plan
@@ -351,121 +245,56 @@ class Tuning:
             state.exhausted
             or bool(plan.per_task and state.planned >= plan.per_task)
             or bool(plan.early_stop and state.stale >= plan.early_stop)
-            or (state.failed >= _GIVEN_UP and math.isinf(state.fastest_s))
+            or state.hopeless >= _GIVEN_UP
             or self._is_negligible(state)
         )
-        return task_scheduler.Progress(state.task.weight, state.planned, state.best_s, done)
+        under_way = sum(one.state is state for one in self._pending)
+        return task_scheduler.Progress(state.task.weight, state.planned, state.best_s, under_way, done)
 
     def _is_negligible(self, state: TaskState) -> bool:
         """Whether a kernel beside those of templates takes too little of the model's time to be worth a search."""
         if state.task.layer or not any(other.task.layer for other in self.states):
             return False
-        known = [other.task.weight * other.best_s[-1] for other in self.states if other.best_s]
-        mine = state.task.weight * state.best_s[-1] if state.best_s else math.inf
-        return len(known) == len(self.states) and mine < _NEGLIGIBLE * sum(known)
+        known = [other.task.weight * other.known_s for other in self.states if other.best_s]
+        return len(known) == len(self.states) and state.task.weight * state.known_s < _NEGLIGIBLE * sum(known)
 
     # --- building and measuring ---
 
-    def _start(self, planned: _Round) -> None:
-        """Build what has no result yet and hand it to the boards."""
+    def _begin(self, planned: Round) -> None:
+        """Send a round on its way."""
         self.current = planned.state
         for record in planned.results:
             if record is not None:
                 self._count(planned.state, record)
-        self._prune(planned)
-        missing = [place for place, record in enumerate(planned.results) if record is None]
-        if not missing:
-            return
-        with self.shares.timed("build"):
-            built = self._builds.build([self._completed(_module(planned.candidates[place])) for place in missing])
-        for place, one in zip(missing, built, strict=True):
-            if one.library is None:
-                self._record(planned, place, Measured((), "build", one.error, seconds=one.seconds))
-                continue
-            args = args_of(_module(planned.candidates[place]), packed=True)
-            task = planned.state.task
-            trial = Trial(one.library, args, task.name, self._passing(task), task.gflop)
-            future = self._measures.submit(trial)
-            recorded = threading.Event()  # a future wakes who waits for it before it calls back
-            planned.waiting.append((future, recorded))
-            future.add_done_callback(partial(self._measured, planned, place, one, recorded))
+        self._pending.append(planned)
+        self._conveyor.put(planned)
         self._check()
-
-    def _prune(self, planned: _Round) -> None:
-        """Record what the model rules out, so that no board is asked about it."""
-        if self._pruner is None or planned.state.task.layer:
-            return
-        with self.shares.timed("model"):
-            verdicts = self._pruner.verdicts(planned.state.task.workload, self._as_built(planned.candidates))
-        for place, one in enumerate(verdicts):
-            if one is not None and planned.results[place] is None:
-                self._record(planned, place, Measured((), one.cause, one.error))
-
-    def _as_built(self, candidates: Sequence[Candidate | None]) -> list[Candidate | None]:
-        return [None if one is None else replace(one, module=self._completed(one.module)) for one in candidates]
 
     def _passing(self, task: Task) -> int:
         """Return the bytes of weights that pass the caches between two runs of a layer that a template computes."""
         return min(self.plan.passing_bytes, _MOST_PASSING) if task.layer else 0
 
-    def _measured(
-        self, planned: _Round, place: int, built: Built, recorded: threading.Event, future: Future[Measured]
-    ) -> None:
-        """Record a result the moment it comes, in the thread that it comes in."""
-        try:
-            self._builds.discard(built)
-            if not future.cancelled() and future.exception() is None:  # whoever waits for it is told otherwise
-                self._record(planned, place, future.result())
-        except Exception as fault:  # noqa: BLE001 - a callback has nobody to tell; `_check` raises it
-            self._fault = self._fault or fault
-        finally:
-            recorded.set()
-
-    def _record(self, planned: _Round, place: int, measured: Measured) -> None:
+    def _record(self, planned: Round, place: int, measured: Measured) -> None:
+        """Write down what became of a candidate."""
         candidate = planned.candidates[place]
         if candidate is None:
             return
-        record = self._line(planned.state.task, candidate, measured, round=planned.number, index=place, of=planned.of)
-        with self._lock:
-            self._file.append([record])
+        task = planned.state.task
+        record = self._ledger.line(task, candidate, measured, round=planned.number, index=place, of=planned.of)
+
+        def note() -> None:
             planned.results[place] = record
             self._count(planned.state, record)
 
-    def _line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
-        """Return the record of something that this run measured."""
-        if any(sample < LEAST_S for sample in measured.samples_s):
-            measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
-        return Record(
-            workload=task.workload,
-            target=self._target,
-            tvm=self._key.tvm,
-            emulated=self._key.emulated,
-            modelled=self._key.modelled,
-            candidate=candidate.key,
-            trace=json.dumps(candidate.trace, separators=(",", ":")),
-            samples_s=measured.samples_s,
-            cause=measured.cause,
-            error=measured.error,
-            board=measured.board,
-            run=self.id,
-            tuner=self.plan.tuner,
-            seed=self.plan.seed,
-            time=round(time.time(), 3),
-            threads=self._key.threads,
-            options=self.plan.options.recorded,
-            **fields,
-        )
+        self._ledger.write(record, note)
 
     def _count(self, state: TaskState, record: Record) -> None:
-        state.measured += 1
-        state.pruned += record.cause in PRUNED
-        state.failed += bool(record.cause) and record.cause not in PRUNED
+        before = state.fastest_s
+        state.count(record)
         self.causes[record.cause or "ok"] += 1
         self._last_error = record.error or self._last_error
-        if record.latency_s < state.fastest_s:
-            state.fastest_s = record.latency_s
-            if self.estimated_s is not None:
-                self.points.append(Point(self.seconds, self.trials, self.estimated_s))
+        if state.fastest_s < before and self.estimated_s is not None:
+            self.points.append(Point(self.seconds, self.trials, self.estimated_s))
 
     # --- finals ---
 
@@ -476,95 +305,42 @@ class Tuning:
         for state in self.states:
             state.decision = decided.get(state.task.workload)
         due = finals.due([state.task for state in self.states], self._search, known)
-        # All are built before the first is held, which building would disturb.
-        built = [self._builds.build([self._completed(one.module) for one in final.candidates]) for final in due]
-        held = [self._hold(final, several) for final, several in zip(due, built, strict=True)]
-        for future, recorded in held:
-            self._wait(recorded)
-            future.result()
-        self._check()
+        self._decider.hold(due, self._wait)
 
-    def _hold(self, final: Final, built: Sequence[Built]) -> tuple[Future[Measured], threading.Event]:
-        """Hand a final to a board; where there is nothing to measure, it is decided at once."""
-        recorded = threading.Event()
-        trial = finals.trial(final, built, self._passing(final.task))
-        if trial is None:
-            future: Future[Measured] = Future()
-            future.set_result(Measured(()))
-        else:
-            future = self._measures.submit(trial)
-        future.add_done_callback(partial(self._ended, final, built, recorded))
-        return future, recorded
-
-    def _ended(self, final: Final, built: Sequence[Built], recorded: threading.Event, future: Future[Measured]) -> None:
-        """Record what a final decided the moment that it is known, in the thread that it comes in."""
-        try:
-            for one in built:
-                self._builds.discard(one)
-            if future.cancelled() or future.exception() is not None:  # whoever waits for it is told otherwise
-                return
-            measured = future.result()
-            if measured.samples_s or measured.cause:
-                self._decide(final, finals.decided(final, built, measured))
-            else:
-                self._decide(final, finals.undecided(final, built, by_model=bool(self._key.modelled)))
-        except Exception as fault:  # noqa: BLE001 - a callback has nobody to tell; `_check` raises it
-            self._fault = self._fault or fault
-        finally:
-            recorded.set()
-
-    def _decide(self, final: Final, decision: Decision) -> None:
-        """Record a decision; a final that failed decides nothing, and is held again by the next run."""
-        won: Verdict = "faster" if decision.winner.key != final.base.key else "untuned"
-        measured = replace(decision.measured, error=decision.measured.error or decision.why)
-        record = self._line(
-            final.task,
-            decision.winner,
-            measured,
-            verdict="" if measured.cause else won,
-            base_s=decision.base_s,
-            among=final.among,
-        )
-        with self._lock:
-            self._file.append([record])
-            if record.verdict:
-                state = next(state for state in self.states if state.task.workload == final.task.workload)
-                state.decision = record
+    def _decided(self, record: Record) -> None:
+        if record.verdict:
+            state = next(state for state in self.states if state.task.workload == record.workload)
+            state.decision = record
 
     # --- learning ---
 
     def _learn_until(self, left: int) -> None:
-        """Wait for the oldest rounds and learn from them, until only so many are on their way."""
-        while len(self._pending) > left:
-            oldest = self._pending.popleft()
-            with self.shares.timed("run"):
-                for future, recorded in oldest.waiting:
-                    self._wait(recorded)
-                    future.result()
+        """Wait for the oldest rounds and learn from them, until only so many candidates are on their way."""
+        while self._pending and sum(one.of for one in self._pending) > left:
+            oldest = self._pending[0]
+            for stage in self._way:
+                with self.shares.timed(stage):
+                    self._wait(oldest.passed[stage])
             self._check()
+            del self._pending[0]
             with self.shares.timed("search"):
                 self._learn(oldest)
             self._on_tick()
 
-    def _wait(self, recorded: threading.Event) -> None:
-        while not recorded.wait(_TICK_S):
+    def _wait(self, passed: threading.Event) -> None:
+        while not passed.wait(_TICK_S):
             self._check()
             self._on_tick()
 
-    def _learn(self, ended: _Round) -> None:
-        state = ended.state
+    def _learn(self, ended: Round) -> None:
         pairs = list(zip(ended.candidates, ended.results, strict=True))
         known = [(one, record) for one, record in pairs if one is not None and record is not None]
-        self._search.learn(state.task, [one for one, _ in known], [record.samples_s for _, record in known])
-        before = state.best_s[-1] if state.best_s else math.inf
-        best = min([before, *(record.latency_s for _, record in known)])
-        state.stale = 0 if best < before else state.stale + len(known)
-        state.best_s = (*state.best_s, best)
+        self._search.learn(ended.state.task, [one for one, _ in known], [record.samples_s for _, record in known])
+        ended.state.learn([record for _, record in known])
 
     def _check(self) -> None:
         """Stop where going on makes no sense."""
-        if self._fault is not None:
-            raise self._fault
+        self._conveyor.check()
         hopeless = min(_HOPELESS, self.plan.trials)
         if self.trials >= hopeless and all(math.isinf(state.fastest_s) for state in self.states):
             boards = "" if self._key.modelled else "; `toolchain farm status` shows the boards"
@@ -577,12 +353,6 @@ class Tuning:
 
 def _workload(task: Task) -> Workload:
     return Workload.of(task.workload, task.name, task.gflop * 1e9, tvm.ir.save_json(task.module))
-
-
-def _module(candidate: Candidate | None) -> tvm.IRModule:
-    if candidate is None:
-        raise AssertionError("only candidates without a result are built")
-    return candidate.module
 
 
 def _causes(causes: Mapping[str, int]) -> str:

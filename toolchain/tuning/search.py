@@ -132,7 +132,7 @@ class Search:
             return self._templates.base(task, self._shipped.get(task.workload))
         return self._untuned(task)
 
-    def _found(self, task: Task, number: int, count: int) -> list[Candidate]:
+    def _found(self, task: Task, number: int, count: int) -> Iterator[Candidate]:
         """Search in two halves at a time, each on one thread, and take turns in picking of what they found."""
         self.known(task), self._space_of(task)  # made here, since the halves share them
         with ThreadPoolExecutor(_HALVES) as threads:
@@ -140,7 +140,8 @@ class Search:
                 threads.map(lambda half: self._half(task, self._state(task, number, half), count), range(_HALVES))
             )
         turns = itertools.chain.from_iterable(itertools.zip_longest(*halves))
-        return [_candidate(schedule) for schedule in turns if schedule is not None]
+        tried = self.known(task).tried
+        return (_candidate(schedule) for schedule in turns if schedule is not None and _key(schedule) not in tried)
 
     def _half(self, task: Task, state: int, count: int) -> list[Any]:
         known = self.known(task)
@@ -261,7 +262,11 @@ def _guessing(state: int) -> Any:
 
 
 def _candidate(schedule: Any) -> Candidate:
-    return Candidate(workload_hash(schedule.mod), traces.as_json(schedule), schedule.mod, schedule)
+    return Candidate(_key(schedule), traces.as_json(schedule), schedule.mod, schedule)
+
+
+def _key(schedule: Any) -> str:
+    return workload_hash(schedule.mod)
 
 
 def measure_candidate(schedule: Any) -> Any:

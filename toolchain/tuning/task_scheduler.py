@@ -18,19 +18,22 @@ class Progress:
         weight: How many times one run of the model calls the kernel.
         trials: Trials that were planned so far.
         best_s: Best latency in seconds after each round whose results are known; infinite while there is none.
+        under_way: Rounds that were planned and whose results are not known.
         done: Whether nothing more is to be gained: nothing is left to try, or a limit is reached.
     """
 
     weight: int
     trials: int
     best_s: tuple[float, ...]
+    under_way: int = 0
     done: bool = False
 
 
 def pick(tasks: Sequence[Progress]) -> int | None:
     """Choose the task that promises to shorten the model's run most.
 
-    Each task gets a first round in the order of the tasks; then the one with the steepest expected descent is next.
+    Each task gets a first round in the order of the tasks; then the one with the steepest expected descent is next. A
+    task's rounds on their way each take their part of that, so that tasks take turns while nothing is known of them.
 
     Returns:
         Its place in the sequence, or None if all are done.
@@ -39,7 +42,7 @@ def pick(tasks: Sequence[Progress]) -> int | None:
     for place in left:
         if tasks[place].trials == 0:
             return place
-    return max(left, key=lambda place: (_descent(tasks[place]), -place), default=None)
+    return max(left, key=lambda place: (_descent(tasks[place]), -tasks[place].trials, -place), default=None)
 
 
 def _descent(task: Progress) -> float:
@@ -49,4 +52,4 @@ def _descent(task: Progress) -> float:
         return 0.0
     backward = max(task.best_s[-1 - _WINDOW] - best, 0.0) / _WINDOW if len(task.best_s) > _WINDOW else best
     forward = best / len(task.best_s)
-    return task.weight * (_ALPHA * min(backward, best) + (1 - _ALPHA) * forward)
+    return task.weight * (_ALPHA * min(backward, best) + (1 - _ALPHA) * forward) / (1 + task.under_way)

@@ -14,7 +14,7 @@ from toolchain.cli import tuning
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.device import DeployOptions
 from toolchain.cli.options import ModelOptions, SearchOptions
-from toolchain.tuning.run import Plan
+from toolchain.tuning.plan import Plan
 from toolchain.tuning.trials import Options
 
 

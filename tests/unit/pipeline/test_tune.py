@@ -26,7 +26,8 @@ from toolchain.rpc.hardware import Hardware
 from toolchain.tables import plain
 from toolchain.tuning import report as tune_report
 from toolchain.tuning.measure import Event
-from toolchain.tuning.run import Plan, Tuning
+from toolchain.tuning.plan import UNDISTURBED, Plan
+from toolchain.tuning.run import Tuning
 from toolchain.tuning.trials import Measured
 
 LOCAL, RPI4 = board.load("local").resolved(), board.load("rpi4").resolved()
@@ -59,8 +60,8 @@ def test_a_board_that_does_not_say_its_cores():
 
 
 def test_searching_waits_for_measuring_on_this_machine_alone():
-    plan = Plan(trials=7, lag=1)
-    assert tune.plan_for(LOCAL, plan) == dataclasses.replace(plan, lag=0)
+    plan = Plan(trials=7)
+    assert tune.plan_for(LOCAL, plan) == dataclasses.replace(plan, pace=UNDISTURBED)
     assert tune.plan_for(RPI4, plan) is plan
 
 

@@ -11,8 +11,9 @@ from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.lines import USUAL
 from toolchain.records.metaschedule import target_table
 from toolchain.records.results import PRUNED
+from toolchain.tuning.plan import UNDISTURBED, Pace, Plan
 from toolchain.tuning.prune import Pruner
-from toolchain.tuning.run import BATCH, FIRST_BATCH, Plan, Tuning
+from toolchain.tuning.run import Tuning
 from toolchain.tuning.trials import Built, Measured, Options
 
 KEY = Key.of(target_table(backend().target))
@@ -93,9 +94,9 @@ def decided(tmp_path):
     return RecordFile(tmp_path / "records.jsonl").read().decided(KEY)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, lag):
-    job = tuning(tmp_path, kernels[1:4], trials=40, lag=lag)
+@pytest.mark.parametrize("ahead", [0, 16, 100])
+def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, ahead):
+    job = tuning(tmp_path, kernels[1:4], trials=40, pace=Pace(ahead=ahead))
     job.run()
     assert job.trials == len(recorded(tmp_path)) == 40
     assert job.causes["ok"] + job.causes["crash"] == 40
@@ -106,7 +107,7 @@ def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, la
 
 @pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random", "random", "grid"])
 def test_what_is_under_way_is_not_proposed_again(tmp_path, kernels, tuner):
-    tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, lag=1).run()
+    tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, pace=Pace(ahead=16)).run()
     assert len({one.candidate for one in recorded(tmp_path)}) == 60
 
 
@@ -116,8 +117,8 @@ def test_records_name_their_round_and_their_run(tmp_path, kernels):
     assert [
         (one.round, one.index, one.of) for one in sorted(recorded(tmp_path), key=lambda one: (one.round, one.index))
     ] == [
-        *((0, index, FIRST_BATCH) for index in range(FIRST_BATCH)),
-        *((1, index, BATCH) for index in range(12)),
+        *((0, index, 8) for index in range(8)),
+        *((1, index, 16) for index in range(12)),
     ]
     assert {one.run for one in recorded(tmp_path)} == {job.id}
 
@@ -196,11 +197,11 @@ def test_boards_are_pointed_at_where_there_are_some(tmp_path, kernels, modelled)
 
 
 def test_what_was_measured_before_the_boards_were_lost_is_kept(tmp_path, kernels):
-    job = tuning(tmp_path, kernels[1:4], measures=Gone(20), lag=0)
+    job = tuning(tmp_path, kernels[1:4], measures=Gone(20), pace=UNDISTURBED)
     with pytest.raises(DeviceError, match="no board is left"):
         job.run()
     assert len(recorded(tmp_path)) == 20
-    again = tuning(tmp_path, kernels[1:4], lag=0)
+    again = tuning(tmp_path, kernels[1:4], pace=UNDISTURBED)
     again.run()
     assert again.resumed == 20
     assert len(recorded(tmp_path)) == 48
@@ -360,7 +361,7 @@ def test_what_was_measured_in_another_way_is_not_known(tmp_path, kernels, other)
 def test_a_fresh_run_measures_all_anew_and_one_that_was_ended_goes_on_without_being_fresh(tmp_path, kernels):
     tuning(tmp_path, kernels[1:2], trials=24).run()
     with pytest.raises(DeviceError):
-        tuning(tmp_path, kernels[1:2], measures=Gone(10), trials=24, fresh=True, lag=1).run()
+        tuning(tmp_path, kernels[1:2], measures=Gone(10), trials=24, fresh=True).run()
     again = tuning(tmp_path, kernels[1:2], trials=24)
     again.run()
     assert (again.resumed, again.trials) == (10, 24)
@@ -372,7 +373,7 @@ def test_a_fresh_run_measures_all_anew_and_one_that_was_ended_goes_on_without_be
 def test_what_others_append_changes_nothing_for_a_run_that_goes_on(tmp_path, kernels):
     for name in ("alone", "shared"):
         (tmp_path / name).mkdir()
-    xgb = {"tuner": "evolutionary-xgb", "trials": 64, "lag": 0}
+    xgb = {"tuner": "evolutionary-xgb", "trials": 64, "pace": UNDISTURBED}
     tuning(tmp_path / "alone", kernels[1:2], **xgb).run()
     with pytest.raises(DeviceError):
         tuning(tmp_path / "shared", kernels[1:2], measures=Gone(0), **xgb).run()
@@ -390,14 +391,15 @@ def test_what_others_append_changes_nothing_for_a_run_that_goes_on(tmp_path, ker
 
 
 def test_what_is_ruled_out_is_recorded_and_neither_built_nor_measured(tmp_path, kernels):
-    job = pruning(tmp_path, kernels[1:2], builds=Remembering(tmp_path), trials=40)
+    builds = Remembering(tmp_path)
+    job = pruning(tmp_path, kernels[1:2], builds=builds, trials=40)
     job.run()
     found = recorded(tmp_path)
     ruled_out = [one for one in found if one.cause in PRUNED]
     assert {one.cause for one in ruled_out} == PRUNED
     assert all("modelled (formula 1)" in one.error and not one.board for one in ruled_out)
     in_finals = sum(len(one.among) for one in decided(tmp_path).values())
-    assert len(job._builds.given) - in_finals == len(found) - len(ruled_out) == 40 - len(ruled_out)
+    assert len(builds.given) - in_finals == len(found) - len(ruled_out) == 40 - len(ruled_out)
     (state,) = job.states
     assert (state.pruned, state.measured) == (len(ruled_out), 40)
     assert state.failed == job.causes["crash"]

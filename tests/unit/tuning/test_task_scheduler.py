@@ -34,3 +34,8 @@ def test_like_tasks_are_taken_in_order():
 def test_nothing_is_left():
     assert pick([Progress(1, 16, (1.0,), done=True)]) is None
     assert pick([]) is None
+
+
+def test_tasks_take_turns_while_their_rounds_are_under_way():
+    assert pick([Progress(1, 16, (1.0,), under_way=1), Progress(1, 16, (1.0,))]) == 1
+    assert pick([Progress(1, 32, (), under_way=2), Progress(1, 16, (), under_way=1)]) == 1

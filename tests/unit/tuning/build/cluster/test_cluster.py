@@ -38,6 +38,7 @@ from toolchain.tuning.build.cluster.crew import DaskCrew
 from toolchain.tuning.build.cluster.scheduler import Access, parse
 from toolchain.tuning.measure import MeasurePool, Rules
 from toolchain.tuning.measure.turns import TURNS
+from toolchain.tuning.plan import Plan
 from toolchain.tuning.trials import Measured, Trial
 
 TRIPLE = f"{platform.machine()}-linux-gnu"
@@ -249,7 +250,7 @@ def tuned(records: Path, builder, on_trial=lambda: None) -> bytes:
             backend,
             Key.of(target_table(backend.target)),
             file=RecordFile(records),
-            plan=run.Plan(tuner="random", trials=16),
+            plan=Plan(tuner="random", trials=16),
             builds=builds,
             measures=LibraryMeasures(on_trial),
         ).run()

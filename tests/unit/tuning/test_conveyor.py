@@ -1,0 +1,178 @@
+"""Rounds on their way: built in order while others are searched, and what goes wrong is told to who waits."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.tunings import record
+from toolchain.errors import BuildError, DeviceError
+from toolchain.tuning import conveyor as conveyors
+from toolchain.tuning.conveyor import Conveyor, Round
+from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.trials import Built, Measured
+
+SOON_S = 30.0
+
+
+class Builds:
+    """Makes a library of each module, but for those that are called `bad`; waits for leave where there is a gate."""
+
+    def __init__(self):
+        self.given, self.discarded = [], []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.began = threading.Event()
+
+    def build(self, modules):
+        self.given.append(list(modules))
+        self.began.set()
+        assert self.gate.wait(SOON_S)
+        return [Built(None if "bad" in one else Path(one), "no" * ("bad" in one), 0.0) for one in modules]
+
+    def discard(self, built):
+        self.discarded.append(built.library.name)
+
+
+class Measures:
+    """Keeps the trials until their results are given."""
+
+    def __init__(self):
+        self.futures = {}
+
+    def submit(self, trial):
+        return self.futures.setdefault(trial.library.name, Future())
+
+
+@pytest.fixture(autouse=True)
+def _no_arguments(monkeypatch):
+    monkeypatch.setattr(conveyors, "args_of", lambda *_, **__: ())
+
+
+@pytest.fixture
+def parts():
+    noted = []
+    builds, measures = Builds(), Measures()
+    how = {"completed": str, "passing": lambda _: 0}
+    one = Conveyor(builds, measures, None, note=lambda _round, place, found: noted.append((place, found)), **how)
+    return SimpleNamespace(builds=builds, measures=measures, noted=noted, conveyor=one)
+
+
+def planned(*names, number=0, done=()):
+    state = SimpleNamespace(task=SimpleNamespace(name="conv", layer=None, gflop=0.0, workload="ab"))
+    results = [record(1, 1.0) if name in done else None for name in names]
+    return Round(number, state, [Candidate(name, "", name) for name in names], results, len(names))
+
+
+def passed(one):
+    return [stage for stage, event in one.passed.items() if event.is_set()]
+
+
+def test_a_round_is_built_measured_and_noted(parts):
+    one = planned("a", "bad", "b")
+    with parts.conveyor as conveyor:
+        conveyor.put(one)
+        assert one.passed["build"].wait(SOON_S)
+        until(lambda: len(parts.measures.futures) == 2)
+        assert passed(one) == ["model", "build"]
+        parts.measures.futures["b"].set_result(Measured((2.0,)))
+        parts.measures.futures["a"].set_result(Measured((1.0,)))
+        assert one.passed["run"].wait(SOON_S)
+        conveyor.check()
+    assert [(place, found.samples_s, found.cause) for place, found in parts.noted] == [
+        (1, (), "build"),
+        (2, (2.0,), ""),
+        (0, (1.0,), ""),
+    ]
+    assert parts.builds.discarded == ["b", "a"]
+
+
+def until(condition):
+    for _ in range(round(SOON_S * 100)):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    pytest.fail("it does not come")
+
+
+def test_the_next_round_is_built_while_one_is_measured(parts):
+    one, two = planned("a"), planned("b", number=1)
+    with parts.conveyor as conveyor:
+        conveyor.put(one)
+        conveyor.put(two)
+        assert two.passed["build"].wait(SOON_S)
+        assert not one.passed["run"].is_set()
+        for name in ("a", "b"):
+            until(lambda name=name: name in parts.measures.futures)
+            parts.measures.futures[name].set_result(Measured((1.0,)))
+        assert one.passed["run"].wait(SOON_S)
+    assert parts.builds.given == [["a"], ["b"]]
+
+
+def test_what_has_a_result_is_neither_built_nor_measured(parts):
+    one = planned("a", "b", done=("a", "b"))
+    with parts.conveyor as conveyor:
+        conveyor.put(one)
+        assert one.passed["run"].wait(SOON_S)
+    assert (parts.builds.given, parts.noted) == ([], [])
+
+
+@pytest.mark.parametrize("fault", [BuildError("no worker starts"), PermissionError("not ours")])
+def test_what_goes_wrong_in_the_builder_is_told(parts, monkeypatch, fault):
+    monkeypatch.setattr(parts.builds, "build", lambda *_: (_ for _ in ()).throw(fault))
+    with parts.conveyor as conveyor:
+        conveyor.put(planned("a"))
+    with pytest.raises(type(fault), match=str(fault)):
+        conveyor.check()
+
+
+def test_a_board_that_is_lost_is_told_and_what_else_was_measured_is_kept(parts):
+    one = planned("a", "b")
+    with parts.conveyor as conveyor:
+        conveyor.put(one)
+        until(lambda: len(parts.measures.futures) == 2)
+        parts.measures.futures["a"].set_exception(DeviceError("no board is left"))
+        parts.measures.futures["b"].set_result(Measured((1.0,)))
+        assert one.passed["run"].wait(SOON_S)
+    with pytest.raises(DeviceError, match="no board"):
+        conveyor.check()
+    assert [place for place, _ in parts.noted] == [1]
+
+
+def interrupted(parts):
+    with parts.conveyor as conveyor:
+        conveyor.put(planned("a", "bad"))
+        assert parts.builds.began.wait(SOON_S)
+        raise KeyboardInterrupt
+
+
+def test_what_a_builder_says_that_is_being_ended_is_no_result(parts):
+    parts.builds.gate.clear()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(parts)
+    parts.builds.gate.set()
+    parts.conveyor._thread.join(SOON_S)
+    assert (parts.noted, parts.measures.futures) == ([], {})
+
+
+def test_what_the_model_rules_out_is_noted_and_not_built(parts):
+    pruner = SimpleNamespace(verdicts=lambda *_: [None, SimpleNamespace(cause="spills", error="9")])
+    parts.conveyor._pruner = pruner
+    one = planned("a", "b")
+
+    def note(planned, place, found):
+        planned.results[place] = found
+        parts.noted.append((place, found.cause))
+
+    parts.conveyor._note = note
+    with parts.conveyor as conveyor:
+        conveyor.put(one)
+        until(lambda: "a" in parts.measures.futures)
+        parts.measures.futures["a"].set_result(Measured((1.0,)))
+        assert one.passed["run"].wait(SOON_S)
+    assert parts.noted == [(1, "spills"), (0, "")]
+    assert parts.builds.given == [["a"]]

@@ -1,0 +1,95 @@
+"""Finals are built before the first is held, and what they decide is written down."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from toolchain.errors import DeviceError
+from toolchain.records import Key, RecordFile
+from toolchain.tuning import decider as deciders
+from toolchain.tuning import finals
+from toolchain.tuning.decider import Decider
+from toolchain.tuning.finals import Final
+from toolchain.tuning.ledger import Ledger
+from toolchain.tuning.measure.turns import TURNS
+from toolchain.tuning.plan import Plan
+from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.trials import Built, Measured
+
+KEY = Key.of({"kind": "llvm"}, tvm="1")
+
+
+class Boards:
+    """Builds and measures: a candidate takes as long as its name says."""
+
+    def __init__(self):
+        self.did = []
+        self.fault = None
+
+    def build(self, modules):
+        self.did.append("build")
+        return [Built(Path(one), "", 0.0) for one in modules]
+
+    def discard(self, built):
+        self.did.append(f"discard {built.library}")
+
+    def submit(self, trial):
+        self.did.append("measure")
+        future = Future()
+        if self.fault:
+            future.set_exception(self.fault)
+        else:
+            base, *rivals = ([float(str(one.library))] * TURNS for one in (trial, *trial.rivals))
+            future.set_result(Measured(tuple(base), board="a", rivals_s=tuple(map(tuple, rivals))))
+        return future
+
+
+@pytest.fixture
+def decide(tmp_path, monkeypatch):
+    monkeypatch.setattr(finals, "args_of", lambda *_, **__: ())
+    boards, decided = Boards(), []
+    book = Ledger(RecordFile(tmp_path / "records.jsonl"), "run-1", KEY, Plan())
+    how = {"completed": str, "passing": lambda _: 0, "ledger": book, "by_model": False, "note": decided.append}
+    made = Decider(boards, boards, **how)
+    return SimpleNamespace(
+        boards=boards, decided=decided, hold=lambda *due: made.hold(due, lambda event: event.wait(30)), path=tmp_path
+    )
+
+
+def final(name, base_s, *rivals_s):
+    task = SimpleNamespace(workload=name, name=name, gflop=0.0)
+    base, *rivals = (Candidate(f"{number:02x}", "", str(one)) for number, one in enumerate((base_s, *rivals_s)))
+    return Final(task, base, tuple(rivals), None)
+
+
+def test_a_winner_is_written_down_and_told(decide):
+    decide.hold(final("ab", 2.0, 1.0, 3.0), final("cd", 1.0, 2.0))
+    assert [(one.workload, one.verdict, one.candidate) for one in decide.decided] == [
+        ("ab", "faster", "01"),
+        ("cd", "untuned", "00"),
+    ]
+    assert RecordFile(decide.path / "records.jsonl").read().decided(KEY).keys() == {"ab", "cd"}
+
+
+def test_all_are_built_before_the_first_is_held_and_nothing_is_left(decide):
+    decide.hold(final("ab", 2.0, 1.0), final("cd", 1.0, 2.0))
+    assert decide.boards.did[:3] == ["build", "build", "measure"]
+    assert sum(one.startswith("discard") for one in decide.boards.did) == 4
+
+
+def test_a_board_that_is_lost_is_told_and_decides_nothing(decide):
+    decide.boards.fault = DeviceError("no board is left")
+    with pytest.raises(DeviceError, match="no board"):
+        decide.hold(final("ab", 2.0, 1.0))
+    assert decide.decided == []
+    assert sum(one.startswith("discard") for one in decide.boards.did) == 2
+
+
+def test_what_cannot_be_written_is_told(decide, monkeypatch):
+    monkeypatch.setattr(deciders.Ledger, "write", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        decide.hold(final("ab", 2.0, 1.0))

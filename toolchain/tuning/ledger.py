@@ -1,0 +1,80 @@
+"""What a tuning run writes down, the moment that it is known."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from toolchain.records import Key, Record, RecordFile
+from toolchain.records.results import LEAST_S
+from toolchain.records.tasks import Task
+from toolchain.tuning.plan import Plan
+from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.trials import Measured
+
+_TOO_SHORT = "a run took less than the board's clock can tell; raise --number or --min-repeat-ms"
+
+
+class Ledger:
+    """Writes the records of one run; several threads may.
+
+    Args:
+        file: Where they go.
+        run: Name of the run.
+        key: What they are found under.
+        plan: What the run is asked for.
+    """
+
+    def __init__(self, file: RecordFile, run: str, key: Key, plan: Plan) -> None:
+        self._file = file
+        self._run = run
+        self._key = key
+        self._target = json.loads(key.target)
+        self._plan = plan
+        self._lock = threading.Lock()
+
+    def write(self, record: Record, note: Callable[[], None]) -> None:
+        """Write a record and, before the next one is written, take note of it.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        with self._lock:
+            self._file.append([record])
+            note()
+
+    def line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
+        """Return the record of something that the run measured.
+
+        Args:
+            task: The kernel.
+            candidate: How it was computed.
+            measured: What came of it; a time that no kernel takes is a failure.
+            fields: What else the record says.
+        """
+        if any(sample < LEAST_S for sample in measured.samples_s):
+            measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
+        return Record(
+            workload=task.workload,
+            target=self._target,
+            tvm=self._key.tvm,
+            emulated=self._key.emulated,
+            modelled=self._key.modelled,
+            candidate=candidate.key,
+            trace=json.dumps(candidate.trace, separators=(",", ":")),
+            samples_s=measured.samples_s,
+            cause=measured.cause,
+            error=measured.error,
+            board=measured.board,
+            run=self._run,
+            tuner=self._plan.tuner,
+            seed=self._plan.seed,
+            time=round(time.time(), 3),
+            threads=self._key.threads,
+            options=self._plan.options.recorded,
+            **fields,
+        )

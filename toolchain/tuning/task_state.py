@@ -1,0 +1,83 @@
+"""How far the tasks of a tuning run are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from toolchain.records import Record
+from toolchain.records.results import PRUNED
+from toolchain.records.tasks import Task
+
+
+@dataclass
+class TaskState:
+    """How far one task is.
+
+    What is counted as results come, in any order, is for people to see; what decides how a run goes on is taken of
+    whole rounds, when they are learned from.
+
+    Attributes:
+        task: The task.
+        planned: Candidates of the rounds so far.
+        measured: Trials with a result, failures included.
+        failed: Failures among them.
+        pruned: Those among them that no board was asked about.
+        best_s: Best latency after each round that was learned from; a first value may come from earlier records.
+        fastest_s: Best latency so far, of rounds that still run too; infinite while there is none.
+        stale: Trials that were learned from since the best was found.
+        hopeless: Failures that were learned from while nothing worked.
+        exhausted: Whether there is nothing left to try.
+        decision: What its final decided; None while none was held.
+    """
+
+    task: Task
+    planned: int = 0
+    measured: int = 0
+    failed: int = 0
+    pruned: int = 0
+    best_s: tuple[float, ...] = ()
+    fastest_s: float = math.inf
+    stale: int = 0
+    hopeless: int = 0
+    exhausted: bool = False
+    decision: Record | None = None
+
+    @property
+    def known_s(self) -> float:
+        """Best latency that was learned of; infinite while there is none."""
+        return self.best_s[-1] if self.best_s else math.inf
+
+    def count(self, record: Record) -> None:
+        """Take note of a result."""
+        self.measured += 1
+        self.pruned += record.cause in PRUNED
+        self.failed += _has_failed(record)
+        self.fastest_s = min(self.fastest_s, record.latency_s)
+
+    def begin(self, best_s: float) -> None:
+        """Take the best of earlier records for granted."""
+        self.fastest_s = min(self.fastest_s, best_s)
+        if not math.isinf(self.fastest_s):
+            self.best_s = (self.fastest_s,)
+
+    def learn(self, records: list[Record]) -> None:
+        """Take the results of a round into account."""
+        before = self.known_s
+        best = min([before, *(record.latency_s for record in records)])
+        self.stale = 0 if best < before else self.stale + len(records)
+        self.hopeless = self.hopeless + sum(map(_has_failed, records)) if math.isinf(best) else 0
+        self.best_s = (*self.best_s, best)
+
+
+def _has_failed(record: Record) -> bool:
+    return bool(record.cause) and record.cause not in PRUNED
+
+
+@dataclass(frozen=True)
+class Point:
+    """The estimate at one moment: seconds since the run began, trials so far, seconds of one run of the model."""
+
+    seconds: float
+    trials: int
+    estimated_s: float
