@@ -16,11 +16,13 @@ import click
 from toolchain.cli import options
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, same, single
+from toolchain.cli.gathering import gathered, option, record, same, single
 from toolchain.errors import InputError
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
+    from toolchain.tuning.build.cluster.scheduler import Scheduler
+    from toolchain.tuning.build.cluster.survey import Seen
     from toolchain.virtual.fleet import VirtualBoard
 
 _HEADS = ("NAME", "BOARD", "STATE", "CLIENT", "LEASE", "LAST TRIAL", "TEMP", "FAILURES", "NOTES")
@@ -124,14 +126,26 @@ def _virtual() -> tuple[VirtualBoard, ...]:
     return fleet.status() if _has_virtual() else ()
 
 
+@dataclass(frozen=True)
+class StatusOptions:
+    """The options of `farm status`."""
+
+    builders: options.BuilderOptions = record(options.BuilderOptions)
+
+
 @farm.command("status")
+@gathered("asked", StatusOptions)
 @options.json_flag
 @click.pass_obj
-def status(console: Console, *, as_json: bool) -> Result:
-    """Show the boards: who uses them and since when, what they did last, how hot they are, and who waits for one."""
+def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Result:
+    """Show the boards: who uses them and since when, what they did last, how hot they are, and who waits for one.
+
+    With --builders also who compiles candidates at that Dask scheduler.
+    """
     from toolchain.errors import DeviceError
     from toolchain.farm import client
 
+    scheduler = asked.builders.scheduler()
     found = client.status()
     try:
         virtual = _virtual()
@@ -142,7 +156,7 @@ def status(console: Console, *, as_json: bool) -> Result:
         virtual = ()
     if found is None:
         console.say("no devices are served; `toolchain farm up` serves them")
-    return _shown(found, virtual, as_json=as_json)
+    return _shown(found, virtual, scheduler, as_json=as_json)
 
 
 @farm.command("lock")
@@ -214,13 +228,35 @@ def seconds(text: str) -> float:
 # --- what status shows ---
 
 
-def _shown(found: Mapping[str, Any] | None, virtual: Sequence[VirtualBoard], *, as_json: bool) -> Result:
+def _shown(
+    found: Mapping[str, Any] | None,
+    virtual: Sequence[VirtualBoard],
+    scheduler: Scheduler | None = None,
+    *,
+    as_json: bool,
+) -> Result:
     served = found["boards"] if found else []
     unserved = [one for one in virtual if one.name not in {board["name"] for board in served}]
     rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
     queue = found.get("queue", []) if found else []  # a daemon that an earlier toolchain started has none
     document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(one) for one in unserved]}
-    return Result([Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)], document, as_json)
+    told: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)]
+    if scheduler is not None:
+        builders = _builders(scheduler)
+        document["builders"] = [dataclasses.asdict(one) for one in builders]
+        told.append(_builder_table(builders) if builders else f"the Dask scheduler at {scheduler} has no workers")
+    return Result(told, document, as_json)
+
+
+def _builders(scheduler: Scheduler) -> Sequence[Seen]:
+    from toolchain.tuning.build.cluster.survey import survey
+
+    return survey(scheduler)
+
+
+def _builder_table(found: Sequence[Seen]) -> Table:
+    rows = [(o.name, str(o.processes), str(o.candidates), o.refused and f"refused: {o.refused}") for o in found]
+    return Table(rows, ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES"), numbers=[1, 2], spare=[3])
 
 
 def _waiting(one: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from toolchain.tuning.search import Tuner
 from toolchain.tuning.trials import Options
 
 _MOST_BATCH = 128
-_BOARDS_A_ROUND = 2  # candidates of a round for each board: a search costs little more where more is found at once
+_BOARDS_A_ROUND = 4  # candidates of a round for each board: a search costs little more where more is found at once
 _ON_THEIR_WAY = 4  # candidates for each board while others are searched: one runs, the others are built or wait for it
 _ROUNDS_OF_A_TASK = 2  # at least, so that a search learns of what it found
 

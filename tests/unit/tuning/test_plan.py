@@ -7,8 +7,8 @@ from toolchain.tuning.plan import UNDISTURBED, Pace, pace_for
     ("boards", "trials_each", "pace"),
     [
         (1, 1000, Pace(16, 16)),
-        (8, 1000, Pace(16, 32)),
-        (32, 1000, Pace(64, 128)),
+        (8, 1000, Pace(32, 32)),
+        (32, 1000, Pace(128, 128)),
         (100, 1000, Pace(128, 400)),
         (100, 40, Pace(20, 400)),
         (100, 1, Pace(16, 400)),

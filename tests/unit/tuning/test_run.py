@@ -387,6 +387,23 @@ def test_what_others_append_changes_nothing_for_a_run_that_goes_on(tmp_path, ker
     assert tried(tmp_path / "shared") == tried(tmp_path / "alone")
 
 
+def test_a_run_that_goes_on_keeps_the_pace_that_it_began_with(tmp_path, kernels):
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    xgb, pace = {"tuner": "evolutionary-xgb", "trials": 160}, Pace(batch=32, ahead=64)
+    tuning(tmp_path / "whole", kernels[1:2], pace=pace, **xgb).run()
+    with pytest.raises(DeviceError):
+        tuning(tmp_path / "parts", kernels[1:2], measures=Gone(70), pace=pace, **xgb).run()
+    again = tuning(tmp_path / "parts", kernels[1:2], pace=UNDISTURBED, **xgb)
+    again.run()
+    assert again.resumed
+
+    def tried(folder):
+        return {(one.round, one.index, one.candidate) for one in recorded(folder)}
+
+    assert tried(tmp_path / "parts") == tried(tmp_path / "whole")
+
+
 # --- what a model rules out ---
 
 

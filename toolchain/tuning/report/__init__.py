@@ -159,7 +159,7 @@ class TuneReport:
         resumed: How many of them an earlier part of the run made.
         causes: Trials by outcome: `ok`, or why there is no latency.
         seconds: Seconds of the run.
-        shares: Seconds of it by what they were spent on.
+        shares: Seconds of it by what the run was at or waited for: what is done meanwhile is not among them.
         tasks: The tasks.
         points: The estimate over time; it only falls.
         boards: The boards.

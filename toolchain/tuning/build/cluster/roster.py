@@ -141,23 +141,18 @@ class Roster:
                 self._is_answering = False
 
     def _there(self) -> Mapping[str, Mapping[str, Any]]:
-        """Ask the scheduler for its workers."""
-        try:
-            known = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
-        except Exception as fault:  # of Dask's many classes, and whatever a scheduler makes of its own
-            raise BuildersError(f"the Dask scheduler at {self.scheduler} is lost", details=words_of(fault)) from fault
+        workers = there(self.scheduler, self.client)
         self._is_answering = True
-        workers: Mapping[str, Mapping[str, Any]] = known["workers"]
         return workers
 
-    def _look(self, there: Mapping[str, Mapping[str, Any]]) -> None:
+    def _look(self, present: Mapping[str, Mapping[str, Any]]) -> None:
         """See who came and who went."""
         for worker in self.workers:
-            if worker.is_there and (worker.address not in there or there[worker.address]["id"] != worker.id):
+            if worker.is_there and (worker.address not in present or present[worker.address]["id"] != worker.id):
                 worker.is_there = False
                 self.tell(f"builder {worker.address}: gone")
         known = {worker.id for worker in self.workers}
-        fresh = [Worker(address, one["id"], int(one["nthreads"])) for address, one in there.items()]
+        fresh = [Worker(address, one["id"], int(one["nthreads"])) for address, one in present.items()]
         self._enlist([worker for worker in fresh if worker.id not in known])
 
     def _enlist(self, fresh: list[Worker]) -> None:
@@ -171,20 +166,34 @@ class Roster:
         except Exception as fault:  # as above
             raise BuildersError(f"the Dask scheduler at {self.scheduler} is lost", details=words_of(fault)) from fault
         for worker in fresh:
-            worker.refused = _difference(answers.get(worker.address), wanted)
+            worker.refused = difference(answers.get(worker.address), wanted)
             self._workers[worker.address] = worker
             said = f"refused: {worker.refused}" if worker.refused else f"{worker.threads} at a time"
             self.tell(f"{'warning: ' if worker.refused else ''}builder {worker.address}: {said}")
 
     def _dismiss(self) -> None:
-        there = [worker.address for worker in self.workers if worker.is_there]
+        present = [worker.address for worker in self.workers if worker.is_there]
         try:
-            self.client.run(member.leave, self.name, workers=there, on_error="ignore")
+            self.client.run(member.leave, self.name, workers=present, on_error="ignore")
         except Exception as fault:  # noqa: BLE001 - as above
             self.tell(f"warning: builders were not told that this run is over, and find out: {words_of(fault)}")
 
 
-def _difference(answer: Any, wanted: Mapping[str, str]) -> str:
+def there(scheduler: Scheduler, client: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Ask a scheduler for its workers, by their addresses.
+
+    Raises:
+        BuildersError: It is lost.
+    """
+    try:
+        known = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
+    except Exception as fault:  # of Dask's many classes, and whatever a scheduler makes of its own
+        raise BuildersError(f"the Dask scheduler at {scheduler} is lost", details=words_of(fault)) from fault
+    workers: Mapping[str, Mapping[str, Any]] = known["workers"]
+    return workers
+
+
+def difference(answer: Any, wanted: Mapping[str, str]) -> str:
     """Say in what a worker is not what is wanted; nothing if it is."""
     if isinstance(answer, BaseException) or type(answer) is not dict:
         return f"it has no toolchain that compiles for others, {words_of(answer)}; toolchain {wanted['toolchain']} here"

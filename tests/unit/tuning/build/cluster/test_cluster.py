@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,11 +32,12 @@ from toolchain.native.cross import HostCross
 from toolchain.pipeline import tune
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
-from toolchain.tuning import run
+from toolchain.tuning import ledger, run
 from toolchain.tuning.build import Builder
 from toolchain.tuning.build.cluster import answers, crew, member
 from toolchain.tuning.build.cluster.crew import DaskCrew
 from toolchain.tuning.build.cluster.scheduler import Access, parse
+from toolchain.tuning.build.cluster.survey import survey
 from toolchain.tuning.measure import MeasurePool, Rules
 from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.plan import Plan
@@ -193,6 +195,13 @@ def test_the_same_bytes_from_any_number_of_workers(cluster, here, tmp_path):
         assert all(item.seconds > 0 for item in built)
         assert sum(counted(one).values()) == len(here)
         assert (len(one.rows), one.worker_pids) == (1, ())
+        [seen] = survey(parse(cluster.option, Access(*map(Path, cluster.tls[1::2]))))
+        assert (seen.name, seen.processes, seen.candidates, seen.refused) == (
+            one.rows[0].name,
+            one.rows[0].processes,
+            0,
+            "",
+        )
 
         cluster.start(preload=preload(tmp_path / "old.py", "identity = lambda: {**found, 'ziglang': '0.9'}"))
         cluster.start(preload=preload(tmp_path / "bare.py", "", "sys.modules['toolchain'] = None"))
@@ -205,6 +214,11 @@ def test_the_same_bytes_from_any_number_of_workers(cluster, here, tmp_path):
         [late] = [row for row in one.rows if row.processes]
         assert late.candidates >= len(here)
         refused = sorted(row.note for row in one.rows if "refused" in row.note)
+        files_of_tls = zip(("--builders-ca", "--builders-cert", "--builders-key"), cluster.tls[1::2], strict=True)
+        status = toolchain("farm", "status", "--builders", cluster.option, *chain(*files_of_tls), "--json")
+        assert status.code == 0, status.err
+        told = sorted(found["refused"] for found in json.loads(status.out)["builders"])
+        assert told == ["", *(note.removeprefix("refused: ") for note in refused)]
     builders.until(lambda: not any(psutil.Process(one.pid).children() for one in cluster.workers), "no process stays")
     cluster.end()
     assert len(refused) == 2
@@ -258,7 +272,8 @@ def tuned(records: Path, builder, on_trial=lambda: None) -> bytes:
 
 
 def test_the_same_records_while_a_third_of_the_workers_is_killed(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
+    for module in (run, ledger):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     cluster.start(2)
     cluster.await_workers(3)
     dice, count, rows = random.Random(), iter(range(100)), []  # noqa: S311 - a choice of moments
