@@ -9,8 +9,10 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -19,12 +21,15 @@ import time
 import uuid
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+import tvm
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from tests.support import builders, candidates, sshd
 from tests.support.commands import done, parsed
 from tests.support.parts import require
 from toolchain import resources
@@ -33,11 +38,16 @@ from toolchain.containers import recipe as image_recipe
 from toolchain.containers import run as container_run
 from toolchain.errors import BuildError
 from toolchain.native import cross
+from toolchain.tuning.build import Builder
+from toolchain.tuning.build.cluster.crew import DaskCrew
+from toolchain.tuning.build.cluster.scheduler import Access, parse
+from toolchain.tuning.build.cluster.survey import survey
 
 pytestmark = pytest.mark.xdist_group("docker")
 
 docker = container_run.docker()
 
+TRIPLE = f"{platform.machine()}-linux-gnu"
 OPTIONS = images.BuildOptions.from_environment()
 COPIED = (
     "Dockerfile",
@@ -391,3 +401,46 @@ def test_the_toolchain_in_its_image(client):
     assert [one for one in images.check("host") if not one.passed] == []
     code = "import sys, tvm; print(tvm.__version__, tvm.target.Target('llvm').kind)"
     assert "llvm" in images.run("host", ["python", "-c", code]).stdout
+
+
+@contextlib.contextmanager
+def composed(project: str, **environment: str):
+    """Run the services of docker/builders.yaml for the time of a block."""
+    words = ["docker-compose", "--project-name", project, "--file", str(resources.ROOT / "docker/builders.yaml")]
+    how = {"env": {**os.environ, **environment}, "capture_output": True}
+    subprocess.run([*words, "up", "--detach"], check=True, **how)
+    try:
+        yield
+    finally:
+        subprocess.run([*words, "down", "--timeout", "5"], check=True, **how)
+
+
+@pytest.mark.timeout(1800)  # as above, if it comes first
+def test_builders_in_containers_make_the_same_bytes(client, tmp_path):
+    """A scheduler and a worker as docker/builders.yaml has them: with TLS, read-only, and as an ordinary user."""
+    require("docker-compose", "docker-compose", shutil.which("docker-compose") is not None)
+    images.build("host", OPTIONS)
+    tls = builders.certificates(tmp_path)[1::2]
+    (tmp_path / "key.pem").chmod(0o644)  # the containers' user is another one
+    port, project, said = sshd.free_port(), f"builders-{uuid.uuid4().hex[:8]}", []
+    scheduler = parse(f"tls://127.0.0.1:{port}", Access(*map(Path, tls)))
+    target = tvm.target.Target({"kind": "llvm", "mtriple": TRIPLE})
+    modules = [candidates.matmul(size) for size in (1, 4, 16)]
+    names = {"BUILDERS_TLS": str(tmp_path), "BUILDERS_USER": "4242:4242", "PORT": str(port)}
+    with composed(project, **names):
+        until(lambda: answers(port) and survey(scheduler), 120)
+        hire = partial(DaskCrew, scheduler, TRIPLE, said.append)
+        with Builder(target, cross.HostCross(TRIPLE), tmp_path / "there", timeout_s=120.0, hire=hire) as there:
+            made = [one.library.read_bytes() for one in there.build(modules)]
+            assert sum(row.candidates for row in there.rows) == len(modules)
+    with Builder(target, cross.HostCross(TRIPLE), tmp_path / "here", timeout_s=120.0) as here:
+        assert [one.library.read_bytes() for one in here.build(modules)] == made
+    assert not any("warning" in line for line in said), said
+    assert not client.containers.list(all=True, filters={"label": f"com.docker.compose.project={project}"})
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False

@@ -35,6 +35,8 @@ _HALVES = 2  # whatever machine this is: other halves would find other candidate
 _ENDLESS = 1 << 30
 _WARM_UP = 48  # results before the cost model is asked
 _MOST_ASKED = 4  # times the wanted number, to have enough left when those are out that were tried before
+_BEST = 64  # of a kernel; MetaSchedule mutates a fifth of its population from those, and looks at no others
+_MOST_LEARNED = 4096  # results that the cost model keeps; the features of one take tens of kilobytes
 _FAILED_S = 1e10  # what the cost model learns of a candidate that failed, as in MetaSchedule
 
 
@@ -43,7 +45,7 @@ class Known:
     """What is known of one task at the beginning of a round.
 
     Attributes:
-        database: MetaSchedule's, with the candidates that ran.
+        database: MetaSchedule's, with the best of the candidates that ran.
         workload: The task's entry in it.
         rebuilder: Makes its schedules again.
         tried: Keys of all candidates that were measured, that failed, or that are under way.
@@ -55,6 +57,15 @@ class Known:
     rebuilder: traces.Rebuilder
     tried: set[str] = field(default_factory=set)
     untuned: Candidate | None = None
+
+    def forget_slow(self) -> None:
+        """Keep the best candidates alone where there are many: each takes tens of kilobytes."""
+        if len(self.database) > 2 * _BEST:
+            best = self.database.get_top_k(self.workload, _BEST)
+            self.database = meta_schedule().database.MemoryDatabase()
+            self.workload = self.database.commit_workload(self.workload.mod)
+            for one in best:
+                self.database.commit_tuning_record(one)
 
 
 class Search:
@@ -216,6 +227,7 @@ class Search:
             known.tried.add(candidate.key)
             if seconds and candidate.schedule is not None:
                 known.database.commit_tuning_record(self._record(known, candidate, seconds))
+        known.forget_slow()
         searched = [place for place, one in enumerate(candidates) if one.schedule is not None]
         self.learn_costs(
             task.module, [candidates[one].schedule for one in searched], [samples[one] for one in searched]
@@ -229,6 +241,16 @@ class Search:
         results = [runner.RunnerResult([float(np.median(one))] if one else [_FAILED_S], None) for one in samples]
         context = meta_schedule().TuneContext(mod=module, target=self._target, num_threads=1)
         self._learned.update(context, [measure_candidate(one) for one in tried], results)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Let the cost model keep the newer half of each kernel's results where it has too many."""
+        groups = self._learned.data.values()
+        if sum(len(one.features) for one in groups) > _MOST_LEARNED:
+            for one in groups:
+                half = len(one.features) // 2
+                del one.features[:half]
+                one.costs = one.costs[half:]
 
     def _record(self, known: Known, candidate: Candidate, seconds: Sequence[float]) -> Any:
         args = meta_schedule().arg_info.ArgInfo.from_entry_func(candidate.module, True)  # noqa: FBT003 - TVM's way

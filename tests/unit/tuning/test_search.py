@@ -83,3 +83,31 @@ def test_failures_are_learned_from_and_not_tried_again(dense):
 def test_tilings_are_all_ordered_products():
     assert _tilings(4, 2) == [[1, 4], [2, 2], [4, 1]]
     assert len(_tilings(64, 4)) == 84
+
+
+def many_rounds(dense, most):
+    search, found = Search(backend(), "evolutionary-xgb", 0), []
+    for number in range(6):
+        round_of = search.propose(dense, number, 32)
+        search.learn(dense, round_of, [latency(one) for one in round_of])
+        found.append(keys(round_of))
+        assert len(search.known(dense).database) <= most
+    return found
+
+
+def test_slow_candidates_are_forgotten_and_nothing_else_is_found_for_that(dense, monkeypatch):
+    kept = many_rounds(dense, 128)
+    monkeypatch.setattr("toolchain.tuning.search._BEST", 1000)
+    assert many_rounds(dense, 192) == kept
+
+
+def test_the_cost_model_keeps_the_newer_results(dense, monkeypatch):
+    monkeypatch.setattr("toolchain.tuning.search._MOST_LEARNED", 50)
+    search = Search(backend(), "evolutionary-xgb", 0)
+    for number in range(3):
+        found = search.propose(dense, number, 32)
+        search.learn(dense, found, [latency(one) for one in found])
+        (group,) = search._learned.data.values()
+        assert len(group.features) == len(group.costs) <= 50
+        last = [min(latency(one)) for one in found][-1]
+        assert group.costs[-1] == pytest.approx(last)
