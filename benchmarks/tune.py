@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import _ab
+from benchmarks import _ab, _stock
 
 
 def ours(model: str, trials: int, folder: Path) -> dict[str, Any]:
@@ -44,35 +43,9 @@ def ours(model: str, trials: int, folder: Path) -> dict[str, Any]:
 
 def stock(model: str, trials: int, folder: Path) -> dict[str, Any]:
     """Tune with `tune_relax`, in a process of its own."""
-    words = [sys.executable, __file__, model, "--trials", str(trials), "--stock", folder]
-    environment = {**os.environ, "TVM_NUM_THREADS": str(os.cpu_count())}
     start = time.monotonic()
-    done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
-    return {"seconds": time.monotonic() - start, **json.loads(done.stdout.splitlines()[-1])}
-
-
-def run_stock(model: str, trials: int, folder: Path) -> None:
-    """The other process: what a user of TVM writes."""
-    import tvm
-    from tvm import relax
-    from tvm.s_tir import meta_schedule as ms
-
-    from toolchain import board
-    from toolchain.backends import backend_of
-    from toolchain.models import importer
-    from toolchain.models import source as models
-
-    local = board.load("local").resolved()
-    target = backend_of(local).target
-    module = importer.import_model(models.load(model)).module
-    with target:
-        module = tvm.transform.Sequential([relax.transform.DecomposeOpsForInference(), relax.get_pipeline("zero")])(
-            module
-        )
-    database = ms.relax_integration.tune_relax(module, {}, target, str(folder), trials)
-    records = database.get_all_tuning_records()
-    failed = sum(float(one.run_secs[0]) > 1e9 for one in records)
-    print(json.dumps({"trials": len(records), "failed": failed}))
+    found = _stock.tuned(model, trials, folder)
+    return {"seconds": time.monotonic() - start, **found}
 
 
 def one_turn(name: str, run: Callable[[str, int, Path], dict[str, Any]], model: str, trials: int) -> dict[str, Any]:
@@ -96,11 +69,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=128)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--stock", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.stock:
-        run_stock(given.model, given.trials, given.stock)
-        return
     runs = {"toolchain tune": ours, "tune_relax": stock}
     calls = {name: partial(one_turn, name, run, given.model, given.trials) for name, run in runs.items()}
     found = _ab.in_turns(calls, given.turns)

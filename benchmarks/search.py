@@ -1,0 +1,236 @@
+"""Is tuned slower than the default, and how does it stand to stock MetaSchedule? Tunes by both, then runs in turns.
+
+    python benchmarks/search.py [--networks vit-script ...] [--trials 128] [--turns 24] [--round 16] [--json FILE]
+                                [--work FOLDER]
+
+Each network is tuned by `toolchain tune` and by TVM's `tune_relax`, each in a process of its own, with as many trials;
+the toolchain's finals come on top. Then ONNX Runtime and four builds run the network, in turns, in one process, on as
+many threads as there are CPUs: what the toolchain deploys without the user's records and with those of this run, and
+what TVM makes without a database and with that of this run. TVM gets the graph and the target that the toolchain has.
+
+`--round` is how many candidates TVM measures of a kernel before it goes on to another one. With its default of 64 most
+kernels of a network would have no trial at all; 16 is what the toolchain does.
+
+The exit code is 1 where outputs are not the same, in which case no times are told, or where tuned is slower than the
+default by more than 2 %. `layernorm-softmax` is a chain of those two that is made here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import _ab, _peers, _peers_turns, _stock
+from benchmarks._peers_networks import Network, obtain
+from benchmarks.rounds import cpu_name
+from toolchain import board, bundle
+from toolchain.compile.request import BuildRequest
+from toolchain.models import inputs
+from toolchain.models.request import Model
+from toolchain.pipeline import Pipeline
+from toolchain.records import SHIPPED
+from toolchain.tables import Table
+
+NORMS = "layernorm-softmax"
+NETWORKS = ("vit-script", "unet-script", NORMS)
+ORT = "ONNX Runtime"
+BUILDS = ("default", "tuned", "TVM", "TVM tuned")
+PAIRS = (("default", "tuned"), ("TVM tuned", "tuned"), ("TVM tuned", "default"), ("TVM", "TVM tuned"), (ORT, "tuned"))
+"""Of which the second is told to be how many times as fast as the first."""
+
+LIMIT = 1e-3
+SLOWER = 0.02
+THREADS = os.cpu_count() or 1
+_DEPTH = 4
+_SPREAD = 8.0
+
+
+def norms(path: Path) -> None:
+    """Write a network of LayerNorm and Softmax: four of each, of a transformer's shapes, with a sum before each."""
+    draw = np.random.default_rng(0)
+    shapes = {"hidden": (128, 768), "scores": (12, 128, 128)}
+    weights, nodes, last = {"spread": np.float32(_SPREAD)}, [], dict(zip(shapes, shapes, strict=True))
+    nodes.append(helper.make_node("Mul", ["scores", "spread"], ["mask"]))  # or all of a softmax would be near alike
+    for layer in range(_DEPTH):
+        weights |= {f"{name}_{layer}": draw.normal(at, 0.1, 768) for name, at in (("scale", 1), ("bias", 0))}
+        end = "out" if layer == _DEPTH - 1 else str(layer)
+        nodes += [
+            helper.make_node("Add", [last["hidden"], "hidden"], [f"hidden_sum_{layer}"]),
+            helper.make_node(
+                "LayerNormalization",
+                [f"hidden_sum_{layer}", f"scale_{layer}", f"bias_{layer}"],
+                [f"hidden_{end}"],
+            ),
+            helper.make_node("Add", [last["scores"], "mask"], [f"scores_sum_{layer}"]),
+            helper.make_node("Softmax", [f"scores_sum_{layer}"], [f"scores_{end}"]),
+        ]
+        last = {name: f"{name}_{end}" for name in shapes}
+    ends = [
+        [helper.make_tensor_value_info(f"{name}{end}", TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+        for end in ("", "_out")
+    ]
+    constants = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, NORMS, *ends, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def network_of(name: str, folder: Path) -> Network:
+    """Make the ONNX file of a network."""
+    if name != NORMS:
+        return obtain(name, folder)
+    norms(folder / f"{NORMS}.onnx")
+    return dataclasses.replace(obtain(str(folder / f"{NORMS}.onnx"), folder), name=NORMS)
+
+
+def tuned(network: Network, trials: int, records: Path) -> dict[str, Any]:
+    """Tune with the toolchain; returns what became of the trials and of the kernels."""
+    program = Path(sys.executable).with_name("toolchain")
+    words = [program, "tune", network.path, "--trials", str(trials), "--records", records, "--no-compare", "--json"]
+    found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    verdicts = [task["verdict"] for task in found["tasks"]]
+    return {
+        "trials": found["trials"]["total"],
+        "failed": sum(found["trials"]["failed"].values()),
+        "tuning_s": found["seconds"],
+        "kernels": len(verdicts),
+        "replaced": verdicts.count("faster"),
+    }
+
+
+def built(network: Network, records: Path, folder: Path) -> _peers.Ours:
+    """Load what a deploy makes with some records."""
+    request = BuildRequest(
+        Model(str(network.path), {}, inputs.Source()), board.load("local").resolved(), note, records=records
+    )
+    return _peers.Ours(Pipeline(request).build(folder), THREADS)
+
+
+def differences(engines: Mapping[str, Any], given: _peers.Arrays) -> dict[str, float]:
+    """Return the largest difference of each engine's outputs from ONNX Runtime's, all of which keep the inputs."""
+    outputs = {}
+    for name, engine in engines.items():
+        engine.feed(given)
+        engine.run()
+        outputs[name] = engine.outputs()
+    right = outputs[ORT]
+    return {
+        name: max(float(np.max(np.abs(found[key].astype(np.float64) - right[key]))) for key in right)
+        for name, found in outputs.items()
+    }
+
+
+def of_network(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Tune a network by both, and run all builds of it in turns."""
+    folder.mkdir(parents=True)
+    network = network_of(name, folder)
+    note(f"--- {name}: toolchain tune")
+    row: dict[str, Any] = {"network": name, "toolchain": tuned(network, given.trials, folder / "records.jsonl")}
+    note(f"--- {name}: tune_relax")
+    row["stock"] = _stock.tuned(str(network.path), given.trials, folder, given.round, build=True)
+    note(f"--- {name}: {given.turns} turns")
+    engines = {
+        # The first, since TVM binds threads to CPUs.
+        ORT: _peers.Ort(network.path, network.source.output_names, THREADS),
+        "default": built(network, Path(SHIPPED), folder / "default"),
+        "tuned": built(network, folder / "records.jsonl", folder / "tuned"),
+        "TVM": _stock.Engine(folder / _stock.UNTUNED, network.source.inputs, network.source.output_names),
+        "TVM tuned": _stock.Engine(folder / _stock.TUNED, network.source.inputs, network.source.output_names),
+    }
+    row["same_code"] = len({(folder / one / bundle.LIBRARY).read_bytes() for one in ("default", "tuned")}) == 1
+    row["max_abs"] = differences(engines, network.samples(1)[0])
+    if not same(row):
+        return row
+    bursts = _ab.in_turns(
+        {one: partial(_peers_turns.quiet_burst, engine) for one, engine in engines.items()}, given.turns
+    )
+    turns = {one: [samples for samples, _ in each] for one, each in bursts.items()}
+    seconds = {one: [[value / 1000 for value in turn] for turn in each] for one, each in turns.items()}
+    row["disturbed"] = sum(not quiet for each in bursts.values() for _, quiet in each)
+    row["engines"] = {one: _peers_turns.summary(each) for one, each in turns.items()}
+    row["ratios"] = {f"{new} / {base}": _ab.ratio(seconds[base], seconds[new]) for base, new in PAIRS}
+    return row
+
+
+def same(row: Mapping[str, Any]) -> bool:
+    """Whether all engines computed the same; what is no number is not."""
+    return all(value <= LIMIT for value in row["max_abs"].values())
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """Say whether tuned is as fast as the default."""
+    if not same(row):
+        return "outputs DIFFER"
+    if row["same_code"]:
+        return "the same code"
+    found = row["ratios"]["tuned / default"]
+    low, _ = found["ci95"] or (0.0, 0.0)
+    if found["value"] < 1 - SLOWER:
+        return "SLOWER"
+    return "not slower" if low >= 1 - SLOWER else "not surely as fast"
+
+
+def told(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say what came out."""
+    good = [row for row in rows if same(row)]
+    times = [["network", *(f"{one} ms" for one in (ORT, *BUILDS))]]
+    times += [[row["network"], *(f"{row['engines'][one]['median_ms']:.3f}" for one in (ORT, *BUILDS))] for row in good]
+    ratios = [["times as fast (95 %)", *(f"{new} / {base}" for base, new in PAIRS), "tuned is, to the default"]]
+    ratios += [[row["network"], *map(_ab.told, row["ratios"].values()), verdict(row)] for row in good]
+    lines = [str(Table(table)) + "\n" for table in (times, ratios)]
+    for row in rows:
+        for which in ("toolchain", "stock"):
+            one = row[which]
+            counts = f"{one['trials']} trials, {one['failed']} failed, {one['tuning_s']:.0f} s"
+            kernels = f"{one['replaced']} of {one['kernels']} kernels replaced, the others stay untuned"
+            lines.append(f"{row['network']}, {which}: {counts}; {kernels}")
+        off = ", ".join(f"{name} {value:.1e}" for name, value in row["max_abs"].items() if name != ORT)
+        end = f"other work disturbed {row['disturbed']} turns" if same(row) else "NOT TIMED"
+        lines.append(f"{row['network']}: outputs off ONNX Runtime's by {off}; {end}")
+    return "\n".join(lines)
+
+
+def note(line: str) -> None:
+    """Tell about progress, apart from the results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Tune, run in turns, tell; the figures so far are kept after each network."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=24)
+    parser.add_argument("--round", type=int, default=16)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--work", type=Path, help="keep models, records and builds in this folder, which is new")
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        for name in given.networks:
+            rows.append(of_network(name, given, (given.work or Path(folder)).resolve() / Path(name).stem))
+            note(told(rows[-1:]))
+            if given.json:
+                about = {"cpu": cpu_name(), "threads": THREADS, "trials": given.trials, "turns": given.turns}
+                given.json.write_text(json.dumps({**about, "round": given.round, "rows": rows}, indent=1))
+    print(told(rows))
+    if any(verdict(row) in {"SLOWER", "outputs DIFFER"} for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
