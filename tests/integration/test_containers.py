@@ -421,12 +421,14 @@ def test_builders_in_containers_make_the_same_bytes(client, tmp_path):
     require("docker-compose", "docker-compose", shutil.which("docker-compose") is not None)
     images.build("host", OPTIONS)
     tls = builders.certificates(tmp_path)[1::2]
-    (tmp_path / "key.pem").chmod(0o644)  # the containers' user is another one
+    for path, mode in ((tmp_path, 0o755), (tmp_path / "key.pem", 0o644)):
+        path.chmod(mode)  # the user in the containers is another one
     port, project, said = sshd.free_port(), f"builders-{uuid.uuid4().hex[:8]}", []
     scheduler = parse(f"tls://127.0.0.1:{port}", Access(*map(Path, tls)))
     target = tvm.target.Target({"kind": "llvm", "mtriple": TRIPLE})
     modules = [candidates.matmul(size) for size in (1, 4, 16)]
-    names = {"BUILDERS_TLS": str(tmp_path), "BUILDERS_USER": "4242:4242", "PORT": str(port)}
+    names = {"BUILDERS_TLS": str(tmp_path), "BUILDERS_USER": "4242:4242"}
+    names |= {"PORT": str(port), "SCHEDULER": f"tls://127.0.0.1:{port}"}
     with composed(project, **names):
         until(lambda: answers(port) and survey(scheduler), 120)
         hire = partial(DaskCrew, scheduler, TRIPLE, said.append)
