@@ -29,18 +29,30 @@ RUNS = 2  # one to warm up
 CODE = """
 #include <time.h>
 int __tvm_ffi_main(void* self, const void* args, int count, void* result) {
-  const struct timespec nap = {0, 500000000};
+  const struct timespec nap = {NAP_MS / 1000, NAP_MS % 1000 * 1000000L};
   nanosleep(&nap, 0);
   return 0;
 }
 """
 
 
-def sleeper(kind: board.Board, folder: Path) -> Path:
-    """Compile the kernel for a board."""
+def sleeper(kind: board.Board, folder: Path, nap_s: float = SLEEP_S) -> Path:
+    """Compile the kernel for a board; it sleeps for so many seconds."""
     driver = cross.choose(kind, "host")
     (folder / "sleep.c").write_text(CODE)
-    driver.run([driver.compiler, "-shared", "-fPIC", "-x", "c", folder / "sleep.c", "-o", folder / "sleep.so"])
+    driver.run(
+        [
+            driver.compiler,
+            "-shared",
+            "-fPIC",
+            f"-DNAP_MS={nap_s * 1000:.0f}",
+            "-x",
+            "c",
+            folder / "sleep.c",
+            "-o",
+            folder / "sleep.so",
+        ]
+    )
     return folder / "sleep.so"
 
 

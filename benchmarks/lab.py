@@ -1,12 +1,13 @@
 """How does tuning grow with the boards of a lab? Search, builder's queue, measuring and records, on stand-in boards.
 
-    python benchmarks/lab.py [--boards 1 8 32 100] [--seconds 60] [--model mlp] [--tuner evolutionary-xgb] [--json FILE]
+    python benchmarks/lab.py [--boards 1 8 32 100] [--seconds 60] [--candidate 1] [--model mlp]
+                             [--tuner evolutionary-xgb] [--json FILE]
 
-A board is a real board server of this machine, with a client of its own, and a candidate is a kernel that sleeps: half
-a second to warm up, half a second to be timed. So boards cost little, and everything else is as it is with boards of
-silicon, but for two things: compiling, which other machines may do (`--builders`), hands out the same library each
-time, and there are no finals, which are held once at the end. Each lab has as many trials as take it `--seconds` at
-best.
+A board is a real board server of this machine, with a client of its own, and a candidate is a kernel that sleeps:
+`--candidate` seconds, half of them to warm up, half of them to be timed. So boards cost little, and everything else is
+as it is with boards of silicon, but for two things: compiling, which other machines may do (`--builders`), hands out
+the same library each time, and there are no finals, which are held once at the end. Each lab has as many trials as take it
+`--seconds` at best.
 
 Figures: trials a second; how many times as many as one board; CPU time of the host for each trial, of the run itself
 and of the boards' clients; what the board servers took beside that, which boards of silicon take themselves; most
@@ -30,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.farm import sleeper
+from benchmarks.farm import RUNS, sleeper
 from toolchain import board
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.models import importer
@@ -157,7 +158,7 @@ def tuned(count: int, given: argparse.Namespace, library: Path, folder: Path) ->
     backend = Cpu(kind, Cpu.template_names)
     module = backend.lowered(importer.import_model(models.load(given.model)).module)
     found = kernels.extract(module, backend)
-    trials = round(count * given.seconds)
+    trials = round(count * given.seconds / given.candidate)
     key = Key.of(target_table(backend.target), emulated=True)
     rules = Rules(waited=2.0, unsteady=1e9)
     clients = [Client() for _ in range(count)]
@@ -205,6 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--boards", type=int, nargs="+", default=[1, 8, 32, 100])
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--candidate", type=float, default=1.0)
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--tuner", default="evolutionary-xgb")
     parser.add_argument("--json", type=Path)
@@ -213,7 +215,7 @@ def main() -> None:
     programs.build(programs.BOARD_SERVER, kind.triple, kind.machine)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="lab-") as name:
-        library = sleeper(kind, Path(name))
+        library = sleeper(kind, Path(name), given.candidate / RUNS)
         for count in given.boards:
             found = tuned(count, given, library, Path(name))
             alone = next((one.rate / one.boards for one in rows), found.rate / found.boards)
