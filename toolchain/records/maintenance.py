@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.records import Begun, Key, Record, RecordFile, Records, encode
+from toolchain.records import Begun, Catalog, Key, Record, RecordFile, Records, encode
 from toolchain.records.results import Verdict
 
 
-def distilled(records: Records, keep: int = 1) -> Records:
+def distilled(records: Catalog, keep: int = 1) -> Records:
     """Keep the `keep` fastest candidates of each workload for each target, and what finals decided; nothing else."""
     keys = sorted(records.keys, key=lambda key: key.id)
     found = ([*records.fastest(key, keep).values(), tuple(records.decided(key).values())] for key in keys)
@@ -56,7 +55,7 @@ def distill(source: Path, target: Path, keep: int = 1) -> Records:
     Raises:
         InputError: There is no such file, or the target is another that exists.
     """
-    return _rewrite(target, [source], lambda: distilled(RecordFile(source).read(), keep))
+    return _rewrite(target, [source], lambda: distilled(RecordFile(source).catalog(), keep))
 
 
 def merge(sources: Sequence[Path], target: Path) -> Records:
@@ -126,31 +125,27 @@ class Table:
     rows: tuple[Row, ...]
 
 
-def tables(records: Records) -> tuple[Table, ...]:
+def tables(records: Catalog) -> tuple[Table, ...]:
     """Sum a file up, by target in the order of the file."""
     return tuple(Table(key.id, key, _rows(records, key)) for key in records.keys)
 
 
-def _rows(records: Records, key: Key) -> tuple[Row, ...]:
-    grouped: dict[str, list[Record]] = {}
-    for trial in records.of(key):
-        grouped.setdefault(trial.workload, []).append(trial)
-    for name in records.decided(key):
-        grouped.setdefault(name, [])
+def _rows(records: Catalog, key: Key) -> tuple[Row, ...]:
     fastest, decided = records.fastest(key), records.decided(key)
     best = {name: found[0] for name, found in fastest.items()} | decided
-    rows = [_row(records, name, trials, best.get(name)) for name, trials in grouped.items()]
+    tallies: dict[str, Mapping[str, int]] = {**{name: {} for name in decided}, **records.tallies(key)}
+    rows = [_row(records, name, tally, best.get(name)) for name, tally in tallies.items()]
     return tuple(sorted(rows, key=lambda row: (-(row.latency_s or 0.0), row.workload)))
 
 
-def _row(records: Records, workload: str, trials: Sequence[Record], best: Record | None) -> Row:
+def _row(records: Catalog, workload: str, tally: Mapping[str, int], best: Record | None) -> Row:
     known = records.workloads.get(workload)
     base_s = best.base_latency_s if best else None
     return Row(
         workload=workload,
         name=known.name if known else "",
-        trials=len(trials),
-        failures=dict(sorted(Counter(trial.cause for trial in trials if trial.cause).items())),
+        trials=sum(tally.values()),
+        failures={cause: count for cause, count in sorted(tally.items()) if cause},
         latency_s=best.latency_s if best else None,
         gflops=known.flops / best.latency_s / 1e9 if best and known and known.flops else None,
         board=best.board if best else "",
