@@ -108,6 +108,10 @@ class Indexed:
         }
         return {key_of(self.store.texts[key]): latest[key] for key in sorted(latest, key=first.__getitem__)}
 
+    def by_time(self) -> Iterator[Record]:
+        """As `Catalog` has it."""
+        return self.records(end="ORDER BY time, place")
+
     def last(self, most: int) -> tuple[Record, ...]:
         """As `Catalog` has it."""
         return tuple(self.records(end=f"ORDER BY place DESC LIMIT {most}"))[::-1]

@@ -7,9 +7,10 @@ import json
 import marshal
 import zlib
 from dataclasses import astuple, dataclass, field
+from typing import Any
 
 from toolchain.records.index.source import Source
-from toolchain.records.lines import EARLIER, Key, Line, Record, Start, Workload, parsed
+from toolchain.records.lines import EARLIER, Key, Record, Workload, parsed
 
 FINAL, VERDICT, POSSIBLE, FIRST_SCHEMA = 1, 2, 4, 8
 """What the flags of a row say of its record."""
@@ -27,26 +28,19 @@ class Rows:
     Attributes:
         digest: SHA-256 of its bytes.
         lines: How many there are.
-        trials: Where each record's line begins in the file, its bytes without the newline, and its facts.
+        texts: The texts of the facts, each once.
+        trials: Where each record's line begins in the file, its bytes without the newline, and its facts; a text is
+            given by its place in `texts`.
         kernels: The same of each workload, with its hash.
         starts: The same of each beginning of a run, with the number of the chunk's records before it.
     """
 
     digest: str
     lines: int = 0
-    trials: list[tuple[int, int, Facts]] = field(default_factory=list)
-    kernels: list[tuple[int, int, str]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    trials: list[tuple[Any, ...]] = field(default_factory=list)
+    kernels: list[tuple[int, int, int]] = field(default_factory=list)
     starts: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def add(self, at: int, size: int, item: Line, facts: Facts | None) -> None:
-        """Add a line."""
-        self.lines += 1
-        if isinstance(item, Workload):
-            self.kernels.append((at, size, item.workload))
-        elif isinstance(item, Start):
-            self.starts.append((at, size, len(self.trials)))
-        elif facts is not None:
-            self.trials.append((at, size, facts))
 
 
 @dataclass(frozen=True)
@@ -72,11 +66,19 @@ class Reader:
             InputError: One of them is damaged.
         """
         block = self.source.read(start, stop)
-        found = Rows(digest(block))
-        for place, line in enumerate(block.removesuffix(b"\n").split(b"\n"), number):
-            item = parsed(line, place, self.source.where)
-            found.add(start, len(line), item, self.facts(item) if isinstance(item, Record) else None)
-            start += len(line) + 1
+        found, places = Rows(digest(block)), _Places()
+        for line in block.removesuffix(b"\n").split(b"\n"):
+            item, size = parsed(line, number + found.lines, self.source.where), len(line)
+            if isinstance(item, Record):
+                key, workload, run, cause, *facts = self.facts(item)
+                found.trials.append((start, size, places[key], places[workload], places[run], places[cause], *facts))
+            elif isinstance(item, Workload):
+                found.kernels.append((start, size, places[item.workload]))
+            else:
+                found.starts.append((start, size, len(found.trials)))
+            found.lines += 1
+            start += size + 1
+        found.texts.extend(places)
         return found
 
     def facts(self, record: Record) -> Facts:
@@ -98,6 +100,14 @@ class Reader:
         if known not in self._keys:
             self._keys[known] = key_text(record.key)
         return self._keys[known]
+
+
+class _Places(dict[str, int]):
+    """The place of each text among those that were asked for."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return self[text]
 
 
 def digest(block: bytes) -> str:

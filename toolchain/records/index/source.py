@@ -28,6 +28,11 @@ class Source:
         if hasattr(self, "_handle"):
             os.close(self._handle)
 
+    @property
+    def path_of_handle(self) -> str:
+        """A path by which another process opens this very file, whatever has its place by then."""
+        return f"/proc/{os.getpid()}/fd/{self._handle}"
+
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes between two places, or fewer where the file has become shorter."""
         parts = []

@@ -7,17 +7,19 @@ instead is read. What was appended is the same case: all chunks fit, and there i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from toolchain.errors import InputError
 from toolchain.progress import Step
 from toolchain.records.catalog import Begun
+from toolchain.records.index import crew
 from toolchain.records.index.rows import Reader, Rows, digest
 from toolchain.records.index.source import Source
 from toolchain.records.lines import Line, Record, Start, Workload, is_torn, parsed
@@ -76,21 +78,33 @@ class Store:
         start = self._fitting()
         for table, column in _STARTS.items():
             self.database.execute(f"DELETE FROM {table} WHERE {column} >= ?", (start,))  # noqa: S608 - names of ours
-        told = tell if self.source.status.st_size - start > _TOLD else _nobody
-        for first, stop in self.source.chunks(start, _CHUNK):
-            self._add(first, stop, self.reader.rows(first, stop, self._next_line()))
-            told(Step(f"indexing {self.source.where}", stop // 10**6, self.source.status.st_size // 10**6, "MB"))
+        size = self.source.status.st_size
+        with contextlib.closing(self._read(start)) as chunks:
+            for first, stop, rows in chunks:
+                self._add(first, stop, rows or self.reader.rows(first, stop, self._next_line()))
+                if size - start > _TOLD:
+                    tell(Step(f"indexing {self.source.where}", stop // 10**6, size // 10**6, "MB"))
         self.database.execute(_ORDER)
         self.database.execute("DELETE FROM stamp")
         if not _is_fresh(self.source.status):
             self.database.execute("INSERT INTO stamp VALUES (?)", (_stamp(self.source.status),))
         self.database.commit()
 
+    def _read(self, start: int) -> Generator[tuple[int, int, Rows | None], None, None]:
+        """Yield where each chunk behind a place begins and ends, and its rows where others have read it."""
+        chunks = self.source.chunks(start, _CHUNK)
+        with contextlib.ExitStack() as stack:
+            workers = None
+            if self.source.status.st_size - start >= crew.LEAST and len(os.sched_getaffinity(0)) > 1:
+                with contextlib.suppress(OSError):  # they cannot be started; alone it takes longer
+                    workers = stack.enter_context(crew.hired(self.source))
+            yield from workers.rows(chunks) if workers else ((first, stop, None) for first, stop in chunks)
+
     def _fitting(self) -> int:
         """Return up to where the rows are of what is in the file, the last chunk left out if it has grown."""
         known = self.database.execute("SELECT start, stop, digest FROM chunk ORDER BY start").fetchall()
-        with ThreadPoolExecutor(_AT_ONCE) as crew:
-            same = [*crew.map(self._is_same, known), False]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            same = [*pool.map(self._is_same, known), False]
         fit = known[: same.index(False)]
         if len(fit) == len(known) and fit:  # or there would be a chunk for each few lines that are appended
             fit.pop()
@@ -170,13 +184,13 @@ class Store:
         return found[0] if found else 1
 
     def _add(self, start: int, stop: int, rows: Rows) -> None:
-        number, word = self._next_line() + rows.lines, self._word
+        number, words = self._next_line() + rows.lines, [self._word(text) for text in rows.texts]
         (place,) = self.database.execute("SELECT coalesce(max(place) + 1, 0) FROM trial").fetchone()
         trials = (
-            (number, at, size, word(facts[0]), word(facts[1]), word(facts[2]), word(facts[3]), *facts[4:])
-            for number, (at, size, facts) in enumerate(rows.trials, place)
+            (number, at, size, words[key], words[workload], words[run], words[cause], *facts)
+            for number, (at, size, key, workload, run, cause, *facts) in enumerate(rows.trials, place)
         )
-        kernels = ((at, size, word(workload)) for at, size, workload in rows.kernels)
+        kernels = ((at, size, words[workload]) for at, size, workload in rows.kernels)
         starts = ((at, size, place + before) for at, size, before in rows.starts)
         self.database.execute("INSERT INTO chunk VALUES (?, ?, ?, ?)", (start, stop, number, rows.digest))
         self.database.executemany("INSERT INTO trial VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", trials)
@@ -199,10 +213,6 @@ def _empty() -> sqlite3.Connection:
     made.execute("PRAGMA journal_mode = OFF")  # rows that are lost halfway are lost with their database
     made.executescript(_TABLES)
     return made
-
-
-def _nobody(_line: str) -> None:
-    """Tell nobody."""
 
 
 def _stamp(status: os.stat_result) -> str:

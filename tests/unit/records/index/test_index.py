@@ -16,7 +16,7 @@ from tests.support.tunings import KEY, OTHER, TARGET, record, workload
 from toolchain import files
 from toolchain.errors import InputError
 from toolchain.records import EXPIRY_S, Choice, Key, Record, RecordFile, Start, encode, index, parse
-from toolchain.records.index import snapshot, store
+from toolchain.records.index import crew, snapshot, store
 from toolchain.records.results import PRUNED
 
 NOW = 1e9
@@ -85,6 +85,7 @@ def of(found):
         list(found.newest().items()),
         found.last(2),
         found.last(0),
+        list(found.by_time()),
     ]
     return [*general, *(of_key(found, key) for key in KEYS)]
 
@@ -188,6 +189,36 @@ def test_a_damaged_line_is_refused_with_its_number_as_ever(lines, more, place, j
         with pytest.raises(InputError) as caught:
             index.opened(path, str)
         assert vars(caught.value) == vars(expected.value)
+
+
+@pytest.fixture
+def helped(monkeypatch):
+    """Have the smallest file read by processes."""
+    monkeypatch.setattr(crew, "LEAST", 1)
+
+
+MANY = [workload(), Start(run="me", time=1.0), *(record(number, run="me") for number in range(30)), record(31, run="é")]
+
+
+def test_processes_that_help_say_the_same(tmp_path, helped):
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(encode(MANY) + encode(MANY)[:99])
+    check(path)
+
+
+def test_a_line_that_they_cannot_read_is_refused_with_its_number(tmp_path, helped):
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(encode(MANY) + b"notes\n" + encode(MANY) + b"more notes\n")
+    with pytest.raises(InputError, match=f"^line {len(MANY) + 1} of .* is no tuning record"):
+        index.opened(path, str)
+
+
+@pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/true",)])
+def test_what_they_leave_undone_is_done_without_them(tmp_path, helped, monkeypatch, command):
+    monkeypatch.setattr(crew, "_COMMAND", command)
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(encode(MANY))
+    check(path)
 
 
 # --- what is believed ------------------------------------------------------------------------------------------------
@@ -322,7 +353,7 @@ def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
 
 def test_who_asks_sees_the_file_of_that_moment_though_another_takes_its_place(path):
     found, before = index.opened(path, str), RecordFile(path).read()
-    RecordFile(path).replace(lambda: parse(b"", "here"))
+    RecordFile(path).replace(list)
     assert answers(found, Choice()) == answers(before, Choice())
 
 
@@ -372,7 +403,7 @@ def test_a_small_file_has_no_index_and_a_large_one_is_no_other_file_of_records(p
     RecordFile(path).catalog()
     assert snapshot.place(path).is_file()
     assert list(path.parent.glob("*.jsonl")) == [path]
-    RecordFile(path).replace(lambda: parse(b"", "here"))
+    RecordFile(path).replace(list)
     assert not snapshot.place(path).exists(), "it is of a file that is gone"
     monkeypatch.setattr(index, "LEAST", 1 << 20)
     RecordFile(path).catalog()
