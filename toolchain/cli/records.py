@@ -18,7 +18,7 @@ from toolchain.cli.gathering import gathered, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.records import Catalog, Key, Record, Records
+    from toolchain.records import Catalog, Key, Record, Written
     from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
@@ -128,14 +128,14 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
     source = file or _board_file(asked.board_name, console)
     if asked.target_id:
         _keys(_read(source, console), asked.target_id, source)
-    found = forgetting.forget(RecordFile(source), which, dry=asked.dry)
+    found = forgetting.forget(RecordFile(source, console.say), which, dry=asked.dry)
     verb = "would be forgotten" if asked.dry else "forgotten"
     text = (
         f"{source}: {found.trials} trials and {found.finals} finals of {found.workloads} kernels {verb},"
-        f" {len(found.kept.trials)} records stay"
+        f" {found.kept} records stay"
     )
     document = {"file": str(source), "dry_run": asked.dry, "trials": found.trials, "finals": found.finals}
-    document |= {"workloads": found.workloads, "kept": len(found.kept.trials)}
+    document |= {"workloads": found.workloads, "kept": found.kept}
     return Result(text, document, as_json)
 
 
@@ -144,22 +144,24 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
 @_output
 @click.option("--keep", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates of each kernel.")
 @options.json_flag
-def distill(file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
+@click.pass_obj
+def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
     """Keep the best records of FILE for each target; -o may name FILE itself."""
     from toolchain.records import maintenance
 
-    return _written(maintenance.distill(file, output, keep), output, as_json=as_json)
+    return _written(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
 
 
 @records.command("merge")
 @click.argument("sources", metavar="FILE...", type=options.PATH, nargs=-1, required=True)
 @_output
 @options.json_flag
-def merge(sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
+@click.pass_obj
+def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
     """Write the records of several files to one, each once; -o may name one of them."""
     from toolchain.records import maintenance
 
-    return _written(maintenance.merge(sources, output), output, as_json=as_json)
+    return _written(maintenance.merge(sources, output, console.say), output, as_json=as_json)
 
 
 @records.command("export")
@@ -211,9 +213,9 @@ def _keys(found: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...
     return keys
 
 
-def _written(made: Records, output: Path, *, as_json: bool) -> Result:
-    document = {"file": str(output), "workloads": len(made.workloads), "trials": len(made.trials)}
-    return Result(f"{output}: {len(made.trials)} records of {len(made.workloads)} kernels", document, as_json)
+def _written(made: Written, output: Path, *, as_json: bool) -> Result:
+    document = {"file": str(output), "workloads": made.workloads, "trials": made.trials}
+    return Result(f"{output}: {made.trials} records of {made.workloads} kernels", document, as_json)
 
 
 # --- text ------------------------------------------------------------------------------------------------------

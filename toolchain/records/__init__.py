@@ -11,7 +11,9 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, state
@@ -31,18 +33,29 @@ __all__ = [
     "RecordFile",
     "Records",
     "Start",
+    "Tell",
     "Workload",
+    "Written",
     "best_bytes",
     "default_path",
     "encode",
+    "nobody",
     "parse",
     "tvm_version",
+    "write",
 ]
 
 SHIPPED = "shipped"
 """What an option calls the records that come with the toolchain."""
 
+Tell = Callable[[str], None]
+"""Called with steps of what takes some time."""
+
 _BLOCK = 1 << 16
+
+
+def nobody(_line: str) -> None:
+    """Tell nobody."""
 
 
 def best_bytes(records: Catalog, key: Key, only: Collection[str] | None = None) -> bytes:
@@ -81,6 +94,28 @@ def encode(items: Iterable[Line]) -> bytes:
     return b"".join(encoded(item) for item in items)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What was written to a file: how many workloads, and how many trials and finals."""
+
+    workloads: int
+    trials: int
+
+
+def write(path: Path, items: Iterable[Line]) -> Written:
+    """Write a file of records, whole or not at all, each line when its turn comes.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    kinds: Counter[str] = Counter()
+    with files.atomic_path(path) as part, part.open("wb") as stream:
+        for item in items:
+            kinds[item.kind] += 1
+            stream.write(encoded(item))
+    return Written(kinds["workload"], kinds["trial"])
+
+
 class RecordFile:
     """A file of records that several processes may append to.
 
@@ -89,7 +124,7 @@ class RecordFile:
         tell: Called with steps where reading it takes some time.
     """
 
-    def __init__(self, path: Path, tell: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(self, path: Path, tell: Tell = nobody) -> None:
         self.path = path
         self._tell = tell
         self._known: set[str] = set()
@@ -170,11 +205,10 @@ class RecordFile:
             self._known = set((known or self.catalog()).workloads)
             self._seen = identity
 
-    def replace(self, make: Callable[[], Records]) -> Records:
-        """Put other records in place of those there are, all at once, while no other process appends."""
+    def replace(self, make: Callable[[], Iterable[Line]]) -> Written:
+        """Put other lines in place of those there are, all at once, while no other process appends."""
         with self._locked():
-            made = make()
-            files.write_atomic(self.path, encode(made.lines()))
+            made = write(self.path, make())
             index.remove(self.path)
         return made
 

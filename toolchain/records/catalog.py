@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -130,6 +130,9 @@ class Catalog(Protocol):
     def newest(self) -> dict[Key, float]:
         """Return when the last record for each key was measured; of equals, the one that stands first is first."""
 
+    def by_time(self) -> Iterator[Record]:
+        """Yield all records in the order of their time; those of one moment stay in the order of the file."""
+
     def last(self, most: int) -> tuple[Record, ...]:
         """Return up to so many records from the end, in the order of the file."""
 
@@ -235,14 +238,24 @@ class Records:
         """As `Catalog` has it."""
         return replace(self, runs={**self.runs, start.run: Begun(start, len(self.trials))})
 
+    def by_time(self) -> Iterator[Record]:
+        """As `Catalog` has it."""
+        return iter(sorted(self.trials, key=lambda one: one.time))
+
     def lines(self) -> Iterator[Line]:
         """Yield workloads, then trials, and the beginning of each run in its place."""
-        yield from self.workloads.values()
-        begun = sorted(self.runs.values(), key=lambda one: one.place)
-        places = [0, *(one.place for one in begun), len(self.trials)]
-        for number, (first, last) in enumerate(itertools.pairwise(places)):
-            yield from self.trials[first:last]
-            yield from (one.start for one in begun[number : number + 1])
+        return laid_out(self.workloads.values(), self.trials, self.runs.values())
+
+
+def laid_out(workloads: Iterable[Workload], trials: Iterable[Record], begun: Iterable[Begun]) -> Iterator[Line]:
+    """Yield the lines of a file: workloads, then trials, and the beginning of each run in its place."""
+    yield from workloads
+    waiting = deque(sorted(begun, key=lambda one: one.place))
+    for place, trial in enumerate(trials):
+        while waiting and waiting[0].place <= place:
+            yield waiting.popleft().start
+        yield trial
+    yield from (one.start for one in waiting)
 
 
 def whats_best(earlier: Mapping[str, Sequence[Record]], decided: Mapping[str, Record]) -> dict[str, Record]:
