@@ -13,6 +13,7 @@ import contextlib
 import io
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -24,7 +25,8 @@ from typing import Any
 
 from toolchain.cli import records as commands
 from toolchain.cli.console import Console
-from toolchain.records import Key, Record, RecordFile, Start, Workload
+from toolchain.records import Key, Record, RecordFile, Start, Workload, forgetting, maintenance
+from toolchain.records.forgetting import Which
 from toolchain.records.lines import USUAL, Line, encoded
 from toolchain.tuning.seen import Seen
 
@@ -138,8 +140,29 @@ def show(path: Path) -> None:
         commands.records.main(["show", str(path)], standalone_mode=False, obj=Console(lambda _line: None))
 
 
-STEPS: dict[str, Callable[[Path], Any]] = {
+def forget(path: Path) -> None:
+    """Take one run's records out of a copy, whose index is a copy, too."""
+    copy = path.with_name("copy.jsonl")
+    for name in ("{}", ".{}.index"):
+        os.link(path.with_name(name.format(path.name)), path.with_name(name.format(copy.name)))
+    found = forgetting.forget(RecordFile(copy), Which(before=NOW + RUN / 10))
+    copy.unlink()
+    if not found.trials:
+        raise SystemExit("nothing was forgotten")
+
+
+def merge(path: Path) -> None:
+    """Merge the file with itself, which leaves as many records."""
+    maintenance.merge([path, path], path.with_name("merged.jsonl"))
+    path.with_name("merged.jsonl").unlink()
+
+
+WHOLE: dict[str, Callable[[Path], Any]] = {
     "read whole": lambda path: RecordFile(path).read(),
+    "forget one run": forget,
+    "merge twice the same": merge,
+}
+STEPS: dict[str, Callable[[Path], Any]] = {
     "first load": lambda path: RecordFile(path).catalog(),
     "load with the index": lambda path: RecordFile(path).catalog(),
     "load after more was appended": lambda path: RecordFile(path).catalog(),
@@ -151,19 +174,19 @@ STEPS: dict[str, Callable[[Path], Any]] = {
 
 
 def measure(step: str, path: Path) -> None:
-    """Do one step in this process and print its seconds and the most memory that it took."""
-    start = time.monotonic()
-    STEPS[step](path)
-    seconds = time.monotonic() - start
+    """Do one step in this process and print its seconds, those of CPUs, and the most memory that it took."""
+    start, used = time.monotonic(), sum(os.times()[:4])
+    (STEPS | WHOLE)[step](path)
+    seconds, used = time.monotonic() - start, sum(os.times()[:4]) - used
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    print(json.dumps({"step": step, "seconds": seconds, "MB": int(status["VmHWM"].split()[0]) / 1e3}))
+    print(json.dumps({"step": step, "seconds": seconds, "CPU_s": used, "MB": int(status["VmHWM"].split()[0]) / 1e3}))
 
 
 def measured(step: str, path: Path) -> dict[str, Any]:
     """Let a process of its own do one step."""
     words = [sys.executable, __file__, "--step", step, "--file", str(path)]
     done: dict[str, Any] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    print(f"{step:30} {done['seconds']:8.2f} s {done['MB']:8.0f} MB", flush=True)
+    print(f"{step:30} {done['seconds']:8.2f} s {done['CPU_s']:8.2f} s of CPU {done['MB']:8.0f} MB", flush=True)
     return done
 
 
@@ -171,10 +194,12 @@ def main() -> None:
     """Make the file and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--whole", action="store_true", help="also read the file whole, which takes 7 GB for a million")
+    parser.add_argument(
+        "--whole", action="store_true", help="also rewrite the file, and read it whole, which takes 7 GB"
+    )
     parser.add_argument("--folder", type=Path, help="where the file is made; a temporary one by default")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--step", choices=STEPS | WHOLE, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:
@@ -184,8 +209,8 @@ def main() -> None:
         path = Path(folder) / "rpi4.jsonl"
         write(path, given.records)
         print(f"{given.records} records, {path.stat().st_size / 1e6:.0f} MB of lines")
-        rows = [measured("read whole", path)] if given.whole else []
-        for step in list(STEPS)[1:]:
+        rows = []
+        for step in [*STEPS, *(WHOLE if given.whole else ())]:
             if step == "load after more was appended":
                 append(path)
             rows.append(measured(step, path))

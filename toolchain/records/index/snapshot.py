@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hmac
 import os
 import secrets
@@ -16,12 +17,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import pydantic
+
 from toolchain import files
 from toolchain.errors import InputError
+from toolchain.records import lines, results
 
-_MAGIC = b"edge-toolchain records index 1\n"
-"""What a snapshot begins with; another number stands for other tables, or for another reading of lines."""
-
+_MAGIC = b"edge-toolchain records index\n"
 _SEAL_LENGTH = _KEY_LENGTH = 32
 _HEAD = len(_MAGIC) + _SEAL_LENGTH
 
@@ -67,7 +69,19 @@ def _read(path: Path) -> bytes:
 
 
 def _seal(key: bytes, data: memoryview) -> bytes:
-    return hmac.digest(key, data, "sha256")
+    return hmac.digest(key + _reading(), data, "sha256")
+
+
+@functools.cache
+def _reading() -> bytes:
+    """Return a digest of what reads lines and makes rows of them: what another toolchain made may mean something else.
+
+    Raises:
+        OSError: There are no sources.
+    """
+    sources = [lines.__file__, results.__file__, *sorted(map(str, Path(__file__).parent.glob("*.py")))]
+    told = [pydantic.VERSION, *(files.sha256_file(Path(source)) for source in sources)]
+    return files.sha256_bytes(" ".join(told).encode()).encode()
 
 
 def _key() -> bytes:

@@ -58,6 +58,7 @@ class Store:
         self.source = source
         self.reader = Reader(source)
         self.database = database or _empty()
+        self.database.execute("PRAGMA temp_store = MEMORY")  # a full disk stops nobody from asking
         self.texts: dict[int, str] = dict(self.database.execute("SELECT id, text FROM word"))
         self.words = {text: number for number, text in self.texts.items()}
 

@@ -323,6 +323,13 @@ def test_a_damaged_or_hostile_index_is_made_anew(path, monkeypatch, at_once, dam
         assert read(path, monkeypatch) == 0
 
 
+def test_the_index_of_another_toolchain_is_made_anew(path, monkeypatch, at_once):
+    """It may have read lines otherwise."""
+    read(path, monkeypatch)
+    monkeypatch.setattr(snapshot, "_reading", lambda: b"another")
+    assert read(path, monkeypatch) == path.stat().st_size
+
+
 def test_an_index_of_other_tables_is_made_anew(path, monkeypatch):
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE trial (place)")
