@@ -252,7 +252,8 @@ class Record:
             raise ValueError("samples are positive numbers of seconds")
         if not _is_plain(self.target):
             _compact(self.target)  # a number that JSON lacks, such as infinity, has no place in a key
-        object.__setattr__(self, "error", self.error[:_ERROR_LENGTH])
+        if len(self.error) > _ERROR_LENGTH:
+            object.__setattr__(self, "error", self.error[:_ERROR_LENGTH])
 
     @functools.cached_property
     def latency_s(self) -> float:

@@ -84,18 +84,17 @@ class Reader:
     def facts(self, record: Record) -> Facts:
         """Return what the index says of a record."""
         flags = (
-            FINAL * record.is_final
-            | VERDICT * bool(record.verdict)
-            | POSSIBLE * record.is_possible
-            | FIRST_SCHEMA * (record.schema == EARLIER)
+            (FINAL if record.is_final else 0)
+            | (VERDICT if record.verdict else 0)
+            | (POSSIBLE if record.is_possible else 0)
+            | (FIRST_SCHEMA if record.schema == EARLIER else 0)
         )
         latency_s = record.latency_s if record.samples_s else None
         candidate = candidate_sum(record.candidate)
         return self._key(record), record.workload, record.run, record.cause, flags, candidate, record.time, latency_s
 
     def _key(self, record: Record) -> str:
-        target, options = dict(record.target), dict(record.options)
-        parts = target, record.tvm, record.emulated, record.modelled, record.threads, options
+        parts: Any = record.target, record.tvm, record.emulated, record.modelled, record.threads, record.options
         known = marshal.dumps(parts, _PLAIN)
         if known not in self._keys:
             self._keys[known] = key_text(record.key)
