@@ -137,7 +137,10 @@ class Catalog(Protocol):
         """Return up to so many records from the end, in the order of the file."""
 
     def only(self, choice: Choice) -> Catalog:
-        """Return the same with a part of the records; of one that is a part already, all must be true of both."""
+        """Return a part of the records; of its runs nothing is known.
+
+        Places are those in the whole file, so that a part has no part by place.
+        """
 
     def beginning(self, start: Start) -> Catalog:
         """Return the same after a run has begun at the end of the file."""
@@ -230,7 +233,7 @@ class Records:
         return self.trials[-most:] if most else ()
 
     def only(self, choice: Choice) -> Records:
-        """As `Catalog` has it, but that places count anew."""
+        """As `Catalog` has it."""
         kept = (one for place, one in enumerate(self.trials) if choice.fits(place, one))
         return Records(self.workloads, tuple(kept))
 

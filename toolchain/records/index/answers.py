@@ -117,7 +117,7 @@ class Indexed:
         return tuple(self.records(end=f"ORDER BY place DESC LIMIT {most}"))[::-1]
 
     def only(self, choice: Choice) -> Indexed:
-        """As `Catalog` has it; places are still those in the file."""
+        """As `Catalog` has it."""
         conditions = [self.condition, *self._chosen(choice)]
         values = self.values
         if choice.moment is not None:

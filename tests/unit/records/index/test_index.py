@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import sqlite3
 import tempfile
@@ -393,6 +394,29 @@ def test_one_process_saves_and_what_a_killed_one_left_is_taken_over(path):
     check(path)
     assert snapshot.place(path).exists()
     assert not part.exists()
+
+
+def _append_some(path, writer):
+    file = RecordFile(path)
+    for number in range(60):
+        file.append([workload(number % 3), record(100 * writer + number, trace="x" * (number * 37 % 1500))])
+
+
+def test_who_asks_while_others_append_finds_whole_lines(path):
+    """All of them, and the writers too, make and save the index at once."""
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_append_some, args=(path, one), daemon=True) for one in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    known = 0
+    while any(writer.is_alive() for writer in writers):
+        found = index.opened(path, str)
+        trials = tuple(found.trials)
+        assert known <= len(trials) == sum(sum(tally.values()) for tally in found.tallies(KEY).values())
+        known = len(trials)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert len(index.opened(path, str).trials) == 9 + 180
+    check(path)
 
 
 def test_a_link_that_waits_for_an_index_is_not_written_through(path, tmp_path):
