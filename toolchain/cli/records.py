@@ -18,7 +18,7 @@ from toolchain.cli.gathering import gathered, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.records import Key, Record, Records
+    from toolchain.records import Catalog, Key, Record, Written
     from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
@@ -46,7 +46,7 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
     from toolchain.records import maintenance
 
     source = file or _board_file(board_name, console)
-    found = _read(source)
+    found = _read(source, console)
     wanted = _keys(found, target_id, source)
     kept = [table for table in maintenance.tables(found) if table.key in wanted]
     shown = [part for table in kept for part in ("", *_shown(table))][1:] or f"{source} holds no trials"
@@ -62,7 +62,7 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Print what decides of each kernel in FILE, for each target: the candidate that a build applies, if any."""
     source = file or _board_file(board_name, console)
-    found = _read(source)
+    found = _read(source, console)
     chosen = [record for key in _keys(found, target_id, source) for record in found.best(key).values()]
     return Result("\n".join(_best_line(found, one) for one in chosen), chosen, as_json)
 
@@ -127,15 +127,15 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
     which = asked.which(console)
     source = file or _board_file(asked.board_name, console)
     if asked.target_id:
-        _keys(_read(source), asked.target_id, source)
-    found = forgetting.forget(RecordFile(source), which, dry=asked.dry)
+        _keys(_read(source, console), asked.target_id, source)
+    found = forgetting.forget(RecordFile(source, console.say), which, dry=asked.dry)
     verb = "would be forgotten" if asked.dry else "forgotten"
     text = (
         f"{source}: {found.trials} trials and {found.finals} finals of {found.workloads} kernels {verb},"
-        f" {len(found.kept.trials)} records stay"
+        f" {found.kept} records stay"
     )
     document = {"file": str(source), "dry_run": asked.dry, "trials": found.trials, "finals": found.finals}
-    document |= {"workloads": found.workloads, "kept": len(found.kept.trials)}
+    document |= {"workloads": found.workloads, "kept": found.kept}
     return Result(text, document, as_json)
 
 
@@ -144,22 +144,24 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
 @_output
 @click.option("--keep", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates of each kernel.")
 @options.json_flag
-def distill(file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
+@click.pass_obj
+def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
     """Keep the best records of FILE for each target; -o may name FILE itself."""
     from toolchain.records import maintenance
 
-    return _written(maintenance.distill(file, output, keep), output, as_json=as_json)
+    return _written(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
 
 
 @records.command("merge")
 @click.argument("sources", metavar="FILE...", type=options.PATH, nargs=-1, required=True)
 @_output
 @options.json_flag
-def merge(sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
+@click.pass_obj
+def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
     """Write the records of several files to one, each once; -o may name one of them."""
     from toolchain.records import maintenance
 
-    return _written(maintenance.merge(sources, output), output, as_json=as_json)
+    return _written(maintenance.merge(sources, output, console.say), output, as_json=as_json)
 
 
 @records.command("export")
@@ -167,11 +169,12 @@ def merge(sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
 @_output
 @_target
 @options.json_flag
-def export(file: Path, output: Path, target_id: str | None, *, as_json: bool) -> Result:
+@click.pass_obj
+def export(console: Console, /, file: Path, output: Path, target_id: str | None, *, as_json: bool) -> Result:
     """Write FILE's records of one target as a database of MetaSchedule's, into the folder that -o names."""
     from toolchain.records import export as records_export
 
-    found = _read(file)
+    found = _read(file, console)
     keys = _keys(found, target_id, file)
     if len(keys) != 1:
         raise InputError(
@@ -193,13 +196,13 @@ def _board_file(board_name: str, console: Console) -> Path:
     return source
 
 
-def _read(source: Path) -> Records:
+def _read(source: Path, console: Console) -> Catalog:
     from toolchain.records import RecordFile
 
-    return RecordFile(source).read()
+    return RecordFile(source, console.say).catalog()
 
 
-def _keys(found: Records, target_id: str | None, source: Path) -> tuple[Key, ...]:
+def _keys(found: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
     keys = tuple(key for key in found.keys if target_id is None or key.id == target_id)
     if target_id is not None and not keys:
         raise InputError(
@@ -210,9 +213,9 @@ def _keys(found: Records, target_id: str | None, source: Path) -> tuple[Key, ...
     return keys
 
 
-def _written(made: Records, output: Path, *, as_json: bool) -> Result:
-    document = {"file": str(output), "workloads": len(made.workloads), "trials": len(made.trials)}
-    return Result(f"{output}: {len(made.trials)} records of {len(made.workloads)} kernels", document, as_json)
+def _written(made: Written, output: Path, *, as_json: bool) -> Result:
+    document = {"file": str(output), "workloads": made.workloads, "trials": made.trials}
+    return Result(f"{output}: {made.trials} records of {made.workloads} kernels", document, as_json)
 
 
 # --- text ------------------------------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms"
 
 
-def _best_line(found: Records, record: Record) -> str:
+def _best_line(found: Catalog, record: Record) -> str:
     known = found.workloads.get(record.workload)
     stays = "  untuned" if record.verdict == "untuned" else ""
     return f"{record.key.id}  {known.name if known else record.workload}  {_milliseconds(record.latency_s)}{stays}"

@@ -182,7 +182,7 @@ def _best(path: Path, kind: Board) -> dict[str, Any]:
     """Return what the best tuning record says of each workload."""
     if not path.exists():
         return {}
-    found = RecordFile(path).read().best(record_key(Vta(kind), emulated=kind.emulated))
+    found = RecordFile(path).catalog().best(record_key(Vta(kind), emulated=kind.emulated))
     return {workload: json.loads(record.trace) for workload, record in found.items()}
 
 

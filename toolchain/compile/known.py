@@ -14,7 +14,7 @@ from toolchain.board import boards_folder
 from toolchain.bundle import RECORDS
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
-from toolchain.records import SHIPPED, Key, RecordFile, Records, default_path
+from toolchain.records import SHIPPED, Catalog, Key, RecordFile, Records, default_path
 from toolchain.records.apply import Applied, apply
 from toolchain.records.metaschedule import target_table
 
@@ -30,7 +30,7 @@ class Known:
         shipped: Those that come with the toolchain, for what `records` does not know; None to apply none.
     """
 
-    records: Records | None = None
+    records: Catalog | None = None
     shipped: Records | None = None
 
     def applied(self, lowered: tvm.IRModule, request: BuildRequest) -> Applied:
@@ -72,7 +72,7 @@ def wanted_key(request: BuildRequest) -> Key:
     return record_key(request.backend, emulated=request.emulated, modelled=request.modelled_as, threads=request.threads)
 
 
-def found_key(request: BuildRequest, found: Records) -> Key:
+def found_key(request: BuildRequest, found: Catalog) -> Key:
     """Return what the records that a build applies are found under.
 
     Those that were measured in the usual way come first; where there are none, the last others count. A model's are
@@ -81,10 +81,8 @@ def found_key(request: BuildRequest, found: Records) -> Key:
     wanted = wanted_key(request)
     if wanted in found.keys:
         return wanted
-    suited = [trial for trial in found.trials if trial.key.in_any_way.of_any_version == wanted]
-    return (
-        max(suited, key=lambda trial: (trial.key.version, not trial.key.options, trial.time)).key if suited else wanted
-    )
+    suited = {key: moment for key, moment in found.newest().items() if key.in_any_way.of_any_version == wanted}
+    return max(suited, key=lambda key: (key.version, not key.options, suited[key])) if suited else wanted
 
 
 def options(applied: Applied, *, emulated: bool, modelled: bool = False, threads: int = 0) -> tuple[str, ...]:
@@ -103,7 +101,7 @@ def has_records(request: BuildRequest) -> bool:
     return found is not None and found_key(request, found) in found.keys
 
 
-def own_records(request: BuildRequest) -> Records | None:
+def own_records(request: BuildRequest) -> Catalog | None:
     """Read the user's tuning records that are to be applied; None if there are none.
 
     Raises:
@@ -112,7 +110,7 @@ def own_records(request: BuildRequest) -> Records | None:
     path = _own_file(request)
     if path is None or (request.records is None and not path.exists()):
         return None
-    found = RecordFile(path).read()
+    found = RecordFile(path, request.tell).catalog()
     key = found_key(request, found)
     if request.records and key not in found.keys:
         raise InputError(
@@ -123,7 +121,7 @@ def own_records(request: BuildRequest) -> Records | None:
     return found
 
 
-def tell_of_own(request: BuildRequest, found: Records | None) -> None:
+def tell_of_own(request: BuildRequest, found: Catalog | None) -> None:
     """Say where the user's tuning records are from, or where there are none, if any were to be applied."""
     path, name = _own_file(request), request.board.name
     if path is not None and found is None:

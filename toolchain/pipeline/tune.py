@@ -211,9 +211,9 @@ def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneRep
         with wanted.builders.client():  # so is a scheduler that is not there
             pass
     judge = _judge(wanted, tell)
-    file = RecordFile(wanted.records or default_path(wanted.board.name))
+    file = RecordFile(wanted.records or default_path(wanted.board.name), tell)
     if file.path.exists():
-        file.read()
+        file.catalog()
     if not wanted.passing:
         tell(f"tuning records: {file.path}")
     tell(f"importing {wanted.model.source}")

@@ -10,135 +10,55 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
-import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, state
 from toolchain.errors import InputError
-from toolchain.records.lines import EARLIER, Key, Line, Record, Start, Workload, encoded, is_torn, parsed, tvm_version
+from toolchain.records import index
+from toolchain.records.catalog import EXPIRY_S, Begun, Catalog, Choice, Records
+from toolchain.records.lines import Key, Line, Record, Start, Workload, encoded, is_torn, parsed, tvm_version
 
 __all__ = [
+    "EXPIRY_S",
     "SHIPPED",
+    "Begun",
+    "Catalog",
+    "Choice",
     "Key",
     "Record",
     "RecordFile",
     "Records",
     "Start",
+    "Tell",
     "Workload",
+    "Written",
     "best_bytes",
     "default_path",
     "encode",
+    "nobody",
     "parse",
     "tvm_version",
+    "write",
 ]
 
 SHIPPED = "shipped"
 """What an option calls the records that come with the toolchain."""
 
-EXPIRY_S = 180 * 86400.0
-"""Seconds after which a record is no longer the last word: a run measures anew what it says. Builds still apply it."""
+Tell = Callable[[str], None]
+"""Called with steps of what takes some time."""
 
 _BLOCK = 1 << 16
 
 
-@dataclass(frozen=True)
-class Begun:
-    """Where a run began.
-
-    Attributes:
-        start: Its line.
-        place: How many trials stand before that.
-    """
-
-    start: Start
-    place: int
+def nobody(_line: str) -> None:
+    """Tell nobody."""
 
 
-@dataclass(frozen=True)
-class Records:
-    """What was in a file at one moment.
-
-    Attributes:
-        workloads: The kernels by their hash.
-        trials: All trials and what finals decided, in the order of the file.
-        runs: Where each run began, the last time that it did.
-    """
-
-    workloads: Mapping[str, Workload] = field(default_factory=dict)
-    trials: tuple[Record, ...] = ()
-    runs: Mapping[str, Begun] = field(default_factory=dict)
-
-    @classmethod
-    def collect(cls, items: Iterable[Line]) -> Records:
-        """Sort lines into workloads, of which the first of each hash counts, trials, and beginnings of runs."""
-        workloads: dict[str, Workload] = {}
-        trials: list[Record] = []
-        runs: dict[str, Begun] = {}
-        for item in items:
-            if isinstance(item, Workload):
-                workloads.setdefault(item.workload, item)
-            elif isinstance(item, Start):
-                runs[item.run] = Begun(item, len(trials))
-            else:
-                trials.append(item)
-        return cls(workloads, tuple(trials), runs)
-
-    @functools.cached_property
-    def keys(self) -> tuple[Key, ...]:
-        """What there are trials for, in the order of their first."""
-        return tuple(dict.fromkeys(trial.key for trial in self.trials))
-
-    def of(self, key: Key, workload: str | None = None) -> tuple[Record, ...]:
-        """Return the trials for a key, or those of one workload among them, in the order of the file."""
-        found = (one for one in self.trials if workload in {None, one.workload} and one.key == key)
-        return tuple(one for one in found if not one.is_final)
-
-    def fastest(self, key: Key, keep: int = 1) -> dict[str, tuple[Record, ...]]:
-        """Return for each workload up to `keep` trials, each of another candidate, the fastest first."""
-        return _fastest(self.of(key), keep)
-
-    def decided(self, key: Key) -> dict[str, Record]:
-        """Return what the last final of each workload decided; a workload without one is not among them."""
-        return {one.workload: one for one in self.trials if one.verdict and one.key == key}
-
-    def best(self, key: Key) -> dict[str, Record]:
-        """Return what is to be done with each workload: what its last final decided.
-
-        Where no final was, the fastest trial of schema 1 counts, as it did when there were none. A workload without
-        either is not among them: its trials only tell what may be worth a final.
-        """
-        earlier = _fastest([one for one in self.of(key) if one.schema == EARLIER], 1)
-        found = {**{name: one[0] for name, one in earlier.items()}, **self.decided(key)}
-        return dict(sorted(found.items()))
-
-    def lines(self) -> Iterator[Line]:
-        """Yield workloads, then trials, and the beginning of each run in its place."""
-        yield from self.workloads.values()
-        begun = sorted(self.runs.values(), key=lambda one: one.place)
-        places = [0, *(one.place for one in begun), len(self.trials)]
-        for number, (first, last) in enumerate(itertools.pairwise(places)):
-            yield from self.trials[first:last]
-            yield from (one.start for one in begun[number : number + 1])
-
-
-def _fastest(trials: Iterable[Record], keep: int) -> dict[str, tuple[Record, ...]]:
-    by_workload: dict[str, dict[str, Record]] = {}
-    for trial in sorted(trials, key=_speed):
-        if trial.samples_s and trial.is_possible:
-            by_workload.setdefault(trial.workload, {}).setdefault(trial.candidate, trial)
-    return {name: tuple(found.values())[:keep] for name, found in sorted(by_workload.items())}
-
-
-def _speed(trial: Record) -> tuple[float, str, str, tuple[float, ...]]:
-    # Equal latencies are common with a coarse clock; the order of a file must not decide between them.
-    return trial.latency_s, trial.candidate, trial.trace, trial.samples_s
-
-
-def best_bytes(records: Records, key: Key, only: Collection[str] | None = None) -> bytes:
+def best_bytes(records: Catalog, key: Key, only: Collection[str] | None = None) -> bytes:
     """Return what decides of each workload as a file that is the same bytes whoever found it, and when.
 
     Args:
@@ -174,15 +94,39 @@ def encode(items: Iterable[Line]) -> bytes:
     return b"".join(encoded(item) for item in items)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What was written to a file: how many workloads, and how many trials and finals."""
+
+    workloads: int
+    trials: int
+
+
+def write(path: Path, items: Iterable[Line]) -> Written:
+    """Write a file of records, whole or not at all, each line when its turn comes.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    kinds: Counter[str] = Counter()
+    with files.atomic_path(path) as part, part.open("wb") as stream:
+        for item in items:
+            kinds[item.kind] += 1
+            stream.write(encoded(item))
+    return Written(kinds["workload"], kinds["trial"])
+
+
 class RecordFile:
     """A file of records that several processes may append to.
 
     Args:
         path: Where it is; it and its folder are made by the first `append`.
+        tell: Called with steps where reading it takes some time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tell: Tell = nobody) -> None:
         self.path = path
+        self._tell = tell
         self._known: set[str] = set()
         self._seen: tuple[int, int] | None = None  # the file that they are known of
 
@@ -192,15 +136,31 @@ class RecordFile:
         Raises:
             InputError: There is no such file, or it is no file of records.
         """
-        try:
+        with self._readable():
             return parse(self.path.read_bytes(), str(self.path))
+
+    def catalog(self) -> Catalog:
+        """Return what is in it by now, for questions: a large file is not read, but its index is asked.
+
+        Raises:
+            InputError: As `read`.
+        """
+        with self._readable():
+            if self.path.stat().st_size < index.LEAST:
+                return self.read()
+            return index.opened(self.path, self._tell)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as fault:
             raise InputError(
                 f"cannot read the tuning records {self.path}: {fault.strerror or fault}",
                 hint="`toolchain tune MODEL --board BOARD` makes some; or name another file",
             ) from fault
 
-    def begin(self, start: Start) -> Records:
+    def begin(self, start: Start) -> Catalog:
         """Note that a run begins here, unless it has before; return all that is known by then.
 
         One that began so long ago that what it knew has expired begins anew.
@@ -209,13 +169,14 @@ class RecordFile:
             InputError: As `append`.
         """
         with self._locked() as handle:
-            known = self.read()
+            known = self.catalog()
+            self._learn(handle, known)
             before = known.runs.get(start.run)
             if before and not start.fresh and start.time - before.start.time <= EXPIRY_S:
                 return known
             _write(handle, encoded(start))
             os.fsync(handle)
-        return replace(known, runs={**known.runs, start.run: Begun(start, len(known.trials))})
+        return known.beginning(start)
 
     def append(self, items: Iterable[Line]) -> None:
         """Append lines and wait until they are on the disk; a workload that the file has is not written again.
@@ -236,19 +197,19 @@ class RecordFile:
         if isinstance(item, Workload):
             self._known.add(item.workload)
 
-    def _learn(self, handle: int) -> None:
+    def _learn(self, handle: int, known: Catalog | None = None) -> None:
         """Find out which workloads the file has, once for each file that has had the path."""
         status = os.fstat(handle)
         identity = (status.st_dev, status.st_ino)
         if identity != self._seen:
-            self._known = set(self.read().workloads)
+            self._known = set((known or self.catalog()).workloads)
             self._seen = identity
 
-    def replace(self, make: Callable[[], Records]) -> Records:
-        """Put other records in place of those there are, all at once, while no other process appends."""
+    def replace(self, make: Callable[[], Iterable[Line]]) -> Written:
+        """Put other lines in place of those there are, all at once, while no other process appends."""
         with self._locked():
-            made = make()
-            files.write_atomic(self.path, encode(made.lines()))
+            made = write(self.path, make())
+            index.remove(self.path)
         return made
 
     @contextlib.contextmanager

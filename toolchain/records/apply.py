@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, tirx
 
 from toolchain.backends.base import Backend, Choice, Templates
-from toolchain.records import Key, Record, Records, best_bytes
+from toolchain.records import Catalog, Key, Record, best_bytes
 from toolchain.records import traces as schedules
 from toolchain.records.metaschedule import meta_schedule, target_table
 from toolchain.records.tasks import Task, extract, layer_of, workload_hash
@@ -46,9 +46,9 @@ class Applied:
 def apply(
     module: tvm.IRModule,
     backend: Backend,
-    records: Records,
+    records: Catalog,
     *,
-    shipped: Records | None = None,
+    shipped: Catalog | None = None,
     key: Key | None = None,
 ) -> Applied:
     """Choose or schedule the kernels of a model by the best records for its target.
@@ -113,13 +113,13 @@ def _applied(task: Task, record: Record, target: tvm.target.Target, templates: T
     return _Pick(task, record, choice=said if fits else None)
 
 
-def shipped_choices(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> dict[str, Choice]:
+def shipped_choices(tasks: Sequence[Task], shipped: Catalog | None, templates: Templates) -> dict[str, Choice]:
     """Return how the layers among some tasks are computed by records that come with the toolchain, by workload."""
     found = _shipped([task for task in tasks if task.layer], shipped, templates)
     return {one.task.workload: one.choice for one in found if one.choice}
 
 
-def _shipped(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> list[_Pick]:
+def _shipped(tasks: Sequence[Task], shipped: Catalog | None, templates: Templates) -> list[_Pick]:
     found: dict[str, Record] = {}
     for key in shipped.keys if shipped else ():
         found.update(shipped.best(key) if shipped else {})

@@ -10,14 +10,14 @@ from typing import Any
 import tvm
 
 from toolchain.errors import InputError
-from toolchain.records import Key, Record, Records, traces
+from toolchain.records import Catalog, Key, Record, traces
 from toolchain.records.metaschedule import meta_schedule
 from toolchain.records.tasks import layer_of
 
 FILES = ("database_workload.json", "database_tuning_record.json")
 
 
-def export(records: Records, key: Key, folder: Path) -> int:
+def export(records: Catalog, key: Key, folder: Path) -> int:
     """Write the trials with a latency as a database that `JSONDatabase` opens.
 
     Args:
@@ -35,17 +35,14 @@ def export(records: Records, key: Key, folder: Path) -> int:
     if any((folder / name).exists() for name in FILES):
         raise InputError(f"{folder} holds a database already", hint="name a new folder with -o")
     target = tvm.target.Target(json.loads(key.target))
-    grouped: dict[str, list[Record]] = {}
-    for trial in records.of(key):
-        grouped.setdefault(trial.workload, []).append(trial)
-    modules = {workload: _module(records, workload) for workload in grouped}
+    modules = {workload: _module(records, workload) for workload in records.tallies(key)}
     modules = {workload: module for workload, module in modules.items() if not layer_of(module["main"])}
     folder.mkdir(parents=True, exist_ok=True)
     database = meta_schedule().database.JSONDatabase(*(str(folder / name) for name in FILES))
-    return sum(_commit(database, module, target, grouped[workload]) for workload, module in modules.items())
+    return sum(_commit(database, module, target, records.of(key, workload)) for workload, module in modules.items())
 
 
-def _module(records: Records, workload: str) -> tvm.IRModule:
+def _module(records: Catalog, workload: str) -> tvm.IRModule:
     known = records.workloads.get(workload)
     if known is None:
         raise InputError(f"the records do not hold the module of workload {workload}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
-from toolchain.records import Begun, Record, RecordFile, Records
+from toolchain.records import Begun, Catalog, Record, RecordFile
+from toolchain.records.catalog import laid_out
+from toolchain.records.lines import Line
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Which:
     machine: str = ""
     before: float | None = None
 
-    def fits(self, trial: Record, records: Records) -> bool:
+    def fits(self, trial: Record, records: Catalog) -> bool:
         """Tell whether a record is one of them."""
         known = records.workloads.get(trial.workload)
         return (
@@ -43,35 +45,65 @@ class Forgotten:
     """What was forgotten, or would be.
 
     Attributes:
-        kept: The records that stay.
+        kept: How many records stay.
         trials: How many trials go.
         finals: How many decisions of finals go.
         workloads: Of how many kernels.
     """
 
-    kept: Records
+    kept: int
     trials: int
     finals: int
     workloads: int
 
 
-def without(records: Records, which: Which) -> Forgotten:
-    """Leave records out, and what nothing refers to any more: kernels, and the beginnings of runs."""
-    flags = [which.fits(trial, records) for trial in records.trials]
-    kept = tuple(trial for trial, gone in zip(records.trials, flags, strict=True) if not gone)
-    gone = [trial for trial, is_gone in zip(records.trials, flags, strict=True) if is_gone]
-    workloads, runs = ({getattr(one, name) for one in kept} for name in ("workload", "run"))
-    left = Records(
-        {name: one for name, one in records.workloads.items() if name in workloads},
-        kept,
-        {
-            name: Begun(one.start, one.place - sum(flags[: one.place]))
-            for name, one in records.runs.items()
-            if name in runs
-        },
-    )
-    finals = sum(bool(one.verdict) for one in gone)
-    return Forgotten(left, len(gone) - finals, finals, len({one.workload for one in gone}))
+@dataclass
+class _Sorted:
+    """Records of a file sorted into those that go and those that stay.
+
+    Attributes:
+        records: All of them.
+        gone: One byte for each, 1 for those that go.
+        finals: How many of these decided something.
+        lost: Hashes of their kernels.
+        kernels: Hashes of the kernels of those that stay.
+        runs: Names of the runs of those that stay.
+    """
+
+    records: Catalog
+    gone: bytearray = field(default_factory=bytearray)
+    finals: int = 0
+    lost: set[str] = field(default_factory=set)
+    kernels: set[str] = field(default_factory=set)
+    runs: set[str] = field(default_factory=set)
+
+    @classmethod
+    def by(cls, which: Which, records: Catalog) -> _Sorted:
+        """Look at each once."""
+        found = cls(records)
+        for trial in records.trials:
+            goes = which.fits(trial, records)
+            found.gone.append(goes)
+            if goes:
+                found.finals += bool(trial.verdict)
+                found.lost.add(trial.workload)
+            else:
+                found.kernels.add(trial.workload)
+                found.runs.add(trial.run)
+        return found
+
+    @property
+    def forgotten(self) -> Forgotten:
+        """The numbers of it."""
+        gone = sum(self.gone)
+        return Forgotten(len(self.gone) - gone, gone - self.finals, self.finals, len(self.lost))
+
+    def lines(self) -> Iterator[Line]:
+        """Yield what stays, but for what nothing refers to any more: kernels, and the beginnings of runs."""
+        kept = [one for name, one in self.records.workloads.items() if name in self.kernels]
+        stays = (trial for trial, gone in zip(self.records.trials, self.gone, strict=True) if not gone)
+        runs = [one for name, one in self.records.runs.items() if name in self.runs]
+        return laid_out(kept, stays, [Begun(one.start, one.place - sum(self.gone[: one.place])) for one in runs])
 
 
 def forget(file: RecordFile, which: Which, *, dry: bool = False) -> Forgotten:
@@ -85,14 +117,14 @@ def forget(file: RecordFile, which: Which, *, dry: bool = False) -> Forgotten:
     Raises:
         InputError: There is no such file, or it cannot be written.
     """
-    found = without(file.read(), which)  # a file that is not there is not made
-    if dry or not found.trials + found.finals:
-        return found
-    made: list[Forgotten] = []
+    known = file.catalog()  # a file that is not there is not made
+    if dry or not any(which.fits(trial, known) for trial in known.trials):
+        return _Sorted.by(which, known).forgotten
+    made: list[_Sorted] = []
 
-    def make() -> Records:
-        made.append(without(file.read(), which))
-        return made[0].kept
+    def make() -> Iterator[Line]:
+        made.append(_Sorted.by(which, file.catalog()))
+        return made[0].lines()
 
     file.replace(make)
-    return made[0]
+    return made[0].forgotten

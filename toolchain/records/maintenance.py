@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import bisect
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import files
 from toolchain.errors import InputError
-from toolchain.records import Begun, Key, Record, RecordFile, Records, encode
+from toolchain.records import Catalog, Key, Record, RecordFile, Records, Tell, Written, encode, nobody, write
+from toolchain.records.lines import Line
 from toolchain.records.results import Verdict
 
 
-def distilled(records: Records, keep: int = 1) -> Records:
+def distilled(records: Catalog, keep: int = 1) -> Records:
     """Keep the `keep` fastest candidates of each workload for each target, and what finals decided; nothing else."""
     keys = sorted(records.keys, key=lambda key: key.id)
     found = ([*records.fastest(key, keep).values(), tuple(records.decided(key).values())] for key in keys)
@@ -23,56 +25,73 @@ def distilled(records: Records, keep: int = 1) -> Records:
     return Records({name: one for name, one in sorted(records.workloads.items()) if name in used}, trials)
 
 
-def merged(several: Sequence[Records]) -> Records:
-    """Put records together without duplicates, in an order that does not depend on that of the files."""
+def merged(several: Sequence[Catalog]) -> Iterator[Line]:
+    """Yield the lines of several files together, without duplicates, in an order that does not depend on theirs.
+
+    Runs begin where their time is among those of the trials. Of what is large, only those of one moment are held.
+    """
     workloads = [one for records in several for one in records.workloads.values()]
-    trials = sorted((trial for records in several for trial in records.trials), key=_order)
-    first: dict[tuple[object, ...], Record] = {}  # of equal trials the earliest stays, where it is in the order
-    for trial in trials:
-        first.setdefault(_identity(trial), trial)
-    kept = tuple(first.values())
+    # The same module may have been compressed by another version of zlib.
+    yield from {
+        one.workload: one for one in sorted(workloads, key=lambda one: (one.workload, one.name, one.module))
+    }.values()
     begun = sorted((one.start for records in several for one in records.runs.values()), key=lambda one: one.time)
-    times = [trial.time for trial in kept]
-    return Records(
-        # The same module may have been compressed by another version of zlib.
-        {one.workload: one for one in sorted(workloads, key=lambda one: (one.workload, one.name, one.module))},
-        kept,
-        {one.run: Begun(one, bisect.bisect_left(times, one.time)) for one in begun},
-    )
+    waiting = list({one.run: one for one in begun}.values())
+    first = min((one.time for one in waiting), default=math.inf)
+    for trial in _unique(several):
+        if first <= trial.time:
+            yield from (one for one in waiting if one.time <= trial.time)
+            waiting = [one for one in waiting if one.time > trial.time]
+            first = min((one.time for one in waiting), default=math.inf)
+        yield trial
+    yield from waiting
 
 
-def _identity(trial: Record) -> tuple[object, ...]:
+def _unique(several: Sequence[Catalog]) -> Iterator[Record]:
+    """Yield the trials of several files in order; of equal ones the earliest stays, where it is in the order."""
+    seen: set[bytes] = set()
+    together = heapq.merge(*(records.by_time() for records in several), key=lambda one: one.time)
+    for _, group in itertools.groupby(together, key=lambda one: one.time):
+        trials = list(group)
+        for trial in sorted(trials, key=_order) if len(trials) > 1 else trials:
+            identity = _identity(trial)
+            if identity not in seen:
+                seen.add(identity)
+                yield trial
+
+
+def _identity(trial: Record) -> bytes:
+    """Return what equal trials have in common: a few bytes, as those of a million are held."""
     found = (trial.run, trial.seed, trial.round, trial.samples_s, trial.cause, trial.verdict)
-    return trial.key, trial.workload, trial.candidate, found
+    told = repr((trial.key, trial.workload, trial.candidate, found)).encode()
+    return hashlib.blake2b(told, digest_size=16).digest()
 
 
 def _order(trial: Record) -> tuple[object, ...]:
-    return trial.time, trial.key.id, trial.workload, trial.seed, trial.round, trial.index, encode([trial])
+    return trial.key.id, trial.workload, trial.seed, trial.round, trial.index, encode([trial])
 
 
-def distill(source: Path, target: Path, keep: int = 1) -> Records:
-    """Write the best records of a file to another, or to itself, and return them.
+def distill(source: Path, target: Path, keep: int = 1, tell: Tell = nobody) -> Written:
+    """Write the best records of a file to another, or to itself, and return how many.
 
     Raises:
         InputError: There is no such file, or the target is another that exists.
     """
-    return _rewrite(target, [source], lambda: distilled(RecordFile(source).read(), keep))
+    return _rewrite(target, [source], lambda: distilled(RecordFile(source, tell).catalog(), keep).lines())
 
 
-def merge(sources: Sequence[Path], target: Path) -> Records:
-    """Write the records of several files to one, which may be one of them, and return them.
+def merge(sources: Sequence[Path], target: Path, tell: Tell = nobody) -> Written:
+    """Write the records of several files to one, which may be one of them, and return how many.
 
     Raises:
         InputError: One of them does not exist, or the target is another that exists.
     """
-    return _rewrite(target, sources, lambda: merged([RecordFile(source).read() for source in sources]))
+    return _rewrite(target, sources, lambda: merged([RecordFile(source, tell).catalog() for source in sources]))
 
 
-def _rewrite(target: Path, sources: Sequence[Path], make: Callable[[], Records]) -> Records:
+def _rewrite(target: Path, sources: Sequence[Path], make: Callable[[], Iterable[Line]]) -> Written:
     if not target.exists():
-        made = make()
-        files.write_atomic(target, encode(made.lines()))
-        return made
+        return write(target, make())
     if not any(source.exists() and source.samefile(target) for source in sources):
         raise InputError(
             f"{target} exists, and its records would be lost",
@@ -126,31 +145,27 @@ class Table:
     rows: tuple[Row, ...]
 
 
-def tables(records: Records) -> tuple[Table, ...]:
+def tables(records: Catalog) -> tuple[Table, ...]:
     """Sum a file up, by target in the order of the file."""
     return tuple(Table(key.id, key, _rows(records, key)) for key in records.keys)
 
 
-def _rows(records: Records, key: Key) -> tuple[Row, ...]:
-    grouped: dict[str, list[Record]] = {}
-    for trial in records.of(key):
-        grouped.setdefault(trial.workload, []).append(trial)
-    for name in records.decided(key):
-        grouped.setdefault(name, [])
+def _rows(records: Catalog, key: Key) -> tuple[Row, ...]:
     fastest, decided = records.fastest(key), records.decided(key)
     best = {name: found[0] for name, found in fastest.items()} | decided
-    rows = [_row(records, name, trials, best.get(name)) for name, trials in grouped.items()]
+    tallies: dict[str, Mapping[str, int]] = {**{name: {} for name in decided}, **records.tallies(key)}
+    rows = [_row(records, name, tally, best.get(name)) for name, tally in tallies.items()]
     return tuple(sorted(rows, key=lambda row: (-(row.latency_s or 0.0), row.workload)))
 
 
-def _row(records: Records, workload: str, trials: Sequence[Record], best: Record | None) -> Row:
+def _row(records: Catalog, workload: str, tally: Mapping[str, int], best: Record | None) -> Row:
     known = records.workloads.get(workload)
     base_s = best.base_latency_s if best else None
     return Row(
         workload=workload,
         name=known.name if known else "",
-        trials=len(trials),
-        failures=dict(sorted(Counter(trial.cause for trial in trials if trial.cause).items())),
+        trials=sum(tally.values()),
+        failures={cause: count for cause, count in sorted(tally.items()) if cause},
         latency_s=best.latency_s if best else None,
         gflops=known.flops / best.latency_s / 1e9 if best and known and known.flops else None,
         board=best.board if best else "",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolchain.records import Record, Records
+from toolchain.records import Catalog, Key, Record
 from toolchain.records.results import LEAST_S, TensorArg
 from toolchain.records.tasks import Task, args_of
 from toolchain.stats import Estimate
@@ -71,24 +71,23 @@ class Decision:
     why: str = ""
 
 
-def due(tasks: Iterable[Task], search: Search, known: Records) -> list[Final]:
+def due(tasks: Iterable[Task], search: Search, known: Catalog, key: Key) -> list[Final]:
     """Return the finals that are to be held: of each kernel with candidates that work, unless one of the same was.
 
     Args:
         tasks: The kernels.
         search: Makes their candidates again.
         known: What counts by now.
+        key: What it was found for.
     """
-    found = (_final(task, search, known) for task in tasks)
-    decided = {one.workload: set(one.among) for one in known.trials if one.verdict}
+    found = (_final(task, search, known.ranked(key, task.workload)) for task in tasks)
+    decided = {name: set(one.among) for name, one in known.decided(key).items()}
     return [one for one in found if one is not None and decided.get(one.task.workload) != set(one.among)]
 
 
-def _final(task: Task, search: Search, known: Records) -> Final | None:
+def _final(task: Task, search: Search, ranked: Iterable[Record]) -> Final | None:
     base = search.base(task)
-    trials = tuple(one for one in known.trials if one.workload == task.workload and not one.is_final)
-    best = Records(trials=trials).fastest(trials[0].key, len(trials)) if trials else {}
-    working = [one for one in best.get(task.workload, ()) if one.candidate != base.key]
+    working = (one for one in ranked if one.candidate != base.key)
     rebuilt = ((one, search.rebuilt(task, json.loads(one.trace))) for one in working)
     fitting = ((one, made) for one, made in rebuilt if made is not None and made.key == one.candidate)
     chosen = list(itertools.islice(fitting, RIVALS))

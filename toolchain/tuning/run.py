@@ -22,7 +22,7 @@ import tvm
 from toolchain.backends.base import Backend, Choice
 from toolchain.device.deploy import Stages
 from toolchain.errors import BuildError
-from toolchain.records import Key, Record, RecordFile, Records, Start, Workload, traces
+from toolchain.records import Catalog, Key, Record, RecordFile, Start, Workload, traces
 from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task, layer_of
 from toolchain.tuning import finals, task_scheduler
@@ -150,11 +150,9 @@ class Tuning:
 
     def untuned_s(self) -> dict[str, float]:
         """Return the latency of each kernel as it is untuned, by workload: in its final, or else the best of trials."""
-        keys = {(state.task.workload, self._search.base(state.task).key) for state in self.states}
-        found: dict[str, float] = {}
-        for record in self._file.read().of(self._key):
-            if record.samples_s and (record.workload, record.candidate) in keys:
-                found[record.workload] = min(found.get(record.workload, math.inf), record.latency_s)
+        known, keys = self._file.catalog(), {one.task.workload: self._search.base(one.task).key for one in self.states}
+        least = {name: known.latency_s(self._key, name, candidate) for name, candidate in keys.items()}
+        found = {name: seconds for name, seconds in least.items() if not math.isinf(seconds)}
         held = {state.task.workload: state.decision for state in self.states if state.decision}
         in_turns = {name: one.base_latency_s for name, one in held.items()}
         return found | {name: seconds for name, seconds in in_turns.items() if seconds}
@@ -165,15 +163,15 @@ class Tuning:
         self._pace = Pace(seen.begun.start.batch, seen.begun.start.ahead)
         self._own = seen.own()
         with self.shares.timed("search"):
-            self._learn_earlier(seen.earlier(), seen.records.workloads)
+            self._learn_earlier(seen.earlier(_MOST_EARLIER), seen.records.workloads)
         self._file.append(_workload(state.task) for state in self.states)
 
-    def _seen(self, records: Records) -> Seen:
+    def _seen(self, records: Catalog) -> Seen:
         return Seen(records, self._key, self._beginning, {state.task.workload for state in self.states})
 
     def _learn_earlier(self, earlier: Sequence[Record], workloads: Mapping[str, Workload]) -> None:
         states = {state.task.workload: state for state in self.states}
-        for workload, group in itertools.groupby(earlier[-_MOST_EARLIER:], key=lambda record: record.workload):
+        for workload, group in itertools.groupby(earlier, key=lambda record: record.workload):
             if workload in states:
                 self._learn_of(states[workload], list(group))
             elif workload in workloads:
@@ -300,11 +298,11 @@ class Tuning:
 
     def _hold_finals(self) -> None:
         """Let the best candidates of each kernel compete with what it is untuned; record who wins."""
-        known = self._seen(self._file.read()).now()
+        known = self._seen(self._file.catalog()).now()
         decided = known.decided(self._key)
         for state in self.states:
             state.decision = decided.get(state.task.workload)
-        due = finals.due([state.task for state in self.states], self._search, known)
+        due = finals.due([state.task for state in self.states], self._search, known, self._key)
         self._decider.hold(due, self._wait)
 
     def _decided(self, record: Record) -> None:

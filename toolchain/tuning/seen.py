@@ -7,9 +7,9 @@ interrupted. Finals look at all that is there by then: the more candidates they 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from toolchain.records import EXPIRY_S, Begun, Key, Record, Records, Start
+from toolchain.records import Begun, Catalog, Choice, Key, Record, Start
 from toolchain.records.results import PRUNED
 
 
@@ -24,7 +24,7 @@ class Seen:
         workloads: The kernels that it tunes.
     """
 
-    records: Records
+    records: Catalog
     key: Key
     start: Start
     workloads: Collection[str]
@@ -39,31 +39,29 @@ class Seen:
         """Where it began; at the top of a file from which somebody took that meanwhile, with what stood before."""
         return self.records.runs.get(self.run, Begun(self.start, 0))
 
-    def earlier(self) -> list[Record]:
-        """Return the trials that others had made when it began; what a model ruled out for them, it may measure."""
-        trials = self.records.trials[: self.begun.place]
-        return [
-            one
-            for place, one in enumerate(trials)
-            if one.run != self.run and one.cause not in PRUNED and not one.is_final and self._counts(place, one)
-        ]
+    def earlier(self, most: int) -> tuple[Record, ...]:
+        """Return the last trials that others had made when it began; what a model ruled out for them, it may measure.
+
+        Args:
+            most: How many at most.
+        """
+        others = replace(self._counting, before=self.begun.place, other_than=self.run, without=PRUNED, trials=True)
+        return self.records.only(others).last(most)
 
     def own(self) -> dict[int, list[Record]]:
         """Return its own trials by round."""
         found: dict[int, list[Record]] = {}
-        for place, one in enumerate(self.records.trials):
-            if one.run == self.run and not one.is_final and self._counts(place, one):
-                found.setdefault(one.round, []).append(one)
+        for one in self.records.only(replace(self._counting, run=self.run, trials=True)).trials:
+            found.setdefault(one.round, []).append(one)
         return found
 
-    def now(self) -> Records:
+    def now(self) -> Catalog:
         """Return all that counts by now, of its kernels: what finals choose from, and what they decided."""
-        trials = enumerate(self.records.trials)
-        mine = (one for place, one in trials if one.workload in self.workloads and self._counts(place, one))
-        return Records(self.records.workloads, tuple(mine))
+        return self.records.only(replace(self._counting, workloads=frozenset(self.workloads)))
 
-    def _counts(self, place: int, record: Record) -> bool:
-        """Whether a record is of the run's kind, has not expired, and is not passed over by a fresh run."""
-        start = self.begun.start
-        stale = start.fresh and place < self.begun.place and record.workload in self.workloads
-        return record.key == self.key and start.time - record.time <= EXPIRY_S and not stale
+    @property
+    def _counting(self) -> Choice:
+        """Which records count: those of the run's kind that have not expired, unless a fresh run passes over them."""
+        begun = self.begun
+        stale = frozenset(self.workloads) if begun.start.fresh else frozenset()
+        return Choice(self.key, moment=begun.start.time, since=begun.place, renewed=stale)

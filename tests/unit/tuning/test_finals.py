@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.tunings import record
+from tests.support.tunings import KEY, record
 from toolchain.records import Records
 from toolchain.records.results import TensorArg
 from toolchain.tuning import finals
@@ -38,7 +38,7 @@ def trial(number, seconds, **fields):
 
 
 def due(*trials):
-    return finals.due([TASK], Search(), Records(trials=trials))
+    return finals.due([TASK], Search(), Records(trials=trials), KEY)
 
 
 def test_the_best_three_compete_with_what_is_untuned():

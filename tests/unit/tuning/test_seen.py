@@ -25,7 +25,7 @@ def numbers(trials):
 
 def test_what_others_append_after_the_start_is_not_earlier():
     found = seen(trial(0), trial(1, run="me"), trial(2), trial(3, run="me"), place=1)
-    assert numbers(found.earlier()) == [0]
+    assert numbers(found.earlier(1000)) == [0]
     assert numbers(found.own()[0]) == [1, 3]
     assert numbers(found.now().trials) == [0, 1, 2, 3], "finals look at all"
 
@@ -33,7 +33,7 @@ def test_what_others_append_after_the_start_is_not_earlier():
 def test_a_fresh_run_passes_over_what_was_there_of_its_kernels():
     others = [trial(0), trial(1, workload=HERS), trial(2, run="me")]
     found = seen(*others, trial(3, run="me"), place=3, fresh=True)
-    assert numbers(found.earlier()) == [1]
+    assert numbers(found.earlier(1000)) == [1]
     assert numbers(found.own()[0]) == [3]
     assert numbers(found.now().trials) == [3]
 
@@ -41,22 +41,22 @@ def test_a_fresh_run_passes_over_what_was_there_of_its_kernels():
 def test_what_has_expired_is_not_seen():
     old = NOW - EXPIRY_S - 1
     found = seen(trial(0, time=old), trial(1, time=old, run="me"), trial(2), place=3)
-    assert (numbers(found.earlier()), found.own(), numbers(found.now().trials)) == ([2], {}, [2])
+    assert (numbers(found.earlier(1000)), found.own(), numbers(found.now().trials)) == ([2], {}, [2])
 
 
 def test_other_threads_and_options_are_others():
     found = [trial(0), trial(1, threads=1), trial(2, options={"number": 1})]
-    assert numbers(seen(*found, place=3).earlier()) == [0]
+    assert numbers(seen(*found, place=3).earlier(1000)) == [0]
     one = Key.of(found[1].target, threads=1)
-    assert numbers(seen(*found, place=3, key=one).earlier()) == [1]
+    assert numbers(seen(*found, place=3, key=one).earlier(1000)) == [1]
 
 
 def test_what_finals_decided_and_what_a_model_ruled_out_is_no_trial_of_others():
     ruled_out = trial(0, seconds=None, cause="costly")
     final = trial(1, verdict="untuned", among=(MINE,))
-    assert seen(ruled_out, final, trial(2, seconds=None, among=(MINE,)), place=3).earlier() == []
+    assert seen(ruled_out, final, trial(2, seconds=None, among=(MINE,)), place=3).earlier(1000) == ()
 
 
 def test_a_run_whose_beginning_was_taken_out_of_the_file_goes_on():
     found = Seen(Records(trials=(trial(0), trial(1, run="me"))), KEY, Start(run="me", time=NOW), {MINE})
-    assert (found.earlier(), numbers(found.own()[0]), numbers(found.now().trials)) == ([], [1], [0, 1])
+    assert (found.earlier(1000), numbers(found.own()[0]), numbers(found.now().trials)) == ((), [1], [0, 1])

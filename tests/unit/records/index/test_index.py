@@ -1,0 +1,460 @@
+"""The index of a large file: its answers are those of the file read whole, whatever became of file and index."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.tunings import KEY, OTHER, TARGET, record, workload
+from toolchain import files
+from toolchain.errors import InputError
+from toolchain.records import EXPIRY_S, Choice, Key, Record, RecordFile, Start, encode, index, parse
+from toolchain.records.index import crew, snapshot, store
+from toolchain.records.results import PRUNED
+
+NOW = 1e9
+NAMES = [f"{number:016x}" for number in range(4)]
+KEYS = (KEY, Key.of(OTHER), Key.of(TARGET, threads=1), Key.of(TARGET, emulated=True), Key.of({"kind": "none"}))
+RUNS = ("", "me", "other")
+
+
+@st.composite
+def trials(draw):
+    """Records as equal to each other as those of a coarse clock."""
+    samples = draw(st.lists(st.sampled_from([1e-12, 1e-3, 2e-3, 2.0]), max_size=2))
+    verdict = draw(st.sampled_from(["", "", "faster", "untuned"])) if samples else ""
+    schema = 2 if verdict else draw(st.sampled_from([1, 2]))
+    return Record(
+        schema=schema,
+        workload=draw(st.sampled_from(NAMES)),
+        target=draw(st.sampled_from([TARGET, OTHER])),
+        tvm=KEY.tvm,
+        emulated=draw(st.booleans()),
+        candidate=draw(st.sampled_from(NAMES)),
+        trace=draw(st.sampled_from(["[]", "[1]", "é\n"])),
+        samples_s=tuple(samples),
+        cause="" if samples else draw(st.sampled_from(["crash", "spills"])),
+        run=draw(st.sampled_from(RUNS)),
+        round=draw(st.integers(0, 2)),
+        time=draw(st.sampled_from([0.0, NOW - 1, NOW, NOW - EXPIRY_S])),
+        threads=draw(st.sampled_from([0, 1])) if schema > 1 else 0,
+        verdict=verdict,
+        among=(NAMES[0],) if verdict or (schema > 1 and draw(st.booleans())) else (),
+    )
+
+
+WORKLOADS = st.builds(workload, st.integers(0, 3), st.sampled_from(["conv", "dense"]))
+STARTS = st.builds(Start, run=st.sampled_from(RUNS), time=st.just(NOW), fresh=st.booleans())
+LINES = st.lists(st.one_of(WORKLOADS, STARTS, trials(), trials(), trials()), max_size=12)
+KINDS = ["append", "newline", "cut", "edit", "swap", "replace", "restore"]
+SOME = st.one_of(st.none(), st.frozensets(st.sampled_from(NAMES)))
+CHOICES = st.builds(
+    Choice,
+    key=st.sampled_from([None, *KEYS]),
+    workloads=SOME,
+    run=st.sampled_from([None, *RUNS]),
+    other_than=st.sampled_from([None, *RUNS]),
+    without=st.sampled_from([frozenset(), PRUNED]),
+    trials=st.booleans(),
+    moment=st.sampled_from([None, NOW, NOW + 1]),
+    before=st.one_of(st.none(), st.integers(0, 9)),
+    since=st.integers(0, 9),
+    renewed=st.frozensets(st.sampled_from(NAMES)),
+)
+
+
+def answers(found, choice):
+    """Ask everything, and tell in which order the answers came where that counts."""
+    part = found.only(choice)
+    begun = found.beginning(Start(run="me", time=NOW + 5)).runs
+    return [list(found.workloads.items()), list(found.runs.items()), begun, *of(found), *of(part)]
+
+
+def of(found):
+    general = [
+        tuple(found.trials),
+        len(found.trials),
+        found.keys,
+        list(found.newest().items()),
+        found.last(2),
+        found.last(0),
+        list(found.by_time()),
+    ]
+    return [*general, *(of_key(found, key) for key in KEYS)]
+
+
+def of_key(found, key):
+    return [
+        found.of(key),
+        [found.of(key, name) for name in NAMES],
+        [list(found.ranked(key, name, schema)) for name in NAMES for schema in (None, 1, 2)],
+        [list(found.fastest(key, keep).items()) for keep in (1, 2, 9)],
+        list(found.decided(key).items()),
+        list(found.best(key).items()),
+        list(found.tallies(key).items()),
+        [found.latency_s(key, name, candidate) for name in NAMES for candidate in NAMES],
+    ]
+
+
+@pytest.fixture(autouse=True)
+def everywhere(monkeypatch, tmp_path):
+    """Give the smallest file an index, of chunks of a few lines, and believe at once that nobody touches it."""
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(index, "LEAST", 1)
+    monkeypatch.setattr(store, "_CHUNK", 700)
+
+
+def check(path, choice=Choice()):  # noqa: B008 - it is frozen
+    """Compare both ways to ask, twice: with what there is of an index, and with what that left."""
+    for _ in range(2):
+        found = index.opened(path, str)
+        assert answers(found, choice) == answers(RecordFile(path).read(), choice)
+
+
+# --- the same answers ------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(LINES, CHOICES, st.integers(0, 40))
+def test_the_answers_are_those_of_the_file(lines, choice, torn):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "all.jsonl"
+        path.write_bytes(encode(lines) + encode([record(7)])[:torn])
+        check(path, choice)
+
+
+@settings(deadline=None)  # files are written, and caches flushed
+@given(
+    LINES,
+    st.lists(
+        st.tuples(st.sampled_from(KINDS), LINES, st.integers(0, 3000)),
+        max_size=4,
+    ),
+    CHOICES,
+)
+def test_they_are_so_whatever_becomes_of_the_file(lines, changes, choice):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "all.jsonl"
+        path.write_bytes(encode(lines))
+        for kind, new, number in changes:
+            check(path, choice)
+            before = path.read_bytes()
+            whole = before.splitlines(keepends=True)
+            place = number % (len(whole) + 1)
+            changed = {
+                "append": before + encode(new),
+                "newline": before.removesuffix(b"\n"),
+                "cut": before[:number],
+                "edit": b"".join([*whole[:place], encode(new), *whole[place + 1 :]]),
+                "swap": b"".join([*whole[place:], *whole[:place]]),  # of the same length
+                "replace": encode(new),
+                "restore": before,
+            }[kind]
+            if kind in {"replace", "restore"}:
+                files.write_atomic(path, changed)
+            else:
+                path.write_bytes(changed)
+            if parsable(changed):
+                check(path, choice)
+            else:
+                path.write_bytes(before)
+
+
+def parsable(data):
+    try:
+        parse(data, "here")
+    except InputError:
+        return False
+    return True
+
+
+@settings(deadline=None)
+@given(LINES, LINES, st.integers(0, 30), st.binary(min_size=1, max_size=9).filter(lambda junk: b"\n" not in junk))
+def test_a_damaged_line_is_refused_with_its_number_as_ever(lines, more, place, junk):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "all.jsonl"
+        path.write_bytes(encode(lines))
+        index.opened(path, str)
+        whole = encode([*lines, *more]).splitlines(keepends=True)
+        path.write_bytes(b"".join([*whole[:place], junk + b"\n", *whole[place:]]))
+        with pytest.raises(InputError) as expected:
+            RecordFile(path).read()
+        with pytest.raises(InputError) as caught:
+            index.opened(path, str)
+        assert vars(caught.value) == vars(expected.value)
+
+
+@pytest.fixture
+def helped(monkeypatch):
+    """Have the smallest file read by processes."""
+    monkeypatch.setattr(crew, "LEAST", 1)
+
+
+MANY = [workload(), Start(run="me", time=1.0), *(record(number, run="me") for number in range(30)), record(31, run="é")]
+
+
+def test_processes_that_help_say_the_same(tmp_path, helped):
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(encode(MANY) + encode(MANY)[:99])
+    check(path)
+
+
+def test_a_line_that_they_cannot_read_is_refused_with_its_number(tmp_path, helped):
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(encode(MANY) + b"notes\n" + encode(MANY) + b"more notes\n")
+    with pytest.raises(InputError, match=f"^line {len(MANY) + 1} of .* is no tuning record"):
+        index.opened(path, str)
+
+
+@pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/true",)])
+def test_what_they_leave_undone_is_done_without_them(tmp_path, helped, monkeypatch, command):
+    monkeypatch.setattr(crew, "_COMMAND", command)
+    path = tmp_path / "all.jsonl"
+    path.write_bytes(encode(MANY))
+    check(path)
+
+
+# --- what is believed ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    found = tmp_path / "all.jsonl"
+    found.write_bytes(encode([workload(), *(record(number, 1e-3 * (9 - number)) for number in range(9))]))
+    return found
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Believe the time of change of a file that was changed just now."""
+    monkeypatch.setattr(store, "_QUIET_S", 0.0)
+
+
+def read(path, monkeypatch):
+    """Return how many bytes are read as lines to answer for a file."""
+    asked = []
+    true_rows = store.Reader.rows
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Reader, "rows", lambda self, *given: asked.append(given) or true_rows(self, *given))
+        found = index.opened(path, str)
+    assert answers(found, Choice()) == answers(RecordFile(path).read(), Choice())
+    return sum(stop - start for start, stop, _ in asked)
+
+
+def test_what_nobody_touched_is_not_read_again(path, monkeypatch, at_once):
+    assert read(path, monkeypatch) == path.stat().st_size
+    monkeypatch.setattr(store.Store, "catch_up", None)
+    assert read(path, monkeypatch) == 0
+
+
+def test_of_what_somebody_appended_to_the_end_alone_is_read(path, monkeypatch):
+    read(path, monkeypatch)
+    RecordFile(path).append([record(9)])
+    assert read(path, monkeypatch) < path.stat().st_size / 2
+    assert len(index.opened(path, str).trials) == 10
+
+
+def test_of_what_was_edited_the_lines_before_are_not_read_again(path, monkeypatch):
+    read(path, monkeypatch)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole[:7], *whole[8:]]))
+    assert 0 < read(path, monkeypatch) < path.stat().st_size / 2
+
+
+def test_an_index_is_of_the_bytes_and_not_of_the_file(path, monkeypatch, tmp_path):
+    """A backup, or a clone, has another inode and another time."""
+    read(path, monkeypatch)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(path.read_bytes())
+    snapshot.place(path).rename(snapshot.place(copy))
+    assert read(copy, monkeypatch) < path.stat().st_size / 2
+
+
+def flipped(place):
+    data = bytearray(place.read_bytes())
+    data[-300] ^= 1
+    place.write_bytes(data)
+
+
+def of_another(place):
+    """Take the right rows with a wrong one among them, sealed with another key."""
+    database = snapshot.load(place.with_name("all.jsonl"))
+    database.execute("UPDATE trial SET latency = 0.1")
+    database.commit()
+    os.environ["TOOLCHAIN_CACHE"] += "-of-another"
+    snapshot.save(place.with_name("all.jsonl"), database)
+    os.environ["TOOLCHAIN_CACHE"] = os.environ["TOOLCHAIN_CACHE"].removesuffix("-of-another")
+
+
+def in_place(make):
+    def change(place):
+        place.unlink()
+        make(place)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flipped,
+        of_another,
+        lambda place: os.truncate(place, place.stat().st_size // 2),
+        lambda place: place.write_bytes(b""),
+        lambda place: place.write_bytes(b"notes"),
+        in_place(lambda place: place.symlink_to("/dev/zero")),
+        in_place(os.mkfifo),
+        in_place(Path.mkdir),
+    ],
+    ids=["flipped", "sealed by another", "cut", "empty", "notes", "link", "pipe", "folder"],
+)
+def test_a_damaged_or_hostile_index_is_made_anew(path, monkeypatch, at_once, damage):
+    read(path, monkeypatch)
+    damage(snapshot.place(path))
+    assert read(path, monkeypatch) == path.stat().st_size
+    if not snapshot.place(path).is_dir():
+        assert read(path, monkeypatch) == 0
+
+
+def test_the_index_of_another_toolchain_is_made_anew(path, monkeypatch, at_once):
+    """It may have read lines otherwise."""
+    read(path, monkeypatch)
+    monkeypatch.setattr(snapshot, "_reading", lambda: b"another")
+    assert read(path, monkeypatch) == path.stat().st_size
+
+
+def test_an_index_of_other_tables_is_made_anew(path, monkeypatch):
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE trial (place)")
+    snapshot.save(path, database)
+    assert read(path, monkeypatch) == path.stat().st_size
+
+
+def test_a_record_that_is_not_what_the_index_says_is_not_handed_out(path, monkeypatch, at_once):
+    read(path, monkeypatch)
+    database = snapshot.load(path)
+    database.execute("UPDATE trial SET latency = 0.1 WHERE place = 3")
+    database.commit()
+    snapshot.save(path, database)
+    with pytest.raises(InputError, match="was changed while it was read"):
+        tuple(index.opened(path, str).trials)
+
+
+@pytest.mark.parametrize("change", [b"", b"x" * 9000, encode([workload()]) * 40], ids=["cut", "overwritten", "others"])
+def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
+    found = index.opened(path, str)
+    with path.open("r+b") as stream:
+        stream.truncate(0)
+        stream.write(change)
+    with pytest.raises(InputError, match=r"all\.jsonl was changed while it was read") as caught:
+        found.best(KEY)
+    assert "again" in caught.value.hint
+
+
+def test_who_asks_sees_the_file_of_that_moment_though_another_takes_its_place(path):
+    found, before = index.opened(path, str), RecordFile(path).read()
+    RecordFile(path).replace(list)
+    assert answers(found, Choice()) == answers(before, Choice())
+
+
+# --- where there is no room, or somebody else ------------------------------------------------------------------------
+
+
+def full(_handle, _data):
+    raise OSError(28, "No space left on device")
+
+
+def test_without_room_for_an_index_there_are_answers(path, monkeypatch):
+    monkeypatch.setattr(snapshot, "_write", full)
+    check(path)
+    assert list(path.parent.glob(".*")) == []
+
+
+def test_without_a_folder_for_the_key_there_are_answers(path, monkeypatch, tmp_path):
+    monkeypatch.setenv("TOOLCHAIN_CACHE", str(path / "cache"))
+    check(path)
+    assert list(path.parent.glob(".*")) == []
+
+
+def test_one_process_saves_and_what_a_killed_one_left_is_taken_over(path):
+    part = snapshot.place(path).with_name(snapshot.place(path).name + ".part")
+    with part.open("wb") as other:
+        other.write(b"half of it")
+        fcntl.flock(other, fcntl.LOCK_EX)
+        check(path)
+        assert not snapshot.place(path).exists()
+    check(path)
+    assert snapshot.place(path).exists()
+    assert not part.exists()
+
+
+def _append_some(path, writer):
+    file = RecordFile(path)
+    for number in range(60):
+        file.append([workload(number % 3), record(100 * writer + number, trace="x" * (number * 37 % 1500))])
+
+
+def test_who_asks_while_others_append_finds_whole_lines(path):
+    """All of them, and the writers too, make and save the index at once."""
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_append_some, args=(path, one), daemon=True) for one in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    known = 0
+    while any(writer.is_alive() for writer in writers):
+        found = index.opened(path, str)
+        trials = tuple(found.trials)
+        assert known <= len(trials) == sum(sum(tally.values()) for tally in found.tallies(KEY).values())
+        known = len(trials)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert len(index.opened(path, str).trials) == 9 + 180
+    check(path)
+
+
+def test_a_link_that_waits_for_an_index_is_not_written_through(path, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"mine")
+    snapshot.place(path).with_name(snapshot.place(path).name + ".part").symlink_to(other)
+    check(path)
+    assert other.read_bytes() == b"mine"
+
+
+# --- files and their index -------------------------------------------------------------------------------------------
+
+
+def test_a_small_file_has_no_index_and_a_large_one_is_no_other_file_of_records(path, monkeypatch):
+    RecordFile(path).catalog()
+    assert snapshot.place(path).is_file()
+    assert list(path.parent.glob("*.jsonl")) == [path]
+    RecordFile(path).replace(list)
+    assert not snapshot.place(path).exists(), "it is of a file that is gone"
+    monkeypatch.setattr(index, "LEAST", 1 << 20)
+    RecordFile(path).catalog()
+    assert not snapshot.place(path).exists()
+
+
+def test_a_run_begins_where_the_file_ends(path):
+    file = RecordFile(path)
+    assert file.begin(Start(run="me", time=1000.0)).runs["me"].place == 9
+    file.append([workload(), record(9)])
+    assert file.begin(Start(run="me", time=2000.0)).runs["me"].place == 9
+    assert file.begin(Start(run="other", time=2000.0)).runs["other"].place == 10
+    assert path.read_bytes().count(b'"kind":"workload"') == 1
+    check(path)
+
+
+def test_reading_a_large_file_is_told_of(path, monkeypatch):
+    monkeypatch.setattr(store, "_TOLD", 0)
+    told = []
+    RecordFile(path, told.append).catalog()
+    assert set(told) == {f"indexing {path}"}
+    assert told[-1].done == told[-1].total
+    assert [one.done for one in told] == sorted(one.done for one in told)

@@ -1,0 +1,95 @@
+"""Processes that read chunks of a large file at once, as reading a million lines keeps one CPU busy for 20 seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from toolchain import process
+from toolchain.records.index.rows import Rows
+from toolchain.records.index.source import Source
+from toolchain.worker import receive, send
+
+LEAST = 256 << 20
+"""Bytes of new lines from which on others help: starting them takes as long as reading some 50 MB."""
+
+_MOST = 8  # the rows of more come faster than they are stored
+_COMMAND = (sys.executable, "-P", "-m", "toolchain.records.index.worker")
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Processes that read one file.
+
+    Attributes:
+        workers: Those that are idle.
+        pool: The threads that wait for them.
+        count: How many there are.
+    """
+
+    workers: queue.SimpleQueue[process.Serving]
+    pool: ThreadPoolExecutor
+    count: int
+
+    def rows(self, chunks: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, Rows | None]]:
+        """Yield where each chunk begins and ends and its rows, in order; None for one that nobody could read."""
+        waiting: deque[tuple[int, int, Future[Rows | None]]] = deque()
+        for start, stop in chunks:
+            waiting.append((start, stop, self.pool.submit(self._read, start, stop)))
+            if len(waiting) > 2 * self.count:  # or the rows of the whole file may wait in memory
+                yield _done(*waiting.popleft())
+        while waiting:
+            yield _done(*waiting.popleft())
+
+    def _read(self, start: int, stop: int) -> Rows | None:
+        worker = self.workers.get()
+        jobs, answers = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
+        try:
+            send(jobs, [start, stop])
+            found = receive(answers)
+        except OSError:  # it has ended
+            return None
+        finally:
+            self.workers.put(worker)
+        return Rows(*found) if found else None
+
+
+def _done(start: int, stop: int, future: Future[Rows | None]) -> tuple[int, int, Rows | None]:
+    return start, stop, future.result()
+
+
+def _end(worker: process.Serving) -> None:
+    process.kill_group(worker)
+    for stream in (worker.stdin, worker.stdout):
+        with contextlib.suppress(OSError):  # what it did not read is lost with it
+            cast(BinaryIO, stream).close()
+
+
+@contextlib.contextmanager
+def hired(source: Source) -> Iterator[Crew]:
+    """Start a process for each CPU that this one may use; they end with the block.
+
+    Raises:
+        OSError: They cannot be started.
+    """
+    count = min(len(os.sched_getaffinity(0)), _MOST)
+    with contextlib.ExitStack() as stack:
+        log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolchain-"))) / "log"
+        workers: queue.SimpleQueue[process.Serving] = queue.SimpleQueue()
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        for _ in range(count):
+            with process.signals_later():
+                worker = process.serve([*_COMMAND, source.path_of_handle], log=log)
+                stack.callback(_end, worker)
+            workers.put(worker)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # what nobody waits for any more
+        yield Crew(workers, pool, count)

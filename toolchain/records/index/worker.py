@@ -1,0 +1,37 @@
+"""A process that reads chunks of a file of records: `python -m toolchain.records.index.worker FILE`.
+
+It reads from standard input where each begins and ends, and answers on standard output with the parts of its `Rows`, or
+with nothing where a line is damaged: whoever asks knows the number of the line, and tells of it. It ends when its input
+does.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from toolchain import worker
+from toolchain.errors import InputError
+from toolchain.records.index.rows import Reader
+from toolchain.records.index.source import Source
+
+
+def main(path: Path) -> None:
+    """Serve until the input ends."""
+    jobs, answers = worker.streams()
+    worker.end_with_input(jobs)
+    reader = Reader(Source(path))
+    while (job := worker.receive(jobs)) is not None:
+        worker.send(answers, _answer(reader, *job))
+
+
+def _answer(reader: Reader, start: int, stop: int) -> list[Any]:
+    try:
+        return list(vars(reader.rows(start, stop, 1)).values())
+    except InputError:
+        return []
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
