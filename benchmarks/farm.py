@@ -40,19 +40,8 @@ def sleeper(kind: board.Board, folder: Path, nap_s: float = SLEEP_S) -> Path:
     """Compile the kernel for a board; it sleeps for so many seconds."""
     driver = cross.choose(kind, "host")
     (folder / "sleep.c").write_text(CODE)
-    driver.run(
-        [
-            driver.compiler,
-            "-shared",
-            "-fPIC",
-            f"-DNAP_MS={nap_s * 1000:.0f}",
-            "-x",
-            "c",
-            folder / "sleep.c",
-            "-o",
-            folder / "sleep.so",
-        ]
-    )
+    words = [driver.compiler, "-shared", "-fPIC", f"-DNAP_MS={nap_s * 1000:.0f}", "-x", "c", folder / "sleep.c"]
+    driver.run([*words, "-o", folder / "sleep.so"])
     return folder / "sleep.so"
 
 

@@ -6,8 +6,8 @@
 A board is a real board server of this machine, with a client of its own, and a candidate is a kernel that sleeps:
 `--candidate` seconds, half of them to warm up, half of them to be timed. So boards cost little, and everything else is
 as it is with boards of silicon, but for two things: compiling, which other machines may do (`--builders`), hands out
-the same library each time, and there are no finals, which are held once at the end. Each lab has as many trials as take it
-`--seconds` at best.
+the same library each time, and there are no finals, which are held once at the end. Each lab has as many trials as
+take it `--seconds` at best.
 
 Figures: trials a second; how many times as many as one board; CPU time of the host for each trial, of the run itself
 and of the boards' clients; what the board servers took beside that, which boards of silicon take themselves; most
