@@ -100,7 +100,7 @@ def network_of(name: str, folder: Path) -> Network:
 def tuned(network: Network, trials: int, records: Path) -> dict[str, Any]:
     """Tune with the toolchain; returns what became of the trials and of the kernels."""
     program = Path(sys.executable).with_name("toolchain")
-    words = [program, "tune", network.path, "--trials", str(trials), "--records", records, "--no-compare", "--json"]
+    words = [program, "tune", network.path, "--trials", str(trials), "--records", records, "--json"]
     found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
     verdicts = [task["verdict"] for task in found["tasks"]]
     return {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolchain.pipeline.preflight import Opened
     from toolchain.pipeline.tune import Request
     from toolchain.tables import Table
-    from toolchain.tuning.report import EndToEnd, TuneReport
+    from toolchain.tuning.report import TuneReport
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool)
 
     found = tuned(console, source, asked)
     if not asked.no_compare:
-        found = dataclasses.replace(found, end_to_end=_end_to_end(console, source, asked, found))
+        found = _compared(console, source, asked, found)
     result = Result(report.shown(found), found.document(), as_json)
     return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
 
@@ -197,9 +197,14 @@ def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = 
     return tuning.run(wanted, console.say, console.redraw)
 
 
-def _end_to_end(console: Console, source: str, asked: TuneOptions, found: TuneReport) -> EndToEnd:
-    """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does."""
+def _compared(console: Console, source: str, asked: TuneOptions, found: TuneReport) -> TuneReport:
+    """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does.
+
+    Where it is surely slower, the winners are taken back.
+    """
     from toolchain.pipeline.compare import Comparison
+    from toolchain.records import RecordFile, default_path
+    from toolchain.tuning import retraction
     from toolchain.tuning.report import EndToEnd
 
     reasons = (
@@ -209,9 +214,12 @@ def _end_to_end(console: Console, source: str, asked: TuneOptions, found: TuneRe
     )
     why = next((text for given, text in reasons if given), "")
     compared = why or compare.end_to_end(console, source, asked.comparing(found))
-    if isinstance(compared, Comparison):
-        return EndToEnd(compared.outcome, compared.warnings, compared.document())
-    return EndToEnd(f"not compared: {compared}")
+    if not isinstance(compared, Comparison):
+        return dataclasses.replace(found, end_to_end=EndToEnd(f"not compared: {compared}"))
+    found = dataclasses.replace(found, end_to_end=EndToEnd(compared.outcome, compared.warnings, compared.document()))
+    if compared.ratio.verdict != "slower":
+        return found
+    return retraction.taken_back(found, RecordFile(asked.records or default_path(found.board)))
 
 
 def _opened(device: DeviceOptions, wanted: Wanted) -> Opened | None:

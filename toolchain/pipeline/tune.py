@@ -466,4 +466,5 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
         boards=rows,
         waited=watch.boards.waited,
+        winners=tuple(one.decision for one in job.states if one.decision and one.decision.verdict == "faster"),
     )

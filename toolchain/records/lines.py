@@ -28,6 +28,9 @@ USUAL: Mapping[str, int] = {"number": 3, "repeat": 3, "min_repeat_ms": 20, "cach
 BATCH, AHEAD = 16, 16
 """Candidates of a round of tuning, and of those on their way while others are searched, where one board measures."""
 
+UNTUNED = "default"
+"""In place of a trace: what a kernel is where nothing was tuned."""
+
 EARLIER, _SCHEMA = 1, 2
 _BY = "; "
 _ERROR_LENGTH = 500

@@ -11,10 +11,11 @@ from tvm.s_tir.schedule import Trace, _ffi_api
 
 from toolchain import board
 from toolchain.backends import BACKENDS
+from toolchain.records.lines import UNTUNED
 from toolchain.records.metaschedule import meta_schedule
 
-DEFAULT = "default"
-"""In place of a trace: the backend's own schedule, which a kernel has where nothing was tuned."""
+DEFAULT = UNTUNED
+"""In place of a trace: the backend's own schedule."""
 
 
 def know_rule(module: tvm.IRModule, target: tvm.target.Target) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolchain import page
 from toolchain.device.waiting import Waited
 from toolchain.records.results import PRUNED, Verdict
 from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.records import Record
 
 SCHEMA_VERSION = 1
 
@@ -136,11 +139,13 @@ class EndToEnd:
         outcome: What came of it, or why it was not compared.
         warnings: What disturbed it.
         comparison: The document of the comparison; None if there was none.
+        taken_back: How many winners were taken back because the whole model is slower with them.
     """
 
     outcome: str
     warnings: tuple[str, ...] = ()
     comparison: Mapping[str, Any] | None = None
+    taken_back: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,7 @@ class TuneReport:
         pruned_by: What ruled candidates out before a board was asked; empty if nothing did.
         end_to_end: What became of the whole model; None where nobody asked.
         builders: What compiled candidates, where it was not this machine alone.
+        winners: What finals decided for candidates that replace what a kernel is untuned.
     """
 
     model: str
@@ -190,6 +196,7 @@ class TuneReport:
     pruned_by: str = ""
     end_to_end: EndToEnd | None = None
     builders: tuple[BuilderRow, ...] = ()
+    winners: tuple[Record, ...] = ()
 
     @property
     def mark(self) -> str:
