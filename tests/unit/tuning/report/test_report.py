@@ -122,6 +122,7 @@ def test_document():
         "pruned_by",
         "resumed",
         "shares",
+        "winners",
     ]
 
 
