@@ -27,6 +27,9 @@ class Ledger:
         run: Name of the run.
         key: What they are found under.
         plan: What the run is asked for.
+
+    Attributes:
+        lock: Is held while a record is written and noted.
     """
 
     def __init__(self, file: RecordFile, run: str, key: Key, plan: Plan) -> None:
@@ -35,7 +38,7 @@ class Ledger:
         self._key = key
         self._target = json.loads(key.target)
         self._plan = plan
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def write(self, record: Record, note: Callable[[], None]) -> None:
         """Write a record and, before the next one is written, take note of it.
@@ -43,7 +46,7 @@ class Ledger:
         Raises:
             InputError: It cannot be written.
         """
-        with self._lock:
+        with self.lock:
             self._file.append([record])
             note()
 

@@ -261,9 +261,10 @@ class Tuning:
     def _begin(self, planned: Round) -> None:
         """Send a round on its way."""
         self.current = planned.state
-        for record in planned.results:
-            if record is not None:
-                self._count(planned.state, record)
+        with self._ledger.lock:
+            for record in planned.results:
+                if record is not None:
+                    self._count(planned.state, record)
         self._pending.append(planned)
         self._conveyor.put(planned)
         self._check()
