@@ -9,10 +9,12 @@ import sys
 
 import pytest
 
-from tests.support import shared
+from tests.support import guard, session, shared, supervisor
 from toolchain import board, bundle
 from toolchain.native import programs
 
+BEGAN = session.begin()  # before any test module is imported, and before workers start
+GUARD = guard.begin()
 _LEFT_OUT = pytest.StashKey[str]()
 _QUICK = "tests/integration and tests marked `long`"
 _ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
@@ -23,8 +25,14 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
 
 
-def pytest_configure():
-    """Let Ctrl-C be what it is at a terminal: a shell that starts a job in its background has children ignore it."""
+def pytest_configure(config):
+    """Go on in a process whose parent ends what it leaves behind.
+
+    Ctrl-C is what it is at a terminal: a shell that starts a job in its background has children ignore it.
+    """
+    if BEGAN:
+        with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            supervisor.supervise(session.folder())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,6 +51,15 @@ def pytest_collection_modifyitems(config, items):
         if "virtual_boards" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("docker"))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Fail a test that touched something of the user, or connected to somebody else's machine; see `guard`."""
+    yield
+    violations, GUARD.violations[:] = list(GUARD.violations), []
+    if violations:
+        pytest.fail("touched what is not the test's:\n" + "\n".join(violations), pytrace=False)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,13 +122,13 @@ def native():
 
 @pytest.fixture(autouse=True)
 def _records_of_nobody(monkeypatch, tmp_path_factory):
-    """Keep tests from the user's tuning records: each has a place of its own, which is there once it is written to."""
+    """Give each test tuning records of its own; their folder exists once something is written to it."""
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path_factory.getbasetemp() / f"records-{secrets.token_hex(8)}"))
 
 
 @pytest.fixture(scope="session")
 def program(native):
-    """The runner for this machine; it comes from the user's cache if it was built before."""
+    """The runner for this machine; it comes from the shared part of the cache if it was built before."""
     return programs.build(programs.RUNNER, native.triple, native.machine)
 
 
