@@ -64,8 +64,9 @@ def begin() -> bool:
     os.environ.clear()
     os.environ.update(chosen)
     tempfile.tempdir = None  # or it stays what it was before
-    for name in ("home", "run", "tmp"):
-        (folder / name).mkdir(mode=0o700)
+    folder.chmod(0o755)  # some tests have another user look at what lies in a folder for temporary files
+    for name, mode in (("home", 0o700), ("run", 0o700), ("tmp", 0o755)):
+        (folder / name).mkdir(mode=mode)
     # Where packages come from is a fact of the machine: without it, no test could fetch what it needs.
     for source in pip_files:
         target = folder / "home" / ".config" / "pip" / "pip.conf"
