@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import secrets
 import signal
@@ -78,6 +79,9 @@ def pytest_collection_finish(session):
     """Build the device programs before the first test: on a slow machine they take longer than one test may."""
     if session.config.option.collectonly:
         return
+    # Tests are there until the end: Python need not look at all of them whenever it looks for garbage.
+    gc.collect()
+    gc.freeze()
     kind = board.load("local").resolved()
     wanted = {kind.triple: kind.machine} if any(map(_runs_programs, session.items)) else {}
     if any(map(_runs_arm_programs, session.items)):

@@ -10,6 +10,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,8 +45,8 @@ _KEPT = SWITCHES | {
 }
 _KEPT_PREFIXES = ("LC_", "PIP_", "PYTHON", "PYTEST_", "COV_", "COVERAGE_", "EDGE_TESTS_")
 
-_SHARED = ("device", "zig", "vta", "mesa", "mali-cost", "machines", "opencl-runtimes", "third-party")
-"""Parts of the cache that take minutes to make. What lies there is named by a digest of what it was made of."""
+_SHARED = ("device", "zig", "vta", "mesa", "mali-cost", "machines", "opencl-runtimes", "third-party", "bytecode")
+"""Parts of the cache that take long to make. What lies there is named by a digest of what it was made of."""
 _TRIPLES = ("aarch64-linux-gnu", "arm-linux-gnueabihf", "x86_64-linux-gnu")
 
 
@@ -74,7 +75,19 @@ def begin() -> bool:
         shutil.copyfile(source, target)
     if shared is not None:
         _share(shared, files.cache_root())
+    if sys.dont_write_bytecode:
+        _write_bytecode(files.cache_root() / "bytecode")
     return True
+
+
+def _write_bytecode(folder: Path) -> None:
+    """Keep bytecode elsewhere for a user who wants none in the checkout: compiling all of it takes half a minute.
+
+    Python looks whether it is of the same source, by time and size.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # it may be Python's option -B as well
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
 
 
 def environment(variables: Mapping[str, str], folder: Path, homes: list[Path]) -> dict[str, str]:
