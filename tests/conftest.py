@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 
+import hypothesis
 import pytest
 
 from tests.support import guard, session, shared, supervisor
@@ -34,6 +35,9 @@ def pytest_configure(config):
     if BEGAN:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             supervisor.supervise(session.folder())
+    if config.option.quick:  # each property is tried on 100 examples in all tests
+        hypothesis.settings.register_profile("quick", max_examples=25)
+        hypothesis.settings.load_profile("quick")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

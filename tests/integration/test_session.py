@@ -26,6 +26,8 @@ DEVICES = '[devices.bench]\nboard = "x86_64"\nhost = "me@10.0.0.7"\n'
 SSH = "Host *\n  ProxyCommand touch {home}/connected\n"
 """A decoy's configuration of SSH: it shows whoever connects by it."""
 
+PLANTS = ("-p", "tests.conftest")
+"""What a session needs besides if its tests lie elsewhere than in `tests/`."""
 LIMIT_S = 300.0
 
 
@@ -43,7 +45,7 @@ class User:
 
     def command(self, *words: object) -> list[str]:
         """Return the command that runs a session of tests."""
-        options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"]
+        options = ["-p", "no:cacheprovider", "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"]
         return [str(word) for word in (sys.executable, "-m", "pytest", "-q", *options, *words)]
 
     def start(self, *words: object) -> subprocess.Popen[str]:
@@ -115,7 +117,7 @@ def test_a_test_that_touches_something_of_the_user_fails(user, tmp_path, workers
     words += ["def test_innocent(tmp_path):", "    (tmp_path / 'file').write_text(os.environ['HOME'])"]
     words += ["    socket.create_server(('127.0.0.1', 0)).close()"]
     (tmp_path / "test_planted.py").write_text("\n".join(words) + "\n")
-    code, out = user.test("-n", workers, tmp_path / "test_planted.py")
+    code, out = user.test(*PLANTS, "-n", workers, tmp_path / "test_planted.py")
     assert code == 1, out
     assert set(re.findall(r"^ERROR .*::test_(\w+)", out, re.MULTILINE)) == set(PLANTED), out
     assert f"{len(PLANTED) + 1} passed" in out
@@ -143,7 +145,7 @@ def planted(folder: Path, *, waits: bool) -> Path:
 
 
 def test_what_a_test_leaves_behind_is_named_and_ended(user, tmp_path):
-    code, out = user.test("-n0", planted(tmp_path, waits=False))
+    code, out = user.test(*PLANTS, "-n0", planted(tmp_path, waits=False))
     pid = (tmp_path / "pid").read_text().strip()
     assert code == 1
     assert "1 passed" in out
@@ -154,7 +156,7 @@ def test_what_a_test_leaves_behind_is_named_and_ended(user, tmp_path):
 
 @pytest.mark.parametrize(("workers", "number"), [(0, signal.SIGINT), (1, signal.SIGINT), (1, signal.SIGTERM)])
 def test_an_interrupted_session_leaves_no_process(user, tmp_path, workers, number):
-    with user.start("-n", workers, planted(tmp_path, waits=True)) as running:
+    with user.start(*PLANTS, "-n", workers, planted(tmp_path, waits=True)) as running:
         wait_for(tmp_path / "worker")
         running.send_signal(number)
         out, _ = running.communicate(timeout=LIMIT_S)
@@ -163,7 +165,7 @@ def test_an_interrupted_session_leaves_no_process(user, tmp_path, workers, numbe
 
 
 def test_a_worker_that_dies_leaves_no_process(user, tmp_path):
-    with user.start("-n1", "--max-worker-restart", 0, planted(tmp_path, waits=True)) as running:
+    with user.start(*PLANTS, "-n1", "--max-worker-restart", 0, planted(tmp_path, waits=True)) as running:
         os.kill(int(wait_for(tmp_path / "worker")), signal.SIGKILL)
         out, _ = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 1, out
@@ -206,7 +208,7 @@ def test_no_program_that_tests_start_opens_anything_of_the_user(user, tmp_path):
     tracer = ["strace", "-f", "-qq", "-s", "200", "-e", calls, "-e", "signal=none", "-o", str(seen)]
     argv = [*tracer, *user.command("-n0", *SAMPLE)]
     done = subprocess.run(argv, env=user.environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     lines = seen.read_text(errors="replace").splitlines()
     assert len({line.split()[0] for line in lines}) > 50, "too few processes: is this still a sample?"
     assert opened(lines, user.home) == []
