@@ -35,9 +35,9 @@ def pytest_configure(config):
     if BEGAN:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             supervisor.supervise(session.folder())
-    if config.option.quick:  # each property is tried on 100 examples in all tests
-        hypothesis.settings.register_profile("quick", max_examples=25)
-        hypothesis.settings.load_profile("quick")
+    # A deadline for each example would need a quiet machine. All tests try a property on 100 examples.
+    hypothesis.settings.register_profile("ours", deadline=None, max_examples=25 if config.option.quick else 100)
+    hypothesis.settings.load_profile("ours")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
-        # Two groups, for two workers: these share two boards, and `docker` those that make boards or images of their own.
+        # Two groups, for two workers: these share two boards; those of `docker` make boards or images of their own.
         if "virtual_boards" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("boards"))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -156,11 +156,17 @@ def imported(tree: ast.AST) -> set[str]:
     return found
 
 
-def references(tree: ast.AST) -> Iterator[str]:
-    """Yield every name and dotted name that is used."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            yield ast.unparse(node)
+@functools.cache
+def references(tree: ast.AST) -> frozenset[str]:
+    """Return every name and dotted name that is used."""
+    return frozenset(dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute))
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a name as it is written; an attribute of anything but a name, such as a call, begins with a dot."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
 def docstrings(tree: ast.AST) -> set[ast.AST]:
