@@ -9,14 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import docker.errors
 import pytest
 
-from tests.support import session, tracing
+from tests.support import boards, session, tracing
 from tests.support.labs import runs
 from tests.support.parts import require
 from tests.support.paths import ROOT
@@ -154,6 +156,39 @@ def test_what_a_test_leaves_behind_is_named_and_ended(user, tmp_path):
     assert not list((tmp_path / "tmp").glob("edge-tests-*"))
 
 
+CONTAINER = """
+import os, subprocess
+from pathlib import Path
+import pytest
+from tests.support import boards
+from toolchain.virtual import container
+
+def test_container(tmp_path):
+    boards.choose(pytest.MonkeyPatch(), tmp_path)
+    label = f"{{container._FOLDER}}={{tmp_path / 'farm'}}"
+    words = [os.environ.get("TOOLCHAIN_DOCKER") or "docker", "create", "--label", label, "{image}", "true"]
+    Path("{note}").write_text(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+"""
+
+
+def test_a_container_that_a_test_leaves_behind_is_removed(user, tmp_path):
+    engine = boards.engine()
+    require("a Docker engine", "docker.io, and start dockerd", engine is not None)
+    with tarfile.open(tmp_path / "empty.tar", "w"):
+        pass
+    image = engine.api.import_image_from_file(str(tmp_path / "empty.tar"), repository="edge-tests-empty")
+    try:
+        (tmp_path / "test_container.py").write_text(CONTAINER.format(image="edge-tests-empty", note=tmp_path / "note"))
+        code, out = user.test(*PLANTS, "-n0", tmp_path / "test_container.py")
+        name = (tmp_path / "note").read_text().strip()
+        assert code == 1, out
+        assert f"left behind and removed: container {name[:12]}" in out, image
+        with pytest.raises(docker.errors.NotFound):
+            engine.containers.get(name)
+    finally:
+        engine.images.remove("edge-tests-empty", force=True)
+
+
 @pytest.mark.parametrize(("workers", "number"), [(0, signal.SIGINT), (1, signal.SIGINT), (1, signal.SIGTERM)])
 def test_an_interrupted_session_leaves_no_process(user, tmp_path, workers, number):
     with user.start(*PLANTS, "-n", workers, planted(tmp_path, waits=True)) as running:
@@ -186,7 +221,6 @@ SAMPLE = (
     "tests/unit/pipeline/test_doctor.py",
     "tests/unit/shell/test_config.py",
     "tests/unit/shell/test_ssh.py",
-    "tests/unit/cli/test_device.py",
     "tests/integration/test_farm_serving.py::test_up_and_status",
     "tests/integration/test_deploy_ssh.py::test_the_commands_of_a_day",
     "tests/integration/test_deploy_ssh.py::test_a_device_by_name",
@@ -195,11 +229,26 @@ SAMPLE = (
 
 
 def opened(lines: Sequence[str], home: Path) -> list[str]:
-    """Return the calls with a path below a home, except for Python, the checkout, and what sessions share."""
-    shared = [f"{home}/.cache/edge-toolchain/{name}" for name in ("device", "zig", "vta", ".device-")]
+    """Return the calls with a path below a home, except for Python, the checkout, and what sessions share.
+
+    pytest itself loads readline, which reads .inputrc, before it loads anything of ours. And whoever starts a program
+    tries the folders in PATH.
+    """
+    shared = [f"{home}/.cache/edge-toolchain/{name}" for name in (*session.SHARED, ".device-")] + [f"{home}/.inputrc"]
+    lines = [line for line in lines if "execve(" not in line or "ENOENT" not in line]
     usual = [f"{path}/" for path in (ROOT, sys.prefix, sys.base_prefix, files.cache_root().resolve(), session.folder())]
     paths = [(path, line) for line in lines for path in re.findall(r'"([^"]*)"', line)]
     return [line for path, line in paths if path.startswith(f"{home}/") and not path.startswith((*shared, *usual))]
+
+
+def test_an_opened_file_of_the_user_is_seen():
+    lines = [
+        '1 openat(AT_FDCWD, "/home/me/.ssh/config", O_RDONLY) = -1 ENOENT (No such file or directory)',
+        '1 execve("/home/me/bin/ssh", ["ssh"], 0x1) = -1 ENOENT (No such file or directory)',
+        '1 openat(AT_FDCWD, "/home/me/.cache/edge-toolchain/device/runner", O_RDONLY) = 3',
+        '1 connect(3, {sa_family=AF_UNIX, sun_path="/home/me/agent"}, 20) = 0',
+    ]
+    assert opened(lines, Path("/home/me")) == [lines[0], lines[3]]
 
 
 def test_no_program_that_tests_start_opens_anything_of_the_user(user, tmp_path):
@@ -215,4 +264,4 @@ def test_no_program_that_tests_start_opens_anything_of_the_user(user, tmp_path):
     assert opened(lines, user.home) == []
     assert opened(lines, Path(pwd.getpwuid(os.getuid()).pw_dir)) == []
     assert not (user.home / "connected").exists()
-    assert {host for host, _ in tracing.peers(lines)} <= {"127.0.0.1", "::1"}
+    assert {host for host, _ in tracing.peers(lines)} <= {"127.0.0.1", "::1", "0.0.0.0", "::"}  # noqa: S104 - that is this host, too

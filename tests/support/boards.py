@@ -17,7 +17,7 @@ import docker.errors
 import pytest
 import requests
 
-from tests.support import session
+from tests.support import session, supervisor
 from tests.support.parts import require
 from tests.support.sshd import free_port
 from toolchain.virtual import emulation, fleet
@@ -90,6 +90,7 @@ def _has_image(client: docker.DockerClient, name: str) -> bool:
 
 def choose(patch: pytest.MonkeyPatch, cache: Path) -> None:
     """Let a folder stand for TOOLCHAIN_CACHE, which decides whose farm it is; images come from the local base."""
+    supervisor.note_farm(session.folder(), cache / "farm")
     patch.setenv("TOOLCHAIN_CACHE", str(cache))
     if "TOOLCHAIN_BASE_IMAGE" not in os.environ:
         patch.setenv("TOOLCHAIN_BASE_IMAGE", BASE_IMAGE)

@@ -45,7 +45,7 @@ _KEPT = SWITCHES | {
 }
 _KEPT_PREFIXES = ("LC_", "PIP_", "PYTHON", "PYTEST_", "COV_", "COVERAGE_", "EDGE_TESTS_")
 
-_SHARED = ("device", "zig", "vta", "mesa", "mali-cost", "machines", "opencl-runtimes", "third-party", "bytecode")
+SHARED = ("device", "zig", "vta", "mesa", "mali-cost", "machines", "opencl-runtimes", "third-party", "bytecode")
 """Parts of the cache that take long to make. What lies there is named by a digest of what it was made of."""
 _TRIPLES = ("aarch64-linux-gnu", "arm-linux-gnueabihf", "x86_64-linux-gnu")
 
@@ -119,7 +119,7 @@ def real_homes() -> list[Path]:
 
 def shared_folders() -> list[Path]:
     """Return the parts of the user's cache that sessions share."""
-    return [link.resolve() for name in _SHARED if (link := folder() / "home/.cache/edge-toolchain" / name).is_symlink()]
+    return [link.resolve() for name in SHARED if (link := folder() / "home/.cache/edge-toolchain" / name).is_symlink()]
 
 
 def _homes() -> list[Path]:
@@ -148,7 +148,7 @@ def _share(user: Path, ours: Path) -> None:
     What else lies in a cache says something about the user, such as the devices of a farm that runs.
     """
     ours.mkdir(parents=True)
-    for name in _SHARED:
+    for name in SHARED:
         (user / name).mkdir(parents=True, exist_ok=True)
         (ours / name).symlink_to(user / name)
     for triple in _TRIPLES:  # two sessions build one after the other

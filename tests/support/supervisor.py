@@ -12,6 +12,7 @@ import ctypes
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # of <linux/prctl.h>
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _GRACE_S = 3.0
 """How long processes have that end by themselves once the session ended."""
+_FARMS = "farms"
+FARM_LABEL = "edge-toolchain.farm.folder"
+"""Label of the container of a virtual board that names the folder of its farm."""
 LEFT_BEHIND = 1
 """Exit code of a session that passed, but for processes that it left behind."""
 
@@ -60,13 +64,11 @@ def supervise(folder: Path) -> None:
     code = 1
     try:
         code = _code(_wait(child, signals))
-        left = _end_all()
+        left = [f"ended: {one.command} (pid {one.pid}, started in {one.test})" for one in _end_all()]
+        left += [f"removed: container {name}" for name in _remove_containers(folder)]
         if left and code == 0:
             code = LEFT_BEHIND
-        for process in left:
-            sys.stderr.write(
-                f"left behind and ended: {process.command} (pid {process.pid}, started in {process.test})\n"
-            )
+        sys.stderr.write("".join(f"left behind and {line}\n" for line in left))
         sys.stderr.flush()
         shutil.rmtree(folder, ignore_errors=True)
     finally:
@@ -120,6 +122,26 @@ def _end_all() -> list[Process]:
             pass
         time.sleep(0.02)
     return list(left.values())
+
+
+def note_farm(folder: Path, farm: Path) -> None:
+    """Remember a folder of virtual boards: containers are children of Docker's daemon, and found by their label."""
+    with (folder / _FARMS).open("a", encoding="utf-8") as stream:
+        stream.write(f"{farm}\n")
+
+
+def _remove_containers(folder: Path) -> list[str]:
+    """Remove the containers of all farms of a session; return their names."""
+    removed: list[str] = []
+    docker = os.environ.get("TOOLCHAIN_DOCKER") or "docker"
+    farms = (folder / _FARMS).read_text(encoding="utf-8").splitlines() if (folder / _FARMS).is_file() else []
+    for farm in dict.fromkeys(farms):
+        words = [docker, "ps", "--all", "--quiet", "--filter", f"label={FARM_LABEL}={farm}"]
+        names = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+        if names:
+            subprocess.run([docker, "rm", "--force", "--volumes", *names], capture_output=True, check=False)
+        removed += names
+    return removed
 
 
 def _below() -> list[int]:
