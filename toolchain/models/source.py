@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import external, memory, signature, zoo
+from toolchain.models import canonical, external, memory, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -169,6 +169,7 @@ def _read(path: Path) -> onnx.ModelProto:
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         _check_size(path, external.size(proto, path.parent))
         onnx.load_external_data_for_model(proto, str(path.parent))
+        canonical.canonical(proto)
         _check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(

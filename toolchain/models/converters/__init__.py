@@ -18,7 +18,7 @@ from tvm import relax
 
 from toolchain.models.converters.node import Node
 
-__all__ = ["Converter", "Node", "as_operator", "converter", "names", "registered"]
+__all__ = ["UPSTREAM", "Converter", "Node", "as_operator", "converter", "names", "registered"]
 
 Converter = Callable[[Node], Any]
 
@@ -55,6 +55,8 @@ _SUBJECTS: tuple[str, ...] = (
 
 _OURS: dict[str, Converter] = {}
 _FRONTEND = "tvm.relax.frontend.onnx.onnx_frontend"
+UPSTREAM = "tvm."
+"""Prefix of an operator's name that makes `as_operator` use TVM's converter where ours has taken its place."""
 _HANDLED_BY_THE_IMPORTER = frozenset({"Constant", "If"})
 
 
@@ -86,7 +88,9 @@ def registered() -> Iterator[None]:
     frontend: Any = importlib.import_module(_FRONTEND)
     # Private upstream, but it is the one registry that its importer asks.
     theirs = frontend._get_convert_map  # noqa: SLF001
-    known = theirs() | {name: _Adaptor(name, function) for name, function in _OURS.items()}
+    upstream = theirs()
+    replaced = {f"{UPSTREAM}{name}": upstream[name] for name in _OURS if name in upstream}
+    known = upstream | replaced | {name: _Adaptor(name, function) for name, function in _OURS.items()}
     frontend._get_convert_map = lambda: known  # noqa: SLF001
     try:
         yield
