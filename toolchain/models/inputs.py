@@ -58,7 +58,7 @@ def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
 def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
     """Draw inputs: standard normal for floats, 0..255 for uint8, small non-negative numbers for other integers.
 
-    Every tensor has a stream of its own, derived from the seed and its name.
+    Where the model restricts the values of an input (`TensorSpec.draw`), they are uniform between its limits. Every tensor has a stream of its own, derived from the seed and its name.
     """
     return {spec.name: _draw(spec, seed) for spec in specs}
 
@@ -66,6 +66,10 @@ def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
 def _draw(spec: TensorSpec, seed: int) -> NDArray[Any]:
     stream = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
     kind = np.dtype(spec.dtype)
+    if spec.draw and kind.kind == "f":
+        return stream.uniform(spec.draw.low, spec.draw.high, spec.shape).astype(kind)
+    if spec.draw:
+        return stream.integers(int(spec.draw.low), int(spec.draw.high), spec.shape).astype(kind)
     if kind.kind == "f":
         return stream.standard_normal(spec.shape, dtype=np.float32).astype(kind)
     # Integers are mostly indices (tokens, classes): small ones stay inside any table.
@@ -79,7 +83,9 @@ def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
     Raises:
         InputError: The file cannot be read, or does not fit the model's signature.
     """
-    read = arrays(path, specs)
+    names = {spec.name for spec in specs}
+    # An input without elements is a constant of the model; whoever gives it says nothing new.
+    read = {name: array for name, array in arrays(path, specs).items() if array.size or name in names}
     faults = check_signature(read, specs)
     if faults:
         raise InputError(f"the arrays of {path.name} do not fit the model", details="\n".join(faults))

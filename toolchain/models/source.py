@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, external, memory, signature, zoo
+from toolchain.models import canonical, draws, external, memory, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -79,7 +79,8 @@ def load(
     signature.fix(proto, fixed or {})
     declared = tuple(map(_copied, proto.graph.input))
     guessed = signature.set_shapes(proto, shapes or {})
-    specs = signature.specs(proto)
+    specs = draws.with_draws(proto, signature.specs(proto))
+    declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
     if not specs or not proto.graph.output:
         raise InputError(f"model {name} has no inputs or no outputs", hint="export it with its graph's signature")

@@ -12,7 +12,7 @@ from collections.abc import Collection
 import onnx
 
 from toolchain.models import signature
-from toolchain.models.simplify import constants, domains, folding, functions, identities, loops, narrow, opsets, zeros
+from toolchain.models.simplify import axes, constants, domains, empty, folding, functions, identities, loops, narrow, opsets, zeros
 from toolchain.models.source import SourceModel, as_declared
 
 _ROUNDS = 8  # a loop in a function in a branch needs three
@@ -24,7 +24,10 @@ def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelP
     Raises:
         InputError: A loop is too long to be unrolled, or an opset is not known.
     """
-    return narrow.widened(identities.removed(zeros.written_out(domains.named(plain(source, convertible)))))
+    proto = domains.named(empty.folded_away(plain(source, convertible)))
+    for rewrite in (axes.as_lists, zeros.written_out, identities.removed, narrow.widened):
+        proto = rewrite(proto)
+    return proto
 
 
 def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
