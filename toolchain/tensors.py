@@ -98,7 +98,7 @@ class TensorSpec:
         """Whether the values that it takes are some of its element type."""
         if self.draw is None:
             return True
-        kind, (low, high) = np.dtype(self.dtype), (self.draw.low, self.draw.high)
+        kind, (low, high) = np.dtype(self.dtype), (float(self.draw.low), float(self.draw.high))
         if kind.kind == "f":
             least, most = float(np.finfo(kind).min), float(np.finfo(kind).max)
         else:

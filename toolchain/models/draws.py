@@ -14,7 +14,19 @@ from onnx import numpy_helper, shape_inference
 from toolchain.tensors import Draw, TensorSpec
 
 _PASSED_ON = frozenset(
-    {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Expand", "Tile", "Concat", "Split"}
+    {
+        "Identity",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Slice",
+        "Expand",
+        "Tile",
+        "Concat",
+        "Split",
+    }
 )
 """Operators whose results have the values of their first input; of Concat of all inputs."""
 _LARGEST_DIVISOR = 10

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, draws, external, memory, signature, zoo
+from toolchain.models import attributes, canonical, draws, external, memory, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -82,6 +82,8 @@ def load(
     specs = draws.with_draws(proto, signature.specs(proto))
     declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
+    if not specs and any(0 in shape for shape in (shapes or {}).values()):
+        raise InputError(f"no input of model {name} has any elements", hint="set at least one --shape without a 0")
     if not specs or not proto.graph.output:
         raise InputError(f"model {name} has no inputs or no outputs", hint="export it with its graph's signature")
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
@@ -172,6 +174,7 @@ def _read(path: Path) -> onnx.ModelProto:
         onnx.load_external_data_for_model(proto, str(path.parent))
         canonical.canonical(proto)
         _check(proto)
+        attributes.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
             f"{path.name} is not a valid ONNX model", details=str(fault).strip(), hint=_advice(str(fault))

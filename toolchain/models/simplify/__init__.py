@@ -12,7 +12,19 @@ from collections.abc import Collection
 import onnx
 
 from toolchain.models import signature
-from toolchain.models.simplify import axes, constants, domains, empty, folding, functions, identities, loops, narrow, opsets, zeros
+from toolchain.models.simplify import (
+    axes,
+    constants,
+    domains,
+    empty,
+    folding,
+    functions,
+    identities,
+    loops,
+    narrow,
+    opsets,
+    zeros,
+)
 from toolchain.models.source import SourceModel, as_declared
 
 _ROUNDS = 8  # a loop in a function in a branch needs three

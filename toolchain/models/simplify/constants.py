@@ -80,7 +80,9 @@ def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     if attribute.name in _ELEMENT_TYPES:
         return numpy_helper.from_array(np.asarray(value, _ELEMENT_TYPES[attribute.name]), name)
     texts = [value] if attribute.name == "value_string" else list(value)
-    return helper.make_tensor(name, onnx.TensorProto.STRING, [] if attribute.name == "value_string" else [len(texts)], texts)
+    return helper.make_tensor(
+        name, onnx.TensorProto.STRING, [] if attribute.name == "value_string" else [len(texts)], texts
+    )
 
 
 def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -154,9 +154,33 @@ _REWRITES: dict[str, Rewrite] = {
 }
 
 
+_TAKES_PARAMETERS = frozenset(
+    {
+        "CenterCropPad",
+        "Expand",
+        "Pad",
+        "Reshape",
+        "Resize",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Unsqueeze",
+        "Upsample",
+    }
+)
+
+
+def _data(node: onnx.NodeProto) -> set[str]:
+    """Return the inputs that are data: lists of axes, sizes or scales may be empty, such as the shape of a scalar."""
+    if node.op_type == "ConstantOfShape":
+        return set()
+    return set(node.input[:1] if node.op_type in _TAKES_PARAMETERS or node.op_type.startswith("Reduce") else node.input)
+
+
 def _check(proto: onnx.ModelProto, empty: set[str]) -> None:
     for index, node in enumerate(proto.graph.node):
-        if names := empty & {*node.input, *node.output} - {""}:
+        if names := empty & (_data(node) | set(node.output)) - {""}:
             raise InputError(
                 f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
                 details=f"tensor {sorted(names)[0]!r} has a size of 0",

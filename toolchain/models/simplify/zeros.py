@@ -38,21 +38,29 @@ def written_out(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _replacement(
     node: onnx.NodeProto, other: str, zero: onnx.TensorProto, graph: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """Return nodes that compute the same: x * 0 is x - x, 0 / x is 1/x - 1/x, and x / 0 is x times infinity."""
+    """Return nodes that compute the same: x / 0 is x times infinity; x * 0 and 0 / x are 0 but for what makes NaN."""
     (output,) = node.output
-    # Both operands spread to the rank of the zero, which may be the larger one.
-    widened, value = f"{output}.widened", f"{output}.factor"
-    shape = f"{output}.shape"
-    graph.initializer.append(numpy_helper.from_array(np.ones(len(zero.dims), np.int64), shape))
-    nodes = [helper.make_node("Expand", [other, shape], [widened], widened)]
+    numbers = numpy_helper.to_array(zero)
+
+    def constant(word: str, value: float) -> str:
+        graph.initializer.append(numpy_helper.from_array(np.full_like(numbers, value), f"{output}.{word}"))
+        return f"{output}.{word}"
+
     if node.op_type == "Div" and node.input[1] == zero.name:
-        numbers = numpy_helper.to_array(zero)
-        infinity = np.full_like(numbers, math.copysign(math.inf, float(numbers.reshape(()))))
-        graph.initializer.append(numpy_helper.from_array(infinity, f"{output}.infinity"))
-        return [*nodes, helper.make_node("Mul", [widened, f"{output}.infinity"], [output], node.name)]
-    operation = "Identity" if node.op_type == "Mul" else "Reciprocal"
-    nodes.append(helper.make_node(operation, [widened], [value], value))
-    return [*nodes, helper.make_node("Sub", [value, value], [output], node.name)]
+        infinity = constant("infinity", math.copysign(math.inf, float(numbers.reshape(()))))
+        return [helper.make_node("Mul", [other, infinity], [output], node.name)]
+    is_nan, is_other, is_either = (f"{output}.{word}" for word in ("nan", "special", "invalid"))
+    special = (
+        helper.make_node("IsInf", [other], [is_other], is_other)
+        if node.op_type == "Mul"
+        else helper.make_node("Equal", [other, zero.name], [is_other], is_other)
+    )
+    return [
+        helper.make_node("IsNaN", [other], [is_nan], is_nan),
+        special,
+        helper.make_node("Or", [is_nan, is_other], [is_either], is_either),
+        helper.make_node("Where", [is_either, constant("not_a_number", math.nan), zero.name], [output], node.name),
+    ]
 
 
 def _is_zero(tensor: onnx.TensorProto) -> bool:
