@@ -30,7 +30,11 @@ from toolchain.models.request import Model
 from toolchain.native import programs
 
 AVX512, AVX2, NEON, OPENCL = "x86-64-v4", "x86-64-v3", "rpi4", "opencl-local"
-ALL = (AVX512, AVX2, NEON, OPENCL)
+CPUS = (AVX512, AVX2, NEON)
+ALL = (*CPUS, OPENCL)
+
+LEAST = 1e-2
+"""The largest number of an output, at least, that differences are relative to: what is smaller may be but rounding."""
 
 _TRIPLE = "aarch64-linux-gnu"
 _EMULATOR = "qemu-aarch64-static"
@@ -56,8 +60,9 @@ def computed(name: str, proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray],
         name: The processor, one of `ALL`.
         proto: The network.
         feeds: Its inputs.
-        folder: A folder for what is compiled.
+        folder: Where to put what is compiled.
     """
+    folder.mkdir(exist_ok=True)
     path = nets.save(proto, folder)
     kind = _board(name)
     imported = importer.import_model(source.load(path))
@@ -77,6 +82,18 @@ def computed(name: str, proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray],
     given = [tvm.runtime.tensor(feeds[spec.name], device) for spec in imported.source.inputs]
     found = machine["main"](*given)
     return [one.numpy() for one in ([found] if isinstance(found, tvm.runtime.Tensor) else found)]
+
+
+def difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Return the largest difference relative to the largest number; infinite if something else is different."""
+    finite = np.isfinite(wanted)
+    if found.shape != wanted.shape or not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+        return np.inf
+    if wanted.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, wanted) else np.inf
+    ours, theirs = found[finite].astype(np.float64), wanted[finite].astype(np.float64)
+    gap = np.abs(ours - theirs).max(initial=0) / max(LEAST, np.abs(theirs).max(initial=0))
+    return float(gap) if np.isfinite(gap) else np.inf
 
 
 def _board(name: str) -> Board:

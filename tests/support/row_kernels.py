@@ -17,7 +17,8 @@ READERS = (0, 1, 2)
 MOST = 70
 """Rows, and elements of a row: more than four vectors of AVX-512."""
 
-_NUMBERS, _PLACES = "numbers", "places"
+_WRONG_BEFORE = [(17, 3), (50, 49)]
+"""Shapes with which a layer norm and a softmax with a reader have been wrong."""
 
 
 @dataclass
@@ -141,6 +142,13 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.operator} of {self.rows} x {self.length}, {self.readers} readers"
+
+
+def shapes(seed: int) -> list[tuple[int, int]]:
+    """Return all shapes in a random order, but those first that have been wrong."""
+    numbers = np.random.default_rng(seed).permutation(MOST * MOST)
+    others = [(1 + int(number) // MOST, 1 + int(number) % MOST) for number in numbers]
+    return [*_WRONG_BEFORE, *(shape for shape in others if shape not in _WRONG_BEFORE)]
 
 
 def network(cases: Iterable[Case], dtype: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray], list[Case]]:
