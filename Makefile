@@ -32,6 +32,8 @@ ifneq ($(STRANGE),)
   $(error $(foreach name,$(STRANGE),there is no variable $(name)$(call MEANT,$(name));) the variables are $(OURS))
 endif
 
+CAMPAIGNS := stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz \
+  signatures sessions interrupts cuts owners offline mali-zoo
 PYTEST := $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Byte code is made of what is imported, and not of all there is: a third of the time.
 PIP := PYTHONUNBUFFERED=1 $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile
@@ -53,7 +55,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures sessions interrupts cuts owners offline mali-zoo nightly wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -162,6 +164,28 @@ fuzz: $(READY) ## Fuzz each parser of the device's programs under sanitizers for
 
 signatures: $(READY) ## Try a million changed signatures on the device's reader, and 10,000 on ssh-keygen too
 	@TOOLCHAIN_SIGNATURES=1000000 $(VENV)/bin/python -m pytest -n0 -q tests/integration/test_signatures.py
+
+sessions: $(READY) ## Open and crash 1,000 sessions of a board server, and look at what they leave
+	@TOOLCHAIN_SESSIONS=1000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_board_server.py tests/integration/test_board_server_socket.py -k sessions $(ARGS)
+
+interrupts: $(READY) ## Interrupt 100 builds at random points
+	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
+
+cuts: $(READY) ## Cut the power of disks and virtual boards 50 times, and look at every state that a cut could have left
+	@TOOLCHAIN_CUTS=50 TOOLCHAIN_EVERY_STATE=1 $(VENV)/bin/python -m pytest -s -n0 tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
+
+owners: $(READY) ## Run every two commands on one device at the same time
+	@TOOLCHAIN_OWNER_PAIRS=1 TOOLCHAIN_OWNER_GATES=10 TOOLCHAIN_OWNER_RACES=10 $(VENV)/bin/python -m pytest -n0 tests/integration/test_one_owner.py $(ARGS)
+
+offline: $(READY) ## Kill 50 updates from a file at random points
+	@TOOLCHAIN_OFFLINE_KILLS=50 $(VENV)/bin/python -m pytest -n0 tests/integration/test_offline.py -k kill $(ARGS)
+
+mali-zoo: $(READY) ## Compile every default kernel of the zoo for Mali GPUs with Mesa's compiler
+	@TOOLCHAIN_MALI_ZOO=1 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mali_cost.py -k zoo $(ARGS)
+
+# One after the other, each of them even if an earlier one failed.
+nightly: ## Run all campaigns at full size: CI runs a small part of each
+	@TOOLCHAIN_STRICT=1 $(MAKE) --no-print-directory --keep-going --jobs=1 $(CAMPAIGNS)
 
 wrong-inputs: $(READY) ## Try every wrong input, and show a table: exit code, seconds until the answer, message
 	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)
