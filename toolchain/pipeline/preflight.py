@@ -315,6 +315,14 @@ class Named:
     host: str
     devices: Mapping[str, Device]
 
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Explain a word that is not a host, for the time of a block that connects to it."""
+        try:
+            yield
+        except DeviceError as fault:
+            raise self.explained(fault) from fault
+
     def explained(self, fault: DeviceError) -> ToolchainError:
         """Say what a word that is no host was perhaps meant to be."""
         if set(self.host) & set("@.:") or self.host in self.devices or "cannot be resolved" not in fault.message:
@@ -337,8 +345,5 @@ def opened(  # noqa: PLR0913, PLR0917 - as `pipeline.opened`, and how it was nam
     patience: Patience,
 ) -> Iterator[Lab]:
     """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
-    try:
-        with pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
-            yield lab
-    except DeviceError as fault:
-        raise named.explained(fault) from fault
+    with named.explaining(), pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
+        yield lab
