@@ -1,16 +1,15 @@
-"""How much faster is a model that is built for a newer level of x86-64? Builds it for each board type, and runs them in turns.
+"""How much faster is a model that is built for a newer level of x86-64? Builds for each board type run in turns.
 
     python benchmarks/board_levels.py [NETWORK ...] [--budget 8] [--json FILE]
 
-Each network runs on floats as the zoo has it, and `NETWORK:int8` after `toolchain quantize`. The builds, the runner and the
-measurement are those of `toolchain compare`; the ratios of its rounds are to the build for the first board type, `x86_64`.
+Each network runs on floats as the zoo has it, and `NETWORK:int8` after `toolchain quantize`. The builds, the runner and
+the measurement are those of `toolchain compare`; its ratios are to the build for the first board type, `x86_64`.
 docs/cpu.md has the figures, and `toolchain/backends/cpus.toml` the factors that the commands show.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import subprocess
 import sys
@@ -81,7 +80,9 @@ def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name in BOARDS[1:]:
         for kind, int8 in (("float32", False), ("int8", True)):
-            ratios = [row["ratio"]["value"] for row in rows if row["board"] == name and row["network"].endswith(_INT8) == int8]
+            ratios = [
+                row["ratio"]["value"] for row in rows if row["board"] == name and row["network"].endswith(_INT8) == int8
+            ]
             if ratios:
                 found.setdefault(name, {})[kind] = math.exp(sum(map(math.log, ratios)) / len(ratios))
     return found

@@ -95,8 +95,7 @@ class Cpus:
         plain: LLVM features that a CPU without a name is given in each kind of machine, where it has them.
         named: LLVM features that are said of a CPU with a name, in each kind of machine: that it has them, or has not.
         levels: By machine, the levels of its CPUs, the highest first.
-        used: By machine, the LLVM features that kernels of ours are compiled to where they are switched on, each with its
-            name and what it speeds up.
+        used: By machine, the LLVM features that our kernels make use of, each with its name and what it speeds up.
         foreign: Of each machine the words that /proc/cpuinfo has on others.
     """
 

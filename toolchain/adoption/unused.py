@@ -4,13 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from toolchain.adoption import cores, known
+from toolchain.adoption import choice, cores, known, probe
 from toolchain.adoption.known import Level
 from toolchain.board import Board
 from toolchain.device.store import DeviceFacts
+from toolchain.errors import ToolchainError
+from toolchain.shell import Shell
 
 _CPU = "cpu"
 _LEAST_GAIN = 1.1
+
+
+def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "") -> str:
+    """Warn of what a device's CPU can do and its board type does not use; empty where there is nothing.
+
+    Args:
+        board: The board type, resolved.
+        facts: What the device says of itself.
+        shell: The device; it is probed for a better board type where there may be one.
+        listed: The file of the list that says which board type the device is of; empty if a command line does.
+    """
+    able = instructions(board, facts)
+    if not able:
+        return ""
+    start = f"board {board.name} leaves unused what the device's CPU has: {able}"
+    try:
+        better = choice.choose(probe.ask(shell, board.root), "", "")
+    except ToolchainError as fault:
+        return f"{start}; no better board type can be named: {fault.message}"
+    if instructions(better.board, facts):  # there are board files that are none of the toolchain's
+        return f"{start}; there is no board type that uses it"
+    faster = gain(board, better.board) or "uses it (how much faster that is was not measured)"
+    if better.text:
+        return f"{start}; `toolchain board add {shell.name}` writes a board type that {faster}"
+    name = better.board.name
+    use = f'board = "{name}" in {listed}' if listed else f"--board {name}"
+    return f"{start}; board {name} {faster}: {use}"
 
 
 def instructions(board: Board, facts: DeviceFacts) -> str:
@@ -33,7 +62,9 @@ def instructions(board: Board, facts: DeviceFacts) -> str:
     used_now = stands_for | {name[1:] for name in board.target.mattr if name.startswith("+")}
     used_now -= {name[1:] for name in board.target.mattr if name.startswith("-")}
     able = known.cpus().used.get(board.machine, {})
-    return ", ".join(title for name, title in able.items() if cores.has(name, facts.cpu_features) and name not in used_now)
+    return ", ".join(
+        title for name, title in able.items() if cores.has(name, facts.cpu_features) and name not in used_now
+    )
 
 
 def gain(board: Board, better: Board) -> str:
@@ -42,8 +73,10 @@ def gain(board: Board, better: Board) -> str:
     if used is None or best is None:
         return ""
     factors = {kind: best.speed[kind] / used.speed[kind] for kind in used.speed}
-    parts = [f"{kind} networks about {_rounded(value)} times as fast" for kind, value in factors.items() if value >= _LEAST_GAIN]
-    return " and ".join(parts)
+    parts = [
+        f"{kind} networks about {_rounded(value)} times" for kind, value in factors.items() if value >= _LEAST_GAIN
+    ]
+    return f"runs {' and '.join(parts)} as fast" if parts else ""
 
 
 def _rounded(value: float) -> str:

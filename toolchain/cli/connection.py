@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -20,6 +20,7 @@ from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.device.store import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
     from toolchain.farm.boards import Wanted
@@ -81,24 +82,6 @@ class Selected:
     emulated: bool = False
 
 
-def _load_listed(name: str, device: str) -> Board:
-    """Load the board type that a list of devices names.
-
-    Raises:
-        InputError: There is none of that name in the folders of board files, or its file has faults.
-    """
-    from toolchain import board
-    from toolchain.errors import did_you_mean
-
-    if name not in board.names():
-        raise InputError(
-            f"device {device} is a {name} in devices.toml, and there is no board file of that name",
-            details="known boards: " + ", ".join(board.names()),
-            hint=did_you_mean(name, board.names()) or f"name its file: --board PATH/{name}.toml",
-        )
-    return board.load(name)
-
-
 @dataclass(frozen=True)
 class AddressOptions(BoardOptions):
     """Which device is meant, and how it is reached."""
@@ -145,26 +128,33 @@ class AddressOptions(BoardOptions):
             return Selected(board.load(self.board_name or _HERE).resolved())
         if self.host and self.place:
             raise InputError("--host and --place exclude each other", hint="leave one of them out")
-        if name := self._listed_board():
-            return Selected(_load_listed(name, self.host or self.place).resolved())
+        if listed := self._listed():
+            return Selected(listed.resolved())
         meta, key = _meta(), (__name__, dataclasses.replace(self, **_UNRELATED))
         if key not in meta:
             meta[key] = self._probed()
         found: Selected = meta[key]
         return found
 
-    def _listed_board(self) -> str:
-        """Return the board type that the lists of devices say of the named device; empty if they do not.
+    def for_bundle(self, source: str) -> Self:
+        """Return the options with the board type that a package or a bundle was built for, where nothing says another.
 
-        An address stands for the entries that lead there, unless their SSH configurations give it another meaning.
+        That is where a device has no entry: its best board type is not the one that it has to be then.
         """
+        from toolchain import board, bundle, registry
+
+        if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed():
+            return self
+        with bundle.at_hand(Path(source)) as made:
+            name = made.manifest.board
+        return dataclasses.replace(self, board_name=name) if name in board.names() else self
+
+    def _listed(self) -> Board | None:
+        """Return the board type that the lists of devices say of the named device; None if they do not."""
+        from toolchain.adoption import selection
         from toolchain.devices import load_devices
 
-        lab, name = load_devices(self.devices), self.host or self.place
-        if name in lab:
-            return lab[name].board
-        leading = {device.board for device in lab.values() if device.host == name and not device.ssh_config}
-        return leading.pop() if len(leading) == 1 and self.host else ""
+        return selection.listed(self.host or self.place, load_devices(self.devices))
 
     def _probed(self) -> Selected:
         from toolchain.adoption import selection
@@ -179,11 +169,8 @@ class AddressOptions(BoardOptions):
         say(stage(f"probing {address} for its board type"))
         with named.explaining(), open_shell(address, config=self.ssh()) as shell:
             found = selection.select(shell)
-        kind = found.board.resolved()
-        unwritten = f"; it has no file, `toolchain board add {address}` writes one" if found.is_new else ""
-        emulated = "; it shows signs of an emulator, whose times mean nothing" if found.emulated else ""
-        say(f"board {kind.name}: {found.reason}{unwritten}{emulated}")
-        return Selected(kind, found.reason, found.emulated)
+        say(found.sentence(address or ""))
+        return Selected(found.board.resolved(), found.reason, found.emulated)
 
     def lab(self, kind: Board) -> dict[str, Device]:
         """Return the devices of the lab by name; for this machine none are asked for."""
@@ -337,6 +324,17 @@ def open_device(
     ssh, folder, patience = options.ssh(), options.folder(), options.patience()
     with preflight.opened(kind, device, ssh, folder, named, tell or say, patience) as lab:
         yield lab
+
+
+def unused(lab: Lab, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
+    """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
+    from toolchain.adoption import unused
+    from toolchain.devices import whence
+
+    if lab.emulated or lab.board.connection == "local":
+        return ()
+    text = unused.warning(lab.board, facts, lab.shell, listed=str(whence(lab.device, options.devices) or ""))
+    return (text,) if text else ()
 
 
 board = gathered("board", BoardOptions)

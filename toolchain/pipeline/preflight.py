@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolchain import board as boards
-from toolchain import bundle, files, pipeline
+from toolchain import bundle, files, pipeline, registry
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -279,9 +279,18 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
 
 def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
     made, _given = job.obtain(folder)
-    bundle.check_board(made.manifest, job.request.board)
+    bundle.check_board(made.manifest, job.request.board, _as_path(job.request.model.source))
     deploy.check_referenced(made, unchecked=job.unchecked)
     return made
+
+
+def _as_path(source: str) -> str:
+    """Name what a word stands for that is a folder or a file here, and could be taken for a model's name."""
+    path = Path(source)
+    if registry.is_address(source) or not path.exists():
+        return ""
+    shown = source if "/" in source else f"./{source}"
+    return f"the {'bundle' if path.is_dir() else 'package'} {shown}"
 
 
 def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
