@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.devices_said import A53, A72, A76, ARMV8, ARMV82, cores, probed

@@ -124,8 +124,7 @@ def test_another_device_is_probed_once(probes, told, lab, host):
 def test_a_board_that_is_named_needs_no_probe(probes, lab):
     assert DeviceOptions("rpi3b", host="me@10.0.0.7", devices=lab).board().name == "rpi3b"
     with pytest.raises(InputError, match="device bench is a rpi4, not a rpi3b"):
-        named = DeviceOptions("rpi3b", host="bench", devices=lab)
-        named.device(named.board())
+        DeviceOptions("rpi3b", host="bench", devices=lab).device(board.load("rpi3b"))
     with pytest.raises(InputError, match="takes no host") as caught:
         DeviceOptions("local", host="bench", devices=lab).device(board.load("local"))
     assert caught.value.hint.startswith("leave --board")
