@@ -219,6 +219,8 @@ class Pipeline:
 
 def is_built(source: str) -> bool:
     """Tell whether a word names a bundle or a package, a registry's among them, and no model."""
+    if source.startswith(names.PREFIX):
+        return False
     path = Path(source)
     packed = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
     return registry.is_address(source) or packed
