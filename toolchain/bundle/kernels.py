@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _HEAD = re.compile(r"^    def ([A-Za-z_]\w{0,199})\((.*)\):$")
 _BUFFER = re.compile(r'\w+: T\.Buffer\(\(((?:T\.int64\(\d{1,18}\)|[\d, ])*)\), "(\w{1,20})"')
@@ -13,6 +15,8 @@ _SIZE = re.compile(r"\d{1,18}")
 _MOST_KERNELS = 20_000
 _MOST_BUFFERS = 64
 _MOST_OPERATIONS = 10**18
+_MOST_NODES, _LONGEST_NAME = 1000, 500
+_ENTRY = "    def main("
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Kernel:
         exact: The same with the buffers of its network; empty where a backend tells no difference.
         choice: How a template wrote it, as JSON; empty where none is told.
         operations: Arithmetic operations of one call, as the compiler counted them; 0 where it did not.
+        nodes: For each call of it in a run, in order, the nodes of the model's file that the call computes, the one with
+            most of the work first; empty in bundles of older toolchains.
     """
 
     name: str
@@ -34,6 +40,7 @@ class Kernel:
     exact: str = ""
     choice: str = ""
     operations: int = 0
+    nodes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def shape(self) -> str:
@@ -54,12 +61,26 @@ def read(text: str) -> Mapping[str, Kernel]:
         text: `graph.txt` of a bundle. It comes from a package or a device, so only its form is believed.
     """
     found: dict[str, Kernel] = {}
+    nodes: Mapping[str, list[tuple[str, ...]]] = {}
     lines = text.split("\n")
     for number, line in enumerate(lines):
+        attributes = lines[number + 1] if number + 1 < len(lines) else ""
+        if line.startswith(_ENTRY):
+            nodes = _nodes(_attribute(attributes, "toolchain.nodes"))
         head = _HEAD.match(line)
         if head and len(found) < _MOST_KERNELS and "T.Buffer" in line:
-            attributes = lines[number + 1] if number + 1 < len(lines) else ""
             found[head[1]] = _kernel(head[1], head[2], attributes)
+    return {name: replace(kernel, nodes=tuple(nodes.get(name, ()))) for name, kernel in found.items()}
+
+
+def _nodes(text: str) -> Mapping[str, list[tuple[str, ...]]]:
+    """Return the nodes of each kernel's calls; none where the text is anything else."""
+    found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    try:
+        for kernel, names in json.loads(text or "[]"):
+            found[str(kernel)].append(tuple(str(name)[:_LONGEST_NAME] for name in names[:_MOST_NODES]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
     return found
 
 
