@@ -45,6 +45,8 @@ SPOILED = {
     "faint: ": ("--soft: #52514e", "--soft: #999999"),
     "outside: ": ('text-anchor="end"', 'dx="-999" text-anchor="end"'),
     "overlapping: ": ('<text x="', '<text dx="0" x="300" y="100" data-x="'),
+    "covering: ": ('<text x="', '<text dx="0" x="670" y="270" data-x="'),
+    "wrapped: ": (".facts tbody { display: grid; grid-template-columns: fit-content(24rem)", ".facts tbody { display: grid; grid-template-columns: 2rem"),
     "clipped: ": ("<h1>", '<h1 style="overflow: hidden; white-space: nowrap; width: 4px">'),
     "unscoped: ": (' scope="col"', ""),
     "without a name": (' role="img"', ""),

@@ -48,6 +48,15 @@ class Kernel:
         *given, result = ["x".join(map(str, shape)) or "scalar" for _, shape in self.buffers] or [""]
         return f"{', '.join(given)} -> {result}" if given else result
 
+    def nodes_of(self, call: int, calls: int) -> tuple[str, ...]:
+        """Return the nodes that a call of it computes, the first one being number 0.
+
+        Args:
+            call: Which call of a run.
+            calls: How many a run makes; where the graph has another number, nobody knows which is which.
+        """
+        return self.nodes[call] if len(self.nodes) == calls else ()
+
     @property
     def is_float32(self) -> bool:
         """Whether all of its numbers are float32, which a measured peak is of."""

@@ -204,7 +204,9 @@ def _graph(work: _Work) -> tvm.IRModule:
     module = _without_bodies(work.compiled.module)
     calls = json.dumps(nodes.of_calls(module, work.imported.module), separators=(",", ":"))
     module = origins.with_spans(module, {binding.var: None for binding in origins.bindings(module)})
-    return tvm.IRModule({**dict(module.functions_items()), module.get_global_var(ENTRY): module[ENTRY].with_attr(NODES, calls)})
+    return tvm.IRModule(
+        {**dict(module.functions_items()), module.get_global_var(ENTRY): module[ENTRY].with_attr(NODES, calls)}
+    )
 
 
 def _without_bodies(module: tvm.IRModule) -> tvm.IRModule:

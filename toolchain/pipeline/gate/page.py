@@ -31,6 +31,10 @@ from toolchain.stats import Verdict, estimate
 
 _TONES: dict[Verdict, Tone] = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "doubt"}
 _SIDES = ("new", "base")
+_LIMITS = (
+    "The limits are for the interval, not for single rounds: it is a regression when all of it is above"
+    " the lower limit; otherwise the gate passes when all of it is below the upper one."
+)
 
 
 def page(found: Gate) -> str:
@@ -38,7 +42,7 @@ def page(found: Gate) -> str:
     marks = [*([EMULATED] if found.emulated else []), *([INCONCLUSIVE] if _open(found) else [])]
     sections = [
         Section("What was gated", [_quantities(found), *_more(found)]),
-        Section("Each round", [_ratios(found)]),
+        Section("Each round", [_ratios(found), Text(_LIMITS)]),
         Section("Every run", [_runs(found), _histogram(found)]),
         Section("Rounds", [_rounds(found)]),
         Section("What makes it doubtful", [Notes(found.warnings())]),
@@ -96,15 +100,15 @@ def _ratios(found: Gate) -> Dots:
         low, high = (known.low * 100, known.high * 100) if known.high < math.inf else (None, None)
         label = f"round {one.number}: {value:+.2f} %, all {known.rounds} rounds so far {known.value:+.2%}"
         dots.append(Dot(one.number, value, low, high, label, int(one.fresh)))
-    limits = [(f"regression {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
-    limits += [(f"pass {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
+    limits = [(f"regression above {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
+    limits += [(f"pass below {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
     return Dots(
-        f"Change of each round; lines are the {confidence * 100:.6g} % interval of all rounds up to it",
+        f"Change of each round, with the {confidence * 100:.6g} % interval of all rounds up to it",
         "round",
         "change in %",
         dots,
         [Level(name, value * 100) for name, value in limits],
-        ("in turns", "to confirm") if any(one.fresh for one in found.counted) else (),
+        ("test", "confirmation") if any(one.fresh for one in found.counted) else (),
     )
 
 

@@ -40,6 +40,7 @@ from toolchain.pipeline.profile import against
 from toolchain.progress import Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference
+from toolchain.units import duration
 
 _MOST_RUNS = 2000  # of a round: each is kept
 _LEAST_RUNS = 3
@@ -280,10 +281,10 @@ class _Session:
 def carried(found: against.Against) -> str:
     """Name the layers that carry a slow-down, the worst first, and of many the first five."""
     worst = against.carriers(found)
-    named = [f"{one.name} ({one.more_ms:+.3f} ms)" for one in worst[:_NAMED]]
+    named = [f"{one.name} ({duration(one.more_ms, signed=True)})" for one in worst[:_NAMED]]
     more = [f"and {len(worst) - _NAMED} more"] if len(worst) > _NAMED else []
     alone = [against.unmatched_text(found)] if against.unmatched(found) else []
-    return "; ".join([*(named or ["no layer alone is surely slower"]), *more, *alone])
+    return "; ".join([*(named or ["no single layer is measurably slower"]), *more, *alone])
 
 
 def _given(new: Side, base: Side) -> tuple[Samples, Samples]:
