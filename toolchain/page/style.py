@@ -96,7 +96,7 @@ _DESK = """
 @media screen and (min-width: 75rem) {
   main { column-gap: 1.5rem; display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); }
   main > * { grid-column: 1 / -1; }
-  main > section:not(:has(figure, .wide)) { grid-column: auto; }
+  main > .half { grid-column: auto; }
   section:has(> figure ~ figure) { column-gap: 1.5rem; display: grid;
     grid-template-columns: repeat(2, minmax(0, 1fr)); }
   section:has(> figure ~ figure) > :not(figure) { grid-column: 1 / -1; }

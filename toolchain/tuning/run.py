@@ -361,7 +361,7 @@ class Tuning:
             boards = "" if self._key.modelled else "; `toolchain farm status` shows the boards"
             raise BuildError(
                 f"none of {self.trials} candidates of {len(self.states)} task(s) gave a latency",
-                details=f"{_causes(self.causes)}\nthe last one said: {self._last_error}",
+                details=f"{_causes(self.causes)}\nlast error: {self._last_error}",
                 hint=f"`toolchain records show {shlex.quote(str(self._file.path))}` lists the failures{boards}",
             )
 

@@ -41,12 +41,12 @@ def page(found: Gate) -> str:
     """Write a gate as a page: the verdict, the quantities, every round against the limits, every run, statistics."""
     marks = [*([EMULATED] if found.emulated else []), *([INCONCLUSIVE] if _open(found) else [])]
     sections = [
-        Section("What was gated", [_quantities(found), *_more(found)]),
+        Section("Verdict", [_quantities(found), *_more(found)]),
         Section("Each round", [_ratios(found), Text(_LIMITS)]),
         Section("Every run", [_runs(found), _histogram(found)]),
         Section("Rounds", [_rounds(found)]),
-        Section("What makes it doubtful", [Notes(found.warnings())]),
-        Section("What was measured, and where", [_facts(found)]),
+        Section("Warnings", [Notes(found.warnings())]),
+        Section("Releases and device", [_facts(found)]),
     ]
     title = f"{found.new.manifest.name} on {found.board}: {found.new.named} against {found.base.named}"
     return Page(title, "gate", Headline(found.sentence, _TONES[found.verdict]), sections, marks).html()
@@ -60,20 +60,20 @@ def _more(found: Gate) -> list[Text]:
     """Say how a regression was confirmed, and what carries it."""
     texts = [
         Text(
-            f"{one.name}: {again.rounds} fresh rounds say {again.value:+.2%}, {again.confidence * 100:.6g} % within"
+            f"{one.name}, {again.rounds} confirming rounds: {again.value:+.2%}, {again.confidence * 100:.6g} % within"
             f" {again.low:+.2%} to {again.high:+.2%}"
         )
         for one in found.quantities
         if one.judgement.confirmation
         for again in [one.judgement.confirmation.change()]
     ]
-    return [*texts, *([Text(f"carried by: {found.carrier}", "bad")] if found.carrier else [])]
+    return [*texts, *([Text(f"slower layers: {found.carrier}", "bad")] if found.carrier else [])]
 
 
 def _quantities(found: Gate) -> Table:
     head = ("quantity", "verdict", "new", "base", "unit", "change", "low end", "high end", "rounds", "limits")
     rows = [_quantity(one) for one in found.quantities]
-    return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="what was gated")
+    return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="verdict")
 
 
 def _quantity(one: Quantity) -> tuple[str | Cell, ...]:
@@ -142,7 +142,7 @@ def _rounds(found: Gate) -> Table:
 def _round(one: Round) -> Sequence[str]:
     sides = (one.new, one.base)
     remarks = [
-        *(["to confirm"] if one.fresh else []),
+        *(["confirmation"] if one.fresh else []),
         *([f"throttled: {', '.join(one.throttled)}"] if one.throttled else []),
     ]
     return (
@@ -180,7 +180,7 @@ def _facts(found: Gate) -> Facts:
 
 def _outputs(found: Gate) -> list[tuple[str, str]]:
     outputs = found.outputs
-    pairs = [("new outputs", outputs.new), ("base outputs", outputs.base), ("each other's", outputs.each_other)]
+    pairs = [("new outputs", outputs.new), ("base outputs", outputs.base), ("new against base", outputs.each_other)]
     return [
         (name, f"largest difference {one.max_abs:.2e}, relative {one.max_rel:.2e}, limit {one.tolerance:.1e}")
         for name, one in pairs

@@ -486,11 +486,15 @@ def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell,
 
 
 def _boards(rows: Sequence[BoardRow]) -> page.Part:
-    return page.Table([name.capitalize() for name in _BOARD_HEAD], [_board_cells(row) for row in rows], [1, 2, 3], "boards")
+    return page.Table(
+        [name.capitalize() for name in _BOARD_HEAD], [_board_cells(row) for row in rows], [1, 2, 3], "boards"
+    )
 
 
 def _builders(rows: Sequence[BuilderRow]) -> page.Part:
-    return page.Table([name.capitalize() for name in _BUILDER_HEAD], [_builder_cells(row) for row in rows], [1, 2], "builders")
+    return page.Table(
+        [name.capitalize() for name in _BUILDER_HEAD], [_builder_cells(row) for row in rows], [1, 2], "builders"
+    )
 
 
 def _steps(report: TuneReport) -> page.Part:
