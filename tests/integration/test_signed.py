@@ -314,8 +314,8 @@ def test_a_device_without_trust_takes_any_release_and_says_so(device, tiny, sign
     assert "signed" not in device.deploy(tiny).stdout
     assert "unsigned" in device.toolchain("status").stdout
     device.deploy(signed)
-    assert "nobody checks it" in device.toolchain("status").stdout
-    assert "takes any release" in device.toolchain("floor", 1, code=2).stderr
+    assert "this device does not check signatures" in device.toolchain("status").stdout
+    assert "does not check signatures, so a floor has no effect" in device.toolchain("floor", 1, code=2).stderr
 
 
 def test_a_runner_of_before_cannot_tell(device, signed, tmp_path):

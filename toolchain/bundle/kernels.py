@@ -17,6 +17,7 @@ _MOST_BUFFERS = 64
 _MOST_OPERATIONS = 10**18
 _MOST_NODES, _LONGEST_NAME = 1000, 500
 _ENTRY = "    def main("
+_ATTRIBUTES = ("layer", "exact", "choice", "operations")
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Kernel:
         exact: The same with the buffers of its network; empty where a backend tells no difference.
         choice: How a template wrote it, as JSON; empty where none is told.
         operations: Arithmetic operations of one call, as the compiler counted them; 0 where it did not.
-        nodes: For each call of it in a run, in order, the nodes of the model's file that the call computes, the one with
-            most of the work first; empty in bundles of older toolchains.
+        nodes: For each call of it in a run, in order, the nodes of the model's file that the call computes, the one
+            with most of the work first; empty in bundles of older toolchains.
     """
 
     name: str
@@ -98,10 +99,9 @@ def _kernel(name: str, arguments: str, attributes: str) -> Kernel:
         (dtype, tuple(int(size) for size in _SIZE.findall(shape.replace("T.int64", ""))))
         for shape, dtype in _BUFFER.findall(arguments)[:_MOST_BUFFERS]
     ]
-    words = {key: _attribute(attributes, f"toolchain.{key}") for key in ("layer", "exact", "choice", "operations")}
-    counted = words.pop("operations")
+    layer, exact, choice, counted = (_attribute(attributes, f"toolchain.{key}") for key in _ATTRIBUTES)
     operations = int(counted) if re.fullmatch(r"\d{1,18}", counted) else 0
-    return Kernel(name, tuple(buffers), **words, operations=min(operations, _MOST_OPERATIONS))
+    return Kernel(name, tuple(buffers), layer, exact, choice, min(operations, _MOST_OPERATIONS))
 
 
 def _attribute(line: str, key: str) -> str:

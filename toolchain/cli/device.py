@@ -197,12 +197,14 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
 
 def _signature_text(found: trust.State) -> str:
     """Say who signed the release, and what the device makes of that."""
+    from toolchain.device.scripts import TRUST
+
     if found.refused:
         return f"NO LONGER ACCEPTED: {found.refused}"
     if found.unknown:
         return f"unknown: {found.unknown}"
     if found.verified is None:
-        unchecked = f"yes, but this device does not check signatures (no {trust.TRUST}/trusted)"
+        unchecked = f"yes, but this device does not check signatures (no {TRUST}/trusted)"
         return unchecked if found.signed else "no"
     by = found.verified
     floor = f"; releases below sequence {by.floor} are refused" if by.floor else ""

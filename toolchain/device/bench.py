@@ -275,8 +275,7 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
         (outlier > _OUTLIER, f"outlier: the longest run took {outlier:.1f} times the median"),
         (
             abs(drift) > _DRIFT,
-            f"drift: the second half of the runs was {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} than the first"
-            " half (warm-up, heat or other load)",
+            _drift_text(drift),
         ),
         (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
         (threads > cpus, f"{threads} threads share {cpus} CPUs"),
@@ -310,6 +309,11 @@ def _percent(latency: Latency) -> str:
 def _ratio(value: float, base: float) -> float:
     """Divide; 1 where the base is 0, as of a model that is faster than one tick of a coarse clock."""
     return value / base if base else 1.0
+
+
+def _drift_text(drift: float) -> str:
+    changed = f"{abs(drift):.0%} {'slower' if drift > 0 else 'faster'}"
+    return f"drift: the second half of the runs was {changed} than the first half (warm-up, heat or other load)"
 
 
 def _drift(samples: Sequence[float]) -> float:

@@ -127,7 +127,7 @@ def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
     applied = known.tuned if known else 0
     if not applied:
         raise nothing_to_compare(second.manifest.name, second.manifest.board, "no tuning record applies to it", remedy)
-    why = f"for the {applied} kernels with records, the untuned version is the fastest"
+    why = f"for all {applied} kernel(s) with records, the untuned version is the fastest"
     raise nothing_to_compare(second.manifest.name, second.manifest.board, why, f"{remedy}, with more --trials")
 
 

@@ -302,8 +302,7 @@ def _with_warnings(found: Profile) -> Profile:
         (found.hook_share > _HOOK, f"profiling makes a run {found.hook_share:.1%} longer"),
         (
             not _LEAST_SUM <= found.sum_share <= _MOST_SUM and not found.waits,
-            f"the kernels add up to {found.sum_share:.1%} of a run without profiling: other work used the CPU,"
-            " or the kernels are very short",
+            f"the kernels add up to {found.sum_share:.1%} of a run without profiling: other work or very short kernels",
         ),
         (found.before.busy > _BUSY, f"busy: other work used {found.before.busy:.0%} of the CPUs just before the runs"),
     ]

@@ -18,7 +18,8 @@ _MOST_BARS = 60
 def profile(found: Profile) -> bytes:
     """Return a profile as a page."""
     slowest = max(found.rows, key=lambda row: row.ms)
-    verdict = f"{duration(found.plain_ms)} a run; slowest layer: {_called(slowest)}, {page.percent(slowest.share)} of the time"
+    share = f"{page.percent(slowest.share)} of the time"
+    verdict = f"{duration(found.plain_ms)} a run; slowest layer: {_called(slowest)}, {share}"
     modelled = is_modelled(found)
     marks = [*([page.EMULATED] if found.emulated else []), *([page.MODELLED] if modelled else [])]
     peak = found.peak

@@ -50,14 +50,15 @@ class Split:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return it for people, as names and texts."""
-        calls = f"{self.accelerator_calls} calls"
+        calls, taken = f"{self.accelerator_calls} calls", duration(self.accelerator_ms)
+        modelled = duration(self.modelled_ms)
         parts = ", ".join(f"{one.operator} {duration(one.ms)}" for one in self.cpu[:_MOST_NAMED])
         more = f", {len(self.cpu) - _MOST_NAMED} more" if len(self.cpu) > _MOST_NAMED else ""
         if self.cpu_share is None:
-            array = f"modelled: {duration(self.modelled_ms)}, {calls}; the simulator itself took {duration(self.accelerator_ms)}"
+            array = f"modelled: {modelled}, {calls}; the simulator itself took {taken}"
             cpu = f"{duration(self.cpu_ms)} (emulated, so no share of a run)"
         else:
-            array = f"{duration(self.accelerator_ms)}, {1 - self.cpu_share:.1%}, {calls}; modelled: {duration(self.modelled_ms)}"
+            array = f"{taken}, {1 - self.cpu_share:.1%}, {calls}; modelled: {modelled}"
             cpu = f"{duration(self.cpu_ms)}, {self.cpu_share:.1%}"
         return [("accelerator", array), ("left to the CPU", f"{cpu}: {parts}{more}")]
 

@@ -206,7 +206,7 @@ def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) ->
         raise InputError(
             f"{path} is the state of another roll-out: {', '.join(changed)}",
             details="\n".join(changed.values()),
-            hint="use --fresh to start again (files that devices have are not sent again), or --state FILE for another file",
+            hint="use --fresh to start again (devices keep the files that they have), or --state FILE for another file",
         )
     return StateFile(path, plan, found.devices)
 

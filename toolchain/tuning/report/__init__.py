@@ -394,7 +394,7 @@ def _latency_text(report: TuneReport) -> str:
 
 
 def _no_estimate(report: TuneReport) -> str:
-    """Say which kernels have no latency: those that nobody measured, with the trials that takes, and those that failed."""
+    """Say how many kernels were not measured, and which trials that takes, and of how many no candidate worked."""
     tasks = len(report.tasks)
     unmeasured = sum(not row.trials and row.best_s is None for row in report.tasks)
     failed = sum(bool(row.trials) and row.best_s is None for row in report.tasks)
@@ -420,7 +420,8 @@ def _finals_text(report: TuneReport) -> str:
     faster, stay = verdicts.count("faster"), len(verdicts) - verdicts.count("faster")
     if not faster:
         return f"no kernel became faster; all {stay} keep the untuned version"
-    return f"{faster} of {len(verdicts)} kernels became faster; {f'{stay} keep' if stay else 'none keeps'} the untuned version"
+    rest = f"; {stay} keep the untuned version" if stay else ""
+    return f"{faster} of {len(verdicts)} kernels became faster{rest}"
 
 
 def _pruned_text(report: TuneReport) -> str:
@@ -526,6 +527,6 @@ def _plot_text(report: TuneReport) -> str:
     if _final_s(report) is None or not report.points:
         return ""
     return (
-        "The line is the best of many single trials, so chance makes it look faster than it is. The finals measured the best"
-        " candidates and the untuned kernels again, in turns; the dashed lines and the headline are by the finals."
+        "The line is the best of many single trials, so chance makes it look faster than it is. The finals measured the"
+        " best candidates and the untuned kernels again, in turns; the dashed lines and the headline are by the finals."
     )
