@@ -214,14 +214,17 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
 
 def _signature_text(found: trust.State) -> str:
     """Say who signed the release, and what the device makes of that."""
+    from toolchain.device.scripts import TRUST
+
     if found.refused:
-        return f"NOT TAKEN any more: {found.refused}"
+        return f"NO LONGER ACCEPTED: {found.refused}"
     if found.unknown:
-        return f"nobody knows: {found.unknown}"
+        return f"unknown: {found.unknown}"
     if found.verified is None:
-        return "signed, and nobody checks it: this device trusts nobody" if found.signed else "unsigned"
+        unchecked = f"yes, but this device does not check signatures (no {TRUST}/trusted)"
+        return unchecked if found.signed else "no"
     by = found.verified
-    floor = f", and none below {by.floor} is taken" if by.floor else ""
+    floor = f"; releases below sequence {by.floor} are refused" if by.floor else ""
     return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
 
 

@@ -230,7 +230,8 @@ def raise_floor(store: Store, floor: int) -> Verified:
     found = _answer(store, store.attempt(checking("current/", more=f"--floor {floor:d}"), _HASHING_S))
     if found is None:
         raise InputError(
-            f"{store.name} takes any release, signed or not", hint=f"{TRUST}/trusted there names who is trusted"
+            f"{store.name} does not check signatures, so a floor has no effect",
+            hint=f"create {TRUST}/trusted on it first (docs/security.md)",
         )
     return found
 

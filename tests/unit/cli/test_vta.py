@@ -175,6 +175,16 @@ def test_kernels_of_a_network(network, tmp_path):
     assert found["modelled_ms"]["hls-pynq"] == pytest.approx(calls / 100e3)
 
 
+def test_kernels_take_what_a_build_says(network, tmp_path):
+    """Kernels that are tuned as one may take different times with the buffers of their network; both count those."""
+    from toolchain import bundle
+
+    run("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
+    modelled = bundle.load(tmp_path / "bundle").manifest.modelled
+    found = json.loads(done("kernels", network, "--json"))["modelled_ms"]
+    assert found[modelled.model] == pytest.approx(modelled.milliseconds)
+
+
 def test_kernels_as_a_table_are_told_to_be_modelled(network, tmp_path):
     written = tmp_path / "streams"
     text = done("kernels", network, "-o", written)

@@ -58,7 +58,7 @@ def read(path: Path, board_variable: str = BOARD) -> Inventory:
     hosts = meta.get("hostvars") if isinstance(meta, dict) else None
     if not isinstance(hosts, dict):
         raise InputError(
-            f"{path} is no inventory: it has no _meta.hostvars",
+            f"{path} is not an inventory: it has no _meta.hostvars",
             hint=f"`ansible-inventory -i INVENTORY --list > {path}` writes one",
         )
     groups = _groups(found)
@@ -150,8 +150,8 @@ def _check(path: Path, name: str, variables: Mapping[str, Any], board_variable: 
             raise InputError(f"host {name} of {path} has an unknown variable of ours: {key}", hint=hint)
         if key in _ELSEWHERE or (key == "ansible_connection" and value not in _SSH):
             raise InputError(
-                f"host {name} of {path} has {key}, which is not read here",
-                details="a roll-out would reach another device than Ansible, or none",
+                f"host {name} of {path} has {key}, which is not supported",
+                details="the roll-out would connect to another device than Ansible does",
                 hint="put it into ~/.ssh/config, which Ansible's ssh reads, too; a password is TOOLCHAIN_SSH_PASSWORD",
             )
         if mine and isinstance(value, str) and "{{" in value:

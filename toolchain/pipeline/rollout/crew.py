@@ -225,9 +225,9 @@ class Crew:
 
     def _late(self, visit: Visit) -> ToolchainError:
         return LateError(
-            f"{visit.name} was left after {self._limit_s:g} s",
-            details="it may still be at work on what it was told last; the next run asks it",
-            hint="look at the device and its link, or allow more with --timeout",
+            f"{visit.name} did not finish within {self._limit_s:g} s",
+            details="it may still be working; the next run checks its state",
+            hint="check the device and its connection, or allow more time with --timeout",
         )
 
     def _end_late(self) -> None:

@@ -73,7 +73,7 @@ class Loop:
         self._state.save()
         try:
             if self._named("returning"):
-                return self._take_back("an earlier run has stopped, and was to take its group back")
+                return self._take_back("an earlier run stopped while it rolled its group back")
             for group in sorted({one.group for one in self._devices.values()}):
                 if why := self._deploy(group):
                     return self._take_back(why, group) if self._rules.roll_back else why
@@ -104,7 +104,7 @@ class Loop:
             return f"{failed} of the {size} device(s) of group {group} failed: {limit}"
         if not self._thresholds.passes(done, size):
             least = f"--success-threshold {self._thresholds.success:g}"
-            return f"{done} of the {size} device(s) of group {group} are done, which is too few: {least}"
+            return f"only {done} of {size} device(s) of group {group} succeeded: {least}"
         return ""
 
     def _forget(self, names: list[str]) -> None:
@@ -131,13 +131,13 @@ class Loop:
         self._state.save()  # a run that is killed from here on is one that takes back
         names = self._named("returning")
         if names:
-            self._tell(stage(f"taking {len(names)} device(s) back to the release before"))
+            self._tell(stage(f"rolling {len(names)} device(s) back to the previous release"))
         self._crew.run(names, lambda visit: self._work.take_back(visit, self._devices[visit.name].before or ""))
         left = len(self._named("returning"))
         kept = sum(one.before == "" and one.after != "" for one in self._devices.values() if one.group == group)
-        told = [(left, "could not be taken back"), (kept, "without a release before keep what they have")]
+        told = [(left, "could not be rolled back"), (kept, "had no previous release and keep the new one")]
         more = "".join(f", {count} {words}" for count, words in told if count)
-        return f"{why}; {len(names) - left} device(s) were taken back{more}"
+        return f"{why}; {len(names) - left} device(s) were rolled back{more}"
 
     def _is_to_return(self, one: Record) -> bool:
         """Tell whether a device may run the new release only because of this roll-out."""
@@ -212,4 +212,4 @@ def described(one: Record) -> str:
     if one.state in {"failed", "returning"} and one.kind:
         word = "FAILED" if one.state == "failed" else "NOT TAKEN BACK"
         return f"{word}, {one.kind}: {one.error}"
-    return {"returned": "taken back", "returning": "is to be taken back"}.get(one.state, one.state)
+    return {"returned": "rolled back", "returning": "to be rolled back"}.get(one.state, one.state)

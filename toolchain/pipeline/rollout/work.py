@@ -101,7 +101,7 @@ class DeviceWork:
         median, bound = report.measurement.latency.median, self.latency_ms
         if bound is None or report.emulated or median <= bound:
             return
-        kept = "it ran this release before, or none, and keeps it"
+        kept = "it had this release or none before, and keeps this one"
         if before not in {"", self.made.digest}:
             self._back(lab, before)
             kept = f"release {before[:16]} is current again"
@@ -119,7 +119,7 @@ class DeviceWork:
         previous = generations[place - 1].digest if place else ""
         if previous != before:
             raise DeviceError(
-                f"{lab.shell.name} would not go back to {before[:16]}, but to {previous[:16] or 'nothing'}",
-                hint="`toolchain releases` shows what it keeps; somebody else has changed it, or it keeps too few",
+                f"the previous release on {lab.shell.name} is {previous[:16] or 'missing'}, not {before[:16]}",
+                hint="`toolchain releases` lists its releases; something else changed them, or it keeps too few",
             )
         return on_device.roll_back(lab, _nobody)[0].digest

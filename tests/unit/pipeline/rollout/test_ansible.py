@@ -75,7 +75,7 @@ def test_what_cannot_be_taken_is_refused(read, variables, message):
 def test_what_is_no_inventory_is_refused(tmp_path, text):
     path = tmp_path / "inventory.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"no inventory|not JSON"):
+    with pytest.raises(InputError, match=r"not an inventory|not JSON"):
         ansible.read(path)
 
 

@@ -86,7 +86,7 @@ def test_another_file_is_left_alone(path):
 def test_two_cannot_run_at_once(path):
     with (
         state.held(path),
-        pytest.raises(BusyError, match="another roll-out is at work") as caught,
+        pytest.raises(BusyError, match="another roll-out is using") as caught,
         state.held(path),
     ):
         pass
