@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options
+from toolchain.cli import completion, helptext, options
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gathered, option, same
@@ -29,7 +29,7 @@ _SMOKE = "mlp"
 _SMOKE_S = 1.0
 
 
-@click.group("boards", invoke_without_command=True)
+@click.group("boards", cls=helptext.Group, invoke_without_command=True)
 @options.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> Result | None:
@@ -320,7 +320,7 @@ def _check_address(asked: DoctorOptions) -> bool:
     return is_adb(device.host)
 
 
-@click.command("doctor")
+@click.command("doctor", cls=helptext.Command)
 @gathered("asked", DoctorOptions)
 @options.json_flag
 def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:

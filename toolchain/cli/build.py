@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -55,9 +55,9 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
     return written(result, None, {asked.html_path: lambda: found.html().encode()})
 
 
-@click.command("package")
+@click.command("package", cls=helptext.Command)
 @click.argument("folder", type=options.PATH)
-@click.option("-o", "--output", type=options.PATH, required=True, help="The package, such as model.oci.tar.")
+@helptext.option("-o", "--output", type=options.PATH, required=True, help="The package, such as model.oci.tar.")
 @options.json_flag
 def package(folder: Path, output: Path, *, as_json: bool) -> Result:
     """Pack the bundle in FOLDER as one OCI image-layout archive."""

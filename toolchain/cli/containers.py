@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
 from toolchain.errors import VerificationError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("containers")
+@click.group("containers", cls=helptext.Group)
 def containers() -> None:
     """Build, list and check the images that hold the cross compilers."""
 
@@ -40,7 +40,7 @@ def containers_list(*, as_json: bool) -> Result:
 
 @containers.command("inventory")
 @click.argument("name")
-@click.option(
+@helptext.option(
     "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
 )
 @options.json_flag

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, connection, options, tuning
+from toolchain.cli import completion, connection, helptext, options, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -167,7 +167,7 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
         return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings), "bench")
 
 
-@click.command("status")
+@click.command("status", cls=helptext.Command)
 @connection.address
 @options.json_flag
 @click.pass_obj
@@ -227,7 +227,7 @@ def _trial_text(trial: Trial) -> str:
     return f"{what}, {ends[trial.state]} ({when})"
 
 
-@click.command("releases")
+@click.command("releases", cls=helptext.Command)
 @connection.address
 @options.json_flag
 @click.pass_obj
@@ -254,7 +254,7 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
     return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), kept, as_json)
 
 
-@click.command("rollback")
+@click.command("rollback", cls=helptext.Command)
 @connection.device
 @options.json_flag
 @click.pass_obj

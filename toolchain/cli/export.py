@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options
+from toolchain.cli import completion, helptext, options
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, same
@@ -31,7 +31,7 @@ class ExportOptions:
         help="What to write: a file for a shell, an artifact of Mender, or what RAUC bundles.",
     )  # fmt: skip
     output: str = option(
-        "-o", "--output", required=True, default="", help="The update: a file such as update.run, or a folder, FOLDER/."
+        "-o", "--output", required=True, help="The update: a file such as update.run, or a folder, FOLDER/."
     )
     compatible: str | None = option(
         "--compatible", help="What Mender or RAUC calls this type of device; the board's name by default."
@@ -75,7 +75,7 @@ class ExportOptions:
             raise InputError(f"--compatible {self.compatible!r} is no name", hint="letters, digits, and any of .+-_")
 
 
-@click.command("export")
+@click.command("export", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=options.PATH)
 @gathered("asked", ExportOptions)
 @options.json_flag

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same, single
@@ -31,7 +31,7 @@ _HOUR_S = 3600
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("farm")
+@click.group("farm", cls=helptext.Group)
 def farm() -> None:
     """Serve the lab's devices for tuning over RPC; make virtual boards to test on."""
 
@@ -162,7 +162,7 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
 @farm.command("lock")
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
-@click.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d; 1h by default.")
+@helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d; 1h by default.")
 @single(DeviceOptions, "wait_s")
 @options.json_flag
 @click.pass_obj

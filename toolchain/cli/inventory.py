@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
 _HEAD = ("name", "version", "kind", "part")
 
 
-@click.command("inventory")
+@click.command("inventory", cls=helptext.Command)
 @click.argument("package", type=options.PATH)
-@click.option(
+@helptext.option(
     "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
 )
 @options.json_flag

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection
 
 
-@click.group("model")
+@click.group("model", cls=helptext.Group)
 def model() -> None:
     """List the predefined networks; look into a model."""
 

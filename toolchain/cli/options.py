@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import completion
+from toolchain.cli import completion, helptext
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JUNIT, PAGE, written
@@ -457,7 +457,7 @@ def unchecked() -> Any:
 
 # --- options of several commands that stand alone ----------------------------------------------------------------
 
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_flag = helptext.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models)
 shapes = single(ModelOptions, "shapes")
 fixed = single(ModelOptions, "fixed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolchain import tables
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from toolchain.records.maintenance import Row, Table
 
 _file = click.argument("file", type=options.PATH, required=False)
-_board = click.option(
+_board = helptext.option(
     "--board", "board_name", default="local", show_default=True, help="Whose file, where no FILE is named."
 )
-_target = click.option("--target", "target_id", metavar="ID", help="Only this target; `records show` prints the IDs.")
-_output = click.option("-o", "--output", type=options.PATH, required=True, help="Where to write.")
+_target = helptext.option("--target", "target_id", metavar="ID", help="Only this target; `records show` prints the IDs.")
+_output = helptext.option("-o", "--output", type=options.PATH, required=True, help="Where to write.")
 
 
-@click.group("records")
+@click.group("records", cls=helptext.Group)
 def records() -> None:
     """Look at tuning records; keep the best, merge them, export them, or forget some."""
 
@@ -142,7 +142,7 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
 @records.command("distill")
 @click.argument("file", type=options.PATH)
 @_output
-@click.option("--keep", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates of each kernel.")
+@helptext.option("--keep", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates of each kernel.")
 @options.json_flag
 @click.pass_obj
 def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:

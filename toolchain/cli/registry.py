@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.errors import InputError
@@ -100,7 +100,7 @@ class PullOptions:
     registry: RegistryOptions = record(RegistryOptions)
 
 
-@click.command("push")
+@click.command("push", cls=helptext.Command)
 @click.argument("package", type=options.PATH)
 @click.argument("address")
 @gathered("reached", RegistryOptions)
@@ -131,7 +131,7 @@ def push(console: Console, /, package: Path, address: str, reached: RegistryOpti
     return Result(f"{done.address}: {made.manifest.name} for {made.manifest.board}, {sent}", document, as_json)
 
 
-@click.command("pull")
+@click.command("pull", cls=helptext.Command)
 @click.argument("address")
 @gathered("asked", PullOptions)
 @options.json_flag

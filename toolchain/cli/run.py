@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -43,7 +43,7 @@ class RunOptions:
         return wanted
 
 
-@click.command("run")
+@click.command("run", cls=helptext.Command)
 @gathered("asked", RunOptions)
 @options.json_flag
 @click.pass_obj

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered
 
 
-@click.command("sdk")
+@click.command("sdk", cls=helptext.Command)
 @gathered("kind", BoardOptions)
-@click.option("-o", "--output", type=options.PATH, required=True, help="Folder for the SDK.")
+@helptext.option("-o", "--output", type=options.PATH, required=True, help="Folder for the SDK.")
 @options.json_flag
 @click.pass_obj
 def sdk(console: Console, /, kind: BoardOptions, output: Path, *, as_json: bool) -> Result:

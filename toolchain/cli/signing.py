@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import connection, options
+from toolchain.cli import connection, helptext, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
@@ -25,7 +25,7 @@ class SignOptions:
     """The options of `sign`."""
 
     key: Path = option(
-        "--key", type=options.PATH, required=True, default=Path(),
+        "--key", type=options.PATH, required=True,
         help="An Ed25519 key of OpenSSH; of a public one an SSH agent has the private half.",
     )  # fmt: skip
     sequence: int | None = option(
@@ -53,7 +53,7 @@ class SignOptions:
         return None
 
 
-@click.command("sign")
+@click.command("sign", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=options.PATH)
 @gathered("asked", SignOptions)
 @options.json_flag
@@ -95,7 +95,7 @@ class VerifyOptions:
     """The options of `verify`."""
 
     trusted: Path = option(
-        "--trusted", type=options.PATH, required=True, default=Path(),
+        "--trusted", type=options.PATH, required=True,
         help="Whom to believe: lines of OpenSSH's allowed_signers.",
     )  # fmt: skip
     revoked: Path | None = option("--revoked", type=options.PATH, help="Keys that count no more, in such lines.")
@@ -116,7 +116,7 @@ class VerifyOptions:
         return Trust.read(self.trusted, self.revoked, self.threshold)
 
 
-@click.command("verify")
+@click.command("verify", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=options.PATH)
 @gathered("asked", VerifyOptions)
 @options.json_flag
@@ -134,7 +134,7 @@ def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
     return Result(text, {"package": str(source), "statement": said, "signers": found.signers}, as_json)
 
 
-@click.command("floor")
+@click.command("floor", cls=helptext.Command)
 @click.argument("sequence", type=click.IntRange(min=1))
 @connection.device
 @options.json_flag

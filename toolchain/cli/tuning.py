@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import compare, connection, options
+from toolchain.cli import compare, connection, helptext, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -132,7 +132,7 @@ class TaskOptions:
     cost: bool = options.cost("Say what each costs untuned, the costliest first")
 
 
-@click.command("tasks")
+@click.command("tasks", cls=helptext.Command)
 @options.model_argument
 @gathered("asked", TaskOptions)
 @options.json_flag
@@ -236,7 +236,7 @@ def _opened(device: DeviceOptions, wanted: Wanted) -> Opened | None:
     return lambda: open_device(kind, device)
 
 
-@click.command("hardware")
+@click.command("hardware", cls=helptext.Command)
 @connection.device
 @options.json_flag
 @click.pass_obj
@@ -259,7 +259,7 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     return Result("\n".join(lines), rows, as_json)
 
 
-@click.command("python-runtime")
+@click.command("python-runtime", cls=helptext.Command)
 @connection.board
 @options.json_flag
 @click.pass_obj

@@ -20,7 +20,7 @@ from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
 from toolchain.board import Board
-from toolchain.cli import connection, options
+from toolchain.cli import connection, helptext, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -58,16 +58,16 @@ class MachineOptions:
 _machine = gathered("machine", MachineOptions)
 
 
-@click.group("vta")
+@click.group("vta", cls=helptext.Group)
 def vta() -> None:
     """Look into programs of the VTA accelerator."""
 
 
 @vta.command("disasm")
 @click.argument("file", type=options.PATH)
-@click.option("--raw", is_flag=True, help="FILE is bare instructions of 16 bytes.")
+@helptext.option("--raw", is_flag=True, help="FILE is bare instructions of 16 bytes.")
 @_machine
-@click.option("--uops", "with_uops", is_flag=True, help="Show the micro-ops that each instruction runs.")
+@helptext.option("--uops", "with_uops", is_flag=True, help="Show the micro-ops that each instruction runs.")
 @options.json_flag
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
