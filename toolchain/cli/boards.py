@@ -33,7 +33,7 @@ _SMOKE_S = 1.0
 @options.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> Result | None:
-    """List the board types; check a board file; add a device to the lab's list."""
+    """List board types; check a board file; add a device."""
     if context.invoked_subcommand:
         return None
     from toolchain import board
@@ -47,7 +47,7 @@ def boards(context: click.Context, *, as_json: bool) -> Result | None:
 @click.argument("file", type=options.PATH)
 @options.json_flag
 def boards_check(file: Path, *, as_json: bool) -> Result:
-    """Explain every fault of a board FILE."""
+    """Check a board file and explain every fault."""
     from toolchain import board
 
     found, faults = board.check(file)
@@ -77,20 +77,23 @@ class AddOptions:
         "--fingerprint",
         metavar="SHA256:...",
         default="",
-        help="The device's host key, as the device itself shows it; without it, a person is asked.",
+        help="Fingerprint of the device's host key, as the device itself shows it. Default: ask at the terminal.",
     )
-    name: str = option("--name", default="", help="What the device is called in devices.toml; its address by default.")
+    name: str = option(
+        "--name", metavar="NAME", default="", help="Name of the device in devices.toml. Default: its address."
+    )
     board_name: str = option(
         "--board",
         default="",
+        metavar="BOARD",
         shell_complete=completion.boards,
-        help="Its board type, or the name of a new one; by default the one that fits, or a new one.",
+        help="Board type, or the name for a new one. Default: the type that fits best, or a new one.",
     )
-    no_deploy: bool = option("--no-deploy", is_flag=True, help=f"Do not try a deploy of {_SMOKE} at the end.")
+    no_deploy: bool = option("--no-deploy", is_flag=True, help=f"Do not deploy {_SMOKE} at the end as a test.")
     emulated: bool | None = option(
         "--emulated/--no-emulated",
         default=None,
-        help="Whether its times are an emulator's, where it does not show that itself.",
+        help="Whether the device is emulated. Default: as it reports itself.",
     )
     wait_s: float = same(DeviceOptions, "wait_s")
     devices: Path | None = same(AddressOptions, "devices")
@@ -143,10 +146,10 @@ class AddOptions:
 @options.json_flag
 @click.pass_obj
 def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bool) -> Result:
-    """Add a device to devices.toml: see what it is, which board type fits, and that a deploy works.
+    """Add a device to devices.toml.
 
-    Its host key is shown, and a person confirms it, before anything else, unless adb leads there; a board file is
-    written only where none fits.
+    The command asks the device what it is, chooses its board type and tests a deploy. You confirm its host key first,
+    unless it is reached by adb. A board file is written only if no board type fits.
     """
     from toolchain import adoption
 
@@ -275,8 +278,9 @@ class DoctorOptions(AddressOptions):
     board_name: str = option(
         "--board",
         default="",
+        metavar="BOARD",
         shell_complete=completion.boards,
-        help="Only this board; exit 3 if something is missing for it.",
+        help="Check only this board; exit code 3 if something is missing for it.",
     )
 
 
@@ -324,7 +328,10 @@ def _check_address(asked: DoctorOptions) -> bool:
 @gathered("asked", DoctorOptions)
 @options.json_flag
 def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
-    """Say what this machine, or a device with --host, has and lacks for each board."""
+    """Show what this machine or a device lacks for a board.
+
+    With --host, the device is checked as well.
+    """
     from toolchain import board
     from toolchain.pipeline import doctor as doctors
 

@@ -21,17 +21,19 @@ class BuildOptions:
 
     board: BoardOptions = record(BoardOptions)
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Folder for the bundle; build/MODEL-BOARD by default."
+        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Folder for the bundle. Default: build/MODEL-BOARD."
     )
     toolchain: str | None = options.toolchain()
     model: options.ModelOptions = record(options.ModelOptions)
     inputs: options.InputOptions = record(options.InputOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     threads: int | None = option(
-        "--threads", type=click.IntRange(1, 1024), help="Apply what was tuned for so many threads; the board file's."
+        "--threads",
+        type=click.IntRange(1, 1024),
+        help="Apply records that were tuned for N threads. Default: as in the board file.",
     )
-    samples: int = options.samples("Keep the reference's outputs for so many random inputs, for `deploy --samples`.")
-    cost: bool = options.cost("Say what each kernel costs")
+    samples: int = options.samples("Store the reference outputs of N random inputs, for `deploy --samples`.")
+    cost: bool = options.cost("Show the cost of each kernel")
     html_path: Path | None = options.html()
 
 
@@ -41,7 +43,10 @@ class BuildOptions:
 @options.json_flag
 @click.pass_obj
 def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: bool) -> Result:
-    """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
+    """Compile a model for a board into a bundle.
+
+    MODEL is a predefined network or an .onnx file.
+    """
     from toolchain.pipeline import Pipeline, built, preflight
 
     kind = asked.board.board(**asked.compiling.kernels.precision)
@@ -57,10 +62,15 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
 
 @click.command("package", cls=helptext.Command)
 @click.argument("folder", type=options.PATH)
-@helptext.option("-o", "--output", type=options.PATH, required=True, help="The package, such as model.oci.tar.")
+@helptext.option(
+    "-o", "--output", type=options.PATH, required=True, help="Where to write the package, such as model.oci.tar."
+)
 @options.json_flag
 def package(folder: Path, output: Path, *, as_json: bool) -> Result:
-    """Pack the bundle in FOLDER as one OCI image-layout archive."""
+    """Pack a bundle as one archive.
+
+    FOLDER is the folder of the bundle. The archive has the OCI image layout.
+    """
     from toolchain import bundle
 
     bundle.check_package_target(output)

@@ -72,7 +72,10 @@ class CompareOptions:
 @options.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
-    """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
+    """Measure how much faster the tuned model is.
+
+    MODEL runs untuned and tuned in turns on a device.
+    """
     from toolchain.pipeline import compare as comparing
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared

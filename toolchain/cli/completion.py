@@ -54,7 +54,10 @@ _USE = {
 @click.argument("shell", type=click.Choice(list(_USE)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> Result:
-    """Print what makes a shell complete commands, boards, hosts and models; its first lines say how to use it."""
+    """Print the completion script of a shell.
+
+    The shell then completes commands, boards, hosts and models. The first line of the script says how to use it.
+    """
     made = get_completion_class(shell)
     if made is None:
         raise InputError(f"click does not know the shell {shell}")

@@ -41,13 +41,15 @@ class DeployOptions:
     report: options.ReportOptions = record(options.ReportOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     tolerance: float | None = options.tolerance()
-    samples: int = options.samples("Compare so many random inputs with the reference, and count changed classes.")
+    samples: int = options.samples("Compare the outputs of N random inputs, and count changed classes.")
     trials: int | None = option(
-        "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
+        "--trials", type=click.IntRange(min=1), help="Tune the model first, with N trials; see `toolchain tune`."
     )
-    output: Path | None = option("-o", "--output", type=options.PATH, help="Keep the bundle in this folder.")
+    output: Path | None = option(
+        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Keep the bundle in this folder."
+    )
     library: bool = option(
-        "--with-library", is_flag=True, help="Bring the library that applications are linked with, as ROOT/lib."
+        "--with-library", is_flag=True, help="Also install the C library for applications, as ROOT/lib."
     )
     unchecked: bool = options.unchecked()
     registry: RegistryOptions = record(RegistryOptions)
@@ -92,9 +94,10 @@ class DeployOptions:
 @gathered("asked", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
-    """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it.
+    """Build a model, deploy it, check its outputs and measure it.
 
-    A package may be in a registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
+    MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
+    registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
     return deployed(console, source, asked)
 
@@ -148,7 +151,7 @@ class BenchOptions:
     measuring: options.MeasureOptions = record(options.MeasureOptions)
     report: options.ReportOptions = record(options.ReportOptions)
     energy: bool = option(
-        "--energy", is_flag=True, help="Measure joules of an inference as well, which takes 20 s more; or say why not."
+        "--energy", is_flag=True, help="Also measure the energy of an inference, which takes 20 s more."
     )
 
 
@@ -232,7 +235,10 @@ def _trial_text(trial: Trial) -> str:
 @options.json_flag
 @click.pass_obj
 def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
-    """List the releases that a device keeps, the current one marked."""
+    """List the releases that a device keeps.
+
+    The current release is marked with *.
+    """
     from toolchain.device import application
 
     with open_device(device.board(), device, console.say) as lab:
@@ -259,7 +265,7 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 @options.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Make the release before the current one current again."""
+    """Make the previous release current again."""
     from toolchain.device.lock import Owner
     from toolchain.pipeline.device import roll_back
 

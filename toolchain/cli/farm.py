@@ -33,7 +33,7 @@ _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 @click.group("farm", cls=helptext.Group)
 def farm() -> None:
-    """Serve the lab's devices for tuning over RPC; make virtual boards to test on."""
+    """Serve the lab's devices for tuning; start virtual boards."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class UpOptions:
     """The options of `farm up`."""
 
     virtual: str | None = option(
-        "--virtual", metavar="rpi4=2,pynq=1", help="Make virtual boards instead, so many of each type."
+        "--virtual", metavar="rpi4=2,pynq=1", help="Start virtual boards instead, with a number for each board type."
     )
     kernel: bool = option(
-        "--kernel", is_flag=True, help="With --virtual: whole machines with a kernel; slower to start."
+        "--kernel",
+        is_flag=True,
+        help="With --virtual: emulate whole machines with a kernel of their own, which start more slowly.",
     )
     devices: Path | None = same(DeviceOptions, "devices")
 
@@ -55,7 +57,10 @@ class UpOptions:
 @options.json_flag
 @click.pass_obj
 def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json: bool) -> Result:
-    """Serve the lab's devices, all of them or the named ones, to this user and through SSH alone."""
+    """Serve all devices of the lab, or the named ones.
+
+    Only this user can use them. With --virtual, virtual boards are started instead.
+    """
     if asked.virtual:
         if names or asked.devices:
             raise InputError(
@@ -86,7 +91,10 @@ def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Res
 @options.json_flag
 @click.pass_obj
 def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
-    """Serve devices no longer, and remove virtual boards with what was on them: all, or the named ones."""
+    """Stop serving all devices, or the named ones.
+
+    Virtual boards are removed, with everything on them.
+    """
     from toolchain.farm import client
 
     served = client.served_names() if names else ()
@@ -138,9 +146,9 @@ class StatusOptions:
 @options.json_flag
 @click.pass_obj
 def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Result:
-    """Show the boards: who uses them and since when, what they did last, how hot they are, and who waits for one.
+    """Show the boards, who uses them and who waits for them.
 
-    With --builders also who compiles candidates at that Dask scheduler.
+    With --builders, the workers of that Dask scheduler are listed as well.
     """
     from toolchain.errors import DeviceError
     from toolchain.farm import client
@@ -162,17 +170,17 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
 @farm.command("lock")
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
-@helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d; 1h by default.")
+@helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d. Default: 1h.")
 @single(DeviceOptions, "wait_s")
 @options.json_flag
 @click.pass_obj
 def lock(  # noqa: PLR0913 - these are independent
     console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
 ) -> Result | int:
-    """Keep the board NAME for yourself: for some time, or for as long as CMD runs.
+    """Reserve the board NAME for some time, or while CMD runs.
 
-    CMD and all that it starts may lease the board, as `toolchain tune` does, and deploy to it; its exit code is passed
-    on. Without CMD nobody gets the board at all, and nobody deploys to it, until `toolchain farm release NAME`.
+    CMD and all processes that it starts can lease the board, as `toolchain tune` does, and deploy to it; the exit code
+    is that of CMD. Without CMD, nobody can lease the board or deploy to it until `toolchain farm release NAME`.
     """
     from toolchain import process
     from toolchain.device.lock import WITHIN
@@ -200,9 +208,9 @@ def lock(  # noqa: PLR0913 - these are independent
 @click.argument("name")
 @options.json_flag
 def release(name: str, *, as_json: bool) -> Result:
-    """Give the board NAME back to everybody, whoever has it.
+    """Release the board NAME, no matter who reserved it.
 
-    A lock ends, and so does a lease with its session: who had it gets no other, and is told why.
+    A lock ends. A lease ends with its session, and its user is told why.
     """
     from toolchain.farm import client
 

@@ -9,9 +9,10 @@ import click
 from click.types import OptionHelpExtra
 
 _MANY = 12  # options that are still read in one list
+_WHOLE = 10_000  # letters: longer than any sentence
 
 DEVICE, MODEL, COMPILATION = "Device", "Model and inputs", "Compilation"
-VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Limits"
+VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Comparison"
 TUNING, TRIALS, BUILDERS = "Tuning", "Measuring a candidate", "Builders (Dask)"
 FLEET, ROLLOUT, REGISTRY, RESULTS = "Fleet", "Roll-out", "Registry", "Results"
 
@@ -21,8 +22,8 @@ _SUBJECTS = {
     ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
     LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated",
     MODEL: "--shape --fix --seed --input --image --labels",
-    TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key --prune"
-    " --no-compare",
+    TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
+    " --prune --no-compare",
     TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
     COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
     " --half-sums --gpu --cl-option --cost",
@@ -99,3 +100,9 @@ class Group(click.Group):
     """A group whose commands show their help in the same way."""
 
     command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first sentence of each command's help, without cutting any."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command])

@@ -16,11 +16,14 @@ _HEAD = ("name", "version", "kind", "part")
 @click.command("inventory", cls=helptext.Command)
 @click.argument("package", type=options.PATH)
 @helptext.option(
-    "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
+    "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
 @options.json_flag
 def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
-    """Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."""
+    """List what a package contains and what built it.
+
+    PACKAGE is a package or the folder of a bundle. --json prints CycloneDX.
+    """
     from toolchain import bundle, files
     from toolchain.bundle import inventories
 

@@ -30,16 +30,22 @@ class CostOptions:
     """The options of `mali-cost`."""
 
     board_name: str | None = option(
-        "--board", shell_complete=completion.boards, help="Board type, or its .toml: kernels are written for it."
+        "--board",
+        metavar="BOARD",
+        shell_complete=completion.boards,
+        help="Board type, or a board file (.toml), to compile for.",
     )
     gpus: tuple[str, ...] = option(
-        "--gpu", multiple=True, metavar="NAME", help="GPU to compile for, such as g610; by default the board's."
+        "--gpu",
+        multiple=True,
+        metavar="NAME",
+        help="GPU to compile for, such as g610; can be repeated. Default: that of the board.",
     )
     model: options.ModelOptions = record(options.ModelOptions)
     inputs: options.GivenOptions = record(options.GivenOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     compiler_options: tuple[str, ...] = option(
-        "--cl-option", multiple=True, metavar="OPTION", help="Give the OpenCL compiler an option."
+        "--cl-option", multiple=True, metavar="OPTION", help="Option for the OpenCL compiler; can be repeated."
     )
     html_path: Path | None = options.html()
 
@@ -75,7 +81,11 @@ class CostOptions:
 @options.json_flag
 @click.pass_obj
 def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions, *, as_json: bool) -> Result:
-    """Say what the kernels of models, packages or files of OpenCL C cost on Mali GPUs, by their machine code."""
+    """Estimate the cost of kernels on Mali GPUs.
+
+    The kernels are those of models, packages or files of OpenCL C. The estimate is made from their machine code; no
+    device is needed.
+    """
     from toolchain.backends.mali import cost
     from toolchain.backends.mali.cost import language, shown
 

@@ -24,14 +24,14 @@ class RegistryOptions:
     """How a registry is reached."""
 
     authorities: Path | None = option(
-        "--ca", type=options.PATH, help="CA certificates of the registry, instead of the system's."
+        "--ca", type=options.PATH, help="CA certificates for the registry. Default: those of the system."
     )
-    plain: bool = option("--plain-http", is_flag=True, help="Speak to the registry without encryption.")
+    plain: bool = option("--plain-http", is_flag=True, help="Connect to the registry without encryption.")
     username: str | None = option(
-        "--username", help="Log in to the registry as this user, instead of with what `docker login` has kept."
+        "--username", metavar="USER", help="User name at the registry. Default: the login that `docker login` stored."
     )
     password_stdin: bool = option(
-        "--password-stdin", is_flag=True, help="Read the password from standard input; a terminal is asked otherwise."
+        "--password-stdin", is_flag=True, help="Read the password from standard input. Default: ask at the terminal."
     )
 
     def check(self, source: str) -> None:
@@ -96,7 +96,9 @@ def _line_of_input() -> str:
 class PullOptions:
     """The options of `pull`."""
 
-    output: Path = option("-o", "--output", type=options.PATH, required=True, help="Folder for the bundle.")
+    output: Path = option(
+        "-o", "--output", type=options.PATH, metavar="FOLDER", required=True, help="Folder to write the bundle to."
+    )
     registry: RegistryOptions = record(RegistryOptions)
 
 
@@ -107,9 +109,10 @@ class PullOptions:
 @options.json_flag
 @click.pass_obj
 def push(console: Console, /, package: Path, address: str, reached: RegistryOptions, *, as_json: bool) -> Result:
-    """Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.
+    """Upload a package to a registry.
 
-    Its digest there is the bundle's own. The reference and the tuning records go with it.
+    PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the registry
+    is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
     """
     from toolchain import bundle, registry
 
@@ -137,7 +140,11 @@ def push(console: Console, /, package: Path, address: str, reached: RegistryOpti
 @options.json_flag
 @click.pass_obj
 def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool) -> Result:
-    """Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle."""
+    """Download a package from a registry.
+
+    ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
+    as a bundle.
+    """
     from toolchain import bundle, registry
 
     place = registry.parse(address)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -40,17 +40,19 @@ class FleetOptions:
     """Which devices there are, and how they are reached."""
 
     fleet: Path | None = option(
-        "--fleet", type=options.PATH, help="A fleet.toml, or a devices.toml: the devices, and bounds of their types."
+        "--fleet",
+        type=options.PATH,
+        help="The devices, and limits for each board type: a fleet.toml or a devices.toml.",
     )
     inventory: Path | None = option(
-        "--inventory", type=options.PATH, help="Devices as `ansible-inventory --list` prints them."
+        "--inventory", type=options.PATH, help="The devices, as `ansible-inventory --list` prints them."
     )
     board_variable: str = option(
         "--board-var",
         default="edge_board",
         show_default=True,
         metavar="NAME",
-        help="The inventory's variable that names a host's board type.",
+        help="Variable of the inventory that names the board type of a host.",
     )
     identity: Path | None = same(AddressOptions, "identity")
     ssh_config: Path | None = same(AddressOptions, "ssh_config")
@@ -86,40 +88,46 @@ class RuleOptions:
     """How a roll-out is done."""
 
     parallel: int = option(
-        "--parallel", default=8, show_default=True, type=click.IntRange(1, 256), help="Devices at once."
+        "--parallel",
+        default=8,
+        show_default=True,
+        type=click.IntRange(1, 256),
+        help="Number of devices to deploy to at the same time.",
     )
     stop_after: str = option(
         "--stop-after",
         default="1",
         show_default=True,
         metavar="N|N%",
-        help="Error threshold: stop once so many devices of a group have failed, or so many percent of it.",
+        help="Stop when this number or share of a group's devices has failed.",
     )
     success: float = option(
         "--success-threshold",
         metavar="PERCENT",
         default=0.0,
         type=options.Limit(min=0.0, max=100.0),
-        help="Begin the next group only if so many percent of this one are done.",
+        help="Start the next group only if at least PERCENT of this one succeeded. Default: 0.",
     )
     roll_back: bool = option(
-        "--roll-back", is_flag=True, help="Where it stops, take that group back to the release before."
+        "--roll-back", is_flag=True, help="When the roll-out stops, return that group to the previous release."
     )
     wait_s: float = option(
         "--wait",
+        subject=helptext.ROLLOUT,
         metavar="SECONDS",
         default=_WAIT_S,
         show_default=True,
         type=options.Limit(min=0.0, max=_DAY_S),
-        help="Wait so long for a device that others are at work on.",
+        help="Wait up to SECONDS for a device that is in use.",
     )
     limit_s: float = option(
         "--timeout",
+        subject=helptext.ROLLOUT,
         metavar="SECONDS",
         default=1800.0,
         show_default=True,
         type=options.Limit(min=1.0, max=_DAY_S),
-        help="Leave a device that takes longer.",
+        help="Give up on a device after SECONDS.",
     )
 
     @property
@@ -154,14 +162,15 @@ class RolloutOptions:
         "--waves",
         default="1,10%,100%",
         show_default=True,
-        help="Groups: up to how many devices are reached with each, or a tag, whose devices it adds.",
+        metavar="GROUPS",
+        help="Groups of devices: the total number or share of devices that each one reaches, or a tag.",
     )
     rules: RuleOptions = record(RuleOptions)
     state: Path = option(
-        "--state", type=options.PATH, default=_STATE, show_default=True, help="The file that it goes on from."
+        "--state", type=options.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
     )
-    fresh: bool = option("--fresh", is_flag=True, help="Begin anew, whatever that file says.")
-    budget: float = options.budget(2.0, "to measure each device")
+    fresh: bool = option("--fresh", is_flag=True, subject=helptext.ROLLOUT, help="Ignore that file and start again.")
+    budget: float = options.budget(2.0, "the release on each device")
     json_path: Path | None = same(options.ReportOptions, "json_path")
     junit_path: Path | None = same(options.ReportOptions, "junit_path")
     html_path: Path | None = options.html()
@@ -238,9 +247,10 @@ REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"
 @gathered("asked", RolloutOptions)
 @click.pass_obj
 def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
-    """Deploy PACKAGE to the devices of a fleet, group by group, and stop where too many fail.
+    """Deploy a package to many devices, group by group.
 
-    Run again, it goes on where it was: devices that are done are left alone, and those that were in flight are asked.
+    The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
+    those that were in progress are checked.
     """
     from toolchain import board, bundle
     from toolchain.device import deploy

@@ -26,17 +26,19 @@ class SignOptions:
 
     key: Path = option(
         "--key", type=options.PATH, required=True,
-        help="An Ed25519 key of OpenSSH; of a public one an SSH agent has the private half.",
+        help="Ed25519 key of OpenSSH. If it is a public key, the SSH agent must have the private key.",
     )  # fmt: skip
     sequence: int | None = option(
         "--sequence",
         type=click.IntRange(min=1),
-        help="The release's place among those of its model; without it, the statement that is there is signed.",
+        help="Sequence number of this release of the model. Default: sign the statement that the package has already.",
     )
     minimum: int | None = option(
-        "--minimum", type=click.IntRange(min=1), help="From this release on, devices take none with a lower sequence."
+        "--minimum",
+        type=click.IntRange(min=1),
+        help="Devices that accept this release refuse lower sequence numbers from then on.",
     )
-    replace: bool = option("--replace", is_flag=True, help="Drop another statement, and the signatures under it.")
+    replace: bool = option("--replace", is_flag=True, help="Replace an existing statement, and drop its signatures.")
 
     def order(self) -> Order | None:
         """Return where the release stands; None if that was said before.
@@ -58,7 +60,10 @@ class SignOptions:
 @gathered("asked", SignOptions)
 @options.json_flag
 def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
-    """Sign PACKAGE (or a bundle's folder) as a release: it stays what it is, and is signed beside that."""
+    """Sign a package.
+
+    PACKAGE is a package or the folder of a bundle. Its digest does not change; the signature is added next to it.
+    """
     from toolchain import bundle
     from toolchain.signing import keys
     from toolchain.signing.sign import sign as signed
@@ -96,18 +101,20 @@ class VerifyOptions:
 
     trusted: Path = option(
         "--trusted", type=options.PATH, required=True,
-        help="Whom to believe: lines of OpenSSH's allowed_signers.",
+        help="Trusted signers, in OpenSSH's allowed_signers format.",
     )  # fmt: skip
-    revoked: Path | None = option("--revoked", type=options.PATH, help="Keys that count no more, in such lines.")
+    revoked: Path | None = option("--revoked", type=options.PATH, help="Revoked keys, in the same format.")
     threshold: int = option(
         "--threshold",
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="So many of them must have signed.",
+        help="Number of trusted signers that must have signed.",
     )
-    board: str = option("--board", default="", metavar="NAME", help="The release must be for this board type.")
-    floor: int = option("--floor", type=click.IntRange(min=0), default=0, help="The least sequence to take.")
+    board: str = option("--board", default="", metavar="BOARD", help="Fail unless the release is for this board type.")
+    floor: int = option(
+        "--floor", type=click.IntRange(min=0), default=0, help="Lowest sequence number to accept. Default: any."
+    )
 
     def trust(self) -> Trust:
         """Return whom to believe."""
@@ -121,7 +128,10 @@ class VerifyOptions:
 @gathered("asked", VerifyOptions)
 @options.json_flag
 def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
-    """See that PACKAGE (or a bundle's folder) is whole, and that those who are trusted have signed it."""
+    """Check a package's integrity and its signatures.
+
+    PACKAGE is a package or the folder of a bundle.
+    """
     from toolchain import bundle
     from toolchain.signing import trust as trusting
 
@@ -140,7 +150,10 @@ def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
 @options.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Have a device take no release of its current one's model below SEQUENCE any more."""
+    """Set the lowest release number that a device accepts.
+
+    From now on the device refuses releases of its current model whose sequence number is below SEQUENCE.
+    """
     from toolchain.device import trust
     from toolchain.device.lock import Owner
 
