@@ -28,6 +28,7 @@ def test_every_error_has_the_exit_code_of_the_table():
 
 # What a roll-out tells apart, and a key that a person may confirm.
 BELOW = {
+    "EngineError": errors.BuildError,
     "BusyError": errors.DeviceError,
     "UnreachableError": errors.DeviceError,
     "FullError": errors.DeviceError,

@@ -25,7 +25,7 @@ class RunOptions:
     npz: Path | None = option(
         "--input",
         type=options.PATH,
-        help="Inputs: an .npz file with one array for each input, or an .npy file. For many samples, add an axis in front.",
+        help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
     )
     pictures: tuple[Path, ...] = option(
         "--image",

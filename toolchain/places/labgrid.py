@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -202,7 +203,7 @@ def _labgrid() -> tuple[Any, Any]:
         raise InputError(
             "--place needs labgrid, which is not installed",
             details=str(fault),
-            hint="pip install 'edge-toolchain[labgrid]'",
+            hint=f"{shlex.quote(sys.executable)} -m pip install labgrid",
         ) from fault
     finally:
         sys.excepthook = before

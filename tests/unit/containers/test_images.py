@@ -255,17 +255,20 @@ def test_no_engine(monkeypatch):
     for ask in (images.examine, lambda: images.identity("some"), lambda: images.run("some", ["x"])):
         with pytest.raises(BuildError, match="no Docker engine answers") as caught:
             ask()
-        assert caught.value.hint == "start Docker, or use --toolchain host"
+        assert "--toolchain" not in caught.value.hint  # which `containers build` does not take
+        assert "set DOCKER_HOST to a running engine" in caught.value.hint
 
 
 def test_an_engine_of_others(monkeypatch):
     def refuse(**_more):
-        raise docker.errors.DockerException("('Connection aborted.', PermissionError(13, 'Permission denied'))")
+        text = "('Connection aborted.', PermissionError(13, 'Permission denied'))"
+        raise docker.errors.DockerException(text) from PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(docker, "from_env", refuse)
     with pytest.raises(BuildError, match="may not use the Docker engine") as caught:
         images.identity("some")
-    assert "group `docker`" in caught.value.hint
+    assert "usermod -aG docker" in caught.value.hint
+    assert caught.value.details == "/var/run/docker.sock: Permission denied"
 
 
 def test_importing_loads_no_docker():

@@ -6,8 +6,10 @@ import contextlib
 import ipaddress
 import logging
 import re
+import shlex
 import socket
 import ssl
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from toolchain.errors import BuildersError, InputError
+from toolchain.errors import BuildersError, InputError, reason
 
 SCHEMES = ("dask", "tls", "tcp")
 """What an address begins with: `tls` and `tcp` are Dask's own, `dask` is either, by whether there are certificates."""
@@ -135,7 +137,7 @@ class Scheduler:
             found.get_connection_args("client")  # reads the files
         except (OSError, ssl.SSLError, ValueError) as fault:
             raise InputError(
-                f"the certificates for {self} cannot be used: {fault}",
+                f"the certificates for {self} cannot be used: {reason(fault)}",
                 details=", ".join(f"{option} {getattr(found, name)}" for name, option in _PARTS.items()),
             ) from fault
         return found
@@ -178,7 +180,7 @@ def dask_distributed() -> ModuleType:
         raise InputError(
             "--builders needs Dask, which is not installed",
             details=str(fault),
-            hint="pip install 'edge-toolchain[dask]'",
+            hint=f"{shlex.quote(sys.executable)} -m pip install distributed",
         ) from fault
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
