@@ -375,7 +375,7 @@ _CASES = [
     ("forgetting nothing in particular", "records forget {w}/none.jsonl", 2, r"it is not said which records"),
     ("forgetting all of some", "records forget {w}/none.jsonl --all --op conv", 2, r"--all goes without a choice"),
     ("forgetting what is not there", "records forget {w}/none.jsonl --all", 2, r"cannot read .*none\.jsonl"),
-    ("an age that is none", "records forget {w}/none.jsonl --older-than soon", 2, r"'soon' is no time span"),
+    ("an age that is none", "records forget {w}/none.jsonl --older-than soon", 2, r"'soon' is not a valid time span"),
     ("nothing to compare", "compare mlp --records {w}/none.jsonl", 2, r"none\.jsonl|nothing to compare"),
     ("a tracker without a port", "tune mlp --board x86_64 --tracker here", 2, r"no address of a tracker"),
     ("a tracker for this machine", "tune mlp --tracker 127.0.0.1:9190", 2, r"takes no host and no tracker"),

@@ -14,7 +14,7 @@ import click
 
 from toolchain.cli import completion, helptext, options
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
-from toolchain.cli.console import SCREEN, Console, Result
+from toolchain.cli.console import SCREEN, Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
@@ -162,14 +162,17 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     console.say(stage(f"asking {host} what it is"))
     with adoption.connect(wanted, approve) as shell:
         made = adoption.adopt(wanted, entry, shell)
-    document = _document(made)
+    document = _document(made, asked)
     deployed = None
     if asked.no_deploy or made.running:
         console.say(f"no deploy is tried: it runs {made.running}" if made.running else "no deploy is tried")
     else:
         deployed = _deployed(console, asked, made)
         document["deploy"] = deployed.document
-    return Result([_shown(made, asked), *parts(deployed.text if deployed else "")], document, as_json)
+    text = [_shown(made), *parts(deployed.text if deployed else "")]
+    if deployed:  # whose own next commands come last
+        return Result(text, document, as_json)
+    return with_next(Result(text, document, as_json), [_next(asked, made)])
 
 
 def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> None:
@@ -229,7 +232,7 @@ def _next(asked: AddOptions, made: Adopted) -> list[str]:
     return [*words, *(word for name, file in given if file for word in (name, str(file)))]
 
 
-def _shown(made: Adopted, asked: AddOptions) -> Table:
+def _shown(made: Adopted) -> Table:
     from toolchain.adoption import summary
 
     board, chosen = made.choice.board, made.choice
@@ -242,12 +245,11 @@ def _shown(made: Adopted, asked: AddOptions) -> Table:
             ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
             *(("note", note) for note in chosen.notes),
             ("entry", f"{made.entry.name} {entry} {made.entry.file}"),
-            ("next", shlex.join(_next(asked, made))),
         ],
     )
 
 
-def _document(made: Adopted) -> dict[str, object]:
+def _document(made: Adopted, asked: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
     device = made.device
@@ -263,6 +265,7 @@ def _document(made: Adopted) -> dict[str, object]:
         "written": made.written,
         "running": made.running or None,
         "deploy": None,
+        "next": [shlex.join(_next(asked, made))],
     }
 
 

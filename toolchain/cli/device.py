@@ -16,7 +16,7 @@ import click
 
 from toolchain.cli import completion, connection, helptext, options, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
-from toolchain.cli.console import Console, Result
+from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import ReportingCommand
@@ -25,6 +25,7 @@ from toolchain.progress import size_text
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
+    from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import State, Trial
 
@@ -132,7 +133,24 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
         settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
-        return asked.report.written(job.on_device.deploy(made, given, program, lab, settings), "deploy")
+        result = asked.report.written(job.on_device.deploy(made, given, program, lab, settings), "deploy")
+        return with_next(result, _next(asked.device, kind, can_roll_back=len(lab.store.generations()) > 1))
+
+
+def _next(device: DeviceOptions, kind: Board, *, can_roll_back: bool) -> list[list[str]]:
+    """Return the commands that are used on a device after a deploy."""
+    given: list[tuple[str, object]] = [
+        ("--host", device.host),
+        ("--place", device.place),
+        ("--devices", device.devices),
+    ]
+    given += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
+    given += [("--known-hosts", path) for path in device.known_hosts]
+    board = device.board_name if device.board_name.endswith(".toml") else kind.name
+    where = ["--board", board, *(word for name, value in given if value for word in (name, str(value)))]
+    commands = [["run", *where, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *where]]
+    commands += [["rollback", *where]] if can_roll_back else []
+    return [["toolchain", *words] for words in commands]
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import click
 
 from toolchain.cli import helptext, options
 from toolchain.cli.connection import DeviceOptions
-from toolchain.cli.console import Console, Result
+from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, record, same, single
 from toolchain.errors import InputError
 from toolchain.tables import Table
@@ -74,7 +74,8 @@ def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json
     from toolchain.farm import client
 
     places = client.choose(names, devices.load_devices(asked.devices), board.load)
-    return _shown(client.up(places, console.say), (), as_json=as_json)
+    result = _shown(client.up(places, console.say), (), as_json=as_json)
+    return with_next(result, [["toolchain", "tune", "MODEL", "--board", places[0].board.name]])
 
 
 def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
@@ -83,7 +84,8 @@ def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Res
     found = fleet.up(fleet.parse_wanted(virtual), console.say, kernel=kernel)
     rows = [(one.name, one.board, one.kind, str(one.port), _running(one), "emulated") for one in found]
     table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
-    return Result([table, f"toolchain deploy MODEL --board {found[0].board} --host {found[0].name}"], found, as_json)
+    deploy = ["toolchain", "deploy", "MODEL", "--board", found[0].board, "--host", found[0].name]
+    return with_next(Result(table, found, as_json), [deploy])
 
 
 @farm.command("down")
@@ -108,7 +110,7 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
         )
     gone = list(client.down([name for name in names if name in served])) if served or not names else []
     for name in gone:
-        console.say(f"{name} is served no longer")
+        console.say(f"{name} is no longer served")
     gone += _removed(console, [name for name in names if name in virtual], everything=not names)
     return Result("", list(dict.fromkeys(gone)), as_json)
 
@@ -191,14 +193,17 @@ def lock(  # noqa: PLR0913 - these are independent
     if not command:
         held_for = seconds(span) if span else _HOUR_S
         found = patience.get(lambda: client.lock(name, held_for))
-        text = f"{name} is yours until {_moment(found['until'])}; `toolchain farm release {name}` gives it back"
+        text = f"{name} is reserved for you until {_moment(found['until'])}; `toolchain farm release {name}` ends that"
         return Result(text, found, as_json)
     if span:
-        raise InputError("--for and a command exclude each other", hint="the board is held until the command ends")
+        raise InputError(
+            "--for and a command exclude each other",
+            hint="leave --for out",
+        )
     with contextlib.ExitStack() as stack:
         what = " ".join(command)
         lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=what, patience=patience)))
-        console.say(f"{name} is held for {command[0]}")
+        console.say(f"{name} is reserved for {command[0]}")
         code = process.attend(command, {WITHIN: lease.boards[0].within})
         lease.check(name)  # whoever did not have the board to the end does not take what was measured for good
         return code
@@ -215,9 +220,9 @@ def release(name: str, *, as_json: bool) -> Result:
     from toolchain.farm import client
 
     hold = client.release(name)
-    text = f"{name} is for everybody again"
+    text = f"{name} released"
     if hold:
-        text += f"; it was {hold['kind']} by {hold['who']} since {_moment(hold['since'])}"
+        text += f" (was {hold['kind']} by {hold['who']} since {_moment(hold['since'])})"
     return Result(text, {"board": name, "was": hold}, as_json)
 
 
@@ -229,7 +234,7 @@ def seconds(text: str) -> float:
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
     if not found or float(found[1]) <= 0:
-        raise InputError(f"{text!r} is no time span", hint="write 90, 90s, 30m, 2h or 1d")
+        raise InputError(f"{text!r} is not a valid time span", hint="write 90, 90s, 30m, 2h or 1d")
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -33,7 +33,7 @@ _STYLES = {
 _WORDS = (
     r"(?P<bad>^(internal )?error:|\b(MISSING|FAILED|DIFFER FROM|lost|broken)\b)",
     r"(?P<warning>^warning:?(?=\s|$)|\b(outdated|missing|emulated|stopped|quarantined)\b)",
-    r"(?P<hint>^hint:)",
+    r"(?P<hint>^(hint|next):)",
     r"(?P<good>\bmatch(?= onnxruntime)|^(ready|running)$)",
 )
 

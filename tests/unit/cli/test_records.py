@@ -155,7 +155,7 @@ def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
     [
         ((), "it is not said which"),
         (("--all", "--op", "conv"), "--all goes without a choice"),
-        (("--older-than", "soon"), "'soon' is no time span"),
+        (("--older-than", "soon"), "'soon' is not a valid time span"),
         (("--target", "abc"), "no records for target abc"),
     ],
 )
