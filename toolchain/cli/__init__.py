@@ -44,7 +44,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     sys.unraisablehook = functools.partial(_again, sys.unraisablehook)
     try:
-        found = cli.main(standalone_mode=False)
+        found = cli.main(prog_name="toolchain", standalone_mode=False)
         if isinstance(found, Result):
             print_result(found)
             found = _show(found.fault) if found.fault else 0

@@ -43,7 +43,9 @@ class MachineOptions:
     """Which machine a program is for."""
 
     config_path: Path | None = option(
-        "--config", type=options.PATH, help="vta_config.json of the accelerator. Default: the default configuration."
+        "--config",
+        type=options.PATH,
+        help="Configuration of the accelerator, a vta_config.json. Default: that of the toolchain.",
     )
     revision: str | None = option(
         "--revision",
