@@ -10,7 +10,7 @@ from toolchain.cli import helptext, options
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
-_HEAD = ("name", "version", "kind", "part")
+_HEAD = ("NAME", "VERSION", "KIND", "USED FOR")
 
 
 @click.command("inventory", cls=helptext.Command)
@@ -36,4 +36,4 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
 
 
 def _part(*, required: bool) -> str:
-    return "in it, or needed to run it" if required else "made with it"
+    return "runtime" if required else "build only"

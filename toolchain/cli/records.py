@@ -71,7 +71,13 @@ def best(console: Console, /, file: Path | None, board_name: str, target_id: str
     source = file or _board_file(board_name, console)
     found = _read(source, console)
     chosen = [record for key in _keys(found, target_id, source) for record in found.best(key).values()]
-    return Result("\n".join(_best_line(found, one) for one in chosen), chosen, as_json)
+    rows = [_best_row(found, record) for record in chosen]
+    text = (
+        tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
+        if rows
+        else f"{source} holds no trials"
+    )
+    return Result(text, chosen, as_json)
 
 
 @dataclass(frozen=True)
@@ -111,9 +117,7 @@ class ForgetOptions:
         limits = (self.target_id, self.model, self.name, self.machine, self.older)
         if any(one is not None for one in limits) == self.everything:
             raise InputError(
-                "it is not said which records are to be forgotten"
-                if not self.everything
-                else "--all goes without a choice",
+                "no records are chosen" if not self.everything else "--all and a choice of records exclude each other",
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
             )
         before = time.time() - seconds(self.older) if self.older is not None else None
@@ -293,10 +297,10 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms"
 
 
-def _best_line(found: Catalog, record: Record) -> str:
+def _best_row(found: Catalog, record: Record) -> tuple[str, ...]:
     known = found.workloads.get(record.workload)
-    stays = "  untuned" if record.verdict == "untuned" else ""
-    return f"{record.key.id}  {known.name if known else record.workload}  {_milliseconds(record.latency_s)}{stays}"
+    name = known.name if known else record.workload
+    return record.key.id, name, _milliseconds(record.latency_s), "untuned" if record.verdict == "untuned" else ""
 
 
 def _table_document(table: Table) -> dict[str, Any]:

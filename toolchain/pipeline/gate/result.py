@@ -265,9 +265,8 @@ class Gate:
         """Return the error that the gate ends with; None if it passes."""
         if self.verdict is Verdict.PASS:
             return None
-        details = "\n".join(
-            [one.sentence() for one in self.quantities] + ([f"carried by: {self.carrier}"] if self.carrier else [])
-        )
+        others = [one.sentence() for one in self.quantities if one.verdict is not self.verdict]  # the message has these
+        details = "\n".join([*others, *([f"carried by: {self.carrier}"] if self.carrier else [])])
         if self.verdict is Verdict.REGRESSION:
             return RegressionError(
                 f"{self.new.named} against {self.base.named}: {self.sentence}", details=details, hint=self._where()
