@@ -282,7 +282,9 @@ def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
     try:
         child = subprocess.Popen(list(words), env={**os.environ, **env})  # noqa: S603 - as above
     except OSError as fault:
-        raise InputError(f"{words[0]} cannot be started: {fault.strerror}", details=shlex.join(words)) from fault
+        raise InputError(
+            f"{words[0]} cannot be started: {fault.strerror}", details=shlex.join(words), hint=installing(words[0])
+        ) from fault
     try:
         code = child.wait()
     except BaseException:  # Ctrl-C reaches the command too, and it may have something to put in order

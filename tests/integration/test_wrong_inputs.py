@@ -198,8 +198,8 @@ PROCESSES = [
     ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 things are in the way: model, labels"),
     ("deploy mlp", {"HOME": "/proc/none"}, 2, "the cache /proc/none/.cache/edge-toolchain cannot be written"),
     ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/picture.jpg/cache"}, 2, "Not a directory"),
-    ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB more, and a build needs"),
-    ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/tmpfs/cache"}, 2, "MiB more, and a build needs"),
+    ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB left, and a build needs"),
+    ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/tmpfs/cache"}, 2, "MiB left, and a build needs"),
     ("build mlp -o {w}/tmpfs/out", {}, 2, "cannot write .*No space left on device[\\s\\S]*free some space there"),
     ("boards check {data}/boards/refused/misspelt-mcpu.toml", {}, 2, "did you mean cortex-a7"),
 ]

@@ -165,7 +165,11 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     document = _document(made, asked)
     deployed = None
     if asked.no_deploy or made.running:
-        console.say(f"no deploy is tried: it runs {made.running}" if made.running else "no deploy is tried")
+        console.say(
+            f"the test deploy is skipped: the device runs {made.running}"
+            if made.running
+            else "the test deploy is skipped"
+        )
     else:
         deployed = _deployed(console, asked, made)
         document["deploy"] = deployed.document
@@ -193,11 +197,14 @@ def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> No
         raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
     SCREEN.close()
     click.echo(f"{key.host} has the {key.kind} host key\n  {key.fingerprint}", err=True)
-    click.echo(f"No key of it is known. Compare it with what the device itself shows:\n  {on_device}", err=True)
-    if not click.confirm(f"Is it the same, and is the key to be trusted from now on ({key.file})?", err=True):
+    click.echo(
+        f"No key of it is known yet. Compare it with what the device itself shows:\n  {on_device}",
+        err=True,
+    )
+    if not click.confirm(f"Is it the same? Trust this key from now on ({key.file})?", err=True):
         raise VerificationError(
             f"the host key of {key.host} was not confirmed",
-            details="nothing was written, and nothing was sent to it",
+            details="nothing was written, and nothing was sent to the device",
             hint="compare the fingerprints at the device, then run the same command again",
         )
 
@@ -316,12 +323,10 @@ def _check_address(asked: DoctorOptions) -> bool:
     if not (asked.host or asked.place):
         ways = [asked.root, asked.identity, asked.ssh_config, asked.devices, *asked.known_hosts]
         if any(ways):
-            raise InputError(
-                "there is a way to a device, and no device is named", hint="name it with --host or --place"
-            )
+            raise InputError("options for reaching a device are given, but no device", hint="add --host or --place")
         return False
     if not asked.board_name:
-        raise InputError("what is a device to have? No board is named", hint="name its type with --board")
+        raise InputError("--host and --place need a board type to check the device for", hint="add --board BOARD")
     device = asked.device(asked.board())
     check_options(device.host, asked.ssh())
     return is_adb(device.host)

@@ -44,7 +44,9 @@ class CompareOptions:
 
         wanted, tuned = self.model.model(source, self.inputs), self.compiling
         if tuned.no_records:
-            raise InputError("--no-records leaves out what is compared", hint="leave it out")
+            raise InputError(
+                "compare needs the tuning records that --no-records leaves out", hint="leave --no-records out"
+            )
         only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
         untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
         emulated = self.device.device(kind).emulated

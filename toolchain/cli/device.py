@@ -65,16 +65,17 @@ class DeployOptions:
 
         built = pipeline.is_built(source)
         if self.output and built and Path(source).is_dir():
-            raise InputError("-o keeps what is built, and this is a bundle already", hint="leave -o out")
+            raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
         if self.unchecked and not built:
             raise InputError(
-                "--unchecked is for packages, and a model is built with its reference", hint="leave it out"
+                "--unchecked is only for packages: a model is built with its reference outputs",
+                hint="leave --unchecked out",
             )
         if self.trials and built:
-            raise InputError("--trials tunes a model, and this one is built already", hint="leave --trials out")
+            raise InputError("--trials tunes a model, but this one is already built", hint="leave --trials out")
         if self.trials and self.compiling.no_records:
-            raise InputError("--no-records leaves out what --trials finds", hint="leave one of them out")
+            raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
 
     def tuning(self, trials: int) -> tuning.TuneOptions:
         """Return how the model is tuned before it is built."""
@@ -206,7 +207,7 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
         ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
-        *([("outputs", "UNCHECKED: it was deployed without its reference")] if unchecked else []),
+        *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
         *([("application", _state_text(run))] if run else []),
         *([("trial", _trial_text(trial))] if trial else []),
@@ -218,19 +219,21 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
 
 def _signature_text(found: trust.State) -> str:
     """Say who signed the release, and what the device makes of that."""
+    from toolchain.device.scripts import TRUST
+
     if found.refused:
-        return f"NOT TAKEN any more: {found.refused}"
+        return f"NO LONGER ACCEPTED: {found.refused}"
     if found.unknown:
-        return f"nobody knows: {found.unknown}"
+        return f"unknown: {found.unknown}"
     if found.verified is None:
-        return "signed, and nobody checks it: this device trusts nobody" if found.signed else "unsigned"
+        return f"yes, but this device does not check signatures (no {TRUST}/trusted)" if found.signed else "no"
     by = found.verified
-    floor = f", and none below {by.floor} is taken" if by.floor else ""
+    floor = f"; sequence numbers below {by.floor} are refused" if by.floor else ""
     return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
 
 
 def _state_text(run: State) -> str:
-    well = "well" if run.healthy else "NOT WELL"
+    well = "healthy" if run.healthy else "NOT HEALTHY"
     return f"{run.name}: {f'{run.unit}, ' if run.unit else ''}{well}"
 
 
@@ -238,13 +241,11 @@ def _trial_text(trial: Trial) -> str:
     """Say how the last trial ended, or that it has not."""
     what = f"generation {trial.new}, {trial.digest[:16]}"
     if trial.seconds is not None:
-        return (
-            f"{what}, is on trial, for {trial.seconds} s by now; what nobody finishes is taken back at the next change"
-        )
+        return f"{what}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
     again = trial.new == trial.old  # it ran before, so there was nothing to take back
-    failed = "was not well, and stays" if again else "was taken back"
-    ends = {"healthy": "was well", "failed": failed, "interrupted": "broke off, and was taken back"}
+    failed = "was not healthy and stays" if again else "was taken back"
+    ends = {"healthy": "was healthy", "failed": failed, "interrupted": "was interrupted and taken back"}
     return f"{what}, {ends[trial.state]} ({when})"
 
 
@@ -290,6 +291,6 @@ def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
         found, started = roll_back(lab, console.say)
     text = f"{lab.shell.name} runs {found.name} {found.digest[:16]} again"
-    text += f", and {started.name} is well on it after {started.seconds:.1f} s" if started else ""
+    text += f"; {started.name} is healthy after {started.seconds:.1f} s" if started else ""
     document = {**dataclasses.asdict(found), "application": started, "waited": lab.store.waited}
     return Result(text, document, as_json)

@@ -75,9 +75,11 @@ class ExportOptions:
         if self.compatible is None:
             return
         if self.kind == "offline":
-            raise InputError("--compatible is for Mender and RAUC", hint="leave it out, or add --as mender")
+            raise InputError("--compatible is only for Mender and RAUC", hint="leave it out, or add --as mender")
         if not re.fullmatch(r"[\w.+-]+", self.compatible, re.ASCII):
-            raise InputError(f"--compatible {self.compatible!r} is no name", hint="letters, digits, and any of .+-_")
+            raise InputError(
+                f"--compatible {self.compatible!r} is not a valid name", hint="use letters, digits and . + - _"
+            )
 
 
 @click.command("export", cls=helptext.Command)

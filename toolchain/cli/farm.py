@@ -64,12 +64,12 @@ def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json
     if asked.virtual:
         if names or asked.devices:
             raise InputError(
-                "--virtual makes boards, and serves none",
+                "--virtual starts boards and does not serve devices",
                 hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
             )
         return _made(console, asked.virtual, kernel=asked.kernel, as_json=as_json)
     if asked.kernel:
-        raise InputError("--kernel goes with --virtual", hint="toolchain farm up --virtual rpi4=1 --kernel")
+        raise InputError("--kernel is only for virtual boards", hint="toolchain farm up --virtual rpi4=1 --kernel")
     from toolchain import board, devices
     from toolchain.farm import client
 

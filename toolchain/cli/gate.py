@@ -70,8 +70,8 @@ class RuleOptions:
         sure = self.confidence / 100
         if self.rounds < least_rounds(sure):
             raise InputError(
-                f"{self.rounds} rounds are too few to be {self.confidence:g} % sure of anything",
-                hint=f"--rounds {least_rounds(sure)}, or less --confidence",
+                f"{self.rounds} rounds are too few for a confidence of {self.confidence:g} %",
+                hint=f"--rounds {least_rounds(sure)}, or a lower --confidence",
             )
         return Rule(self.least / 100, self.worst / 100, sure).within(self.rounds)
 

@@ -37,7 +37,7 @@ class Limit(click.FloatRange):
         """Read it, and refuse what is no limit."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
-            self.fail(f"{value!r} is no limit.", param, ctx)
+            self.fail(f"{value!r} is not a valid limit.", param, ctx)
         return found
 
 
@@ -168,8 +168,8 @@ class KernelOptions:
 
         known = backend_of(kind).template_names
         for name in sorted(named - {"all", *known}):
-            hint = did_you_mean(name, known) or "`all` leaves out every one of them"
-            raise InputError(f"no template is called {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
+            hint = did_you_mean(name, known) or "name one of these, or `all`"
+            raise InputError(f"there is no template {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
         return tuple(sorted(known if "all" in named else named))
 
 
@@ -217,7 +217,7 @@ class CompileOptions:
         from toolchain.pipeline import BuildRequest
 
         if self.records and self.no_records:
-            raise InputError("--records names what --no-records leaves out", hint="leave one of them out")
+            raise InputError("--records and --no-records exclude each other", hint="leave one of them out")
         if self.modelled:
             self._check_modelled()
         made = BuildRequest(
@@ -233,9 +233,7 @@ class CompileOptions:
             threads=threads or 0,
         )
         if self.modelled and not made.modelled_as:
-            raise InputError(
-                f"there is no model of board {kind.name}, and so no records of one", hint="leave --modelled out"
-            )
+            raise InputError(f"there are no modelled records for board {kind.name}", hint="leave --modelled out")
         return made
 
     def _check_modelled(self) -> None:
@@ -383,7 +381,7 @@ class BuilderOptions:
         others |= {"--builders-cert": self.builders_cert, "--builders-key": self.builders_key}
         if self.builders_at is None:
             if given := [name for name, value in others.items() if value]:
-                raise InputError(f"{given[0]} goes with --builders", hint="--builders dask://HOST:PORT")
+                raise InputError(f"{given[0]} needs --builders", hint="add --builders dask://HOST:PORT")
             return None
         from toolchain.tuning.build.cluster.scheduler import Access, parse
 

@@ -80,7 +80,9 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
 
     kind = asked.device.board()
     if asked.against and asked.trace:
-        raise InputError("--trace is of one release, and --against has two", hint="leave one of them out")
+        raise InputError(
+            "--trace and --against exclude each other: a trace is of one release", hint="leave one of them out"
+        )
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
         for _, bundle in made:

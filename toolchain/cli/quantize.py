@@ -106,7 +106,7 @@ def _check_target(source: Path, output: Path) -> None:
     from toolchain import outputs
 
     if output.exists() and source.exists() and output.samefile(source):
-        raise InputError(f"{output} is the model itself, and is left alone", hint="name another file with -o")
+        raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")
     outputs.check_file(output, "a quantized model", _foreign_model)
 
 
@@ -127,8 +127,8 @@ def _check_ranges(loaded: SourceModel, asked: QuantizeOptions) -> None:
 
     if asked.calibration is None and not quantize.has_ranges(loaded):
         raise InputError(
-            f"{loaded.name} is on floats, and nothing says how far its activations go",
-            hint="give a folder of samples with --calibration, or --calibration random to try it",
+            f"{loaded.name} is not quantized, and the ranges of its activations are not known",
+            hint="add --calibration FOLDER with samples, or --calibration random to try it",
         )
 
 

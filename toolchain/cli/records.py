@@ -215,7 +215,7 @@ def export(console: Console, /, file: Path, output: Path, target_id: str | None,
     keys = _keys(found, target_id, file)
     if len(keys) != 1:
         raise InputError(
-            f"{file} has records for {len(keys)} targets, and a database of MetaSchedule's is for one",
+            f"{file} has records for {len(keys)} targets, but a MetaSchedule database holds one",
             details="\n".join(map(_key_text, keys)),
             hint="choose one with --target ID",
         )
@@ -245,7 +245,7 @@ def _keys(found: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...
         raise InputError(
             f"{source} has no records for target {target_id}",
             details="\n".join(map(_key_text, found.keys)),
-            hint="`toolchain records show` prints the IDs of those there are",
+            hint="`toolchain records show` lists the IDs",
         )
     return keys
 

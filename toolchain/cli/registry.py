@@ -46,7 +46,7 @@ class RegistryOptions:
             registry.parse(source)
         elif self != RegistryOptions():
             raise InputError(
-                "--ca, --plain-http, --username and --password-stdin are for a registry, and the package is in none",
+                "--ca, --plain-http, --username and --password-stdin are only for packages in a registry",
                 hint=f"leave them out, or name a package as {registry.SCHEME}HOST/REPOSITORY:TAG",
             )
 
@@ -59,7 +59,10 @@ class RegistryOptions:
         from toolchain.registry import Access
 
         if self.plain and self.authorities:
-            raise InputError("--ca is for encryption, which --plain-http does without", hint="leave one of them out")
+            raise InputError(
+                "--ca and --plain-http exclude each other: without encryption no certificate is used",
+                hint="leave one of them out",
+            )
         return Access(self.authorities, self.plain, self._login())
 
     def _login(self) -> Login | None:
@@ -67,11 +70,13 @@ class RegistryOptions:
 
         if not self.username:
             if self.password_stdin:
-                raise InputError("--password-stdin is the password of nobody", hint="say whose with --username")
+                raise InputError("--password-stdin needs --username", hint="add --username USER")
             return None
         password = self._password()
         if not password:
-            raise InputError(f"there is no password for {self.username}", hint="pipe it in, and add --password-stdin")
+            raise InputError(
+                f"there is no password for {self.username}", hint="add --password-stdin and pipe the password in"
+            )
         return Login(self.username, password)
 
     def _password(self) -> str:
@@ -88,7 +93,7 @@ def _line_of_input() -> str:
         line = sys.stdin.readline().rstrip("\r\n")
         line.encode()  # some locales let bytes through that are no text
     except UnicodeError as fault:
-        raise InputError("the password is not text in UTF-8", hint="check what is piped in") from fault
+        raise InputError("the password is not valid UTF-8", hint="check the text that is piped in") from fault
     return line
 
 
@@ -158,5 +163,5 @@ def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool
         "manifest": made.manifest,
     }
     said = f"{made.folder}: {made.manifest.name} for {made.manifest.board}, sha256:{made.digest}"
-    said += "; WITHOUT its reference, so that only `deploy --unchecked` takes it" if made.reference is None else ""
+    said += "; WITHOUT reference outputs: only `deploy --unchecked` accepts it" if made.reference is None else ""
     return Result(said, document, as_json)

@@ -87,7 +87,7 @@ def _failed_json(failure: Failure, _run: Run) -> bytes:
 def _foreign_junit(path: Path) -> str:
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
-    return "" if f'name="{_SUITE}'.encode() in head else "it is no JUnit XML of this toolchain"
+    return "" if f'name="{_SUITE}'.encode() in head else "it is not JUnit XML of this toolchain"
 
 
 JSON = json_kind("a report", "schema_version", "bundle_digest")
@@ -103,7 +103,7 @@ def _foreign_page(path: Path) -> str:
 
     with path.open("rb") as stream:
         head = stream.read(page.HEAD)
-    return "" if page.is_ours(head) else "it is no page of this toolchain"
+    return "" if page.is_ours(head) else "it is not a page of this toolchain"
 
 
 def _failed_page(failure: Failure, run: Run) -> bytes:

@@ -70,8 +70,8 @@ class FleetOptions:
             raise InputError(f"there is no key file {self.identity}")
         if not self.fleet and not self.inventory:
             raise InputError(
-                "which devices? None are named",
-                hint="--fleet fleet.toml, or --inventory with Ansible's: docs/rollout.md",
+                "no devices are named",
+                hint="add --fleet fleet.toml, or --inventory FILE of Ansible (see docs/rollout.md)",
             )
         return fleet.read(self.fleet, self.inventory, self.board_variable)
 
@@ -142,7 +142,8 @@ class RuleOptions:
         error = Share.read(self.stop_after)
         if error is None:
             raise InputError(
-                f"--stop-after {self.stop_after} is no number of devices, and no percentage", hint="such as 5, or 10%"
+                f"--stop-after {self.stop_after} is not a number of devices or a percentage",
+                hint="write for example 5 or 10%",
             )
         return Thresholds(error, self.success)
 
@@ -187,12 +188,15 @@ class RolloutOptions:
         self.registry.check(source)
         if not pipeline.is_built(source):
             raise InputError(
-                f"{source!r} is no package, and the same one goes to every device",
-                hint="`toolchain build` and `toolchain package` make one",
+                f"{source!r} is not a package; a roll-out deploys one package to every device",
+                hint="make one with `toolchain build` and `toolchain package`",
             )
         reports = {path.resolve() for path in (self.json_path, self.junit_path, self.html_path) if path}
         if self.state.resolve() in reports:
-            raise InputError(f"{self.state} is the state, and a report would replace it", hint="name another file")
+            raise InputError(
+                f"{self.state} is the state file of the roll-out, which a report would replace",
+                hint="name another file",
+            )
 
     def written(self, found: Rollout) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
@@ -230,7 +234,7 @@ def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, consol
     bound = fleet.limits(kind.name).latency_ms
     if kind.keep < _ENOUGH and (bound or asked.rules.roll_back):
         raise InputError(
-            f"board {kind.name} keeps {kind.keep} activation(s), so that no device could go back",
+            f"board {kind.name} keeps {kind.keep} release(s), so devices cannot go back",
             hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
@@ -268,7 +272,7 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
         places = groups.assigned(plan.waves, fleet.devices)
         left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
         if left_out:
-            console.say(f"{left_out} device(s) of the fleet are no {kind.name}, and take no part")
+            console.say(f"{left_out} device(s) of the fleet are not {kind.name} and are left out")
         with state.held(asked.state):
             kept = state.opened(asked.state, plan, places, fresh=asked.fresh)
             work = _work(made, kind, fleet, asked, console)

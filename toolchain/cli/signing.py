@@ -51,7 +51,7 @@ class SignOptions:
         if self.sequence is not None:
             return Order(self.sequence, self.minimum)
         if self.minimum is not None or self.replace:
-            raise InputError("--minimum and --replace are for a new statement", hint="add --sequence N")
+            raise InputError("--minimum and --replace need --sequence", hint="add --sequence N")
         return None
 
 
@@ -90,7 +90,7 @@ def _passphrase(key: Path) -> str:
         if not given.isatty():
             raise InputError(
                 f"{key} has a passphrase, and there is no terminal to ask for it",
-                hint=f"`ssh-add {key}` gives it to an agent; then name {key}.pub",
+                hint=f"run `ssh-add {key}`, then use --key {key}.pub",
             )
     return str(click.prompt(f"passphrase of {key}", hide_input=True, err=True))
 
@@ -159,5 +159,5 @@ def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json:
 
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("floor")):
         found = trust.raise_floor(lab.store, sequence)
-    text = f"{lab.shell.name} takes no {found.model} below sequence {found.floor}; it runs {found.sequence}"
+    text = f"{lab.shell.name} accepts {found.model} from sequence number {found.floor} on; it runs {found.sequence}"
     return Result(text, {**dataclasses.asdict(found), "waited": lab.store.waited}, as_json)

@@ -75,7 +75,9 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     _check(wanted, asked.device, console)
     folder = asked.output or Path(f"survey-{kind.name}")
     found = surveys.run(wanted, folder, console.say)
-    text = f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}: no names, no addresses"
+    text = (
+        f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
+    )
     result = Result(text, found.document(), as_json, found.fault)
     return written(result, None, {asked.html_path: lambda: surveyed.html(found).encode()})
 

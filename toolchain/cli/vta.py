@@ -180,7 +180,7 @@ def _write(found: Sequence[listing.Kernel], folder: Path) -> None:
 
 def _foreign(folder: Path) -> str:
     others = [path.name for path in sorted(folder.iterdir()) if not _is_stream(path)]
-    return f"it holds {others[0]}, which is no kernel's stream" if others else ""
+    return f"it holds {others[0]}, which is not a kernel's stream" if others else ""
 
 
 def _is_stream(path: Path) -> bool:

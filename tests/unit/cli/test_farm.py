@@ -135,8 +135,8 @@ def test_a_farm_that_does_not_exist(lab):
     [
         (["up"], 2, "there are no devices to serve"),
         (["up", "nobody"], 2, "there is no device 'nobody'"),
-        (["up", "a", "--virtual", "rpi4=1"], 2, "--virtual makes boards"),
-        (["up", "--kernel"], 2, "--kernel goes with --virtual"),
+        (["up", "a", "--virtual", "rpi4=1"], 2, "--virtual starts boards"),
+        (["up", "--kernel"], 2, "--kernel is only for virtual boards"),
         (["down", "nobody"], 2, "no board 'nobody'"),
         (["lock", "a"], 4, "the farm serves no devices"),
         (["lock", "a", "--for", "soon"], 2, "not a valid time span"),

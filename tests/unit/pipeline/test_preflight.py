@@ -214,7 +214,7 @@ def test_every_network_of_a_survey_is_read(native, small, opened, tmp_path):
 
 def test_a_full_disk_of_this_machine(monkeypatch):
     monkeypatch.setattr(preflight, "_LEAST_FREE", 1 << 60)
-    with pytest.raises(InputError, match="MiB more, and a build needs") as caught:
+    with pytest.raises(InputError, match="MiB left, and a build needs") as caught:
         preflight.check_host()
     assert "TOOLCHAIN_CACHE" in caught.value.hint
 
