@@ -195,7 +195,7 @@ PROCESSES = [
     ("tune mlp --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
     ("hardware --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
     ("bench --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
-    ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 things are in the way: model, labels"),
+    ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 problems: model, labels"),
     ("deploy mlp", {"HOME": "/proc/none"}, 2, "the cache /proc/none/.cache/edge-toolchain cannot be written"),
     ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/picture.jpg/cache"}, 2, "Not a directory"),
     ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB left, and a build needs"),

@@ -167,7 +167,7 @@ _CASES = [
     ("nothing to roll back to", "rollback --root {w}/device", 4, r"no earlier release"),
     ("report that cannot be written", "bench --root {w}/device --budget 0 --json /proc/none.json", 2, r"cannot write"),
     # --- the command line
-    ("nothing to deploy", "deploy", 2, r"Missing argument 'MODEL-OR-PACKAGE'"),
+    ("nothing to deploy", "deploy", 2, r"missing argument 'MODEL-OR-PACKAGE'"),
     ("two models", "deploy mlp mobilenet", 2, r"unexpected extra argument"),
     ("seconds in words", "deploy mlp --budget ten", 2, r"'ten' is not a valid float"),
     ("a negative time", "deploy mlp --budget -1", 2, r"-1.* is not in the range"),
@@ -329,7 +329,7 @@ _CASES = [
         "a closed port and no labels",
         "deploy mlp --board x86_64 --host me@127.0.0.1:1 --labels {w}/none.txt",
         4,
-        r"2 things[\s\S]*cannot be reached[\s\S]*none\.txt",
+        r"2 problems[\s\S]*cannot be reached[\s\S]*none\.txt",
     ),
     (
         "a device of another machine",
@@ -419,7 +419,7 @@ _CASES = [
     ("a stream that is none", "vta disasm {w}/picture.jpg", 2, r"picture\.jpg|kernel"),
     # --- runs on one's own inputs
     ("a run of nothing", "run -o {w}/y.npz", 2, r"nothing to run[\s\S]*--input"),
-    ("a run without an output", "run --input {w}/fits.npz", 2, r"Missing option '-o'"),
+    ("a run without an output", "run --input {w}/fits.npz", 2, r"missing option '-o'"),
     ("a run of two kinds", "run --input {w}/fits.npz --image {w}/picture.jpg -o {w}/y.npz", 2, r"exclude each other"),
     ("a run without a release", "run --input {w}/fits.npz -o {w}/y.npz --root {w}/virgin", 4, r"nothing is deployed"),
     ("a run of no such file", "run --input {w}/none.npz -o {w}/y.npz", 2, r"there is no file .*none\.npz"),
@@ -478,7 +478,7 @@ _CASES = [
         r"--samples 9 wants more than the reference of dense has: 1[\s\S]*toolchain build .* --samples 9",
     ),
     # --- registries
-    ("no address to push to", "push {w}/good.tar", 2, r"Missing argument 'ADDRESS'"),
+    ("no address to push to", "push {w}/good.tar", 2, r"missing argument 'ADDRESS'"),
     ("an address without a scheme", "push {w}/good.tar ghcr.io/lab/x:1", 2, r"names no package[\s\S]*oci://HOST"),
     (
         "a login in an address",
@@ -494,9 +494,14 @@ _CASES = [
     ("a push of a picture", "push {w}/picture.jpg oci://127.0.0.1:1/x:1", 2, r"is not a package"),
     ("a push of a truncated package", "push {w}/cut.tar oci://127.0.0.1:1/x:1", 5, r"missing from the package|damaged"),
     ("a push of a tampered bundle", "push {w}/tampered oci://127.0.0.1:1/x:1", 5, r"not the file that was built"),
-    ("a pull to nowhere", "pull oci://127.0.0.1:1/x:1", 2, r"Missing option '-o'"),
+    ("a pull to nowhere", "pull oci://127.0.0.1:1/x:1", 2, r"missing option '-o'"),
     ("a pull into the work of years", "pull oci://127.0.0.1:1/x:1 -o {w}", 2, r"something else than a bundle"),
-    ("a registry that is off", "deploy oci://127.0.0.1:1/x:1 --root {w}/device", 4, r"127.0.0.1:1 cannot be reached"),
+    (
+        "a registry that is off",
+        "deploy oci://127.0.0.1:1/x:1 --root {w}/device",
+        4,
+        r"127.0.0.1:1 cannot be reached[\s\S]*Connection refused",
+    ),
     ("a registry that is off to push to", "push {w}/good.tar oci://127.0.0.1:1/x:1", 4, r"cannot be reached"),
     ("a registry that nobody knows", "pull oci://no.such.host.invalid/x:1 -o {w}/out", 4, r"cannot be reached"),
     (
