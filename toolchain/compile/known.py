@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +126,9 @@ def summary(applied: Applied, known: Known, request: BuildRequest) -> str:
     path = _own_file(request)
     if path is None and not applied.shipped:
         return ""
+    if known.records is None and known.shipped is None:
+        board = request.board.name
+        return f"tuning records: none of yours in {_own_places(request)}, and the toolchain has none for {board}"
     key = found_key(request, known.records or Records())
     marks = {"modelled": f" (by the model of {key.modelled})", "emulated": " (measured on an emulator)"}
     parts = []
@@ -136,7 +139,7 @@ def summary(applied: Applied, known: Known, request: BuildRequest) -> str:
     if applied.shipped:
         parts.append(f"{applied.shipped} from the toolchain")
     if path is not None and known.records is None:
-        parts.append(f"none of yours in {_listed(state.records_places(request.board.name))}")
+        parts.append(f"none of yours in {_own_places(request)}")
     total = applied.tuned + applied.shipped
     return f"tuning records for {total} of {applied.tasks} kernels: {', '.join(parts)}"
 
@@ -148,8 +151,8 @@ def _own_file(request: BuildRequest) -> Path | None:
     return request.records or default_path(request.board.name)
 
 
-def _listed(places: Sequence[Path]) -> str:
-    return " or ".join(str(place.parent) for place in places)
+def _own_places(request: BuildRequest) -> str:
+    return " or ".join(str(place.parent) for place in state.records_places(request.board.name))
 
 
 def _described(key: Key) -> str:

@@ -82,9 +82,12 @@ def test_where_there_are_none_one_sentence_names_the_folder(native, folder):
     assert known.own_records(wanted) is None
     assert not known.has_records(wanted)
     assert told == []  # who looks says nothing: a build looks before its work, and when it begins
-    line = known.summary(Applied(tvm.IRModule(), tasks=5, shipped=3), Known(), wanted)
+    line = known.summary(Applied(tvm.IRModule(), tasks=5, shipped=3), Known(shipped=Records()), wanted)
     assert line.startswith("tuning records for 3 of 5 kernels: 3 from the toolchain, none of yours in ")
     assert str(folder / "data") in line
+    none = known.summary(Applied(tvm.IRModule()), Known(), wanted)
+    assert none.startswith(f"tuning records: none of yours in {folder / 'data'}")
+    assert none.endswith(f", and the toolchain has none for {native.name}")
 
 
 @pytest.mark.parametrize("without", [{"tuned": False}, {"records": Path("shipped")}])
