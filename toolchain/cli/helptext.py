@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import click
 from click.types import OptionHelpExtra
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MANY = 12  # options that are still read in one list
 _WHOLE = 10_000  # letters: longer than any sentence
@@ -68,7 +70,7 @@ class Option(click.Option):
         return extra
 
 
-def option(*words: str, **how: Any) -> Any:
+def option(*words: str, **how: Any) -> Callable[[Decorated], Decorated]:
     """Return the decorator that adds one option to a command; takes what click's own takes, and `subject`."""
     return click.option(*words, cls=Option, **how)
 

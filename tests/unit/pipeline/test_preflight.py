@@ -223,7 +223,7 @@ def test_a_limit_of_files_counts_as_a_full_disk():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
-        with pytest.raises(InputError, match="takes 1 MiB more") as caught:
+        with pytest.raises(InputError, match="has 1 MiB left") as caught:
             preflight.check_room()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
