@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shlex
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -203,7 +202,7 @@ def _labgrid() -> tuple[Any, Any]:
         raise InputError(
             "--place needs labgrid, which is not installed",
             details=str(fault),
-            hint=f"{shlex.quote(sys.executable)} -m pip install labgrid",
+            hint="pip install 'labgrid>=26'",
         ) from fault
     finally:
         sys.excepthook = before

@@ -6,10 +6,8 @@ import contextlib
 import ipaddress
 import logging
 import re
-import shlex
 import socket
 import ssl
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -180,7 +178,7 @@ def dask_distributed() -> ModuleType:
         raise InputError(
             "--builders needs Dask, which is not installed",
             details=str(fault),
-            hint=f"{shlex.quote(sys.executable)} -m pip install distributed",
+            hint="pip install 'distributed>=2026.3'",
         ) from fault
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
