@@ -178,7 +178,7 @@ def dask_distributed() -> ModuleType:
         raise InputError(
             "--builders needs Dask, which is not installed",
             details=str(fault),
-            hint="pip install 'edge-toolchain[dask]'",
+            hint="pip install 'distributed>=2026.3'",
         ) from fault
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
