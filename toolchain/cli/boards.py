@@ -276,7 +276,7 @@ class DoctorOptions(AddressOptions):
         "--board",
         default="",
         shell_complete=completion.boards,
-        help="Only this board; exit 3 if something is missing for it.",
+        help="Only this board, or that of --host; exit 3 if something is missing for it.",
     )
 
 
@@ -313,8 +313,6 @@ def _check_address(asked: DoctorOptions) -> bool:
                 "there is a way to a device, and no device is named", hint="name it with --host or --place"
             )
         return False
-    if not asked.board_name:
-        raise InputError("what is a device to have? No board is named", hint="name its type with --board")
     device = asked.device(asked.board())
     check_options(device.host, asked.ssh())
     return is_adb(device.host)
@@ -328,9 +326,9 @@ def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
     from toolchain import board
     from toolchain.pipeline import doctor as doctors
 
-    board_name = asked.board_name
     by_adb = _check_address(asked)
-    boards = [board.load(name) for name in ([board_name] if board_name else board.names())]
+    board_name = asked.board_name or (asked.board().name if asked.host or asked.place else "")
+    boards = [asked.board()] if board_name else [board.load(name) for name in board.names()]
     of_device, fault = _of_device(asked) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]

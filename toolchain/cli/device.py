@@ -27,6 +27,8 @@ from toolchain.tables import Table
 if TYPE_CHECKING:
     from toolchain.device import trust
     from toolchain.device.application import State, Trial
+    from toolchain.pipeline import Lab
+    from toolchain.pipeline.report import Report
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,12 @@ class DeployOptions:
 
 
 @click.command("deploy", cls=ReportingCommand, reports=options.REPORTS)
-@click.argument("source", metavar="MODEL-OR-PACKAGE", shell_complete=completion.models)
+@click.argument(
+    "source",
+    metavar="MODEL-OR-PACKAGE",
+    shell_complete=completion.models,
+    callback=options.telling("package"),
+)
 @gathered("asked", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
@@ -102,8 +109,10 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
 def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
     """Deploy a model as the command does; see there."""
     from toolchain import bundle
-    from toolchain.pipeline import Pipeline, preflight
+    from toolchain.pipeline import Pipeline, is_built, preflight
 
+    if is_built(source):
+        asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
     kind = asked.device.board(**asked.compiling.kernels.precision)
     emulated = asked.device.device(kind).emulated
     if asked.output:
@@ -129,7 +138,14 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
         settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
-        return asked.report.written(job.on_device.deploy(made, given, program, lab, settings), "deploy")
+        found = job.on_device.deploy(made, given, program, lab, settings)
+        return asked.report.written(_noted(found, lab, asked.device), "deploy")
+
+
+def _noted(found: Report, lab: Lab, device: DeviceOptions) -> Report:
+    """Return a report with why the board type is the one, and what that leaves unused of the device's CPU."""
+    unused = connection.unused(lab, found.facts, device)
+    return dataclasses.replace(found, board_reason=device.resolve().reason, warnings=(*found.warnings, *unused))
 
 
 @contextlib.contextmanager
@@ -164,7 +180,8 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
         preflight.before_bench(kind, lab)
         settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
         stages = DeviceStages(kind, console.say)
-        return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings), "bench")
+        found = stages.bench(asked.inputs.source(asked.seed), lab, settings)
+        return asked.report.written(_noted(found, lab, asked.device), "bench")
 
 
 @click.command("status")

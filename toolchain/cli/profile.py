@@ -61,7 +61,13 @@ class ProfileOptions:
 
 
 @click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
-@click.argument("source", metavar="[PACKAGE]", required=False, shell_complete=completion.models)
+@click.argument(
+    "source",
+    metavar="[PACKAGE]",
+    required=False,
+    shell_complete=completion.models,
+    callback=options.telling("path"),
+)
 @gathered("asked", ProfileOptions)
 @click.pass_obj
 def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> Result:
@@ -120,5 +126,5 @@ def _side(word: str, made: Bundle | None, kind: Board, lab: Lab) -> Side:
     from toolchain.pipeline import profile as profiling
 
     side = profiling.of_bundle(made) if made else profiling.of_release(lab, word)
-    check_board(side.manifest, kind)
+    check_board(side.manifest, kind, root="" if made else lab.store.root)
     return side

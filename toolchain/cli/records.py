@@ -75,7 +75,9 @@ class ForgetOptions:
     target_id: str | None = option(
         "--target", metavar="ID", help="Those of this target; `records show` prints the IDs."
     )
-    model: str | None = option("--model", metavar="MODEL", help="Those of this model's kernels.")
+    model: str | None = option(
+        "--model", metavar="MODEL", callback=options.telling("model"), help="Those of this model's kernels."
+    )
     name: str | None = option("--op", metavar="NAME", help="Those of kernels with this in the name that `show` prints.")
     machine: str | None = option("--machine", metavar="NAME", help="Those that the board of this name measured.")
     older: str | None = option(
