@@ -173,11 +173,10 @@ python -c 'import numpy; numpy.savez("x.npz", x=numpy.zeros((1, 3, 224, 224), "f
         (
             "toolchain gate new.tar",
             Run(
-                before="""for side in new old; do
-  toolchain build mlp --board rpi4 --seed $(expr length $side) -o $side
-  toolchain package $side -o $side.tar
-done""",
-                allow={"toolchain gate": "5", "make gate": "2"},
+                before="""toolchain build mlp --board rpi4 -o new && toolchain package new -o new.tar
+toolchain build mlp --board rpi4 --without all -o old && toolchain package old -o old.tar""",
+                # Rounds of a moment decide nothing; make has one code for all codes.
+                allow={"toolchain gate": "7", "make gate": "2"},
                 after="test -s gate.html && test -s gate.xml && test -s gate.json",
             ),
         ),
@@ -186,7 +185,7 @@ done""",
             Run(
                 before="mkdir build && cp new.tar build/ && toolchain deploy old.tar --board rpi4 --host 10.0.0.7\n"
                 "toolchain package old -o again.tar --json | grep -o 'sha256:[0-9a-f]*' >baseline.txt",
-                allow={"toolchain gate": "5"},
+                allow={"toolchain gate": "7"},
             ),
         ),
     ],
@@ -204,7 +203,7 @@ done""",
         (
             "toolchain export resnet.oci.tar --as rauc",
             Run(
-                before="openssl req -quiet -x509 -newkey rsa:2048 -nodes -subj /CN=test -keyout key.pem -out cert.pem",
+                before="openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout key.pem -out cert.pem 2>log",
                 after="test -s update.raucb",
             ),
         ),
@@ -238,7 +237,7 @@ toolchain deploy mlp""",
         (
             "oras pull",
             Run(
-                {r"ghcr\.io": "REGISTRY", "skopeo copy": "skopeo copy --quiet --dest-tls-verify=false"},
+                {**DENSE, r"ghcr\.io": "REGISTRY", "skopeo copy": "skopeo copy --quiet --dest-tls-verify=false"},
                 {"oras": "Debian has no package of it; test_oci.py pulls by its library"},
             ),
         ),
