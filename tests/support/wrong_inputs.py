@@ -136,7 +136,12 @@ _CASES = [
     ("output folder in use", "build mlp -o {w}", 2, r"something else than a bundle"),
     ("output folder unwritable", "build mlp -o /proc/nowhere/out", 2, r"cannot write"),
     ("a folder to unpack", "package --unpack {w}/tampered -o {w}/out", 2, r"is a folder, not a package[\s\S]*--unpack"),
-    ("a truncated package to unpack", "package --unpack {w}/cut.tar -o {w}/out", 5, r"missing from the package|damaged"),
+    (
+        "a truncated package to unpack",
+        "package --unpack {w}/cut.tar -o {w}/out",
+        5,
+        r"missing from the package|damaged",
+    ),
     ("a model to unpack", "package --unpack {w}/good.onnx -o {w}/out", 2, r"is not a package"),
     ("package of nothing", "package {w}/none -o {w}/out.tar", 2, r"holds no bundle"),
     (

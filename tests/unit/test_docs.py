@@ -13,7 +13,10 @@ from tests.support.paths import ROOT
 from toolchain import board, resources
 from toolchain.device import scripts, store
 
-OURS = [path for folder in ("ci", "docker", "docs", "tests", "toolchain") for path in sorted((ROOT / folder).rglob("*"))]
+FOLDERS = (".ci", "ci", "docker", "docs", "tests", "toolchain")
+FILES = [
+    path for top in (*FOLDERS, "Dockerfile", "Makefile") for path in [ROOT / top, *sorted((ROOT / top).rglob("*"))]
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=documents.name_of)
@@ -40,7 +43,7 @@ def test_every_command_of_a_page_exists_with_its_options(page):
     [
         ("toolchain depoly mlp", "toolchain has no command depoly"),
         ("A=1 toolchain farm start  # comment", "toolchain farm has no command start"),
-        ("cd x && toolchain deploy mlp --bord rpi4", "No such option: --bord Did you mean --board?"),
+        ("cd x && toolchain deploy mlp --bord rpi4", "No such option '--bord'."),
         ("toolchain pull oci://host/x:1 y -o z", "toolchain pull does not take y"),
         ("make depoly", "make has no target depoly"),
         ("make deploy HOSTS=x", "make has no variable HOSTS"),
@@ -57,14 +60,15 @@ def test_a_command_that_does_not_exist_is_detected(command, fault):
 def test_a_block_of_commands_is_marked_as_one(page):
     """Commands in other blocks would not be checked; what a command prints begins with its prompt."""
     for block in documents.blocks(page):
-        assert block.language == "sh" or not re.search(r"^(toolchain|make|pip) ", block.text, re.MULTILINE), block.first
-    assert not re.search(r"^    (toolchain|make|pip|docker|TOOLCHAIN_\w+=)", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert block.language == "sh" or not re.search(r"(?m)^(toolchain|make|pip) ", block.text), block.first
+    assert not re.search(r"(?m)^    (toolchain|make|pip|docker|TOOLCHAIN_\w+=)", page.read_text(encoding="utf-8"))
 
 
 def test_nothing_installs_this_project_from_a_package_index():
     """The name is not registered there, so it would be whoever's registers it first."""
     by_name = re.compile(r"""pip3? install[^\n]*[ '"](?:edge-toolchain|edge_toolchain)(?:[\s'"\[=]|$)""")
-    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in [*PAGES, *OURS] if path.is_file() and path != Path(__file__)}
+    paths = {path for path in (*PAGES, *FILES) if path.is_file()} - {Path(__file__)}
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
     assert [path for path, text in texts.items() if by_name.search(text)] == []
     assert all(by_name.search("pip install " + name) for name in ("edge-toolchain", "-q 'edge-toolchain[dask]'"))
 
