@@ -129,6 +129,7 @@ class AddressOptions(BoardOptions):
         if self.host and self.place:
             raise InputError("--host and --place exclude each other", hint="leave one of them out")
         if listed := self._listed():
+            self._tell_of_entry(listed)
             return Selected(listed.resolved())
         meta, key = _meta(), (__name__, dataclasses.replace(self, **_UNRELATED))
         if key not in meta:
@@ -155,6 +156,14 @@ class AddressOptions(BoardOptions):
         from toolchain.devices import load_devices
 
         return selection.listed(self.host or self.place, load_devices(self.devices))
+
+    def _tell_of_entry(self, listed: Board) -> None:
+        """Tell once of the board type of an address that has an entry by another name."""
+        meta, key = _meta(), (f"{__name__} entry", self.host)
+        if self.host in self.lab(listed) or key in meta:
+            return
+        meta[key] = True
+        _say()(f"board {listed.name}: an entry of devices.toml with the address {self.host} says so")
 
     def _probed(self) -> Selected:
         from toolchain.adoption import selection

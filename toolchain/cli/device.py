@@ -111,13 +111,13 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
     from toolchain import bundle
     from toolchain.pipeline import Pipeline, is_built, preflight
 
+    if asked.output:
+        bundle.check_target(asked.output)
+    asked.check(source)
     if is_built(source):
         asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
     kind = asked.device.board(**asked.compiling.kernels.precision)
     emulated = asked.device.device(kind).emulated
-    if asked.output:
-        bundle.check_target(asked.output)
-    asked.check(source)
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(
         wanted, kind, console.say, asked.toolchain, emulated=emulated, threads=asked.measuring.threads

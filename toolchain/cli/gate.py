@@ -189,7 +189,7 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     from toolchain.pipeline import DeviceStages, preflight
     from toolchain.pipeline import gate as gating
 
-    kind, settings = asked.device.board(), asked.settings()
+    settings, kind = asked.settings(), asked.device.board()
     gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
     stages = DeviceStages(kind, console.say)
     words = (source, asked.base)

@@ -82,9 +82,9 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, shown
 
-    kind = asked.device.board()
     if asked.against and asked.trace:
         raise InputError("--trace is of one release, and --against has two", hint="leave one of them out")
+    kind = asked.device.board()
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
         for _, bundle in made:

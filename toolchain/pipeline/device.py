@@ -206,9 +206,8 @@ class DeviceStages:
         lab.store.settle(owner)
         seen = bench.current(lab.store, lab.shell.name)
         root = lab.store.root
-        fed, labels = self._fitting(
-            given, seen.manifest, settings, root
-        )  # before a runner is built for what does not fit
+        # What does not fit is refused before a runner is built.
+        fed, labels = self._fitting(given, seen.manifest, settings, root)
         program = self.runner()
         with lab.store.lock(owner):
             found = bench.current(lab.store, lab.shell.name)

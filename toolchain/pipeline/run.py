@@ -177,9 +177,8 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     owner = Owner.here("run")
     lab.store.settle(owner)
     seen = bench.current(lab.store, lab.shell.name)
-    given, labels = _fitting(
-        wanted, seen.manifest, stages, lab.store.root
-    )  # what does not fit is told before the runner is built
+    # What does not fit is refused before the runner is built.
+    given, labels = _fitting(wanted, seen.manifest, stages, lab.store.root)
     program = stages.runner()
     with lab.store.lock(owner):
         found = bench.current(lab.store, lab.shell.name)
