@@ -3,7 +3,7 @@
 
 PYTHON  ?= python3
 VENV    ?= .venv
-BOARD   ?= local
+BOARD   ?=
 HOST    ?=
 MODEL   ?= mobilenet
 TRIALS  ?=
@@ -17,7 +17,7 @@ ARGS    ?=
 
 TOOLCHAIN := $(VENV)/bin/toolchain
 READY     := $(VENV)/.ready
-DEVICE    := --board "$(BOARD)" $(if $(HOST),--host "$(HOST)")
+DEVICE    := $(if $(BOARD),--board "$(BOARD)") $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 # make takes any NAME=value in silence: `board=rpi4` or `HOSTS=...` would deploy to another device than was meant.

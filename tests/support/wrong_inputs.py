@@ -118,7 +118,17 @@ _CASES = [
         r"'\[slot\]' is not a valid name",
     ),
     ("no host", "deploy mlp --board x86_64", 2, r"which x86_64 device\?[\s\S]*--host"),
-    ("a host for this machine", "deploy mlp --host me@10.0.0.7", 2, r"takes no host"),
+    (
+        "a host for this machine",
+        "deploy mlp --board local --host me@10.0.0.7",
+        2,
+        r"takes no host[\s\S]*leave --board",
+    ),
+    ("a host with no list of devices", "status --host bench --devices {w}/none.toml", 2, r"cannot read"),
+    ("a host that is not there", "status --host me@127.0.0.1:1", 4, r"127\.0\.0\.1"),
+    ("a host and a place", "status --host me@127.0.0.1:1 --place desk", 2, r"--host and --place exclude each other"),
+    ("a network that the zoo lacks", "build zoo:mpl -o {w}/out", 2, r"the zoo has no network 'mpl'[\s\S]*mean mlp"),
+    ("a gate of a network", "gate zoo:mlp --base current", 2, r"toolchain build zoo:mlp -o FOLDER"),
     (
         "a roll-out of a model",
         "rollout mlp --fleet {w}/desk.toml",
@@ -145,6 +155,14 @@ _CASES = [
     ("malformed host", "status --board x86_64 --host me@127.0.0.1:ssh", 2, r"no address of a device"),
     ("output folder in use", "build mlp -o {w}", 2, r"something else than a bundle"),
     ("output folder unwritable", "build mlp -o /proc/nowhere/out", 2, r"cannot write"),
+    ("a folder to unpack", "package --unpack {w}/tampered -o {w}/out", 2, r"is a folder, not a package[\s\S]*--unpack"),
+    (
+        "a truncated package to unpack",
+        "package --unpack {w}/cut.tar -o {w}/out",
+        5,
+        r"missing from the package|damaged",
+    ),
+    ("a model to unpack", "package --unpack {w}/good.onnx -o {w}/out", 2, r"is not a package"),
     ("package of nothing", "package {w}/none -o {w}/out.tar", 2, r"holds no bundle"),
     (
         "missing compiler",
@@ -307,7 +325,7 @@ _CASES = [
     ),
     ("a board without programs", "deploy mlp --board {w}/strange.toml", 3, r"no device programs for riscv64"),
     ("no such board to diagnose", "doctor --board rpi44", 2, r"did you mean rpi4"),
-    ("a device to diagnose for no board", "doctor --host me@h", 2, r"need a board type[\s\S]*--board"),
+    ("a device to diagnose that is not there", "doctor --host me@127.0.0.1:1", 4, r"127\.0\.0\.1"),
     ("a way to no device", "doctor --board rk3399 -i {w}/key", 2, r"but no device[\s\S]*--host"),
     ("SSH's options for adb", "doctor --board rk3399 --host adb:none --ssh-config {w}/none", 2, r"adb"),
     (

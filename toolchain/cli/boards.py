@@ -290,7 +290,7 @@ class DoctorOptions(AddressOptions):
         default="",
         metavar="BOARD",
         shell_complete=completion.boards,
-        help="Check only this board; exit code 3 if something is missing for it.",
+        help="Check only this board, or that of --host; exit code 3 if something is missing for it.",
     )
 
 
@@ -325,8 +325,6 @@ def _check_address(asked: DoctorOptions) -> bool:
         if any(ways):
             raise InputError("options for reaching a device are given, but no device", hint="add --host or --place")
         return False
-    if not asked.board_name:
-        raise InputError("--host and --place need a board type to check the device for", hint="add --board BOARD")
     device = asked.device(asked.board())
     check_options(device.host, asked.ssh())
     return is_adb(device.host)
@@ -343,9 +341,9 @@ def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
     from toolchain import board
     from toolchain.pipeline import doctor as doctors
 
-    board_name = asked.board_name
     by_adb = _check_address(asked)
-    boards = [board.load(name) for name in ([board_name] if board_name else board.names())]
+    board_name = asked.board_name or (asked.board().name if asked.host or asked.place else "")
+    boards = [asked.board()] if board_name else [board.load(name) for name in board.names()]
     of_device, fault = _of_device(asked) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]

@@ -12,6 +12,7 @@ from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.cli.reports import ReportingCommand, written
+from toolchain.errors import InputError
 from toolchain.progress import size_text
 
 
@@ -61,21 +62,40 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
 
 
 @click.command("package", cls=helptext.Command)
-@click.argument("folder", type=options.PATH)
+@click.argument("source", metavar="FOLDER", type=options.PATH)
 @helptext.option(
     "-o", "--output", type=options.PATH, required=True, help="Where to write the package, such as model.oci.tar."
 )
+@helptext.option(
+    "--unpack",
+    is_flag=True,
+    help="Unpack a package instead: FOLDER is the package, and --output is the folder for its bundle.",
+)
 @options.json_flag
-def package(folder: Path, output: Path, *, as_json: bool) -> Result:
+def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Result:
     """Pack a bundle as one archive.
 
     FOLDER is the folder of the bundle. The archive has the OCI image layout.
     """
     from toolchain import bundle
 
+    if unpack:
+        return _unpacked(source, output, as_json)
     bundle.check_package_target(output)
-    made = bundle.load(folder)
+    made = bundle.load(source)
     bundle.pack(made, output)
     size = output.stat().st_size
     document = {"package": str(output), "digest": f"sha256:{made.digest}", "bytes": size}
     return Result(f"{output}: {size_text(size)}, sha256:{made.digest}", document, as_json)
+
+
+def _unpacked(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT001 - as the command has it
+    from toolchain import bundle
+
+    if source.is_dir():
+        raise InputError(f"{source} is a folder, not a package", hint="leave --unpack out to pack the bundle in it")
+    bundle.check_target(output)
+    unpacked = bundle.unpack(source, output)
+    document = {"bundle": str(output), "digest": f"sha256:{unpacked.digest}"}
+    text = f"{output}: {unpacked.manifest.name} for {unpacked.manifest.board}, sha256:{unpacked.digest}"
+    return Result(text, document, as_json)

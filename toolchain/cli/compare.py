@@ -62,7 +62,8 @@ class CompareOptions:
 
     def tuning_command(self, source: str) -> str:
         """Name the command that tunes a model for the device."""
-        words = ["toolchain", "tune", source, "--board", self.device.board_name]
+        words = ["toolchain", "tune", source]
+        words += ["--board", self.device.board_name] if self.device.board_name else []
         words += ["--host", self.device.host] if self.device.host else []
         words += [*self.inputs.words, *self.compiling.kernels.precision_words]
         return shlex.join(words)

@@ -32,9 +32,10 @@ def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) 
 
 def models(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a predefined network, or the path of a model, a package or a bundle."""
-    from toolchain.models import zoo
+    from toolchain.models import names, zoo
 
-    return _matching(zoo.NAMES, incomplete)
+    prefix = names.PREFIX if incomplete.startswith(names.PREFIX) else ""
+    return _matching([prefix + name for name in zoo.NAMES], incomplete)
 
 
 def _matching(names: list[str] | tuple[str, ...], incomplete: str) -> list[CompletionItem]:

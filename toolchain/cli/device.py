@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import State, Trial
+    from toolchain.pipeline import Lab
+    from toolchain.pipeline.report import Report
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,12 @@ class DeployOptions:
 
 
 @click.command("deploy", cls=ReportingCommand, reports=options.REPORTS)
-@click.argument("source", metavar="MODEL-OR-PACKAGE", shell_complete=completion.models)
+@click.argument(
+    "source",
+    metavar="MODEL-OR-PACKAGE",
+    shell_complete=completion.models,
+    callback=options.telling("package"),
+)
 @gathered("asked", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
@@ -107,13 +114,15 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
 def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
     """Deploy a model as the command does; see there."""
     from toolchain import bundle
-    from toolchain.pipeline import Pipeline, preflight
+    from toolchain.pipeline import Pipeline, is_built, preflight
 
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    emulated = asked.device.device(kind).emulated
     if asked.output:
         bundle.check_target(asked.output)
     asked.check(source)
+    if is_built(source):
+        asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
+    kind = asked.device.board(**asked.compiling.kernels.precision)
+    emulated = asked.device.device(kind).emulated
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(
         wanted, kind, console.say, asked.toolchain, emulated=emulated, threads=asked.measuring.threads
@@ -134,7 +143,8 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
         settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
-        result = asked.report.written(job.on_device.deploy(made, given, program, lab, settings), "deploy")
+        found = job.on_device.deploy(made, given, program, lab, settings)
+        result = asked.report.written(_noted(found, lab, asked.device), "deploy")
         return with_next(result, _next(asked.device, kind, can_roll_back=len(lab.store.generations()) > 1))
 
 
@@ -152,6 +162,12 @@ def _next(device: DeviceOptions, kind: Board, *, can_roll_back: bool) -> list[li
     commands = [["run", *where, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *where]]
     commands += [["rollback", *where]] if can_roll_back else []
     return [["toolchain", *words] for words in commands]
+
+
+def _noted(found: Report, lab: Lab, device: DeviceOptions) -> Report:
+    """Return a report with why the board type is the one, and what that leaves unused of the device's CPU."""
+    unused = connection.unused(lab, found.facts, device)
+    return dataclasses.replace(found, board_reason=device.resolve().reason, warnings=(*found.warnings, *unused))
 
 
 @contextlib.contextmanager
@@ -186,7 +202,8 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
         preflight.before_bench(kind, lab)
         settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
         stages = DeviceStages(kind, console.say)
-        return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings), "bench")
+        found = stages.bench(asked.inputs.source(asked.seed), lab, settings)
+        return asked.report.written(_noted(found, lab, asked.device), "bench")
 
 
 @click.command("status", cls=helptext.Command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import connection, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -84,6 +85,7 @@ class GateOptions:
         "--base",
         metavar="OLD",
         required=True,
+        callback=options.telling("path"),
         help="What to compare NEW with: as NEW, or a file whose only line is the digest of a package.",
     )
     device: DeviceOptions = record(DeviceOptions)
@@ -172,7 +174,7 @@ REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"
 
 
 @click.command("gate", cls=ReportingCommand, reports=REPORTS)
-@click.argument("source", metavar="NEW")
+@click.argument("source", metavar="NEW", callback=options.telling("path"))
 @gathered("asked", GateOptions)
 @click.pass_obj
 def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
@@ -187,7 +189,7 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     from toolchain.pipeline import DeviceStages, preflight
     from toolchain.pipeline import gate as gating
 
-    kind, settings = asked.device.board(), asked.settings()
+    settings, kind = asked.settings(), asked.device.board()
     gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
     stages = DeviceStages(kind, console.say)
     words = (source, asked.base)
@@ -202,4 +204,5 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
             with lab.store.lock(Owner.here("gate")):
                 new, base = gating.both(here, words, lab.store)  # what is current may be another one by now
                 found = gating.run(new, base, program, lab, settings, console.say)
+            found = dataclasses.replace(found, notes=connection.unused(lab, found.facts, asked.device))
     return asked.written(found)

@@ -76,7 +76,9 @@ class CostOptions:
 
 
 @click.command("mali-cost", cls=ReportingCommand, reports=options.PAGES)
-@click.argument("sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...")
+@click.argument(
+    "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=options.telling("path")
+)
 @gathered("asked", CostOptions)
 @options.json_flag
 @click.pass_obj

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -508,7 +509,35 @@ def unchecked() -> Any:
 # --- options of several commands that stand alone ----------------------------------------------------------------
 
 json_flag = helptext.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models)
+
+
+Rule = Literal["model", "package", "path"]
+"""When a command uses a path here and not the zoo's network of that name.
+
+`model`: if it is a file; `package`: if it is a package or a bundle as well; `path`: always.
+"""
+
+
+def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback of an argument or option that names models: it tells what an ambiguous name stands for."""
+
+    def tell(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        for word in [value] if isinstance(value, str) else value or ():
+            if not Path(word).exists():
+                continue  # and the zoo, which takes a while, need not be imported
+            from toolchain import pipeline
+            from toolchain.models import names
+
+            built = rule == "path" or (rule == "package" and pipeline.is_built(word))
+            console = context.find_root().obj
+            if console and (text := names.ambiguity(word, built=built)):
+                console.say(text)
+        return value
+
+    return tell
+
+
+model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models, callback=telling("model"))
 shapes = single(ModelOptions, "shapes")
 fixed = single(ModelOptions, "fixed")
 

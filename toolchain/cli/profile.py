@@ -63,7 +63,13 @@ class ProfileOptions:
 
 
 @click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
-@click.argument("source", metavar="[PACKAGE]", required=False, shell_complete=completion.models)
+@click.argument(
+    "source",
+    metavar="[PACKAGE]",
+    required=False,
+    shell_complete=completion.models,
+    callback=options.telling("path"),
+)
 @gathered("asked", ProfileOptions)
 @click.pass_obj
 def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> Result:
@@ -78,11 +84,11 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, shown
 
-    kind = asked.device.board()
     if asked.against and asked.trace:
         raise InputError(
             "--trace and --against exclude each other: a trace is of one release", hint="leave one of them out"
         )
+    kind = asked.device.board()
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
         for _, bundle in made:
@@ -124,5 +130,5 @@ def _side(word: str, made: Bundle | None, kind: Board, lab: Lab) -> Side:
     from toolchain.pipeline import profile as profiling
 
     side = profiling.of_bundle(made) if made else profiling.of_release(lab, word)
-    check_board(side.manifest, kind)
+    check_board(side.manifest, kind, root="" if made else lab.store.root)
     return side

@@ -94,7 +94,9 @@ class ForgetOptions:
     target_id: str | None = option(
         "--target", metavar="ID", help="Records for this target; `records show` prints the IDs."
     )
-    model: str | None = option("--model", metavar="MODEL", help="Records of the kernels of this model.")
+    model: str | None = option(
+        "--model", metavar="MODEL", callback=options.telling("model"), help="Records of the kernels of this model."
+    )
     name: str | None = option(
         "--op", metavar="NAME", help="Records of kernels whose name, as `records show` prints it, contains NAME."
     )

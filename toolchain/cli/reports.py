@@ -227,7 +227,7 @@ class ReportingCommand(Command):
             if fault:
                 raise fault
             context = super().make_context(info_name, args, parent, **extra)
-        known = [str(context.params.get(name) or "") for name in ("board_name", "source")]
+        known = [_board_of(context.params), str(context.params.get("source") or "")]
         about = ".".join(Path(name).stem for name in known if name)
         run = replace(reports.run, about=about or command, properties=_properties(context.params))
         context.meta[__name__] = replace(reports, run=run)
@@ -245,9 +245,14 @@ class ReportingCommand(Command):
 
 def _properties(given: Mapping[str, Any]) -> dict[str, str]:
     """Return what a command line says of the board and the device, as reports name them."""
-    board = str(given.get("board_name") or "")
-    device = str(given.get("host") or given.get("place") or "")
+    board, device = _board_of(given), str(given.get("host") or given.get("place") or "")
     return {name: value for name, value in (("board", board and Path(board).stem), ("device", device)) if value}
+
+
+def _board_of(given: Mapping[str, Any]) -> str:
+    """Return the board type that a command line says; empty if it is the one of the device that it names."""
+    named = given.get("board_name")
+    return str(named or ("" if named is None or given.get("host") or given.get("place") else "local"))
 
 
 def _waited(context: click.Context) -> dict[str, str]:

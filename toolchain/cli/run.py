@@ -60,7 +60,7 @@ def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
     from toolchain.pipeline import DeviceStages, preflight
     from toolchain.pipeline import run as running
 
-    kind, wanted = asked.device.board(), asked.wanted()
+    wanted, kind = asked.wanted(), asked.device.board()
     with open_device(kind, asked.device, console.say) as lab:
         preflight.before_bench(kind, lab)
         done = running.run(DeviceStages(kind, console.say), lab, wanted)

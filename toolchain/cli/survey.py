@@ -45,7 +45,7 @@ class SurveyOptions:
 
 
 @click.command("survey", cls=ReportingCommand, reports=options.PAGES)
-@click.argument("networks", nargs=-1, shell_complete=completion.models)
+@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=options.telling("model"))
 @gathered("asked", SurveyOptions)
 @options.json_flag
 @click.pass_obj

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import external, memory, signature, zoo
+from toolchain.models import external, memory, names, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -62,7 +62,7 @@ def load(
     """Read a model of the zoo by its name, or an ONNX file by its path.
 
     Args:
-        source: Zoo name, or path of an `.onnx` file.
+        source: Zoo name, perhaps with `zoo:` in front, or path of an `.onnx` file.
         shapes: Shapes by input name, for inputs whose file leaves dimensions open.
         seed: Seed of a zoo network's weights.
         fixed: Values by input name, for inputs that are to be constants.
@@ -71,8 +71,8 @@ def load(
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
     """
     path = Path(source)
-    if source in zoo.NAMES and not path.is_file():
-        proto, name, origin = zoo.build(source, seed), source, source
+    if network := names.network(source):
+        proto, name, origin = zoo.build(network, seed), network, network
     else:
         proto, name, origin = _read(path), _named(path), path.name
     signature.drop_weights(proto)

@@ -11,7 +11,7 @@ from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device import fidelity
 from toolchain.device.deploy import Stages
-from toolchain.models import inputs
+from toolchain.models import inputs, names
 from toolchain.native import cross
 from toolchain.pipeline.device import DeviceStages, Lab, Settings, opened
 from toolchain.progress import stage
@@ -181,6 +181,8 @@ class Pipeline:
 
 def is_built(source: str) -> bool:
     """Tell whether a word names a bundle or a package, a registry's among them, and no model."""
+    if source.startswith(names.PREFIX):
+        return False
     path = Path(source)
     packed = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
     return registry.is_address(source) or packed

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolchain import board as boards
-from toolchain import bundle, files, pipeline
+from toolchain import bundle, files, pipeline, registry
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -277,9 +277,18 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
 
 def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
     made, _given = job.obtain(folder)
-    bundle.check_board(made.manifest, job.request.board)
+    bundle.check_board(made.manifest, job.request.board, _as_path(job.request.model.source))
     deploy.check_referenced(made, unchecked=job.unchecked)
     return made
+
+
+def _as_path(source: str) -> str:
+    """Name what a word stands for that is a folder or a file here, and could be taken for a model's name."""
+    path = Path(source)
+    if registry.is_address(source) or not path.exists():
+        return ""
+    shown = source if "/" in source else f"./{source}"
+    return f"the {'bundle' if path.is_dir() else 'package'} {shown}"
 
 
 def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
@@ -313,6 +322,14 @@ class Named:
     host: str
     devices: Mapping[str, Device]
 
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Explain a word that is not a host, for the time of a block that connects to it."""
+        try:
+            yield
+        except DeviceError as fault:
+            raise self.explained(fault) from fault
+
     def explained(self, fault: DeviceError) -> ToolchainError:
         """Say what a word that is no host was perhaps meant to be."""
         if set(self.host) & set("@.:") or self.host in self.devices or "cannot be resolved" not in fault.message:
@@ -335,8 +352,5 @@ def opened(  # noqa: PLR0913, PLR0917 - as `pipeline.opened`, and how it was nam
     patience: Patience,
 ) -> Iterator[Lab]:
     """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
-    try:
-        with pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
-            yield lab
-    except DeviceError as fault:
-        raise named.explained(fault) from fault
+    with named.explaining(), pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
+        yield lab

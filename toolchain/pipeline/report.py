@@ -53,6 +53,7 @@ class Report:
         waited: Who was at work on the device meanwhile, and how long they were waited for.
         half: How far half precision is from the reference by the machine that built it; None in single precision.
         int8: How near a network that was made int8 is to the user's own, by that machine; None where it was not.
+        board_reason: Why the board type is the one, where a probe of the device chose it; else empty.
     """
 
     board: str
@@ -77,6 +78,7 @@ class Report:
     waited: tuple[Waited, ...] = ()
     half: InHalf | None = None
     int8: InInt8 | None = None
+    board_reason: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -84,6 +86,7 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             "board": self.board,
+            "board_reason": self.board_reason or None,
             "host": {"name": self.host, **_machine(self.facts)},
             "model": self.model,
             "bundle_digest": f"sha256:{self.bundle_digest}",

@@ -222,6 +222,7 @@ class Gate:
         seconds: How long it took, from the lock on.
         waited: Who was at work on the device before, and how long they were waited for.
         carrier: What carries a regression, layer by layer; empty where that is not known.
+        notes: Further warnings, of whoever ran the gate.
     """
 
     new: Side
@@ -240,6 +241,7 @@ class Gate:
     seconds: float
     waited: tuple[Waited, ...] = ()
     carrier: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -313,7 +315,7 @@ class Gate:
             ),
             (_clocks_differ(*sides.values()), "the clock differed between the two sides by more than 5 %"),
         ]
-        return [text for doubtful, text in checks if doubtful]
+        return [*(text for doubtful, text in checks if doubtful), *self.notes]
 
     def _untold(self) -> list[str]:
         """Name the quantities of which some round says nothing."""

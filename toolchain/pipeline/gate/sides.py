@@ -16,6 +16,7 @@ from toolchain.bundle.manifest import Manifest
 from toolchain.device import released
 from toolchain.device.store import Store
 from toolchain.errors import InputError
+from toolchain.models import names, zoo
 from toolchain.registry import Access
 from toolchain.tensors import TensorSpec
 
@@ -93,7 +94,9 @@ class Finding:
             return self._beside(line, word, beside)
         if released.is_word(word):
             return None
-        raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}")
+        network = word.startswith(names.PREFIX) or word in zoo.NAMES
+        hint = f"a network is built first: toolchain build {word} -o FOLDER" if network else ""
+        raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
 
     def _beside(self, line: str, named: str, beside: str) -> Side | None:
         if not registry.is_address(beside):
