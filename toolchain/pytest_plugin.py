@@ -308,7 +308,14 @@ def pytest_runtest_makereport(
         vars(found).pop("wasxfail", None)
     elif found.failed and found.when == "setup" and isinstance(call.excinfo.value, errors.VerificationError):
         found.when = "call"
-    if found.failed and (told := [*lost, *faults]):
+    told = [*lost, *faults]
+    if (
+        found.failed
+        and call.when == "setup"
+        and isinstance(call.excinfo.value, (errors.ToolchainError, pytest.UsageError))
+    ):
+        found.longrepr = _error_lines(call.excinfo.value)  # a traceback through our fixtures helps nobody
+    elif found.failed and told:
         found.sections.append(("toolchain", _shown(told[0])))
     return found
 
@@ -317,6 +324,15 @@ def _shown(fault: ToolchainError) -> str:
     from toolchain.tables import printable  # noqa: PLC0415 - see above
 
     return printable("\n".join(filter(None, [fault.message, fault.details, fault.hint])))
+
+
+def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:
+    """Write a fault as the command line does."""
+    from toolchain.tables import printable  # noqa: PLC0415 - see above
+
+    details, hint = getattr(fault, "details", ""), getattr(fault, "hint", "")
+    lines = [f"error: {fault}", *(f"  {line}" for line in details.splitlines()), *([f"hint: {hint}"] if hint else [])]
+    return printable("\n".join(lines))
 
 
 def _behind(fault: BaseException) -> Iterator[BaseException]:

@@ -158,7 +158,7 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
         ("{base}", "{same}", ("--least", 500), "contradict each other"),
         ("{base}", "{same}", ("--rounds", 4), "4 rounds are too few"),
         ("{base}", "{same}", ("--board", "rpi4", "--host", "x@y"), "was built for board"),
-        ("{base}", "{same}", ("--plain-http",), "the package is in none"),
+        ("{base}", "{same}", ("--plain-http",), "only for packages in a registry"),
     ],
 )
 def test_what_is_known_before_the_work_is_refused(pair, root, tmp_path, new, base, words, message):

@@ -22,7 +22,7 @@ from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
 from toolchain.board import Board
-from toolchain.cli import connection, options
+from toolchain.cli import connection, helptext, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -47,10 +47,14 @@ class MachineOptions:
     """Which machine a program is for."""
 
     config_path: Path | None = option(
-        "--config", type=options.PATH, help="The machine's vta_config.json; the default one if not given."
+        "--config",
+        type=options.PATH,
+        help="Configuration of the accelerator, a vta_config.json. Default: that of the toolchain.",
     )
     revision: str | None = option(
-        "--revision", type=click.Choice(list(_REVISIONS)), help=f"Its encoding; {_NEWEST.date} if not given."
+        "--revision",
+        type=click.Choice(list(_REVISIONS)),
+        help=f"Revision of the instruction encoding. Default: {_NEWEST.date}.",
     )
 
     def chosen(self) -> tuple[config.VtaConfig | None, Revision | None]:
@@ -62,16 +66,16 @@ class MachineOptions:
 _machine = gathered("machine", MachineOptions)
 
 
-@click.group("vta")
+@click.group("vta", cls=helptext.Group)
 def vta() -> None:
-    """Look into programs of the VTA accelerator."""
+    """Inspect programs of the VTA accelerator."""
 
 
 @vta.command("disasm")
 @click.argument("file", type=options.PATH)
-@click.option("--raw", is_flag=True, help="FILE is bare instructions of 16 bytes.")
+@helptext.option("--raw", is_flag=True, help="FILE contains only instructions of 16 bytes, without a header.")
 @_machine
-@click.option("--uops", "with_uops", is_flag=True, help="Show the micro-ops that each instruction runs.")
+@helptext.option("--uops", "with_uops", is_flag=True, help="Also show the micro-ops that each instruction runs.")
 @options.json_flag
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
@@ -85,7 +89,7 @@ def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptio
 @_machine
 @options.json_flag
 def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
-    """Show the fields of each instruction: their bits, and what they may hold."""
+    """Show the fields of each instruction, with their bits and allowed values."""
     chosen, encoding = machine.chosen()
     isa = Isa(chosen or config.DEFAULT, encoding or _NEWEST)
     fields = {opcode: [_field_document(one) for one in found] for opcode, found in isa.fields().items()}
@@ -97,13 +101,23 @@ def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
 class KernelsOptions:
     """The options of `vta kernels`."""
 
-    board_name: str = option("--board", default="vta-sim", show_default=True, help="Board type, or its .toml.")
+    board_name: str = option(
+        "--board",
+        metavar="BOARD",
+        default="vta-sim",
+        show_default=True,
+        help="Board type, or a board file (.toml).",
+    )
     model: options.ModelOptions = record(options.ModelOptions)
     records: Path | None = option(
-        "--records", type=options.PATH, help="Tuning records to apply; by default the project's or yours."
+        "--records", type=options.PATH, help="File of tuning records to apply. Default: yours, or the project's."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Write each kernel's stream into this folder."
+        "-o",
+        "--output",
+        type=options.PATH,
+        metavar="FOLDER",
+        help="Write the instruction stream of each kernel into this folder.",
     )
 
 
@@ -113,7 +127,10 @@ class KernelsOptions:
 @options.json_flag
 @click.pass_obj
 def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json: bool) -> Result:
-    """List the kernels of MODEL on the array: tiles, instructions, and modelled cycles."""
+    """List the kernels of MODEL on the accelerator.
+
+    For each one: tiles, instructions and modelled cycles.
+    """
     kind = _with_vta(BoardOptions(asked.board_name).board())
     if asked.output:
         outputs.check_folder(asked.output, _STREAMS, _foreign)
@@ -136,7 +153,10 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
 @options.json_flag
 @click.pass_obj
 def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Let boards try their array: every kind of instruction, against values that are known."""
+    """Test every kind of instruction on the accelerators of boards.
+
+    The results are compared with known values.
+    """
     kind = _with_vta(device.board())
     with boards.opened(device.boards(kind, "self-test"), console.say) as held:
         found = {place.name: self_test.self_test(place, devices.device(kind)) for place in held.places}
@@ -164,7 +184,7 @@ def _write(found: Sequence[listing.Kernel], folder: Path) -> None:
 
 def _foreign(folder: Path) -> str:
     others = [path.name for path in sorted(folder.iterdir()) if not _is_stream(path)]
-    return f"it holds {others[0]}, which is no kernel's stream" if others else ""
+    return f"it holds {others[0]}, which is not a kernel's stream" if others else ""
 
 
 def _is_stream(path: Path) -> bool:

@@ -27,7 +27,6 @@ from toolchain.models import importer, origins, source
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
-from toolchain.records import Records
 from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
@@ -155,15 +154,9 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
 def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:
     """Say for how many kernels there was a record."""
     for skipped in applied.skipped:
-        request.tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
-    key = records.found_key(request, known.records or Records())
-    if known.records is not None and key not in known.records.keys:
-        request.tell(f"no tuning records are for the target of {request.board.name}")
-    elif known.records is not None:
-        mark, by = (f"{key.mark} ", f": {key.modelled}") if key.modelled else ("", "")
-        request.tell(f"applied {mark}tuning records for {applied.tuned} of {applied.tasks} tasks{by}")
-    if applied.shipped:
-        request.tell(f"applied the toolchain's own records for {applied.shipped} of {applied.tasks} tasks")
+        request.tell(f"the tuning record of {skipped} no longer fits the kernel and is ignored")
+    if line := records.summary(applied, known, request):
+        request.tell(line)
 
 
 def _tuned(applied: Applied) -> Tuned:

@@ -20,7 +20,7 @@ from typing import IO, Any
 from toolchain import process
 from toolchain.board import Board
 from toolchain.devices import Device
-from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean
+from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean, reason
 from toolchain.farm import protocol
 from toolchain.farm.protocol import Link, Message, Served
 from toolchain.native import programs
@@ -130,7 +130,7 @@ def answer(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lamb
                 return found["ok"]
     except OSError as fault:
         raise DeviceError(
-            "the farm's daemon does not answer", details=str(fault), hint="toolchain farm down"
+            "the farm's daemon does not answer", details=reason(fault), hint="toolchain farm down"
         ) from fault
     raise DeviceError("the farm's daemon ended before it answered", hint="toolchain farm up")
 

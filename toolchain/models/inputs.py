@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.models import memory
 from toolchain.progress import size_text
 from toolchain.tensors import TensorSpec, check_signature
@@ -104,7 +104,7 @@ def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
         raise
     except Exception as fault:  # zip, zlib and numpy each have errors of their own for a damaged file
         raise InputError(
-            f"cannot read inputs from {path}", details=str(fault), hint="write it with numpy.savez"
+            f"cannot read inputs from {path}", details=reason(fault), hint="write it with numpy.savez"
         ) from fault
 
 
@@ -167,7 +167,7 @@ def _opened(path: Path) -> Image.Image:
     try:
         return Image.open(path).convert("RGB")
     except Exception as fault:  # its decoders raise whatever they trip over, of any class
-        raise InputError(f"cannot read the image {path}", details=str(fault)) from fault
+        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
 
 
 def _cropped(image: Image.Image, height: int, width: int) -> Image.Image:
@@ -186,7 +186,7 @@ def read_labels(path: Path, classes: int) -> list[str]:
     try:
         labels = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as fault:
-        raise InputError(f"cannot read the labels {path}", details=str(fault)) from fault
+        raise InputError(f"cannot read the labels {path}", details=reason(fault)) from fault
     if len(labels) < classes:
         raise InputError(f"{len(labels)} labels for {classes} classes", hint="give one line for each class")
     return labels

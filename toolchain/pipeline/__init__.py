@@ -110,7 +110,6 @@ class Pipeline:
         if folder:
             bundle.check_target(folder)
         found = known.own_records(request)  # what is asked for is possible
-        known.tell_of_own(request, found)
         cross.choose(request.board, request.toolchain).describe()  # and so is the link, before a minute goes into it
         with self.stages.timed("import"):
             tell(stage(f"importing {request.model.source}"))

@@ -6,7 +6,7 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
 from toolchain.pipeline import Loaded, Pipeline
 from toolchain.pipeline.device import Lab, Settings
-from toolchain.progress import stage
+from toolchain.progress import Step, stage
 from toolchain.stats import Ratio
 from toolchain.tensors import Difference
 from toolchain.units import duration
@@ -164,12 +164,27 @@ def compared(
     tell = jobs[1].request.tell
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
         with jobs[1].on_device.building_runner():
-            untuned, tuned = (job.build(Path(work) / f"{place}", read) for place, job in enumerate(jobs))
+            untuned, tuned = (
+                _in_one_line(job, how).build(Path(work) / how, read)
+                for job, how in zip(jobs, ("untuned", "tuned"), strict=True)
+            )
             check_differ(untuned, tuned, remedy)
             program = jobs[1].on_device.runner()
         with connect() as lab:
             tell(stage(f"measuring for {settings.budget_s:g} s"))
             return run((untuned, tuned), program, lab, settings)
+
+
+def _in_one_line(job: Pipeline, how: str) -> Pipeline:
+    """Say once what a build makes, and let it tell no stages: both builds have the same."""
+    tell = job.request.tell
+    tell(stage(f"building {job.request.model.source} {how}"))
+
+    def tell_others(line: str) -> None:
+        if not isinstance(line, Step) or line.is_counted:
+            tell(line)
+
+    return replace(job, request=replace(job.request, tell=tell_others))
 
 
 def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Settings) -> Comparison:
