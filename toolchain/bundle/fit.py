@@ -22,15 +22,15 @@ def check_board(manifest: Manifest, board: Board) -> None:
     """
     if manifest.board != board.name:
         raise VerificationError(
-            f"{manifest.name} was built for board {manifest.board}, and this is board {board.name}",
-            details=f"it is for {_what(manifest)}",
-            hint=f"--board {manifest.board}, or its file; or {_build(manifest, board)}",
+            f"{manifest.name} was built for board {manifest.board}, not for board {board.name}",
+            details=f"its target is {_what(manifest)}",
+            hint=f"use --board {manifest.board} or its board file; or {_build(manifest, board)}",
         )
     wanted = (board.machine, board.triple, board.target.kind)
     if (manifest.machine, manifest.triple, manifest.target.get("kind")) != wanted:
         raise VerificationError(
-            f"{manifest.name} was built for another board that is called {board.name}",
-            details=f"it is for {_what(manifest)}; this one is {', '.join(wanted)}",
+            f"{manifest.name} was built for a different board that is also named {board.name}",
+            details=f"its target is {_what(manifest)}; this one is {', '.join(wanted)}",
             hint=_build(manifest, board),
         )
 

@@ -145,7 +145,9 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
         bundle.check_board(made.manifest, kind)
         for word in precision(kind):
             if word not in made.manifest.command.split():
-                raise InputError(f"{path.name} was not built with {word}", hint="leave it out, or build it again")
+                raise InputError(
+                    f"{path.name} was not built with {word}", hint="leave the option out, or build it again"
+                )
         text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
     module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
     return module
@@ -154,10 +156,10 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
 def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:
     """Say for how many kernels there was a record."""
     for skipped in applied.skipped:
-        request.tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
+        request.tell(f"the tuning record of {skipped} no longer fits it and is not used")
     key = records.found_key(request, known.records or Records())
     if known.records is not None and key not in known.records.keys:
-        request.tell(f"no tuning records are for the target of {request.board.name}")
+        request.tell(f"none of the tuning records is for the target of {request.board.name}")
     elif known.records is not None:
         mark, by = (f"{key.mark} ", f": {key.modelled}") if key.modelled else ("", "")
         request.tell(f"applied {mark}tuning records for {applied.tuned} of {applied.tasks} tasks{by}")
@@ -237,7 +239,7 @@ def _guarded(name: str, step: Callable[[], Any]) -> Any:
         raise BuildError(
             f"TVM cannot compile {name}: {type(fault).__name__}",
             details=str(fault).strip()[-2000:],
-            hint="`--debug` shows where; `toolchain model inspect` shows the model's operators",
+            hint="run it again with --debug to see where; `toolchain model inspect` lists the model's operators",
         ) from fault
 
 

@@ -128,7 +128,7 @@ def current(store: Store, name: str) -> Current:
     """
     generation = store.current()
     if generation is None:
-        raise DeviceError(f"nothing is deployed on {name}", hint="`toolchain deploy MODEL` deploys something")
+        raise DeviceError(f"no release is deployed on {name}", hint="deploy a model: `toolchain deploy MODEL`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
     return Current(generation, bundle.read_manifest(data, f"the release on {name}"))
 
@@ -142,8 +142,8 @@ def check_current(store: Store, digest: str, name: str) -> None:
     generation = store.current()
     if generation is None or generation.digest != digest:
         raise DeviceError(
-            f"another deploy replaced the release on {name} before it was measured",
-            details=f"wanted {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
+            f"another deployment replaced the release on {name} before it was measured",
+            details=f"expected {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
             hint="run the command again",
         )
 
@@ -268,12 +268,16 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
 ) -> tuple[str, ...]:
     """Say in plain words what makes the numbers doubtful."""
     outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
+    way = "slower" if drift > 0 else "faster"
     checks = [
         (emulated, "emulated: these times say nothing about the real board"),
-        (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: a longer --budget gives a firmer median"),
+        (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: use a longer --budget for a reliable median"),
         (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
         (outlier > _OUTLIER, f"an outlier of {outlier:.1f} times the median"),
-        (abs(drift) > _DRIFT, f"drift: the median of the second half is {drift:+.0%} off that of the first"),
+        (
+            abs(drift) > _DRIFT,
+            f"drift: the second half of the runs was {abs(drift):.0%} {way} than the first",
+        ),
         (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
         (threads > cpus, f"{threads} threads on {cpus} CPUs"),
         (bool(set(before.governors) - {"performance"}), f"governor {', '.join(before.governors)}: the clock varies"),
@@ -285,7 +289,7 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
 
 def disturbances(before: Conditions, after: Conditions) -> tuple[str, ...]:
     """Say in plain words what else went on on a device around runs of two things that were measured in turns."""
-    busy = f"busy: other work used {before.busy:.0%} of the CPUs just before the turns, {after.busy:.0%} just after"
+    busy = f"busy: other work used {before.busy:.0%} of the CPUs just before the runs, {after.busy:.0%} just after"
     checks = [
         (max(before.busy, after.busy) > _BUSY, busy),
         (_slower(before.mhz, after.mhz), f"throttled: {before.mhz} MHz before, {after.mhz} MHz after"),

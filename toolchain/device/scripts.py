@@ -45,7 +45,7 @@ if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
     case $entry in
       '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | blobs | blobs/sha256) ;;
-      *) echo "$ROOT is no store: it holds $entry; name another folder" >&2; exit 1 ;;
+      *) echo "$ROOT is not a store: it contains $entry; choose another folder" >&2; exit 1 ;;
     esac
   done
 fi
@@ -226,7 +226,7 @@ if [ -e lock.within ]; then
   flock -n 8 8>&8 || exit 0
 fi
 [ -e trial ] || exit 0
-printf 'busy %s///0 the device itself\\trolling back a trial that broke off\\t\\t\\n' $$ >lock
+printf 'busy %s///0 the device itself\\trolling back an interrupted trial\\t\\t\\n' $$ >lock
 {UNDO}
 if read_trial; then undo; echo "generation $new was on trial; generation $old is current again"; fi
 ended

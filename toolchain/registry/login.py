@@ -31,14 +31,14 @@ def kept(registry: str) -> Login | None:
         RecursionError,
     ) as fault:
         raise InputError(
-            f"the login for {registry} cannot be read from Docker's configuration",
+            f"the login for {registry} cannot be read from the Docker configuration",
             details=str(fault),
-            hint=f"`docker login {registry}` writes it again; or use --username and --password-stdin",
+            hint=f"run `docker login {registry}` again, or use --username and --password-stdin",
         ) from fault
     named = {key.lower(): value for key, value in found.items()}
     if named.get("identitytoken"):
         raise InputError(
-            f"Docker keeps an identity token for {registry}, and no password",
+            f"Docker stored an identity token for {registry}, not a password",
             hint="use --username and --password-stdin, with an access token as the password",
         )
     name, password = named.get("username"), named.get("password")

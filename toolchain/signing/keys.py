@@ -15,7 +15,7 @@ from toolchain.errors import InputError
 from toolchain.signing import sshsig
 
 _LARGEST = 1 << 16
-_MAKE = "`ssh-keygen -t ed25519 -f release_key` makes one"
+_MAKE = "run `ssh-keygen -t ed25519 -f release_key` to create one"
 
 
 class Key(Protocol):
@@ -69,11 +69,15 @@ class AgentKey:
                 )
             answer = Message(kept.sign_ssh_data(data))
         except SSHException as fault:
-            raise InputError("the SSH agent did not sign", details=str(fault), hint="does it ask somewhere?") from fault
+            raise InputError(
+                "the SSH agent did not sign",
+                details=str(fault),
+                hint="check whether it waits for a confirmation in another window",
+            ) from fault
         finally:
             agent.close()
         if answer.get_binary() != sshsig.KEY_TYPE:
-            raise InputError("the SSH agent signed with another kind of key")
+            raise InputError("the SSH agent signed with a different type of key")
         return bytes(answer.get_binary())
 
 
@@ -97,7 +101,7 @@ def load(path: Path, ask: Callable[[], str]) -> Key:
     try:
         public = load_ssh_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as fault:
-        raise InputError(f"{path} holds no key of OpenSSH", details=str(fault), hint=_MAKE) from fault
+        raise InputError(f"{path} is not an OpenSSH key", details=str(fault), hint=_MAKE) from fault
     if not isinstance(public, Ed25519PublicKey):
         raise _other_kind(path)
     return AgentKey(public.public_bytes_raw())
@@ -127,4 +131,4 @@ def _decrypted(path: Path, data: bytes, ask: Callable[[], str]) -> object:
 
 
 def _other_kind(path: Path) -> InputError:
-    return InputError(f"{path} is no Ed25519 key", details="devices check no other kind", hint=_MAKE)
+    return InputError(f"{path} is not an Ed25519 key", details="devices accept no other type of key", hint=_MAKE)

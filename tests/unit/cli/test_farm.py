@@ -138,11 +138,11 @@ def test_a_farm_that_does_not_exist(lab):
         (["up", "a", "--virtual", "rpi4=1"], 2, "--virtual makes boards"),
         (["up", "--kernel"], 2, "--kernel goes with --virtual"),
         (["down", "nobody"], 2, "no board 'nobody'"),
-        (["lock", "a"], 4, "the farm serves no devices"),
+        (["lock", "a"], 4, "the farm is not running"),
         (["lock", "a", "--for", "soon"], 2, "no time span"),
         (["lock", "a", "--for", "1h", "--", "true"], 2, "exclude each other"),
-        (["lock", "a", "--", "true"], 4, "the farm serves no devices"),
-        (["release", "a"], 4, "the farm serves no devices"),
+        (["lock", "a", "--", "true"], 4, "the farm is not running"),
+        (["release", "a"], 4, "the farm is not running"),
     ],
 )
 def test_refusals(words, code, message):

@@ -76,7 +76,7 @@ class Rollout:
         return kind(
             self.sentence,
             details="\n".join([*lines[:_SHOWN], *more]),
-            hint=f"mend what is named, and run the same command again: it goes on from {self.state}",
+            hint=f"fix these failures, then run the same command again: it continues from {self.state}",
         )
 
     def groups(self) -> list[tuple[int, Counter[str]]]:

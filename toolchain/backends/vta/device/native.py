@@ -62,7 +62,7 @@ def loaded() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as fault:
         raise BuildError(
-            f"{path} does not load", details=str(fault), hint="remove that file, and it is built anew"
+            f"{path} cannot be loaded", details=str(fault), hint="remove that file; the next command builds it again"
         ) from fault
 
 
