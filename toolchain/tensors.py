@@ -205,7 +205,7 @@ def _check_alike(outputs: Tensors, reference: Tensors) -> None:
     got = {name: tuple(value.shape) for name, value in outputs.items()}
     wanted = {name: tuple(value.shape) for name, value in reference.items()}
     if got != wanted:
-        raise VerificationError("the outputs do not have the model's signature", details=f"{got}\ninstead of {wanted}")
+        raise VerificationError("the outputs do not have the model's signature", details=f"{got}\nexpected {wanted}")
 
 
 def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None) -> Difference:
@@ -282,7 +282,7 @@ def check_signature(tensors: Tensors, specs: Sequence[TensorSpec]) -> list[str]:
     for spec in specs:
         value = tensors.get(spec.name)
         if value is None:
-            faults.append(f"{spec.name}: missing, wanted {spec}")
+            faults.append(f"{spec.name}: missing, expected {spec}")
         elif tuple(value.shape) != spec.shape or str(value.dtype) != spec.dtype:
-            faults.append(f"{spec.name}: has {tuple(value.shape)} {value.dtype}, wanted {spec}")
+            faults.append(f"{spec.name}: has {tuple(value.shape)} {value.dtype}, expected {spec}")
     return faults

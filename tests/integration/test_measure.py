@@ -412,7 +412,7 @@ def test_a_board_that_attacks_is_left_out_and_the_run_goes_on(serve, kernels, tm
     assert {result.board for result in found} == {"well"}
     assert all(result.samples_s for result in found)
     told = [event.detail for event in events if event.place == "evil" and event.kind == "lost"]
-    assert "tried to make this host run something: it sends kInitServer" in told[0]
+    assert "tried to make this host run code: it sends kInitServer" in told[0]
     assert not marker.exists()
 
 

@@ -441,7 +441,7 @@ def test_a_tracker_of_ones_own(surroundings):
         at = ("--board", "bench", "--tracker", f"127.0.0.1:{port}")
         until(lambda: registered(port, "mine"))
         seen = toolchain("tune", *QUICK, *at)
-        assert (seen.code, "knows no board bench" in seen.err, "--key" in seen.err) == (4, True, True), seen.err
+        assert (seen.code, "has no board bench" in seen.err, "--key" in seen.err) == (4, True, True), seen.err
         seen = done("tune", *QUICK, *at, "--key", "mine", "--trials", 8, "--json")
     assert names(json.loads(seen.out)) == {"mine-1": 8}
     assert "warning: mine-1" in seen.err
@@ -478,7 +478,7 @@ def test_hardware_over_ssh(bench):
     [row] = json.loads(done("hardware", "--host", "a", "--board", "bench", "--json").out)
     assert (row["board"], row["hardware"]["machine"]) == ("a", HERE)
     cpus = row["hardware"]["cpus"]
-    note = f"a has {cpus} CPUs, and kernels are scheduled for 1, as its board file says"
+    note = f"a has {cpus} CPUs, but kernels are scheduled for the 1 of its board file"
     assert row["notes"] == ([note] if cpus > 1 else [])
     until(lambda: not board_servers(bench))
 

@@ -145,7 +145,9 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
         bundle.check_board(made.manifest, kind)
         for word in precision(kind):
             if word not in made.manifest.command.split():
-                raise InputError(f"{path.name} was not built with {word}", hint="leave it out, or build it again")
+                raise InputError(
+                    f"{path.name} was not built with {word}", hint="leave the option out, or build it again"
+                )
         text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
     module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
     return module
@@ -241,7 +243,7 @@ def _guarded(name: str, step: Callable[[], Any]) -> Any:
         raise BuildError(
             f"TVM cannot compile {name}: {type(fault).__name__}",
             details=str(fault).strip()[-2000:],
-            hint="`--debug` shows where; `toolchain model inspect` shows the model's operators",
+            hint="run it again with --debug to see where; `toolchain model inspect` lists the model's operators",
         ) from fault
 
 

@@ -268,6 +268,7 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
 ) -> tuple[str, ...]:
     """Say in plain words what makes the numbers doubtful."""
     outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
+    way = "slower" if drift > 0 else "faster"
     checks = [
         (emulated, "emulated: these times say nothing about the real board"),
         (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: use a longer --budget for a reliable median"),

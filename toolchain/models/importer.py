@@ -65,7 +65,7 @@ def import_model(source: SourceModel) -> ImportedModel:
         raise InputError(
             f"{source.name} has {len(unsupported)} node(s) that TVM cannot import",
             details="\n".join(map(str, unsupported[:20])),
-            hint="export the model without these operators; `toolchain model inspect` lists them",
+            hint="export the model without these operators; list them with `toolchain model inspect`",
         )
     for node in proto.graph.node:  # errors tell them apart by their names
         node.name = node.name or next(iter(node.output), "")
@@ -81,7 +81,7 @@ def import_model(source: SourceModel) -> ImportedModel:
         raise InputError(
             f"TVM cannot import {source.name}: {type(fault).__name__} at {_failing_node(fault)}",
             details=str(fault).strip()[-2000:],
-            hint="change that node when exporting; `toolchain model inspect` shows what it is made of",
+            hint="export the model without that node; `toolchain model inspect` shows the nodes",
         ) from fault
     return ImportedModel(source, module, _output_specs(module, source, proto, bounds))
 
@@ -131,7 +131,7 @@ def _output_specs(
         raise InputError(
             f"the output shapes of {source.name} depend on its data",
             details=_first_open(proto) or str(result),
-            hint="make a constant of the input that decides them (--fix NAME=VALUE), or export the model without them",
+            hint="make the input that determines them constant (--fix NAME=VALUE), or export the model without them",
         ) from fault
     if any(0 in shape for shape in shapes):
         raise InputError(f"an output of {source.name} has no elements", details=str(result))

@@ -47,7 +47,7 @@ def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
         InputError: A file is missing or unreadable, or does not fit the model's signature.
     """
     if source.npz and source.image:
-        raise InputError("--input and --image exclude each other")
+        raise InputError("--input and --image cannot be combined")
     if source.npz:
         return from_npz(source.npz, specs)
     if source.image:
@@ -117,8 +117,8 @@ def _check_unpacked(path: Path) -> None:
     there = memory.available_bytes()
     if size > there:
         raise InputError(
-            f"the arrays of {path.name} have {size_text(size)}, and this machine has {size_text(there)} of memory free",
-            hint="give fewer samples at once",
+            f"the arrays of {path.name} have {size_text(size)}, but this machine has {size_text(there)} of free memory",
+            hint="pass fewer samples at once",
         )
 
 
@@ -130,7 +130,7 @@ def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
             return {name: np.asarray(archive[name]) for name in archive.files}
     if len(specs) != 1:
         raise InputError(
-            f"{path.name} holds one array, and the model has {len(specs)} inputs",
+            f"{path.name} contains one array, but the model has {len(specs)} inputs",
             details="its inputs: " + ", ".join(map(str, specs)),
             hint="write all of them to one file: numpy.savez(FILE, NAME=array, ...)",
         )
@@ -147,7 +147,7 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
         raise InputError(
             "the model does not take one image",
             details="its inputs: " + ", ".join(map(str, specs)),
-            hint="give its inputs with --input FILE.npz",
+            hint="pass its inputs with --input FILE.npz",
         )
     spec = specs[0]
     channels_first = spec.shape[1] == _RGB
@@ -188,7 +188,7 @@ def read_labels(path: Path, classes: int) -> list[str]:
     except (OSError, UnicodeDecodeError) as fault:
         raise InputError(f"cannot read the labels {path}", details=reason(fault)) from fault
     if len(labels) < classes:
-        raise InputError(f"{len(labels)} labels for {classes} classes", hint="give one line for each class")
+        raise InputError(f"{len(labels)} labels for {classes} classes", hint="write one line for each class")
     return labels
 
 

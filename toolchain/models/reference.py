@@ -180,7 +180,7 @@ def _explained(source: SourceModel) -> Iterator[None]:
         yield
     except Exception as fault:  # its exceptions share no base class of their own
         raise InputError(
-            f"ONNX Runtime cannot run {source.name}, so its outputs have no reference",
+            f"ONNX Runtime cannot run {source.name}, so there are no reference outputs",
             details=str(fault).strip()[-2000:],
             hint=_advice(source),
         ) from fault
@@ -189,5 +189,5 @@ def _explained(source: SourceModel) -> Iterator[None]:
 def _advice(source: SourceModel) -> str:
     opset = max((entry.version for entry in source.proto.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
     if opset < _OLDEST:
-        return f"it is of opset {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
+        return f"its opset is {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
     return "check the model with `toolchain model inspect`"

@@ -22,9 +22,12 @@ _LARGEST = 2**31
 
 # What to do, by what the checker says.
 _ADVICE = (
-    ("outside the directory", "move the weights into the model's folder, and save it with a location inside that"),
-    ("should be stored in", "put that file beside the model: its weights are there"),
-    ("ir_version", "save it as an older format: model.ir_version = 10; onnx.save(model, FILE)"),
+    (
+        "outside the directory",
+        "move the weights into the model's folder, and save the model with a location in that folder",
+    ),
+    ("should be stored in", "copy that file, which has the weights, next to the model"),
+    ("ir_version", "save it in an older format: model.ir_version = 10; onnx.save(model, FILE)"),
 )
 
 
@@ -94,7 +97,7 @@ def load(
 def _named(path: Path) -> str:
     """Return what a file's model is called, on devices and in their lists, too."""
     if not path.stem.isprintable():
-        raise InputError(f"{path.name!a} is no name for a model", hint="rename the file, with printable characters")
+        raise InputError(f"{path.name!a} is not a valid model name", hint="rename the file: use printable characters")
     return path.stem
 
 
@@ -109,7 +112,7 @@ def _check_size(path: Path, more: int = 0) -> None:
     size = path.stat().st_size + more
     if size >= _LARGEST:
         raise InputError(
-            f"{path.name} has {size / 2**30:.1f} GiB of weights, and less than {_LARGEST / 2**30:.0f} are supported",
+            f"{path.name} has {size / 2**30:.1f} GiB of weights, but less than {_LARGEST / 2**30:.0f} are supported",
             hint="store them in half precision: onnxconverter_common.float16.convert_float_to_float16(model)",
         )
 
@@ -167,7 +170,7 @@ def _read(path: Path) -> onnx.ModelProto:
         )
     try:
         if found := recognised(path):
-            raise InputError(f"{path.name} is {found.name}, and no ONNX model", hint=found.way)
+            raise InputError(f"{path.name} is {found.name}, not an ONNX model", hint=found.way)
         _check_size(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         _check_size(path, external.size(proto, path.parent))
@@ -183,4 +186,6 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _advice(fault: str) -> str:
-    return next((hint for text, hint in _ADVICE if text in fault), "export it again; is it whole?")
+    return next(
+        (hint for text, hint in _ADVICE if text in fault), "the file may be truncated or is not ONNX; export it again"
+    )

@@ -170,9 +170,9 @@ def select(tasks: Sequence[Task], wanted: Sequence[str]) -> tuple[Task, ...]:
         if not any(_is_named(task, word) for task in tasks):
             known = sorted({task.operator for task in tasks})
             raise InputError(
-                f"no task is called {word!r}",
+                f"no task is named {word!r}",
                 details="operators: " + ", ".join(known),
-                hint=did_you_mean(word, known) or "`toolchain tasks MODEL` lists them",
+                hint=did_you_mean(word, known) or "list the tasks: `toolchain tasks MODEL`",
             )
     return tuple(task for task in tasks if not wanted or any(_is_named(task, word) for word in wanted))
 

@@ -176,7 +176,7 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
         settings = {"given": given, "threads": 1, "plan": runner.Plan(0.0), "emulated": False}
         assert len(bench.measure(found, program, shell, store, **settings).latency.samples) == 3
         deploy.deploy(other, program, shell, store, keep=2, threads=1)
-        with pytest.raises(DeviceError, match="another deploy replaced"):
+        with pytest.raises(DeviceError, match="another deployment replaced"):
             bench.measure(found, program, shell, store, **settings)
 
 

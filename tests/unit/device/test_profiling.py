@@ -160,7 +160,7 @@ def test_a_failing_runner_is_told_as_elsewhere(lying, tmp_path):
     with pytest.raises(DeviceError, match="does not run") as caught:
         watch(lying("", code=5), tmp_path)
     assert caught.value.details == "its own words"
-    with pytest.raises(VerificationError, match="does not take"):
+    with pytest.raises(VerificationError, match="does not accept"):
         watch(lying("", code=runner.UNTRUSTED), tmp_path)
     assert list((tmp_path / "run").iterdir()) == []
 

@@ -76,8 +76,8 @@ class Cpu(Backend):
         """
         if self.board.target.float16:
             raise InputError(
-                f"board {self.board.name} computes with its CPU, and kernels for CPUs do so in float32 or int8",
-                hint="leave --float16 out; a network that is quantized in its file runs in int8",
+                f"board {self.board.name} computes on its CPU, whose kernels use float32 or int8",
+                hint="leave --float16 out; a quantized model runs in int8",
             )
         if not self.machine.dot:
             return self.lowered_floats(module)

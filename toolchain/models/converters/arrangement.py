@@ -33,7 +33,7 @@ def center_crop_pad(node: Node) -> Any:
     wanted = node.constant(1)
     axes = [axis % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
     if wanted is None or wanted.size != len(axes):
-        raise node.refused("its shape has not a number for each axis")
+        raise node.refused("its shape does not have a number for each axis")
     pads = [(0, 0)] * len(shape)
     for axis, size in zip(axes, map(int, wanted), strict=True):
         more = size - shape[axis]

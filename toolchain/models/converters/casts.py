@@ -46,7 +46,7 @@ def bit_cast(node: Node) -> Any:
     if source == "bool":
         return converted(node, node.emit(converted(node, node.inputs[0], "uint8")), target)
     if target == "bool":
-        raise node.refused(f"bits of {source} are no {target}")
+        raise node.refused(f"the bits of {source} cannot be read as {target}")
     return node.compute(
         lambda data: te.compute(data.shape, lambda *at: tirx.reinterpret(target, data(*at)), "bits"),
         node.inputs[0],

@@ -76,7 +76,7 @@ def group_normalization(node: Node) -> Any:
     """Convert GroupNormalization; the first, whose scale and bias were of groups, is none of the standard any more."""
     shape, groups = node.shape(0), node.attributes["num_groups"]
     if shape[1] % groups:
-        raise node.refused(f"{shape[1]} channels are no multiple of {groups} groups")
+        raise node.refused(f"{shape[1]} channels are not a multiple of {groups} groups")
     within = (groups, shape[1] // groups)
     data = relax.op.reshape(converted(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
     value, _, _ = _centred(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))
@@ -119,7 +119,7 @@ def batch_normalization(node: Node) -> Any:
     if node.attributes.get("training_mode", 0):
         return _by_the_batch(node, rank, epsilon)
     if node.outputs > 1:
-        raise node.refused("its statistics are outputs, and it is not in training mode")
+        raise node.refused("its statistics are outputs although it is not in training mode")
     values = [converted(node, one, wide) for one in node.inputs]
     found = node.emit(relax.op.nn.batch_norm(*values, axis=1, epsilon=epsilon, training=False))
     return converted(node, node.emit(found[0]), node.dtype(0))

@@ -173,7 +173,7 @@ def _given(node: Node, index: int) -> NDArray[Any] | None:
 
 def _scaled(node: Node, axes: Any, scales: NDArray[Any] | None) -> list[Axis]:
     if scales is None or len(scales) != len(axes):
-        raise node.refused("neither its scales nor its sizes are given for each axis")
+        raise node.refused("it has neither a scale nor a size for each axis")
     shape = node.shape(0)
     return [
         Axis(axis, shape[axis], int(np.float32(scale) * np.float32(shape[axis])), np.float32(scale))

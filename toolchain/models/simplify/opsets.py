@@ -34,7 +34,7 @@ def check(proto: onnx.ModelProto) -> None:
     newest = onnx.defs.onnx_opset_version()
     if version(proto) > newest:
         raise InputError(
-            f"the model is of opset {version(proto)}, and the newest that is known is {newest}",
+            f"the opset of the model is {version(proto)}, but the newest supported opset is {newest}",
             hint=f"export it with opset_version={newest} or less",
         )
 

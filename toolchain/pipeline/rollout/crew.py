@@ -102,7 +102,7 @@ class Visit:
         self._tell(self, digest)
         self._written.wait()
         if self._left:
-            raise DeviceError("the roll-out ends")
+            raise DeviceError("the roll-out is ending")
 
     def go_on(self) -> None:
         """Let the thread go on that has told what it found."""
@@ -117,7 +117,7 @@ class Visit:
         """
         with self._lock:
             if self._left:
-                raise DeviceError("the roll-out ends")
+                raise DeviceError("the roll-out is ending")
             self._open.append(connection)
         try:
             yield

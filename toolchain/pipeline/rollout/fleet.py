@@ -103,7 +103,7 @@ def read(path: Path | None, inventory: Path | None = None, board_variable: str =
     if inventory:
         listed = ansible.read(inventory, board_variable)
         if twice := sorted(found.devices.keys() & listed.devices.keys()):
-            raise InputError(f"{path} and {inventory} both have {_some(twice)}", hint="name each device once")
+            raise InputError(f"{path} and {inventory} both contain {_some(twice)}", hint="list each device once")
         found = Fleet({**found.devices, **listed.devices}, found.types, listed.unnamed)
     if not found.devices:
         raise InputError(f"there is no device in {path or inventory}", hint="docs/rollout.md describes the file")
@@ -151,5 +151,6 @@ def _check_addresses(found: Mapping[str, Device]) -> None:
         other = seen.setdefault((device.host, device.root, device.ssh_config), name)
         if other != name:
             raise InputError(
-                f"{other} and {name} are one device: {device.host}", hint="leave one of them out, or correct it"
+                f"{other} and {name} are the same device: {device.host}",
+                hint="remove one of them, or correct its address",
             )

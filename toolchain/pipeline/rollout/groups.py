@@ -118,5 +118,5 @@ def _tagged(word: str, devices: Mapping[str, Device]) -> list[str]:
     raise InputError(
         f"{word!r} is not a valid wave: not a number of devices, a percentage, or a tag of a device",
         details=f"tags: {', '.join(tags) or 'none'}",
-        hint=did_you_mean(word, tags) or "write them as 1,10%,100%",
+        hint=did_you_mean(word, tags) or "write waves such as 1,10%,100%",
     )

@@ -185,7 +185,7 @@ class Loop:
     @staticmethod
     def _back(one: Record, found: Outcome | BaseException) -> Record:
         if not isinstance(found, Outcome):
-            return _failed(one, found)  # and it is to be taken back still
+            return _failed(one, found)  # and its rollback is still pending
         if found.note:
             one = dataclasses.replace(one, details="\n".join(filter(None, (one.details, printable(found.note)))))
         return dataclasses.replace(one, state="returned", after=found.after)
@@ -210,6 +210,6 @@ def described(one: Record) -> str:
         mark = " (emulated)" if one.emulated else ""
         return "done" if one.latency_ms is None else f"done, {one.latency_ms:.3g} ms{mark}"
     if one.state in {"failed", "returning"} and one.kind:
-        word = "FAILED" if one.state == "failed" else "NOT TAKEN BACK"
+        word = "FAILED" if one.state == "failed" else "NOT ROLLED BACK"
         return f"{word}, {one.kind}: {one.error}"
     return {"returned": "rolled back", "returning": "to be rolled back"}.get(one.state, one.state)

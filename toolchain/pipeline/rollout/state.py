@@ -169,7 +169,7 @@ def held(path: Path) -> Iterator[None]:
             raise BusyError(
                 f"another roll-out is using {path}",
                 details=f"process {os.read(handle, 20).decode(errors='replace').strip()}",
-                hint="run the command again when that has ended, or name another file with --state",
+                hint="run the command again when that has ended, or use another file with --state",
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -184,7 +184,7 @@ def foreign(path: Path) -> str:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         return "it is not JSON"
-    return "" if isinstance(found, dict) and _MARK in found else "it is JSON of another kind"
+    return "" if isinstance(found, dict) and _MARK in found else "it is a different JSON document"
 
 
 def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) -> StateFile:
@@ -204,7 +204,7 @@ def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) ->
     found = _read(path)
     if changed := _changed(found, plan, groups):
         raise InputError(
-            f"{path} is the state of another roll-out: {', '.join(changed)}",
+            f"{path} is the state of a different roll-out: {', '.join(changed)}",
             details="\n".join(changed.values()),
             hint="use --fresh to start again (devices keep the files that they have), or --state FILE for another file",
         )
@@ -237,6 +237,6 @@ def _changed(found: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[st
 
 
 def _difference(before: Any, after: Any) -> str:
-    sides = (("gone", before - after), ("new", after - before))
+    sides = (("removed", before - after), ("new", after - before))
     told = [f"{len(names)} {word}, such as {', '.join(sorted(names)[:_SHOWN])}" for word, names in sides if names]
     return "; ".join(told)

@@ -25,7 +25,7 @@ def shown(found: Rollout) -> list[str | Table]:
     return [
         Table(rows, head, numbers=(2, 6, 7), spare=(7, 4, 1, 5)),
         "",
-        Table(groups, ("GROUP", "DEVICES", "DONE", "FAILED", "TAKEN BACK", "WAITING"), numbers=range(1, 6)),
+        Table(groups, ("GROUP", "DEVICES", "DONE", "FAILED", "ROLLED BACK", "WAITING"), numbers=range(1, 6)),
         *(["", found.sentence] if found.fault() is None else []),  # or the error says it
     ]
 

@@ -78,7 +78,7 @@ class DeviceWork:
         with self._opened(visit) as lab:
             current = self._current(lab)
             if current != self.made.digest:
-                return Outcome(current, note=f"it ran {current[:16] or 'nothing'} already")
+                return Outcome(current, note=f"it already ran {current[:16] or 'no release'}")
             return Outcome(self._back(lab, before))
 
     @contextlib.contextmanager
@@ -106,9 +106,9 @@ class DeviceWork:
             self._back(lab, before)
             kept = f"release {before[:16]} is current again"
         raise RegressionError(
-            f"{lab.shell.name} takes {median:.4g} ms, and a {self.board.name} may take {bound:g} ms; {kept}",
+            f"{lab.shell.name} takes {median:.4g} ms, but a {self.board.name} may take at most {bound:g} ms; {kept}",
             details="; ".join(report.measurement.warnings),
-            hint="`toolchain gate` compares both releases on the device, `toolchain profile` shows where the time goes",
+            hint="compare both releases with `toolchain gate`, or find the slow layers with `toolchain profile`",
         )
 
     @staticmethod

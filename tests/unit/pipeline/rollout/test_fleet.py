@@ -70,7 +70,7 @@ def test_a_devices_toml_is_a_fleet_with_or_without_its_table(write):
         ("[types.rpi4]\nlatency_ms = 5\n", "there is no device in", ""),
         ("", "there is no device in", ""),
         ("[", "is not TOML", ""),
-        (TEXT.replace("10.0.0.8", "10.0.0.7"), "kitchen and yard are one device: me@10.0.0.7", ""),
+        (TEXT.replace("10.0.0.8", "10.0.0.7"), "kitchen and yard are the same device: me@10.0.0.7", ""),
         (TEXT.replace("10.0.0.8", "10.0.0.8:ssh"), "device yard: .* is no address", ""),
     ],
 )

@@ -644,7 +644,7 @@ def test_what_a_failure_means(fault, cause, told):
 
 def test_a_board_that_attacks_is_left_out_for_good(pool, trial):
     """Its trial is run on another board, and nobody waits for it to become well again."""
-    evil = Board("evil", results={"good": [VerificationError("evil tried to make this host run something")]})
+    evil = Board("evil", results={"good": [VerificationError("evil tried to make this host run code")]})
     well = Board("well")
     one = pool(evil, well)
     found = one.measure([trial() for _ in range(6)])
