@@ -268,16 +268,12 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
 ) -> tuple[str, ...]:
     """Say in plain words what makes the numbers doubtful."""
     outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
-    way = "slower" if drift > 0 else "faster"
     checks = [
         (emulated, "emulated: these times say nothing about the real board"),
         (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: use a longer --budget for a reliable median"),
         (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
         (outlier > _OUTLIER, f"outlier: the longest run took {outlier:.1f} times the median"),
-        (
-            abs(drift) > _DRIFT,
-            _drift_text(drift),
-        ),
+        (abs(drift) > _DRIFT, _drift_text(drift)),
         (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
         (threads > cpus, f"{threads} threads share {cpus} CPUs"),
         (

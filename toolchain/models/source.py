@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import attributes, canonical, draws, external, memory, signature, zoo
+from toolchain.models import attributes, canonical, draws, external, memory, names, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 

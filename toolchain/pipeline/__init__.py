@@ -12,7 +12,7 @@ from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device import fidelity
 from toolchain.device.deploy import Stages
 from toolchain.errors import InputError
-from toolchain.models import inputs
+from toolchain.models import inputs, names
 from toolchain.native import cross
 from toolchain.pipeline.device import DeviceStages, Lab, Settings, opened
 from toolchain.progress import stage
@@ -164,8 +164,8 @@ class Pipeline:
         from toolchain.models import draws  # noqa: PLC0415 - as above
 
         given, source = self.request.model.given, expecting.source
-        names = [spec.name for spec in source.inputs if draws.is_integer(spec)]
-        if given.npz or given.image or not names:
+        integers = [spec.name for spec in source.inputs if draws.is_integer(spec)]
+        if given.npz or given.image or not integers:
             raise fault
         source = replace(source, inputs=draws.binary(source.inputs))
         expecting, fed = replace(expecting, source=source), inputs.random(source.inputs, given.seed)
@@ -175,9 +175,11 @@ class Pipeline:
             raise InputError(
                 second.message,
                 details=second.details,
-                hint=f"give values that the model accepts, for {', '.join(names)} above all: --input FILE.npz",
+                hint=f"give values that the model accepts, for {', '.join(integers)} above all: --input FILE.npz",
             ) from fault
-        self.request.tell(f"the reference refuses random numbers from 0 to 9: 0 and 1 are used for {', '.join(names)}")
+        self.request.tell(
+            f"the reference refuses random numbers from 0 to 9: 0 and 1 are used for {', '.join(integers)}"
+        )
         return expecting, fed, found
 
     def has_records(self) -> bool:

@@ -90,7 +90,9 @@ def registered() -> Iterator[Imported]:
     theirs = frontend._get_convert_map  # noqa: SLF001
     upstream = theirs()
     replaced = {f"{UPSTREAM}{name}": upstream[name] for name in _OURS if name in upstream}
-    known = upstream | replaced | {name: _Adaptor(name, function) for name, function in _OURS.items()}
+    adapted = upstream | replaced | {name: _Adaptor(name, function) for name, function in _OURS.items()}
+    imported = Imported()
+    known = {name: _Watched(adaptor, imported) for name, adaptor in adapted.items()}
     frontend._get_convert_map = lambda: known  # noqa: SLF001
     try:
         yield imported
