@@ -1,4 +1,4 @@
-"""NaN, infinities and -0 through every operator on floats, on the CPU: what the standard and ONNX Runtime agree on stays.
+"""NaN, infinities and -0 through the operators on floats, on the CPU: what the standard and ONNX Runtime agree on.
 
 Left out is what they do not agree on: maxima of rows and ArgMax (ONNX Runtime's depend on where a NaN stands), limits
 of Clip that are left open, and PRelu with slopes that are not finite.

@@ -26,7 +26,7 @@ def canonical(proto: onnx.ModelProto) -> None:
     versions = {entry.version for entry in proto.opset_import if entry.domain in {"", _LONG_NAME}}
     if len(versions) > 1:
         raise InputError(
-            f"the model imports the operators of {_LONG_NAME} in several versions: {', '.join(map(str, sorted(versions)))}",
+            f"the model imports {_LONG_NAME} in several versions: {', '.join(map(str, sorted(versions)))}",
             hint="export it again with one version of them",
         )
     if any(entry.domain == _LONG_NAME for entry in proto.opset_import):
@@ -53,7 +53,7 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _canonical_nodes(nodes: onnx.GraphProto.node) -> None:  # type: ignore[name-defined]
+def _canonical_nodes(nodes: onnx.GraphProto.node) -> None:
     for node in nodes:
         if node.domain == _LONG_NAME:
             node.domain = ""

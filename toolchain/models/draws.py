@@ -1,4 +1,4 @@
-"""Which random values an input takes, by what the model does with them: rows of a table, divisors, masks, logarithms."""
+"""Which random values an input takes, by what the model does with them: rows of a table, divisors, masks."""
 
 from __future__ import annotations
 

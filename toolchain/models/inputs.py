@@ -58,7 +58,8 @@ def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
 def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
     """Draw inputs: standard normal for floats, 0..255 for uint8, small non-negative numbers for other integers.
 
-    Where the model restricts the values of an input (`TensorSpec.draw`), they are uniform between its limits. Every tensor has a stream of its own, derived from the seed and its name.
+    Where the model restricts the values of an input (`TensorSpec.draw`), they are uniform between its limits.
+    Every tensor has a stream of its own, derived from the seed and its name.
     """
     return {spec.name: _draw(spec, seed) for spec in specs}
 

@@ -34,7 +34,7 @@ def as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
-    """Return a sparse tensor as a dense one: its indices count elements, or have one row of coordinates for each value."""
+    """Return a sparse tensor as a dense one: its indices count elements, or are coordinates, a row for each value."""
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     array = np.zeros(tuple(sparse.dims), values.dtype)
     flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), array.shape)

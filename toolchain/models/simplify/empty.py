@@ -183,6 +183,6 @@ def _check(proto: onnx.ModelProto, empty: set[str]) -> None:
         if names := empty & (_data(node) | set(node.output)) - {""}:
             raise InputError(
                 f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
-                details=f"tensor {sorted(names)[0]!r} has a size of 0",
+                details=f"tensor {min(names)!r} has a size of 0",
                 hint="export the model for sizes of at least 1, or without this node",
             )

@@ -56,7 +56,7 @@ def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:
-    """Have each Hardmax work on flattened rows, as it did before it worked on one axis: onnx's converter forgets that."""
+    """Have each Hardmax work on flattened rows, as it did before opset 13: onnx's converter forgets that."""
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type != "Hardmax":

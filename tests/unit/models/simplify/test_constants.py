@@ -79,7 +79,7 @@ def test_constants_of_branches():
         return nets.graph(nodes, [], [value("r", None)])
 
     choice = node("If", ["condition"], ["y"], then_branch=branch(2.0), else_branch=branch(3.0))
-    proto = nets.model([choice], [value("x", (3,))], [value("y", (3,))], {"condition": np.array(False)})
+    proto = nets.model([choice], [value("x", (3,))], [value("y", (3,))], {"condition": np.zeros((), bool)})
     agree_model(proto, [np.array([1, 2, 3], np.float32)])
 
 

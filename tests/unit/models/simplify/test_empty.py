@@ -92,5 +92,5 @@ def test_what_remains_is_refused_by_node(tmp_path):
         node("Einsum", ["x", "n"], ["y"], name="sum", equation="ij,kl->ij"),
     ]
     path = nets.save(net(nodes, slice_of(3, 3, 1)), tmp_path)
-    with pytest.raises(InputError, match="Einsum at node . 'sum' has a tensor without elements"):
+    with pytest.raises(InputError, match=r"Einsum at node . 'sum' has a tensor without elements"):
         importer.import_model(source.load(path))
