@@ -209,7 +209,7 @@ _CASES = [
     ("a seed in words", "build mlp --seed first", 2, r"'first' is not a valid integer"),
     ("a shape without a name", "build mlp --shape 1,3,224,224", 2, r"NAME:1,3,224,224"),
     ("a shape of nothing", "build mlp --shape data:", 2, r"NAME:1,3,224,224"),
-    ("a shape of zero", "build mlp --shape data:0,3", 2, r"NAME:1,3,224,224"),
+    ("a shape of zero", "build mlp --shape data:0,3", 2, r"does not fit input data"),
     ("a shape with letters", "build mlp --shape data:1,x", 2, r"NAME:1,3,224,224"),
     ("a shape that no tensor has", "build {w}/open.onnx --shape x:99999999999,3", 2, r"NAME:1,3,224,224"),
     (

@@ -1,4 +1,7 @@
-"""Attributes whose values the standard lists: another value is refused by name, before anything is compiled."""
+"""Attributes whose values the standard lists: another value is refused by name, before anything is compiled.
+
+Those that our converters check themselves are not among them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,8 @@ import onnx
 
 from toolchain.errors import InputError, did_you_mean
 
-_AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-_DIRECTION = ("forward", "reverse", "bidirectional")
 _REDUCTION = ("none", "add", "mul", "max", "min")
 _VALUES: dict[tuple[str, str], tuple[str, ...]] = {
-    **{(operator, "auto_pad"): _AUTO_PAD for operator in ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")},
-    **{(operator, "auto_pad"): _AUTO_PAD for operator in ("AveragePool", "LpPool", "MaxPool", "DeformConv")},
-    **{(operator, "direction"): _DIRECTION for operator in ("GRU", "LSTM", "RNN")},
     **{(operator, "reduction"): _REDUCTION for operator in ("ScatterElements", "ScatterND")},
     ("BitShift", "direction"): ("LEFT", "RIGHT"),
     ("DepthToSpace", "mode"): ("DCR", "CRD"),
