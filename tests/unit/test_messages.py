@@ -14,7 +14,8 @@ import toolchain
 
 ROOT = Path(toolchain.__file__).parent
 EXEMPT = (
-    "adoption", "cli", "containers/check.py", "device_list.py", "devices.py", "errors.py", "page", "pipeline/compare.py", "pipeline/doctor.py",
+    "adoption", "cli", "containers/check.py", "device_list.py",
+    "devices.py", "errors.py", "page", "pipeline/compare.py", "pipeline/doctor.py",
     "pipeline/gate", "pipeline/pages", "pipeline/preflight.py", "pipeline/profile", "pipeline/report.py",
     "pipeline/tune.py", "process.py", "tuning",
 )  # fmt: skip
