@@ -216,8 +216,8 @@ def test_the_application_follows_an_update(shell, named_run, place, tmp_path, ro
         assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
         assert place.running()[1] == digest
     refused(
-        device.apply(bad, "--root", root), VERIFICATION, "did not become healthy within 2 s", "generation 2 is current again",
-        "the application is healthy there", "the model is not loaded",
+        device.apply(bad, "--root", root), VERIFICATION, "did not become healthy within 2 s",
+        "generation 2 is current again", "the application is healthy there", "the model is not loaded",
     )  # fmt: skip
     assert place.runs(second_digest, 10)
     assert bundles.whole_release(root) == second_digest
