@@ -173,7 +173,7 @@ def load(name: str) -> Board:
             f"there is no board {name!r}",
             details="known boards: " + ", ".join(names()),
             hint=did_you_mean(name, names())
-            or f"`toolchain boards` lists them; to add one, see {resources.manual('adding-a-board')}",
+            or "`toolchain boards` lists them; `toolchain board add USER@HOST` writes the one of a device",
         )
     board, faults = check(path)
     if board is None:

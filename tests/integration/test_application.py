@@ -158,7 +158,7 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         assert [item["failed"] for item in json.loads(toolchain("releases", *device, "--json").out)] == [0, 0, 1]
         seen = toolchain("rollback", *device)
         assert seen.code == 0, seen.err
-        assert f"{UNIT} is well on it" in seen.out
+        assert f"{UNIT} is healthy after" in seen.out
         assert place.running()[1] == tiny_for_ssh.digest
 
 

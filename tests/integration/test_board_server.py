@@ -32,7 +32,7 @@ from toolchain.native import programs
 from toolchain.rpc import server as board_server
 from toolchain.shell import LineBuffer, SshOptions, open_shell
 
-SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "200"))
+SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "60"))
 LOG = logging.getLogger(__name__)
 RPC_MAGIC, RPC_MISMATCH = 0xFF271, 0xFF271 + 2
 TRACKER_MAGIC, TRACKER_REQUEST, TRACKER_SUCCESS = 0x2F271, 4, 0

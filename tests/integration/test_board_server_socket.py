@@ -42,7 +42,7 @@ from toolchain.errors import DeviceError
 from toolchain.rpc import server as board_server
 from toolchain.shell import LocalShell, SshOptions, open_shell
 
-SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "200"))
+SESSIONS = int(os.environ.get("TOOLCHAIN_SESSIONS", "60"))
 LOG = logging.getLogger(__name__)
 GREETING = b"server:"
 CALL = """

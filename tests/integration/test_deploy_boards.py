@@ -10,8 +10,6 @@ from tests.support import images
 from tests.support.commands import toolchain
 from toolchain import board, bundle
 
-pytestmark = pytest.mark.xdist_group("docker")  # it builds images
-
 KINDS = ["rpi4", "pynq"]
 
 

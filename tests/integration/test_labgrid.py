@@ -264,5 +264,5 @@ def test_without_labgrid(monkeypatch):
     monkeypatch.setitem(sys.modules, "labgrid.remote", None)
     with pytest.raises(InputError, match="not installed") as caught, labgrid.acquired("rack"):
         pass
-    assert caught.value.hint == "pip install 'edge-toolchain[labgrid]'"
+    assert caught.value.hint == "pip install 'labgrid>=26'"
     assert os.environ["LG_COORDINATOR"]

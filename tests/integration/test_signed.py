@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -314,10 +315,10 @@ def test_a_power_cut_before_the_minimum_was_noted_changes_nothing(device, tiny, 
 def test_a_device_without_trust_takes_any_release_and_says_so(device, tiny, signed, tmp_path):
     (device.trust / "trusted").unlink()
     assert "signed" not in device.deploy(tiny).stdout
-    assert "unsigned" in device.toolchain("status").stdout
+    assert re.search(r"signed +no\n", device.toolchain("status").stdout)
     device.deploy(signed)
-    assert "nobody checks it" in device.toolchain("status").stdout
-    assert "takes any release" in device.toolchain("floor", 1, code=2).stderr
+    assert "this device does not check signatures" in device.toolchain("status").stdout
+    assert "does not check signatures, so a floor has no effect" in device.toolchain("floor", 1, code=2).stderr
 
 
 def test_a_runner_of_before_cannot_tell(device, signed, tmp_path):
@@ -333,8 +334,8 @@ def test_a_runner_of_before_cannot_tell(device, signed, tmp_path):
 def test_a_key_that_is_revoked_stops_what_it_has_signed(device, signed, alice):
     device.deploy(signed)
     (device.trust / "revoked").write_text(f"{alice.public}\n")
-    assert "NOT TAKEN any more" in device.toolchain("status").stdout
-    assert "does not accept this release" in device.toolchain("bench", "--budget", 0, code=VERIFICATION).stderr
+    assert "NO LONGER ACCEPTED" in device.toolchain("status").stdout
+    assert "does not take this release" in device.toolchain("bench", "--budget", 0, code=VERIFICATION).stderr
 
 
 def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, tmp_path, alice):

@@ -105,7 +105,7 @@ def deployed(lab, int8, tuned) -> dict:
     """The report of a deploy of what was built with the records."""
     seen = done("build", int8, *SIM, "-o", "built")
     won = sum(task["verdict"] == "faster" for task in tuned["tasks"])
-    assert f"applied tuning records for {won} of " in seen.err
+    assert f"kernels: {won} from " in seen.err
     return json.loads(done("deploy", "built", *SIM, "--root", lab / "root", "--budget", 0.2, "--json", "-").out)
 
 

@@ -63,6 +63,8 @@ class Bundle:
 
 
 def _existing(path: Path) -> Path | None:
+    if not path.parent.is_dir():  # or a file that was there would count as one that never was
+        raise FileNotFoundError(f"{path.parent} is gone: a bundle is read within the block that opens it")
     return path if path.is_file() else None
 
 

@@ -266,8 +266,9 @@ class Manifest:
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
             del document["records"]["modelled"]
         for spec in (*document["inputs"], *document["outputs"]):
-            if spec["bound"] is None:
-                del spec["bound"]
+            for key in ("bound", "draw"):
+                if spec[key] is None:
+                    del spec[key]
         return files.canonical_json(document)
 
 
@@ -345,6 +346,8 @@ def _faults(found: Manifest, data: bytes) -> list[str]:
 def _bound_faults(found: Manifest) -> list[str]:
     """List what is wrong with the names of tensors, and with those whose size depends on the data."""
     faults = [f"{spec.name}: no input has a bound" for spec in found.inputs if spec.bound]
+    faults += [f"{spec.name}: an output is not drawn" for spec in found.outputs if spec.draw]
+    faults += [f"{spec.name}: no {spec.dtype} can be drawn" for spec in found.inputs if not spec.can_be_drawn]
     for specs in (found.inputs, found.outputs):
         faults += ["two tensors have the same name"] if len({spec.name for spec in specs}) < len(specs) else []
     counts = {spec.name for spec in found.outputs if (spec.dtype, spec.elements) == ("int64", 1)}

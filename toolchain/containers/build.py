@@ -21,7 +21,7 @@ from toolchain import __version__, process, resources
 from toolchain.containers import archive as image_archive
 from toolchain.containers import run
 from toolchain.containers.recipe import Recipe
-from toolchain.errors import BuildError, InputError
+from toolchain.errors import BuildError, InputError, reason
 from toolchain.progress import Step
 
 Tell = Callable[[str], None]
@@ -161,8 +161,8 @@ def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> Built:
             job = _Job(client, Path(folder), recipe, arguments, options, tell)
             image = _built(job, tag)
     except OSError as fault:
-        hint = "the export needs temporary files of twice the image's size; set TMPDIR to a folder with enough room"
-        raise BuildError(f"the image {recipe.name} could not be written: {fault}", hint=hint) from fault
+        hint = "files of twice the image's size are made on the way; TMPDIR names the folder for them"
+        raise BuildError(f"the image {recipe.name} could not be written: {reason(fault)}", hint=hint) from fault
     return Built(recipe.name, tag, image.id, image.attrs["Size"], time.monotonic() - start)
 
 
@@ -282,8 +282,8 @@ def _spawned(words: Sequence[str], variables: Mapping[str, str]) -> Iterator[Any
     except OSError as fault:
         raise BuildError(
             f"{words[0]} could not be started",
-            details=str(fault),
-            hint=f"install the Docker client, or set {_DOCKER} to its path",
+            details=reason(fault),
+            hint=f"apt-get install docker.io, or set {_DOCKER} to the docker command",
         ) from fault
     try:
         yield child

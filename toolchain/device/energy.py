@@ -179,11 +179,11 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
         DeviceError: The device is lost, or the model does not run on it.
     """
     if (needed := LEAST_INFERENCES * inference_s) > _LONGEST_S:
-        return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, but at most"
-                            f" {_LONGEST_S / 60:.0f} are allowed")  # fmt: skip
+        return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, and"
+                            f" the limit is {_LONGEST_S / 60:.0f}")  # fmt: skip
     found = Found((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
     if not found.sensors and not method.meter:
-        return Energy(None, "Linux shows no power sensor on the device, and devices.toml has no meter for it")
+        return Energy(None, "Linux shows no power sensor on the device, and devices.toml names no meter")
     method = method if found.fractions else slower(method)
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     limit = longest_s(method, inference_s)
@@ -232,7 +232,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a script has these parts
     except DeviceError as fault:
         if time.monotonic() - began < limit:
             raise
-        raise NoFigureError(f"it was not measured within {limit:.0f} s") from fault
+        raise NoFigureError(f"the measurement did not end within {limit:.0f} s") from fault
     runner.check_ended(shell.name, result)
     return result.stdout
 
@@ -293,7 +293,7 @@ def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: f
         idle_samples=min(one.samples(*idle) for one in kept),
         inferences=len(times),
         method=f"{' + '.join(one.name for one in kept)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
-        f"then {len(times)} inferences, separate from the latency measurement",
+        f"then {len(times)} inferences, in addition to those of the latency",
         warnings=tuple(one for one in heard if isinstance(one, str)),
     )
 
@@ -333,7 +333,7 @@ def _of_meter(lines: Sequence[str], offset: float) -> list[Series | str]:
     seconds = np.array([float(pair[0]) + offset for pair in pairs], dtype=np.float64)
     watts = np.array([float(pair[1]) for pair in pairs], dtype=np.float64)
     if not watts.any():
-        raise NoFigureError("all readings of the meter are 0" if watts.size else "the meter printed nothing")
+        raise NoFigureError(f"the meter printed {'only zeros' if watts.size else 'nothing'}")
     return [Series("meter", seconds, watts)]
 
 
@@ -349,9 +349,7 @@ def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tupl
     for one in series:
         for what, window in (("idle", idle), ("running", run)):
             if (count := one.samples(*window)) < LEAST_SAMPLES:
-                raise NoFigureError(
-                    f"{one.name}: {count} readings while {what}, but at least {LEAST_SAMPLES} are needed"
-                )
+                raise NoFigureError(f"{one.name}: {count} readings while {what}; at least {LEAST_SAMPLES} are needed")
 
 
 def _intervals(

@@ -31,7 +31,7 @@ _ONE_RUN = Plan(budget_s=0.0, min_runs=1, max_runs=1)
 _PEAK_S = 300.0  # of a slow board, or an emulated one
 _LARGEST_PEAK = 1e7
 _CLOCK = "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq 2>/dev/null | sort -n | tail -n 1"
-_DAMAGED = "deploy again; if that does not help, check the device and its storage"
+_DAMAGED = "deploy again; if that does not help, check that nothing else changed the device"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def _read(text: str, name: str, runs: int) -> Watched:
         watched = _times(report["watched_ns"])
         if not watched and report["other_runs"] == runs:
             raise DeviceError(
-                f"no two runs on {name} make the same calls, so calls cannot be timed",
-                hint="time whole runs: `toolchain bench`",
+                f"no two runs on {name} make the same calls, so the times of calls cannot be compared",
+                hint="`toolchain bench` measures whole runs",
             )
         found = Watched(
             calls=tuple(_call(one, len(watched)) for one in report["calls"][:_MOST_CALLS]),
@@ -154,7 +154,7 @@ def _read(text: str, name: str, runs: int) -> Watched:
         _check_whole(found, runs)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
-            f"the runner on {name} sent an invalid profile",
+            f"the runner on {name} returned an invalid profile",
             details=f"{type(fault).__name__}: {fault!s:.200}",
             hint=_DAMAGED,
         ) from fault
@@ -262,7 +262,7 @@ def _read_peak(text: str, name: str, max_khz: int) -> Peak:
         return _peak_of({**json.loads(text), "max_khz": max_khz})
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
-            f"the runner on {name} sent an invalid peak", details=f"{fault!s:.200}", hint=_DAMAGED
+            f"the runner on {name} returned an invalid peak", details=f"{fault!s:.200}", hint=_DAMAGED
         ) from fault
 
 

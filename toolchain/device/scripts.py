@@ -39,13 +39,14 @@ mkdir -p "$ROOT"
 
 # What a killed deploy may have left: never anything that a link points to. A folder of somebody's is not swept,
 # whatever list of devices or command line named it, such as an OCI layout, which has a blobs/ of its own. That of a
-# store has partial/, which is made first; without it a store holds nothing yet.
+# store has partial/, which is made first; without it a store holds nothing yet. The default store of this machine is in
+# the folder of the user's tuning records, which may be there before the first deploy; no script touches them.
 SWEEP = """
 if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
     case $entry in
-      '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | blobs | blobs/sha256) ;;
-      *) echo "$ROOT is not a store: it contains $entry; choose another folder" >&2; exit 1 ;;
+      '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | records | blobs | blobs/sha256) ;;
+      *) echo "$ROOT is no store: it holds $entry; name another folder" >&2; exit 1 ;;
     esac
   done
 fi

@@ -200,7 +200,7 @@ def read(sensors: Sequence[Sensor], rows: Sequence[Sequence[str]]) -> list[Serie
 def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequence[str]]) -> Series:
     if sensor.unit == "mVmA" and not sensor.label:
         first = PurePosixPath(sensor.files[0]).name
-        raise NoFigureError(f"{sensor.name}, {first}: it has no label that names its rail")
+        raise NoFigureError(f"{sensor.name}, {first}: it has no label, so its rail is unknown")
     values = np.ones(len(seconds))
     for texts, path in zip(parts, sensor.files, strict=True):
         wrong = next((text for text in texts if _number(text) is None), None)
@@ -209,7 +209,7 @@ def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequen
             raise NoFigureError(f"{sensor.name}, {PurePosixPath(path).name}: {why}")
         values = values * np.array([float(text) for text in texts])
     if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
-        raise NoFigureError(f"{sensor.name}: it always reads {f'{values[0]:g}' if values.size else 'nothing'}")
+        raise NoFigureError(f"{sensor.name}: it {f'stays at {values[0]:g}' if values.size else 'has no values'}")
     if sensor.unit == "uJ":
         return Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
     return Series(sensor.name, seconds, _drawn(sensor, values) * _TO_WATTS[sensor.unit])
@@ -220,7 +220,7 @@ def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if sensor.chip == _SUPPLY and (values <= 0).all():
         return -values
     if (values.min() < 0 and sensor.chip == _SUPPLY) or values.mean() < 0:
-        raise NoFigureError(f"{sensor.name}: it reads {values.min():g}, a negative power")
+        raise NoFigureError(f"{sensor.name}: its power is negative ({values.min():g})")
     return values
 
 
@@ -251,7 +251,7 @@ def counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
     whole = [place for place in chips if sensors[place].is_whole]
     if len(whole) > 1:
         names = ", ".join(sensors[place].name for place in whole)
-        raise NoFigureError(f"{names}: each is labelled as the whole input, but only one can be")
+        raise NoFigureError(f"{names}: the label of each says that it is the whole input, but only one can be")
     supplies = [place for place in places if sensors[place].chip == _SUPPLY]
     processors = [place for place in places if sensors[place].chip == _POWERCAP]
     platform = [place for place in processors if sensors[place].is_whole][:1]

@@ -231,7 +231,7 @@ def raise_floor(store: Store, floor: int) -> Verified:
     if found is None:
         raise InputError(
             f"{store.name} does not check signatures, so a floor has no effect",
-            hint=f"create {TRUST}/trusted on the device first: see docs/security.md",
+            hint=f"create {TRUST}/trusted on it first (docs/security.md)",
         )
     return found
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 from toolchain import process
 from toolchain.board import Board
 from toolchain.devices import Device
-from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean
+from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean, reason
 from toolchain.farm import protocol
 from toolchain.farm.protocol import Link, Message, Served
 from toolchain.native import programs
@@ -129,8 +129,10 @@ def answer(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lamb
             else:
                 return found["ok"]
     except OSError as fault:
-        raise DeviceError("the farm daemon does not answer", details=str(fault), hint="toolchain farm down") from fault
-    raise DeviceError("the farm daemon ended before it answered", hint="toolchain farm up")
+        raise DeviceError(
+            "the farm's daemon does not answer", details=reason(fault), hint="toolchain farm down"
+        ) from fault
+    raise DeviceError("the farm's daemon ended before it answered", hint="toolchain farm up")
 
 
 def up(places: Iterable[Place], tell: Tell) -> Message:

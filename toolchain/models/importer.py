@@ -28,7 +28,8 @@ class ImportedModel:
 
     Attributes:
         source: Where it came from.
-        module: Relax module; its function `main` takes the inputs in order.
+        module: Relax module; its function `main` takes the inputs in order. Its variables say which node of the file
+            they come from (`origins`).
         outputs: Signature of the results, in order.
     """
 
@@ -57,7 +58,7 @@ def import_model(source: SourceModel) -> ImportedModel:
     """
     from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - two seconds that `inspect` and tests can save
 
-    from toolchain.models import converters  # noqa: PLC0415 - as above
+    from toolchain.models import converters, origins  # noqa: PLC0415 - as above
 
     proto, bounds = bounded.with_counts(as_imported(source), converters.names())
     if unsupported := unsupported_nodes(proto):
@@ -70,9 +71,10 @@ def import_model(source: SourceModel) -> ImportedModel:
         node.name = node.name or next(iter(node.output), "")
     try:
         # It warns of renamed inputs (our signature keeps the file's names) and prints on the results' stream.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), converters.registered():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), converters.registered() as imported:
             warnings.simplefilter("ignore")
-            module = from_onnx(batchnorm.fold(proto))
+            folded = batchnorm.fold(proto)
+            module = origins.marked(from_onnx(folded), folded.graph.node, imported.values)
     except InputError:
         raise
     except Exception as fault:  # the converters raise whatever they trip over, of any class

@@ -78,7 +78,7 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
     Args:
         proto: The model, changed in place.
-        shapes: Shapes by input name.
+        shapes: Shapes by input name. An input with a size of 0 becomes a constant without elements.
 
     Returns:
         What was guessed, a line each.
@@ -94,15 +94,30 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         _known(name, inputs)
         known |= _named_sizes(inputs[name], shape)
         _set_shape(inputs[name], shape)
+    empty = {name for name, shape in shapes.items() if 0 in shape}
+    empty |= {value.name for value in inputs.values() if any(known.get(dim.dim_param) == 0 for dim in _dims_of(value))}
     for value in inputs.values():
         _set_named(value, known)
+    _make_constant(proto, empty)
+    inputs = {name: value for name, value in inputs.items() if name not in empty}
     guessed = tuple(line for value in inputs.values() if (line := _guess_batch(value, known)))
     for value in inputs.values():
         _set_named(value, known)
-    if before != [_dims(value) for value in inputs.values()]:
+    if empty or before != [_dims(value) for value in inputs.values()]:
         _forget_inferred(proto.graph)
     _check_closed(inputs.values(), declared)
     return guessed
+
+
+def _make_constant(proto: onnx.ModelProto, names: Collection[str]) -> None:
+    """Make constants of inputs without elements: nobody can give them another value, and no device takes them."""
+    for value in proto.graph.input:
+        if value.name in names:
+            sizes = [max(size, 0) for size in _dims(value)]
+            dtype = dtype_of(value.name, value.type.tensor_type.elem_type)
+            proto.graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), value.name))
+    if names:
+        drop_weights(proto)
 
 
 def _forget_inferred(graph: onnx.GraphProto) -> None:
@@ -133,6 +148,10 @@ def check_outputs(proto: onnx.ModelProto) -> None:
 def _known(name: str, inputs: Mapping[str, Any]) -> None:
     if name not in inputs:
         raise InputError(f"the model has no input {name!r}", details="its inputs: " + ", ".join(inputs))
+
+
+def _dims_of(value: onnx.ValueInfoProto) -> Any:
+    return value.type.tensor_type.shape.dim
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[int]:

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import external, memory, signature, zoo
+from toolchain.models import attributes, canonical, draws, external, memory, names, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -65,7 +65,7 @@ def load(
     """Read a model of the zoo by its name, or an ONNX file by its path.
 
     Args:
-        source: Zoo name, or path of an `.onnx` file.
+        source: Zoo name, perhaps with `zoo:` in front, or path of an `.onnx` file.
         shapes: Shapes by input name, for inputs whose file leaves dimensions open.
         seed: Seed of a zoo network's weights.
         fixed: Values by input name, for inputs that are to be constants.
@@ -74,16 +74,19 @@ def load(
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
     """
     path = Path(source)
-    if source in zoo.NAMES and not path.is_file():
-        proto, name, origin = zoo.build(source, seed), source, source
+    if network := names.network(source):
+        proto, name, origin = zoo.build(network, seed), network, network
     else:
         proto, name, origin = _read(path), _named(path), path.name
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(_copied, proto.graph.input))
     guessed = signature.set_shapes(proto, shapes or {})
-    specs = signature.specs(proto)
+    specs = draws.with_draws(proto, signature.specs(proto))
+    declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
+    if not specs and any(0 in shape for shape in (shapes or {}).values()):
+        raise InputError(f"no input of model {name} has any elements", hint="set at least one --shape without a 0")
     if not specs or not proto.graph.output:
         raise InputError(f"model {name} has no inputs or no outputs", hint="export it with its graph's signature")
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
@@ -172,7 +175,9 @@ def _read(path: Path) -> onnx.ModelProto:
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         _check_size(path, external.size(proto, path.parent))
         onnx.load_external_data_for_model(proto, str(path.parent))
+        canonical.canonical(proto)
         _check(proto)
+        attributes.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
             f"{path.name} is not a valid ONNX model", details=str(fault).strip(), hint=_advice(str(fault))

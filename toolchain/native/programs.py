@@ -122,7 +122,7 @@ def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Pro
         with _only_builder(place, tell):
             if (found := _load(place.folder, machine)) is None:
                 if tell:
-                    tell(f"building the {_words(name)} for {triple} (once, about a minute)")
+                    tell(f"building {_words(name)} for {triple} (once; it takes up to some minutes)")
                 found = _build_into(compiler, place, machine, tell)
     return found
 
@@ -150,7 +150,8 @@ def building(name: str, triple: str, machine: str) -> Iterator[None]:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ")
+    """Call a program as people and the documents do."""
+    return f"lib{name}" if name == LIBRARY else name.replace("_", " ")
 
 
 @contextlib.contextmanager

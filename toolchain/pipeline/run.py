@@ -179,12 +179,13 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     owner = Owner.here("run")
     lab.store.settle(owner)
     seen = bench.current(lab.store, lab.shell.name)
-    given, labels = _fitting(wanted, seen.manifest, stages)  # what does not fit is told before the runner is built
+    # What does not fit is refused before the runner is built.
+    given, labels = _fitting(wanted, seen.manifest, stages, lab.store.root)
     program = stages.runner()
     with lab.store.lock(owner):
         found = bench.current(lab.store, lab.shell.name)
         if found.generation.digest != seen.generation.digest:  # a deploy that was waited for has changed it
-            given, labels = _fitting(wanted, found.manifest, stages)
+            given, labels = _fitting(wanted, found.manifest, stages, lab.store.root)
         threads = wanted.threads or stages.board.threads
         sampled = _run_current(found, program, lab, given, threads, stages.tell)
     kept = _outputs(sampled, given, found.manifest)
@@ -210,14 +211,14 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     )
 
 
-def _fitting(wanted: Wanted, manifest: Manifest, stages: DeviceStages) -> tuple[Series, list[str]]:
+def _fitting(wanted: Wanted, manifest: Manifest, stages: DeviceStages, root: str) -> tuple[Series, list[str]]:
     """Return the samples and the labels for a release.
 
     Raises:
         InputError: They do not fit it.
         VerificationError: It was built for another board.
     """
-    check_board(manifest, stages.board)
+    check_board(manifest, stages.board, root=root)
     given = wanted.series(manifest)
     return given, inputs.read_labels(wanted.labels, manifest.outputs[0].elements) if wanted.labels else []
 

@@ -204,7 +204,7 @@ def _labgrid() -> tuple[Any, Any]:
         raise InputError(
             "--place needs labgrid, which is not installed",
             details=str(fault),
-            hint="pip install 'edge-toolchain[labgrid]'",
+            hint="pip install 'labgrid>=26'",
         ) from fault
     finally:
         sys.excepthook = before

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.models import inputs
 from toolchain.tensors import Tensors, TensorSpec, check_signature
 
@@ -86,7 +86,7 @@ def _loaded(path: Path) -> NDArray[Any]:
         with path.open("rb") as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except (OSError, ValueError, EOFError) as fault:
-        raise InputError(f"cannot read {path}", details=str(fault), hint="write it with numpy.save") from fault
+        raise InputError(f"cannot read {path}", details=reason(fault), hint="write it with numpy.save") from fault
 
 
 def random(specs: Sequence[TensorSpec], count: int, seed: int = 0) -> list[Tensors]:

@@ -18,7 +18,7 @@ import urllib3
 from requests import adapters, exceptions, utils
 
 from toolchain import __version__
-from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError
+from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError, reason
 from toolchain.registry import login
 from toolchain.registry.access import Access, Login, trusted
 from toolchain.registry.address import Address
@@ -165,21 +165,22 @@ class Client:
                 hint="check the registry's configuration; another machine may also intercept the connection",
             )
         if isinstance(fault, exceptions.SSLError):
-            return self._untrusted(str(fault))
+            return self._untrusted(fault)
         return RegistryError(
             f"{self.registry} cannot be reached",
-            details=_plain(str(fault)),
-            hint="check the address, and that the registry is running",
+            details=_plain(reason(fault)),
+            hint="is its address right, and is the registry running?",
         )
 
-    def _untrusted(self, details: str) -> ToolchainError:
+    def _untrusted(self, fault: Exception) -> ToolchainError:
+        details = str(fault)
         if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
-            hint = "--plain-http connects without encryption: anyone on the network path can read the data"
-            return RegistryError(f"{self.registry} does not speak TLS", details=_plain(details), hint=hint)
+            hint = "--plain-http speaks to it without encryption, where everybody in between can listen"
+            return RegistryError(f"{self.registry} does not speak TLS", details=_plain(reason(fault)), hint=hint)
         return VerificationError(
             f"the certificate of {self.registry} is not trusted",
-            details=_plain(details),
-            hint="pass the certificate of the authority that signed it with --ca FILE",
+            details=_plain(reason(fault)),
+            hint="--ca FILE names the certificate of the authority that signed it",
         )
 
     def _refusal(self, response: requests.Response, what: str) -> ToolchainError:

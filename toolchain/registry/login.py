@@ -6,7 +6,7 @@ import base64
 import json
 import warnings
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.registry.access import Login
 
 
@@ -31,9 +31,9 @@ def kept(registry: str) -> Login | None:
         RecursionError,
     ) as fault:
         raise InputError(
-            f"the login for {registry} cannot be read from the Docker configuration",
-            details=str(fault),
-            hint=f"run `docker login {registry}` again, or use --username and --password-stdin",
+            f"the login for {registry} cannot be read from Docker's configuration",
+            details=reason(fault),
+            hint=f"`docker login {registry}` writes it again; or use --username and --password-stdin",
         ) from fault
     named = {key.lower(): value for key, value in found.items()}
     if named.get("identitytoken"):

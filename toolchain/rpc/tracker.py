@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, reason
 from toolchain.rpc.client import Client
 from toolchain.rpc.greeting import KeyRefusedError
 from toolchain.rpc.session import Session, connected
@@ -52,7 +52,7 @@ def registered(address: tuple[str, int], timeout_s: float = _ANSWER_S) -> tuple[
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         hint = f"python -m tvm.exec.rpc_tracker --host {address[0]} --port {address[1]}"
         raise DeviceError(
-            f"the tracker at {address[0]}:{address[1]} does not answer", details=str(fault), hint=hint
+            f"the tracker at {address[0]}:{address[1]} does not answer", details=reason(fault), hint=hint
         ) from fault
 
 
@@ -125,7 +125,7 @@ def _granted(address: tuple[str, int], kind: str, terms: Terms) -> tuple[str, in
         ) from fault
     except (OSError, ValueError, TypeError) as fault:
         raise DeviceError(
-            f"there is no tracker at {place}", details=str(fault), hint="start python -m tvm.exec.rpc_tracker"
+            f"there is no tracker at {place}", details=reason(fault), hint="start python -m tvm.exec.rpc_tracker"
         ) from fault
 
 

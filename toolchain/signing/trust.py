@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import LARGEST_STATEMENT
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import InputError, VerificationError, reason
 from toolchain.signing import sshsig, statement
 from toolchain.signing.statement import Statement
 
@@ -178,7 +178,9 @@ def _lines(path: Path) -> Iterator[tuple[list[str], str]]:
     try:
         text = _read(path).decode()
     except (OSError, ValueError) as fault:
-        raise InputError(f"{path} cannot be read", details=str(fault), hint="pass a file of allowed signers") from fault
+        raise InputError(
+            f"{path} cannot be read", details=reason(fault), hint="name a file of allowed signers"
+        ) from fault
     for number, line in enumerate(text.split("\n"), start=1):
         words = re.findall(r"[^ \t\r]+", line)
         if words and not words[0].startswith("#"):

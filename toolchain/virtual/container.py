@@ -11,7 +11,7 @@ from typing import Any
 from toolchain import process
 from toolchain.board import Board
 from toolchain.containers.run import discard, docker
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, reason
 from toolchain.virtual import board as boards
 from toolchain.virtual import emulation, image
 from toolchain.virtual.board import Login, Tell, VirtualBoard
@@ -163,9 +163,9 @@ def connect() -> Any:
         engine.ping()
     except (docker().errors.DockerException, requests.RequestException) as fault:
         raise DeviceError(
-            "virtual boards need a Docker engine, but none is running",
-            details=str(fault),
-            hint="install docker.io and start it, or set DOCKER_HOST to a running engine",
+            "virtual boards need a Docker engine, and none answers",
+            details=reason(fault),
+            hint="apt-get install docker.io and start it, or set DOCKER_HOST to a running engine",
         ) from fault
     return engine
 
@@ -190,4 +190,4 @@ def _spoken(message: str = "the Docker engine refused the request", hint: str = 
     try:
         yield
     except (docker().errors.DockerException, requests.RequestException) as fault:
-        raise DeviceError(message, details=str(fault), hint=hint) from fault
+        raise DeviceError(message, details=reason(fault), hint=hint) from fault

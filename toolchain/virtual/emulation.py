@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 
 from toolchain import process
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, reason
 from toolchain.virtual.board import Tell
 
 _HANDLERS = {"arm64": "qemu-aarch64", "armhf": "qemu-arm"}
@@ -62,7 +62,7 @@ def _register(recipe: Path) -> None:
     try:
         (RULES / "register").write_bytes(recipe.read_bytes())
     except OSError as cause:
-        raise DeviceError(f"the kernel does not accept {recipe}", details=str(cause)) from cause
+        raise DeviceError(f"the kernel does not take {recipe}", details=reason(cause)) from cause
 
 
 def _remedy(recipe: Path) -> str:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from toolchain import board, devices, files
 from toolchain.board import Board
-from toolchain.errors import DeviceError, InputError, did_you_mean
+from toolchain.errors import DeviceError, InputError, did_you_mean, reason
 from toolchain.virtual import board as boards
 from toolchain.virtual.board import Kind, Login, Tell, VirtualBoard
 from toolchain.virtual.container import DockerBoards
@@ -209,7 +209,7 @@ def _login(folder: Path) -> Login:
         private = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError) as fault:
         raise InputError(
-            f"the farm's key {path} cannot be read", details=str(fault), hint="remove it: `toolchain farm down`"
+            f"the farm's key {path} cannot be read", details=reason(fault), hint="`toolchain farm down` removes it"
         ) from fault
     public = private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return Login(public.decode(), files.sha256_bytes(public)[:16])

@@ -66,7 +66,7 @@ def test_a_quantized_file_needs_no_samples(tmp_path, monkeypatch):
 
 def test_a_file_on_floats_does(file):
     done = toolchain("quantize", file)
-    assert (done.code, "nothing says how far its activations go" in done.err) == (2, True)
+    assert (done.code, "ranges of its activations are not known" in done.err) == (2, True)
     assert "--calibration" in done.err
     done = toolchain("quantize", file, "--calibration", "random", "--method", "file")
     assert (done.code, "without quantization ranges" in done.err) == (2, True)

@@ -255,17 +255,20 @@ def test_no_engine(monkeypatch):
     for ask in (images.examine, lambda: images.identity("some"), lambda: images.run("some", ["x"])):
         with pytest.raises(BuildError, match="no Docker engine is running") as caught:
             ask()
-        assert caught.value.hint == "start Docker, or use --toolchain host"
+        assert "--toolchain" not in caught.value.hint  # which `containers build` does not take
+        assert "set DOCKER_HOST to a running engine" in caught.value.hint
 
 
 def test_an_engine_of_others(monkeypatch):
     def refuse(**_more):
-        raise docker.errors.DockerException("('Connection aborted.', PermissionError(13, 'Permission denied'))")
+        text = "('Connection aborted.', PermissionError(13, 'Permission denied'))"
+        raise docker.errors.DockerException(text) from PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(docker, "from_env", refuse)
     with pytest.raises(BuildError, match="may not use the Docker engine") as caught:
         images.identity("some")
-    assert "group `docker`" in caught.value.hint
+    assert "usermod -aG docker" in caught.value.hint
+    assert caught.value.details == "/var/run/docker.sock: Permission denied"
 
 
 def test_importing_loads_no_docker():
@@ -363,20 +366,20 @@ def test_checks_pass():
 @pytest.mark.parametrize(
     ("key", "answer", "what"),
     [
-        ("--version", (127, "", "not found"), "its compiler runs"),
-        ("--version", (0, "other\n", ""), "its compiler runs"),
+        ("--version", (127, "", "not found"), "the compiler runs"),
+        ("--version", (0, "other\n", ""), "the compiler runs"),
         ("id -u", (1, "", "Permission denied"), "files belong to the calling user"),
-        ("touch", (0, "overlay / overlay rw 0 0\n", ""), "its file system is read-only"),
-        ("touch", (1, "overlay / overlay rw 0 0\n", "Read-only file system\n" * 3), "its file system is read-only"),
-        ("tcp", (0, "lo:\neth0:\n", ""), "it has no network"),
-        ("tcp", (1, "lo:\n", "Connection refused"), "it has no network"),
-        ("status", (0, GOOD["status"][1].replace("CapBnd:\t00", "CapBnd:\t1"), ""), "it has no capabilities"),
-        ("status", (0, GOOD["status"][1].replace("Privs:\t1", "Privs:\t0"), ""), "it has no capabilities"),
-        ("status", (0, "", ""), "it has no capabilities"),
-        ("sbom", (1, "", "No such file"), "it says what is in it"),
-        ("sbom", (0, "{}", ""), "it says what is in it"),
-        ("sbom", (0, '{"packages": [{"name": "gcc"}]}', ""), "it says what is in it"),
-        ("sbom", BuildError("the engine refused"), "it says what is in it"),
+        ("touch", (0, "overlay / overlay rw 0 0\n", ""), "the file system is read-only"),
+        ("touch", (1, "overlay / overlay rw 0 0\n", "Read-only file system\n" * 3), "the file system is read-only"),
+        ("tcp", (0, "lo:\neth0:\n", ""), "there is no network"),
+        ("tcp", (1, "lo:\n", "Connection refused"), "there is no network"),
+        ("status", (0, GOOD["status"][1].replace("CapBnd:\t00", "CapBnd:\t1"), ""), "there are no capabilities"),
+        ("status", (0, GOOD["status"][1].replace("Privs:\t1", "Privs:\t0"), ""), "there are no capabilities"),
+        ("status", (0, "", ""), "there are no capabilities"),
+        ("sbom", (1, "", "No such file"), "the image lists its packages"),
+        ("sbom", (0, "{}", ""), "the image lists its packages"),
+        ("sbom", (0, '{"packages": [{"name": "gcc"}]}', ""), "the image lists its packages"),
+        ("sbom", BuildError("the engine refused"), "the image lists its packages"),
     ],
 )
 def test_checks_fail(key, answer, what):

@@ -399,6 +399,17 @@ def test_a_folder_of_somebody_is_not_swept(store, root):
     assert {path.name for path in root.iterdir()} <= {"run", "lock"}
 
 
+def test_a_store_may_be_made_beside_tuning_records(store, root):
+    """The default store of this machine is in their folder, and whoever tunes first has records and no store."""
+    records = root / "records" / "local.jsonl"
+    records.parent.mkdir(parents=True)
+    records.write_text("{}\n")
+    with store.lock(Owner.here("tests")):
+        store.sweep()
+    assert records.read_text() == "{}\n"
+    assert (root / "blobs" / "partial").is_dir()
+
+
 @pytest.mark.parametrize("others", [["index.json", "oci-layout"], ["blobs/sha256/" + "a" * 64], ["blobs/mine"]])
 def test_a_folder_with_blobs_of_somebody_is_not_swept(store, root, others):
     """As an OCI layout has them."""

@@ -110,7 +110,7 @@ def test_without_classes_there_are_no_flips():
 
 
 @pytest.mark.parametrize(
-    ("restarted", "text"), [(True, "well 2.2 s after the switch"), (False, "well on this release already")]
+    ("restarted", "text"), [(True, "running 2.2 s after the switch"), (False, "already running this release")]
 )
 def test_an_application(restarted, text):
     found = made(application=Started("detector.service", restarted=restarted, seconds=2.25))

@@ -215,8 +215,9 @@ def test_a_redirect_to_nowhere_is_an_error_of_ours(location):
 
 def test_nobody_there_is_told():
     spoken = Client(parse("oci://127.0.0.1:1/x:1"), Access())
-    with spoken, pytest.raises(RegistryError, match=r"127\.0\.0\.1:1 cannot be reached"):
+    with spoken, pytest.raises(RegistryError, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
         spoken.ask("GET", "/v2/", expected=OK)
+    assert caught.value.details == "Connection refused"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.support.rpc_servers import RPC_MAGIC, TRACKER_MAGIC, closes, says, se
 from toolchain import rpc
 from toolchain.errors import DeviceError
 from toolchain.rpc import Registered
+from toolchain.rpc import tracker as tracker_module
 
 SOON_S = 0.5
 
@@ -117,7 +118,8 @@ def test_a_key_that_grew_old_is_asked_for_again(fails_soon):
     assert len(asked) == 2
 
 
-def test_a_board_that_refuses_every_key(fails_soon):
+def test_a_board_that_refuses_every_key(fails_soon, monkeypatch):
+    monkeypatch.setattr(tracker_module, "_ASK_AGAIN_S", 30.0)  # after the first answer, there is no time for another
     with (
         server(versions_then(says(struct.pack("<i", RPC_MAGIC + 2)))) as board,
         server(tracker(message([0, ["127.0.0.1", board, "rpi4:0.1"]]))) as port,

@@ -16,7 +16,7 @@ from toolchain.backends.cpu.candidates import CpuTemplates
 from toolchain.backends.cpu.graph.folding import folded_but_bytes
 from toolchain.backends.cpu.layers import Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, machine
-from toolchain.backends.graph import fold
+from toolchain.backends.graph import fold, fusion
 from toolchain.errors import InputError
 
 _ARM_TRIPLES = ("aarch64", "arm")
@@ -99,11 +99,12 @@ class Cpu(Backend):
         return prepared
 
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
+        transform = relax.transform
         with self.host:
             blocked = graph.blocked(module, machine, self.without)
-            rewritten: tvm.IRModule = tvm.transform.Sequential(
-                [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
-            )(blocked)
+            first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
+            fused = fusion.fused(tvm.transform.Sequential(first)(blocked))
+            rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)
         return rewritten
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import UPSTREAM, as_operator, converter
 from toolchain.models.converters.casts import converted, named
 from toolchain.models.converters.node import Node
 
@@ -141,3 +141,11 @@ def _by_the_batch(node: Node, rank: int, epsilon: float) -> list[Any]:
             relax.op.add(kept, relax.op.multiply(converted(node, node.emit(new), dtype), relax.const(1 - part, dtype)))
         )
     return result[: node.outputs]
+
+
+@converter("LRN")
+def local_response_normalization(node: Node) -> Any:
+    """Convert LRN; TVM's mixes half precision with constants in single precision."""
+    wide = "float32" if node.dtype(0) == "float16" else node.dtype(0)
+    data = node.emit(converted(node, node.inputs[0], wide))
+    return converted(node, as_operator(node, f"{UPSTREAM}LRN", [data], dict(node.attributes)), node.dtype(0))

@@ -59,7 +59,7 @@ def read(path: Path, board_variable: str = BOARD) -> Inventory:
     if not isinstance(hosts, dict):
         raise InputError(
             f"{path} is not an inventory: it has no _meta.hostvars",
-            hint=f"write one with `ansible-inventory -i INVENTORY --list > {path}`",
+            hint=f"`ansible-inventory -i INVENTORY --list > {path}` writes one",
         )
     groups = _groups(found)
     names = [name for name in _ordered(found, hosts) if board_variable in hosts[name]]
@@ -151,9 +151,9 @@ def _check(path: Path, name: str, variables: Mapping[str, Any], board_variable: 
             raise InputError(f"host {name} of {path} has an unknown variable of this toolchain: {key}", hint=hint)
         if key in _ELSEWHERE or (key == "ansible_connection" and value not in _SSH):
             raise InputError(
-                f"host {name} of {path} has {key}, which this toolchain does not support",
-                details="the roll-out would reach a different device than Ansible does",
-                hint="set it in ~/.ssh/config, which Ansible reads, too; set a password in TOOLCHAIN_SSH_PASSWORD",
+                f"host {name} of {path} has {key}, which is not supported",
+                details="the roll-out would connect to another device than Ansible does",
+                hint="put it into ~/.ssh/config, which Ansible's ssh reads, too; a password is TOOLCHAIN_SSH_PASSWORD",
             )
         if mine and isinstance(value, str) and "{{" in value:
             raise InputError(

@@ -226,7 +226,7 @@ class Crew:
     def _late(self, visit: Visit) -> ToolchainError:
         return LateError(
             f"{visit.name} did not finish within {self._limit_s:g} s",
-            details="its last step may still be running; the next run checks its state",
+            details="it may still be working; the next run checks its state",
             hint="check the device and its connection, or allow more time with --timeout",
         )
 

@@ -70,9 +70,9 @@ class Fleet:
         if not found:
             known = sorted({device.board for device in self.devices.values()})
             raise InputError(
-                f"the package is for board {board}, but the fleet has no device of that type",
-                details=f"board types of the fleet: {', '.join(known)}",
-                hint=did_you_mean(board, known) or "roll out a package that was built for one of these",
+                f"the package is for board {board}, and the fleet has no such device",
+                details=f"its devices are: {', '.join(known)}",
+                hint=did_you_mean(board, known) or "roll out a package that was built for one of them",
             )
         return Fleet(found, {board: limits})
 
@@ -106,7 +106,7 @@ def read(path: Path | None, inventory: Path | None = None, board_variable: str =
             raise InputError(f"{path} and {inventory} both contain {_some(twice)}", hint="list each device once")
         found = Fleet({**found.devices, **listed.devices}, found.types, listed.unnamed)
     if not found.devices:
-        raise InputError(f"there is no device in {path or inventory}", hint="add devices: see docs/rollout.md")
+        raise InputError(f"there is no device in {path or inventory}", hint="docs/rollout.md describes the file")
     _check_boards(found)
     _check_addresses(found.devices)
     return found
@@ -134,8 +134,8 @@ def _check_boards(fleet: Fleet) -> None:
     for name in dict.fromkeys((*fleet.types, *(device.board for device in fleet.devices.values()))):
         if boards.load(name).connection == "local":
             raise InputError(
-                f"board {name} is this machine, but a roll-out needs devices that are reached over SSH or adb",
-                hint="deploy to this machine with `toolchain deploy`",
+                f"board {name} is this machine, and a roll-out goes to devices over SSH or adb",
+                hint="use `toolchain deploy` for this machine",
             )
 
 

@@ -96,8 +96,8 @@ def assigned(waves: Sequence[str], devices: Mapping[str, Device]) -> dict[str, i
         groups |= dict.fromkeys(chosen, max(groups.values(), default=0) + 1)
     if missed := len(devices) - len(groups):
         raise InputError(
-            f"the waves {','.join(waves)} do not include {missed} of {len(devices)} devices",
-            hint="end the waves with 100%",
+            f"the waves {','.join(waves)} leave out {missed} of {len(devices)} devices",
+            hint="let the last wave be 100%",
         )
     return {name: groups[name] for name in devices}
 
@@ -105,8 +105,8 @@ def assigned(waves: Sequence[str], devices: Mapping[str, Device]) -> dict[str, i
 def _grown(word: str, reached: int, before: int) -> int:
     if reached < before:
         raise InputError(
-            f"wave {word} reaches {reached} device(s), but the previous wave already reaches {before}",
-            hint="give each wave the total number of devices reached with it: 1,10%,100%",
+            f"wave {word} reaches {reached} device(s), and the one before it {before}",
+            hint="each wave is the total number of devices reached so far: 1,10%,100%",
         )
     return reached
 
@@ -116,7 +116,7 @@ def _tagged(word: str, devices: Mapping[str, Device]) -> list[str]:
         return found
     tags = sorted({tag for device in devices.values() for tag in device.tags})
     raise InputError(
-        f"{word!r} is not a wave: not a number of devices, a percentage or a tag of a device",
+        f"{word!r} is not a valid wave: not a number of devices, a percentage, or a tag of a device",
         details=f"tags: {', '.join(tags) or 'none'}",
         hint=did_you_mean(word, tags) or "write waves such as 1,10%,100%",
     )

@@ -73,7 +73,7 @@ class Loop:
         self._state.save()
         try:
             if self._named("returning"):
-                return self._take_back("an earlier run stopped before its group was rolled back")
+                return self._take_back("an earlier run stopped while it rolled its group back")
             for group in sorted({one.group for one in self._devices.values()}):
                 if why := self._deploy(group):
                     return self._take_back(why, group) if self._rules.roll_back else why
@@ -104,7 +104,7 @@ class Loop:
             return f"{failed} of the {size} device(s) of group {group} failed: {limit}"
         if not self._thresholds.passes(done, size):
             least = f"--success-threshold {self._thresholds.success:g}"
-            return f"{done} of the {size} device(s) of group {group} are done, too few: {least}"
+            return f"only {done} of {size} device(s) of group {group} succeeded: {least}"
         return ""
 
     def _forget(self, names: list[str]) -> None:
@@ -135,7 +135,7 @@ class Loop:
         self._crew.run(names, lambda visit: self._work.take_back(visit, self._devices[visit.name].before or ""))
         left = len(self._named("returning"))
         kept = sum(one.before == "" and one.after != "" for one in self._devices.values() if one.group == group)
-        told = [(left, "could not be rolled back"), (kept, "without a previous release keep the new one")]
+        told = [(left, "could not be rolled back"), (kept, "had no previous release and keep the new one")]
         more = "".join(f", {count} {words}" for count, words in told if count)
         return f"{why}; {len(names) - left} device(s) were rolled back{more}"
 
@@ -212,4 +212,4 @@ def described(one: Record) -> str:
     if one.state in {"failed", "returning"} and one.kind:
         word = "FAILED" if one.state == "failed" else "NOT ROLLED BACK"
         return f"{word}, {one.kind}: {one.error}"
-    return {"returned": "rolled back", "returning": "rollback pending"}.get(one.state, one.state)
+    return {"returned": "rolled back", "returning": "to be rolled back"}.get(one.state, one.state)

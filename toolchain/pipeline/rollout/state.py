@@ -206,7 +206,7 @@ def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) ->
         raise InputError(
             f"{path} is the state of a different roll-out: {', '.join(changed)}",
             details="\n".join(changed.values()),
-            hint="start again with --fresh (devices keep what they already have), or use another file with --state",
+            hint="use --fresh to start again (devices keep the files that they have), or --state FILE for another file",
         )
     return StateFile(path, plan, found.devices)
 
@@ -215,7 +215,7 @@ def _read(path: Path) -> _Document:
     found, faults = validated(_Document, files.read_json(path), "state of a roll-out")
     if found is None:
         shown = "\n".join(map(str, faults[:_SHOWN]))
-        raise InputError(f"{path} has {len(faults)} fault(s)", details=shown, hint="start again with --fresh")
+        raise InputError(f"{path} has {len(faults)} fault(s)", details=shown, hint="use --fresh to start again")
     return found  # type: ignore[no-any-return]
 
 
@@ -232,7 +232,7 @@ def _changed(found: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[st
     if was.waves != plan.waves:
         changed["other waves"] = f"waves: {','.join(was.waves)}, and now {','.join(plan.waves)}"
     elif not changed and {name: one.group for name, one in found.devices.items()} != groups:
-        changed["other groups"] = "groups: the file has devices in other groups than these waves give them"
+        changed["other groups"] = "groups: these waves put devices into other groups than the file has"
     return changed
 
 

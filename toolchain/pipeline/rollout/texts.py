@@ -38,7 +38,7 @@ def _cells(one: Record) -> tuple[str, ...]:
 
 def state_text(one: Record) -> str:
     """Say how a device stands."""
-    words = {"failed": "FAILED", "returning": "rollback pending", "returned": "rolled back", "running": "in progress"}
+    words = {"failed": "FAILED", "returning": "to be rolled back", "returned": "rolled back", "running": "in flight"}
     return words.get(one.state, one.state)
 
 

@@ -101,7 +101,7 @@ class DeviceWork:
         median, bound = report.measurement.latency.median, self.latency_ms
         if bound is None or report.emulated or median <= bound:
             return
-        kept = "it keeps this release: it had it before, or had no release"
+        kept = "it had this release or none before, and keeps this one"
         if before not in {"", self.made.digest}:
             self._back(lab, before)
             kept = f"release {before[:16]} is current again"
@@ -119,7 +119,7 @@ class DeviceWork:
         previous = generations[place - 1].digest if place else ""
         if previous != before:
             raise DeviceError(
-                f"{lab.shell.name} would roll back to {previous[:16] or 'no release'} instead of {before[:16]}",
-                hint="see its releases with `toolchain releases`: another client changed them, or it keeps too few",
+                f"the previous release on {lab.shell.name} is {previous[:16] or 'missing'}, not {before[:16]}",
+                hint="`toolchain releases` lists its releases; something else changed them, or it keeps too few",
             )
         return on_device.roll_back(lab, _nobody)[0].digest

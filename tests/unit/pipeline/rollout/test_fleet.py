@@ -81,7 +81,7 @@ def test_faults_are_told_by_name(write, text, message, details):
 
 
 def test_no_device_of_the_packages_type(write):
-    with pytest.raises(InputError, match="the fleet has no device of that type") as caught:
+    with pytest.raises(InputError, match="the fleet has no such device") as caught:
         fleet.read(write(TEXT)).of("rpi3b")
     assert "rpi4, x86_64" in caught.value.details
 

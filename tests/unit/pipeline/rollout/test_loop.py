@@ -97,7 +97,7 @@ def test_a_group_of_which_nothing_is_left_ends_it_whatever_the_threshold(run, de
 def test_a_success_threshold_holds_the_next_group_back(run, devices):
     devices.faults["b0"] = FullError("full")
     why, records = run(thresholds=Thresholds(Share.read("2"), success=75))
-    assert why == "1 of the 2 device(s) of group 2 are done, too few: --success-threshold 75"
+    assert why == "only 1 of 2 device(s) of group 2 succeeded: --success-threshold 75"
     assert states(records)["c0"] == "waiting"
 
 
@@ -141,7 +141,7 @@ def test_a_device_without_a_release_before_keeps_the_new_one_and_says_so(run, de
     devices.runs["c0"] = ""
     devices.faults["c3"] = FullError("full")
     why, records = run(parallel=1, roll_back=True)
-    assert why.endswith("; 2 device(s) were rolled back, 1 without a previous release keep the new one")
+    assert why.endswith("; 2 device(s) were rolled back, 1 had no previous release and keep the new one")
     assert (records["c0"].state, records["c0"].after, records["c0"].before) == ("done", NEW, "")
 
 
@@ -156,7 +156,7 @@ def test_taking_back_is_finished_by_the_next_run_before_anything_else(run, devic
     devices.faults.clear()
     devices.deploys.clear()
     why, records = run()
-    assert why.startswith("an earlier run stopped")
+    assert why.startswith("an earlier run stopped while it rolled its group back")
     assert states(records)["c0"] == "returned"
     assert devices.deploys == []
     assert [devices.runs[name] for name in ("c0", "c1", "c2")] == [OLD] * 3

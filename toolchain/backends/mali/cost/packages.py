@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
 from toolchain import files, process, resources
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, reason
 
 LIST = resources.ROOT / "docker" / "mali" / "mesa.packages"
 """The packages that are pinned."""
@@ -210,7 +210,7 @@ def _download(address: str, target: Path, wanted: Package) -> None:
                         break
                     stream.write(chunk)
     except requests.RequestException as fault:
-        raise BuildError(f"{address}: {fault}") from fault
+        raise BuildError(f"{address} cannot be downloaded", details=reason(fault)) from fault
     if size != wanted.size or files.sha256_file(target) != wanted.sha256:
         target.unlink()
         raise BuildError(f"{address}: the file has a different SHA-256 than expected")

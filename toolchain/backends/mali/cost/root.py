@@ -19,7 +19,7 @@ from toolchain import files, process, resources
 from toolchain.backends.mali.cost import packages
 from toolchain.backends.mali.cost.emulator import emulator
 from toolchain.backends.mali.cost.packages import Packages
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, reason
 
 Tell = Callable[[str], None]
 """Takes one line before something that takes a while."""
@@ -200,7 +200,7 @@ def unpack(package: Path, folder: Path) -> None:
                 if _is_wanted(member):
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, lzma.LZMAError, OSError) as fault:
-        raise BuildError(f"{package.name} cannot be unpacked: {fault}") from fault
+        raise BuildError(f"{package.name} cannot be unpacked: {reason(fault)}") from fault
 
 
 def _is_wanted(member: tarfile.TarInfo) -> bool:

@@ -194,7 +194,7 @@ class _Writer:
         call, power = binding.value, self._powers[layer.data]
         bindings: list[Any] = []
         if layer.data not in made:
-            made[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty)
+            made[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty, layer.data.span)
             bindings.append(relax.VarBinding(made[layer.data], _more(layer.data, power)))
         weights: Any = relax.const(np.ldexp(layer.weights, -power))
         if layer.transposed is not None:
