@@ -14,10 +14,24 @@ import toolchain
 
 ROOT = Path(toolchain.__file__).parent
 EXEMPT = (
-    "adoption", "cli", "containers/check.py", "device_list.py", "devices.py", "errors.py", "page",
-    "pipeline/compare.py", "pipeline/doctor.py", "pipeline/gate", "pipeline/pages", "pipeline/preflight.py",
-    "pipeline/profile", "pipeline/report.py", "pipeline/tune.py", "process.py", "tuning",
-)  # fmt: skip
+    "adoption",
+    "cli",
+    "containers/check.py",
+    "device_list.py",
+    "devices.py",
+    "errors.py",
+    "page",
+    "pipeline/compare.py",
+    "pipeline/doctor.py",
+    "pipeline/gate",
+    "pipeline/pages",
+    "pipeline/preflight.py",
+    "pipeline/profile",
+    "pipeline/report.py",
+    "pipeline/tune.py",
+    "process.py",
+    "tuning",
+)
 """Folders and modules whose messages still have such idioms."""
 
 IDIOMS = {

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
+
+
 def _meta() -> dict[Any, Any]:
     """Return what this command remembers; nothing outside of one."""
     context = click.get_current_context(silent=True)
