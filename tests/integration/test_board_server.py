@@ -1347,7 +1347,7 @@ def test_version_and_help(program):
         (["--control", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:9090"),
         ([], "no client could open a session: use --socket or --control, and write 'key KEY' to standard input"),
         (["--key", "two words"], "without blanks"),
-        (["--key", "ab" * 32], "a secret, which everybody on this machine could read here: use --socket or --control"),
+        (["--key", "ab" * 32], "a secret, which any user of this machine could read here: use --socket or --control"),
         (["--key", "ab" * 32, "--control"], "--key is a board's public name at a --tracker"),
         (["--control", "--custom-addr", "x"], "with --tracker only"),
         (["--control", "--control"], "--control is given twice"),
