@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
-_UNRELATED = {"board_name": "", "root": None}
+_UNRELATED: dict[str, Any] = {"board_name": "", "root": None}
 """Options that say nothing of which device is probed."""
 
 
