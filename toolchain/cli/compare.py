@@ -116,5 +116,7 @@ def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparis
     try:
         jobs = asked.pipelines(source, kind, console)
         return comparing.compared(jobs, None, connect, settings, remedy)
+    except comparing.SameCodeError:
+        return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:
         return f"{fault.message}{fault.details and f': {fault.details}'}"

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
-_UNRELATED: dict[str, Any] = {"board_name": "", "root": None}
-"""Options that say nothing of which device is probed."""
 
 
 def _meta() -> dict[Any, Any]:
@@ -139,7 +137,7 @@ class AddressOptions(BoardOptions):
         if listed := self._listed():
             self._tell_of_entry(listed)
             return Selected(listed.resolved())
-        meta, key = _meta(), (__name__, dataclasses.replace(self, **_UNRELATED))
+        meta, key = _meta(), (__name__, self._of_device())
         if key not in meta:
             meta[key] = self._probed()
         found: Selected = meta[key]
@@ -210,9 +208,13 @@ class AddressOptions(BoardOptions):
             return self._marked(placed.device(kind.name, self.lab(kind).get(self.place)))
         return self._marked(find_device(kind, self.host, self.lab(kind)))
 
+    def _of_device(self) -> Self:
+        """Return the options without those that do not decide which device is probed."""
+        return dataclasses.replace(self, board_name="", root=None)
+
     def _marked(self, device: Device) -> Device:
         """Return a device, as an emulator if a probe has shown signs of one."""
-        probed = _meta().get((__name__, dataclasses.replace(self, **_UNRELATED)))
+        probed = _meta().get((__name__, self._of_device()))
         return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
     def _placed(self) -> Placed | None:

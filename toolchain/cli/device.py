@@ -243,9 +243,10 @@ def _signature_text(found: trust.State) -> str:
     if found.unknown:
         return f"unknown: {found.unknown}"
     if found.verified is None:
-        return f"yes, but this device does not check signatures (no {TRUST}/trusted)" if found.signed else "no"
+        unchecked = f"yes, but this device does not check signatures (no {TRUST}/trusted)"
+        return unchecked if found.signed else "no"
     by = found.verified
-    floor = f"; sequence numbers below {by.floor} are refused" if by.floor else ""
+    floor = f"; releases below sequence {by.floor} are refused" if by.floor else ""
     return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
 
 

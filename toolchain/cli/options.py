@@ -107,7 +107,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
             shapes[name] = tuple(int(size) for size in sizes.split(","))
         except ValueError:
             shapes[name] = ()
-        if not name or not shapes[name] or not all(0 < size <= _LARGEST_SIZE for size in shapes[name]):
+        if not name or not shapes[name] or not all(0 <= size <= _LARGEST_SIZE for size in shapes[name]):
             raise InputError(f"--shape {text} is not of the form NAME:1,3,224,224")
     return shapes
 

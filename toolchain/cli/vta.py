@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from toolchain import outputs
+from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
@@ -30,7 +32,9 @@ from toolchain.errors import InputError
 from toolchain.farm import boards
 from toolchain.pipeline import tune
 from toolchain.records import RecordFile, default_path
+from toolchain.records.tasks import called, layer_hash, layer_of
 from toolchain.tables import Table
+from toolchain.units import duration
 
 _REVISIONS = {one.date: one for one in Revision}
 _NEWEST = Revision.V2020_12
@@ -136,10 +140,10 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
     machine = devices.device(kind).config
     profiles = profiles_for(machine)
     totals = {one.label: listing.total_ms(found, one.label) for one in profiles}
-    summary = ", ".join(f"{label} {value:.1f} ms" for label, value in totals.items())
+    summary = ", ".join(f"{label} {duration(value)}" for label, value in totals.items())
     basis = [f"{one.label}: {one.calibration}" for one in profiles if one.calibration]
     document = {"config": machine.name, "kernels": [one.document() for one in found], "modelled_ms": totals}
-    told = f"all calls: {summary}; cycles are modelled, not measured"
+    told = f"all calls: {summary}; cycles are modelled, not measured; a deploy reports those of the board's own profile"
     shown: list[str | Table] = [listing.table(found, profiles), told, *basis]
     return Result(shown, document, as_json)
 
@@ -188,13 +192,15 @@ def _is_stream(path: Path) -> bool:
 
 
 def _kernels(source: str, kind: Board, asked: KernelsOptions, console: Console) -> list[listing.Kernel]:
-    known = tune.extract(BuildRequest(asked.model.model(source), kind, console.say))
+    """Return the kernels as a build has them: tasks of one shape may differ in the buffers of their network."""
+    lowered = tune.extract(BuildRequest(asked.model.model(source), kind, console.say)).lowered
+    layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
+    calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
     best = _best(asked.records or default_path(kind.name), kind)
     templates = Vta(kind).templates
     return [
-        listing.kernel(Conv2d.from_json(one.layer), one.weight, best.get(one.workload), templates)
-        for one in known.tasks
-        if is_layer(one.layer)
+        listing.kernel(Conv2d.from_json(exact), number, best.get(layer_hash(layer)), templates)
+        for (layer, exact), number in calls.items()
     ]
 
 

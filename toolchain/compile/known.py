@@ -115,8 +115,8 @@ def own_records(request: BuildRequest) -> Catalog | None:
     if request.records and key not in found.keys:
         raise InputError(
             f"{path} has no records for {request.board.name}",
-            details="\n".join([f"wanted: {_described(key)}", *(f"found:  {_described(one)}" for one in found.keys)]),
-            hint="`toolchain tune MODEL --board BOARD` makes some; --no-records builds without",
+            details="\n".join([f"needed: {_described(key)}", *(f"found:  {_described(one)}" for one in found.keys)]),
+            hint="create some with `toolchain tune MODEL --board BOARD`, or build without them: --no-records",
         )
     return found
 
@@ -165,7 +165,7 @@ def shipped_for(request: BuildRequest) -> Records | None:
     """Read the toolchain's own records; a user who asked for them alone is told where there are none."""
     found = shipped_records(request.backend) if request.tuned else None
     if found is None and request.only_shipped:
-        request.tell(f"the toolchain has no records of its own that suit {request.board.name}")
+        request.tell(f"the toolchain includes no tuning records for {request.board.name}")
     return found
 
 

@@ -160,12 +160,12 @@ def _checked(path: Path) -> str:
     """
     name = os.path.abspath(path)  # noqa: PTH100 - a link's own path is the one that the command names
     if not Path(name).exists():
-        raise BuildError(f"{name} does not exist, so a container cannot see it")
+        raise BuildError(f"{name} does not exist, so a container cannot use it")
     hides = any(Path(own).is_relative_to(name) for own in _IMAGES_OWN)
     if hides or any(Path(name).is_relative_to(own) for own in (*_IMAGES_OWN, *_KERNELS_OWN)):
         raise BuildError(
             f"{name} cannot be used in a container: it would hide the image's own files",
-            hint="work in a folder of your own, or use --toolchain host",
+            hint="use a different folder, such as one in your home, or use --toolchain host",
         )
     return name
 
@@ -203,10 +203,10 @@ def _ending(client: Any, container: Any, patience: float) -> Any:
 def _judged(image: str, words: list[str], result: process.Result, timeout: float) -> process.Result:
     """Tell an exit code of the command from those of what runs it."""
     if result.returncode in _NOT_RUN and result.stderr.startswith("timeout: failed to run command"):
-        raise BuildError(f"{words[0]} is not in the image {image}", details=shlex.join(words))
+        raise BuildError(f"{words[0]} is not installed in the image {image}", details=shlex.join(words))
     if result.returncode == _KILLED:
         raise BuildError(
-            f"{words[0]} did not finish within {timeout:g} s, or ran out of memory, and was ended",
+            f"{words[0]} was stopped: it took longer than {timeout:g} s or ran out of memory",
             details=shlex.join(words),
         )
     return result

@@ -87,9 +87,7 @@ def _pictures(path: Path) -> list[Path]:
     known = Image.registered_extensions()
     found = sorted(one for one in path.iterdir() if one.suffix.lower() in known and one.is_file())
     if not found:
-        raise InputError(
-            f"there are no pictures in {path}", hint="name a folder with files such as NAME.jpg or NAME.png"
-        )
+        raise InputError(f"there are no images in {path}", hint="pass a folder with files such as NAME.jpg or NAME.png")
     return found
 
 

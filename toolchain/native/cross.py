@@ -224,7 +224,7 @@ def choose(board: Board, where: str = "") -> Cross:
         return HostCross(board.triple, board.compiler)
     if not board.image:
         raise InputError(
-            f"board {board.name} has no image to compile in",
+            f"board {board.name} has no image with a compiler",
             hint=f"use --toolchain host, or set `image` in boards/{board.name}.toml",
         )
     return ContainerCross(board.triple, board.image, board.compiler)
@@ -233,7 +233,7 @@ def choose(board: Board, where: str = "") -> Cross:
 def _version_line(cross: Cross) -> str:
     first = cross.run([cross.compiler, "--version"], timeout=60.0).stdout.splitlines()
     if not first:
-        raise BuildError(f"{cross.compiler} does not say its version")
+        raise BuildError(f"{cross.compiler} does not print its version")
     return first[0]
 
 

@@ -35,7 +35,7 @@ class Folder(Sequence[Tensors]):
         found = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
         if not found:
             raise InputError(
-                f"there are no samples in {root}", hint="put pictures, .npz or .npy files there; each is one sample"
+                f"there are no samples in {root}", hint="add images, .npz or .npy files; each file is one sample"
             )
         count = min(most or len(found), len(found))
         self.paths = tuple(found[place * len(found) // count] for place in range(count))
@@ -71,7 +71,8 @@ def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
 def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
     if len(specs) != 1:
         raise InputError(
-            f"{path} holds one array, and the model has {len(specs)} inputs", hint="write .npz files, with their names"
+            f"{path} contains one array, but the model has {len(specs)} inputs",
+            hint="write .npz files with the names of the inputs",
         )
     found = {specs[0].name: _loaded(path)}
     faults = check_signature(found, specs)

@@ -38,7 +38,7 @@ def kept(registry: str) -> Login | None:
     named = {key.lower(): value for key, value in found.items()}
     if named.get("identitytoken"):
         raise InputError(
-            f"Docker keeps an identity token for {registry}, and no password",
+            f"Docker stored an identity token for {registry}, not a password",
             hint="use --username and --password-stdin, with an access token as the password",
         )
     name, password = named.get("username"), named.get("password")

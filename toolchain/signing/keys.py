@@ -15,7 +15,7 @@ from toolchain.errors import InputError, reason
 from toolchain.signing import sshsig
 
 _LARGEST = 1 << 16
-_MAKE = "`ssh-keygen -t ed25519 -f release_key` makes one"
+_MAKE = "run `ssh-keygen -t ed25519 -f release_key` to create one"
 
 
 class Key(Protocol):
@@ -75,7 +75,7 @@ class AgentKey:
         finally:
             agent.close()
         if answer.get_binary() != sshsig.KEY_TYPE:
-            raise InputError("the SSH agent signed with another kind of key")
+            raise InputError("the SSH agent signed with a different type of key")
         return bytes(answer.get_binary())
 
 
@@ -129,4 +129,4 @@ def _decrypted(path: Path, data: bytes, ask: Callable[[], str]) -> object:
 
 
 def _other_kind(path: Path) -> InputError:
-    return InputError(f"{path} is no Ed25519 key", details="devices check no other kind", hint=_MAKE)
+    return InputError(f"{path} is not an Ed25519 key", details="devices accept no other type of key", hint=_MAKE)

@@ -115,7 +115,10 @@ def test_a_release_on_trial_shows_until_the_next_change_takes_it_back(device, ti
     assert seen["trial"]["seconds"] > 0
     assert "on trial for" in done("status", "--root", root).out
     told = done("bench", "--root", root, "--budget", 0)
-    assert "generation 2 on local was on trial, and whoever tried it is gone: generation 1 is current again" in told.err
+    assert (
+        "generation 2 on local was on trial, and the command that tried it has ended: generation 1 is current again"
+        in told.err
+    )
     assert parsed("status", "--root", root)["trial"]["state"] == "interrupted"
     assert "was interrupted and taken back" in done("status", "--root", root).out
     bench_swept = parsed("releases", "--root", root)
@@ -179,7 +182,7 @@ def test_a_foreign_folder_is_refused_before_anything_is_built(tmp_path):
     for words in (["build", "mlp"], ["deploy", "mlp"], ["deploy", "mlp", "--trials", 1]):
         seen = toolchain(*words, "-o", webapp)
         assert (seen.code, seen.out) == (2, ""), seen.err
-        assert "something else than a bundle" in seen.err
+        assert "something other than a bundle" in seen.err
         assert ".git" in seen.err
         assert "hint: name a new one" in seen.err
         assert "importing" not in seen.err
@@ -257,4 +260,4 @@ def test_who_holds_its_lock_does_not_either(hostile):
         seen = toolchain("rollback", "--root", hostile)
     assert seen.code == 75
     assert EVIL[0] not in seen.out + seen.err
-    assert r"\x1b]0;pwned\x07 holds it" in seen.err
+    assert r"in use by \x1b]0;pwned\x07" in seen.err

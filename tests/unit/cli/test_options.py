@@ -20,7 +20,7 @@ def test_shapes(texts, expected):
     assert options.parse_shapes(texts) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:0", "x:-1", "x:1,", "x:a", "x:1.5", f"x:{2**31}"])
+@pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:-1", "x:1,", "x:a", "x:1.5", f"x:{2**31}"])
 def test_no_shapes(text):
     with pytest.raises(InputError, match="is not of the form NAME:1,3,224,224"):
         options.parse_shapes((text,))

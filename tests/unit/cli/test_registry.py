@@ -62,7 +62,11 @@ def test_what_is_in_no_registry_takes_no_options_of_one(tiny):
 
 def test_an_address_is_looked_at_before_the_device():
     seen = toolchain("deploy", "oci://host/X:1", "--board", "x86_64", "--host", "me@127.0.0.1:1")
-    assert (seen.code, "names no package" in seen.err, "cannot be reached" in seen.err) == (2, True, False)
+    assert (seen.code, "is not a valid address of a package" in seen.err, "cannot be reached" in seen.err) == (
+        2,
+        True,
+        False,
+    )
 
 
 def test_a_password_is_read_from_standard_input(monkeypatch):

@@ -98,7 +98,7 @@ def test_the_graph_is_there_for_machines_and_for_people(tiny):
 
 def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
     assert compiler.graph_of(tiny.folder, native).get_global_vars()
-    with pytest.raises(VerificationError, match="was built for board local, and this is board rk3588"):
+    with pytest.raises(VerificationError, match="was built for board local, not for board rk3588"):
         compiler.graph_of(tiny.folder, board.load("rk3588").resolved())
     for half_sums, word in ((False, "--float16"), (True, "--half-sums")):
         with pytest.raises(InputError, match=f"was not built with {word}"):
@@ -108,7 +108,7 @@ def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
 def test_a_folder_with_something_else_is_left_alone(native, tmp_path):
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="something other"):
         build(nets.relu(), native, tmp_path)
     assert (tmp_path / "bundle" / "thesis.txt").read_text() == "mine"
 
@@ -137,7 +137,7 @@ def test_a_failed_build_leaves_the_older_bundle_and_nothing_else(native, tmp_pat
 @pytest.mark.parametrize(("mcpu", "advice"), [("z80", "such as generic"), ("znver44", "did you mean znver4?")])
 def test_an_unknown_cpu_is_refused_with_advice(native, mcpu, advice):
     board = dataclasses.replace(native, target=Target(mcpu=mcpu))
-    with pytest.raises(InputError, match=f"no CPU called '{mcpu}'") as caught:
+    with pytest.raises(InputError, match=f"no CPU named '{mcpu}'") as caught:
         _ = Cpu(board).target
     assert advice in caught.value.hint
 

@@ -122,7 +122,7 @@ def test_whoever_wants_shipped_ones_alone_is_told_where_there_are_none(native):
     alone = request("mlp", dataclasses.replace(native, cores=999), told.append, records=Path("shipped"))
     assert not known.has_records(alone)
     assert known.shipped_for(alone) is None
-    assert told == [f"the toolchain has no records of its own that suit {native.name}"]
+    assert told == [f"the toolchain includes no tuning records for {native.name}"]
 
 
 def test_nothing_known_changes_nothing(native):

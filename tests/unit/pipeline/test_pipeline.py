@@ -96,7 +96,7 @@ def test_no_records_leaves_them_out(dense, native, folder, lines):
 def test_whoever_asks_for_shipped_records_alone_is_told_that_none_suit_the_board(dense, native, folder, lines):
     RecordFile(default_path(native.name)).append(lines)
     made, told = build(dense, dataclasses.replace(native, cores=999), folder, records=Path("shipped"))
-    assert f"the toolchain has no records of its own that suit {native.name}" in told
+    assert f"the toolchain includes no tuning records for {native.name}" in told
     assert made.manifest.records == manifest.Tuned()
 
 
@@ -151,7 +151,7 @@ def test_a_damaged_file_stops_the_build_before_the_model_is_imported(dense, nati
     path.parent.mkdir(parents=True)
     path.write_text("a note\n")
     told = []
-    with pytest.raises(InputError, match=r"line 1 of .* is no tuning record"):
+    with pytest.raises(InputError, match=r"line 1 of .* is not a valid tuning record"):
         Pipeline(request(dense, native, told.append)).build(folder / "bundle")
     assert told == []
 
@@ -215,5 +215,5 @@ def test_without_its_template_a_network_stays_on_floats(convolutions, folder, le
 
 def test_a_network_that_it_cannot_quantize_is_the_cpus(dense, folder):
     made, told = build(dense, VTA, folder)
-    assert "dense has no convolution that could be quantized: the CPU computes everything" in told
+    assert "dense has no convolution that can be quantized: the whole model runs on the CPU" in told
     assert made.manifest.modelled is None

@@ -185,7 +185,7 @@ def test_a_bundle_for_another_machine_is_refused_without_the_device(native, tiny
 
     with pytest.raises(VerificationError, match="bundle, device") as caught:
         preflight.before_deploy(job_of(other.folder, native), tmp_path / "out", unreachable)
-    assert "was built for another board that is called local" in caught.value.details
+    assert "was built for a different board that is also named local" in caught.value.details
 
 
 def test_labels_are_counted_before_a_build(native, small, opened, tmp_path):

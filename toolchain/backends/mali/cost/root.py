@@ -98,7 +98,7 @@ def root(tell: Tell) -> Root:
         except BuildError:
             if not packages.takes_current():
                 raise
-        tell("Debian has other packages by now: taking those, as its archive signs them")
+        tell("Debian's packages have changed: using the current ones, which its archive signs")
         present = packages.current()
         made = _made(present, is_pinned=False)
         rows = [[one.sha256, one.size, one.path] for one in present.files]
@@ -156,8 +156,8 @@ def check(found: Root) -> None:
     for name, (_size, digest) in record["files"].items():
         if files.sha256_file(found.folder / name) != digest:
             raise BuildError(
-                f"{found.folder / name} is not what Debian's package has",
-                hint=f"remove {found.folder}: it is fetched again",
+                f"{found.folder / name} differs from the file in Debian's package",
+                hint=f"remove {found.folder}; the next command downloads it again",
             )
 
 
@@ -212,7 +212,7 @@ def _content(package: Path) -> bytes:
     """Return the compressed content of a package: the last member of an archive of `ar`."""
     data = package.read_bytes()
     if not data.startswith(_AR):
-        raise BuildError(f"{package.name} is no package of Debian's")
+        raise BuildError(f"{package.name} is not a Debian package")
     at = len(_AR)
     while at + _AR_HEADER <= len(data):
         name, size = data[at : at + 16].decode(errors="replace").strip(" /"), data[at + 48 : at + 58]
