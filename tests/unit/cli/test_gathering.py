@@ -17,6 +17,7 @@ FAMILIES = [
     for module in (build, connection, containers, device, farm, options, survey, tuning, vta)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
+    if all(field.metadata for field in dataclasses.fields(kind))  # and is not the result of a function
 ]
 
 
