@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 from pathlib import Path
 
 import click
@@ -70,6 +71,7 @@ RPI4 = selection.Selection(board.load("rpi4"), "its CPU is a cortex-a72", is_new
 @pytest.fixture
 def probes(monkeypatch):
     """A probe that finds a Raspberry Pi 4 at each address, and the addresses that were asked."""
+    importlib.import_module("toolchain.pipeline.preflight")  # imported later, it would keep what is patched here
     asked: list[str] = []
 
     @contextlib.contextmanager
@@ -235,3 +237,11 @@ def test_a_command_has_one_patience(named):
         assert options.boards(options.board(), "mlp").patience is first
         with open_device(BoardOptions().board(), dataclasses.replace(options, board_name="local", host=None)) as lab:
             assert lab.store._patience is first
+
+
+def test_a_place_with_an_entry_tells_nothing_more(probes, told, lab, monkeypatch):
+    placed = labgrid.Placed("bench", "root", "10.0.0.9", 22)
+    monkeypatch.setattr(labgrid, "acquired", lambda _name: contextlib.nullcontext(placed))
+    options = DeviceOptions(place="bench", devices=lab)
+    assert options.device(options.board()).host == "root@10.0.0.9:22"
+    assert (probes, told) == ([], [])
