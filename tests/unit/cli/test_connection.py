@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import socket
 from pathlib import Path
 
 import click
@@ -222,7 +223,11 @@ def test_whoever_is_not_there_is_told_with_the_file_that_names_them(named, lab):
     assert told == [f"device me@127.0.0.1:1 of {lab}"]
 
 
-def test_a_misspelt_device(named):
+def test_a_misspelt_device(named, monkeypatch):
+    def unknown(*_given, **_more):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(InputError, match="there is no device 'bensh'") as caught:
         opened(named(host="bensh"))
     assert caught.value.hint == "did you mean bench?"
