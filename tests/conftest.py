@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import secrets
 import signal
 import sys
 
+import hypothesis
 import pytest
 
-from tests.support import shared
+from tests.support import guard, session, shared, supervisor
 from toolchain import board, bundle
 from toolchain.native import programs
 
+BEGAN = session.begin()  # before any test module is imported, and before workers start
+GUARD = guard.begin()
 _LEFT_OUT = pytest.StashKey[str]()
 _QUICK = "tests/integration and tests marked `long`"
 _ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
@@ -23,8 +27,17 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
 
 
-def pytest_configure():
-    """Let Ctrl-C be what it is at a terminal: a shell that starts a job in its background has children ignore it."""
+def pytest_configure(config):
+    """Go on in a process whose parent ends what it leaves behind.
+
+    Ctrl-C is what it is at a terminal: a shell that starts a job in its background has children ignore it.
+    """
+    if BEGAN:
+        with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            supervisor.supervise(session.folder())
+    if config.option.quick:  # each property is tried on 100 examples in all tests
+        hypothesis.settings.register_profile("quick", max_examples=25)
+        hypothesis.settings.load_profile("quick")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,9 +53,19 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
+        # Two groups, for two workers: these share two boards, `docker` those that make boards or images of their own.
         if "virtual_boards" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("docker"))
+            item.add_marker(pytest.mark.xdist_group("boards"))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Fail a test that touched something of the user, or connected to somebody else's machine; see `guard`."""
+    yield
+    violations, GUARD.violations[:] = list(GUARD.violations), []
+    if violations:
+        pytest.fail("touched what is not the test's:\n" + "\n".join(violations), pytrace=False)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -61,6 +84,9 @@ def pytest_collection_finish(session):
     """Build the device programs before the first test: on a slow machine they take longer than one test may."""
     if session.config.option.collectonly:
         return
+    # Tests are there until the end: Python need not look at all of them whenever it looks for garbage.
+    gc.collect()
+    gc.freeze()
     kind = board.load("local").resolved()
     wanted = {kind.triple: kind.machine} if any(map(_runs_programs, session.items)) else {}
     if any(map(_runs_arm_programs, session.items)):
@@ -105,13 +131,13 @@ def native():
 
 @pytest.fixture(autouse=True)
 def _records_of_nobody(monkeypatch, tmp_path_factory):
-    """Keep tests from the user's tuning records: each has a place of its own, which is there once it is written to."""
+    """Give each test tuning records of its own; their folder exists once something is written to it."""
     monkeypatch.setenv("TOOLCHAIN_RECORDS", str(tmp_path_factory.getbasetemp() / f"records-{secrets.token_hex(8)}"))
 
 
 @pytest.fixture(scope="session")
 def program(native):
-    """The runner for this machine; it comes from the user's cache if it was built before."""
+    """The runner for this machine; it comes from the shared part of the cache if it was built before."""
     return programs.build(programs.RUNNER, native.triple, native.machine)
 
 

@@ -40,7 +40,7 @@ def _seconds(most: float) -> Callable[[str], float]:
         except ValueError:
             found = math.nan
         if not 0 <= found <= most:  # which no NaN is
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {most:g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {most:g}")
         return found
 
     return read
@@ -56,16 +56,16 @@ _WORDS: dict[str, dict[str, Any]] = {
     },
     "devices": {"help": "The lab's devices.toml; by default the project's and yours."},
     "package": {"help": "The package, the bundle or the model that `release` deploys."},
-    "place": {"help": "A place of labgrid, instead of --host."},
+    "place": {"help": "labgrid place to use instead of --host."},
     "wait": {
         "type": _seconds(_LONGEST_WAIT_S),
         "default": 0.0,
-        "help": "Seconds to wait while others are at work on all of the devices.",
+        "help": "Seconds to wait while all devices are in use.",
     },
     "budget": {
         "type": _seconds(_LONGEST_BUDGET_S),
         "default": 1.0,
-        "help": "Seconds that `release` measures for.",
+        "help": "Seconds for which `release` measures.",
     },
 }
 _OUTPUT = "edge_toolchain"
@@ -308,7 +308,14 @@ def pytest_runtest_makereport(
         vars(found).pop("wasxfail", None)
     elif found.failed and found.when == "setup" and isinstance(call.excinfo.value, errors.VerificationError):
         found.when = "call"
-    if found.failed and (told := [*lost, *faults]):
+    told = [*lost, *faults]
+    if (
+        found.failed
+        and call.when == "setup"
+        and isinstance(call.excinfo.value, (errors.ToolchainError, pytest.UsageError))
+    ):
+        found.longrepr = _error_lines(call.excinfo.value)  # a traceback through our fixtures helps nobody
+    elif found.failed and told:
         found.sections.append(("toolchain", _shown(told[0])))
     return found
 
@@ -317,6 +324,15 @@ def _shown(fault: ToolchainError) -> str:
     from toolchain.tables import printable  # noqa: PLC0415 - see above
 
     return printable("\n".join(filter(None, [fault.message, fault.details, fault.hint])))
+
+
+def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:
+    """Write a fault as the command line does."""
+    from toolchain.tables import printable  # noqa: PLC0415 - see above
+
+    details, hint = getattr(fault, "details", ""), getattr(fault, "hint", "")
+    lines = [f"error: {fault}", *(f"  {line}" for line in details.splitlines()), *([f"hint: {hint}"] if hint else [])]
+    return printable("\n".join(lines))
 
 
 def _behind(fault: BaseException) -> Iterator[BaseException]:

@@ -8,7 +8,7 @@ import sys
 
 from tests.support.paths import ROOT
 
-TIMES = int(os.environ.get("TOOLCHAIN_INTERRUPTS", "20"))
+TIMES = int(os.environ.get("TOOLCHAIN_INTERRUPTS", "8"))
 
 
 def test_an_interrupted_build_ends_with_130_and_leaves_nothing():

@@ -1,6 +1,6 @@
 """Deploys that are killed at random instants: the device runs the old release or the new one, and nobody repairs it.
 
-TOOLCHAIN_KILLS is the number of kills, 24 by default.
+TOOLCHAIN_KILLS is the number of kills, 12 by default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolchain.errors import ToolchainError
 from toolchain.native.programs import Program
 from toolchain.shell import LocalShell
 
-KILLS = int(os.environ.get("TOOLCHAIN_KILLS", "24"))
+KILLS = int(os.environ.get("TOOLCHAIN_KILLS", "12"))
 WAYS = {"local client": KILLS // 2, "client over SSH": KILLS // 4, "session of sshd": KILLS // 4}
 LOCK_FREE_S = 4.0  # two seconds for a script to end by itself, then TERM, then KILL
 RUN_EVERY = 4

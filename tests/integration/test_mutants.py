@@ -20,7 +20,7 @@ from tests.support.mutants import Original, Tally
 from toolchain import bundle, files
 from toolchain.bundle.drawn import Drawn, Sample
 
-MUTANTS = int(os.environ.get("TOOLCHAIN_MUTANTS", "600"))
+MUTANTS = int(os.environ.get("TOOLCHAIN_MUTANTS", "200"))
 SEED = int(os.environ.get("TOOLCHAIN_MUTANTS_SEED", "0"))
 _HANG_S = 20
 _SHOWN = 20

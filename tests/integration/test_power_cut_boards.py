@@ -23,7 +23,7 @@ from toolchain.native import programs
 
 pytestmark = pytest.mark.xdist_group("docker")
 
-CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "6"))
+CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "3"))
 EVERY = int(os.environ.get("TOOLCHAIN_EVERY_STATE", "10"))  # of so many states of the disk one is looked at
 _ROOT = Path("/data/device")
 _OWNER = 1000  # the login of virtual boards

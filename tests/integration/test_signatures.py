@@ -1,6 +1,6 @@
 """The device's reader of signatures: against changed ones, and against ssh-keygen and the host's.
 
-TOOLCHAIN_SIGNATURES is the number of changed ones, 50,000 by default; of one in a hundred ssh-keygen is asked, too.
+TOOLCHAIN_SIGNATURES is the number of changed ones, 10,000 by default; of one in a hundred ssh-keygen is asked, too.
 `make signatures` tries a million.
 """
 
@@ -19,7 +19,7 @@ from toolchain import files, resources
 from toolchain.errors import VerificationError
 from toolchain.signing import sshsig
 
-COUNT = int(os.environ.get("TOOLCHAIN_SIGNATURES", "50000"))
+COUNT = int(os.environ.get("TOOLCHAIN_SIGNATURES", "10000"))
 AT_ONCE = 500
 MESSAGE = b'{"bundle": "a release"}\n'
 BEGIN, END = b"-----BEGIN SSH SIGNATURE-----\n", b"\n-----END SSH SIGNATURE-----\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import time
@@ -16,6 +17,7 @@ import docker.errors
 import pytest
 import requests
 
+from tests.support import session
 from tests.support.parts import require
 from tests.support.sshd import free_port
 from toolchain.virtual import emulation, fleet
@@ -107,12 +109,20 @@ def running(cache: Path, *, kernel: bool = False, **wanted: int) -> Iterator[Far
     """Bring up boards, one rpi4 and one pynq if no others are named; remove them afterwards."""
     require_emulation()
     try:
-        with its_cache(cache):
+        with its_cache(cache), _alone():
             found = fleet.up(wanted or {"rpi4": 1, "pynq": 1}, kernel=kernel)
         yield Farm(cache, found)
     finally:
         with its_cache(cache):
             fleet.down()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other worker starts boards: the first one builds the images for all."""
+    with (session.folder() / "boards.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

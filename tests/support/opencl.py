@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes.util
+import fcntl
+import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -16,9 +18,10 @@ import tvm
 import tvm_ffi
 from tvm import te
 
+from tests.support import session
 from tests.support.parts import require
 from tests.support.paths import DATA
-from toolchain import board
+from toolchain import board, tvm_plugins
 from toolchain.backends.mali.backend import Mali
 
 SHIM = DATA / "opencl_shim.c"
@@ -33,15 +36,28 @@ def require_opencl() -> None:
 
 
 def plugin(cache: Path) -> dict[str, str]:
-    """Build the OpenCL runtime for Python, in a cache of its own.
+    """Put the OpenCL runtime for Python into a cache.
 
     Returns:
         The variables by which another process's TVM finds it.
     """
+    library = _built()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLCHAIN_CACHE", str(cache))
-        Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
+        tvm_plugins.folder().mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(library, tvm_plugins.folder() / library.name)
     return {"TOOLCHAIN_CACHE": str(cache)}
+
+
+def _built() -> Path:
+    """Return the OpenCL runtime for Python, which a session of tests builds once."""
+    folder = session.folder() / "opencl"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("TOOLCHAIN_CACHE", str(folder))
+        there = sorted(tvm_plugins.folder().glob("*.so"))
+        return there[0] if there else Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)
 
 
 @contextlib.contextmanager
@@ -52,7 +68,7 @@ def device(cache: Path) -> Iterator[Any]:
         patch.setenv("TOOLCHAIN_CACHE", str(cache))
         patch.setenv("EDGE_OPENCL_CACHE", "")
         if not tvm.runtime.device("opencl", 0).exist:
-            ctypes.CDLL(str(Mali(board.load("opencl-local").resolved()).python_runtime(lambda _line: None)))
+            ctypes.CDLL(str(_built()))
         yield tvm.runtime.device("opencl", 0)
 
 

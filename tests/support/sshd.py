@@ -159,7 +159,8 @@ def _start(folder: Path, port: int, host_key: Path | None, options: str) -> Serv
 
 
 def _sshd_config(folder: Path, port: int, host_key: Path, options: str) -> str:
-    # A home of its own: what the tester's shell does at login is neither a board's business nor safe to kill.
+    # A home of its own, and no ~/.ssh/rc: what the tester's shell does at login is neither a board's business nor
+    # safe to kill.
     return f"""{options}
 SetEnv HOME={folder}
 ListenAddress 127.0.0.1:{port}
@@ -167,6 +168,7 @@ HostKey {host_key}
 AuthorizedKeysFile {folder}/authorized_keys
 PidFile {folder}/sshd.pid
 StrictModes no
+PermitUserRC no
 UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no

@@ -31,8 +31,8 @@ def check_board(manifest: Manifest, board: Board, named: str = "", root: str = "
     wanted = (board.machine, board.triple, board.target.kind)
     if (manifest.machine, manifest.triple, manifest.target.get("kind")) != wanted:
         raise VerificationError(
-            f"{manifest.name} was built for another board that is called {board.name}",
-            details=f"it is for {_what(manifest)}; this one is {', '.join(wanted)}",
+            f"{manifest.name} was built for a different board that is also named {board.name}",
+            details=f"its target is {_what(manifest)}; this one is {', '.join(wanted)}",
             hint=_build(manifest, board),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from toolchain.cli import helptext
 from toolchain.cli.console import Result
 from toolchain.errors import InputError, ToolchainError
 
@@ -50,11 +51,14 @@ _USE = {
 }
 
 
-@click.command("completion")
+@click.command("completion", cls=helptext.Command)
 @click.argument("shell", type=click.Choice(list(_USE)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> Result:
-    """Print what makes a shell complete commands, boards, hosts and models; its first lines say how to use it."""
+    """Print the completion script of a shell.
+
+    The shell then completes commands, boards, hosts and models. The first line of the script says how to use it.
+    """
     made = get_completion_class(shell)
     if made is None:
         raise InputError(f"click does not know the shell {shell}")

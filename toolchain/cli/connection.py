@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
-_UNRELATED = {"board_name": "", "root": None}
-"""Options that say nothing of which device is probed."""
 
 
 def _meta() -> dict[Any, Any]:
@@ -56,7 +54,8 @@ class BoardOptions:
         default="local",
         show_default=True,
         shell_complete=completion.boards,
-        help="Board type, or its .toml.",
+        metavar="BOARD",
+        help="Board type, or a board file (.toml).",
     )
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
@@ -89,23 +88,30 @@ class AddressOptions(BoardOptions):
     board_name: str = option(
         "--board",
         default="",
+        metavar="BOARD",
         shell_complete=completion.boards,
-        help="Board type, or its .toml; by default that of --host, and this machine without --host.",
+        help="Board type, or a board file (.toml). Default: that of --host, or this machine.",
     )
     host: str | None = option(
-        "--host", shell_complete=completion.hosts, help="user@address[:port], adb:SERIAL, or a name in devices.toml."
+        "--host",
+        shell_complete=completion.hosts,
+        metavar="HOST",
+        help="Device: user@address[:port], adb:SERIAL, or a name in devices.toml.",
     )
     place: str = option(
-        "--place", default="", metavar="NAME", help="A place of labgrid, instead of --host: it is acquired meanwhile."
+        "--place",
+        default="",
+        metavar="NAME",
+        help="labgrid place to use instead of --host. It is acquired for the duration of the command.",
     )
     devices: Path | None = option(
-        "--devices", type=PATH, help="The lab's devices.toml; by default the project's and yours."
+        "--devices", type=PATH, help="List of devices. Default: devices.toml of the project, and yours."
     )
-    root: str | None = option("--root", help="Folder on the device, instead of the board's.")
-    identity: Path | None = option("-i", "--identity", type=PATH, help="SSH private key.")
-    ssh_config: Path | None = option("--ssh-config", type=PATH, help="SSH configuration, instead of ~/.ssh/config.")
+    root: str | None = option("--root", metavar="FOLDER", help="Folder on the device. Default: as in the board file.")
+    identity: Path | None = option("-i", "--identity", type=PATH, help="Private SSH key.")
+    ssh_config: Path | None = option("--ssh-config", type=PATH, help="SSH configuration. Default: ~/.ssh/config.")
     known_hosts: tuple[Path, ...] = option(
-        "--known-hosts", type=PATH, multiple=True, help="Trusted host keys, instead of ~/.ssh/known_hosts."
+        "--known-hosts", type=PATH, multiple=True, help="Trusted host keys. Default: ~/.ssh/known_hosts."
     )
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
@@ -131,7 +137,7 @@ class AddressOptions(BoardOptions):
         if listed := self._listed():
             self._tell_of_entry(listed)
             return Selected(listed.resolved())
-        meta, key = _meta(), (__name__, dataclasses.replace(self, **_UNRELATED))
+        meta, key = _meta(), (__name__, self._of_device())
         if key not in meta:
             meta[key] = self._probed()
         found: Selected = meta[key]
@@ -160,7 +166,7 @@ class AddressOptions(BoardOptions):
     def _tell_of_entry(self, listed: Board) -> None:
         """Tell once of the board type of an address that has an entry by another name."""
         meta, key = _meta(), (f"{__name__} entry", self.host)
-        if self.host in self.lab(listed) or key in meta:
+        if (self.host or self.place) in self.lab(listed) or key in meta:
             return
         meta[key] = True
         _say()(f"board {listed.name}: an entry of devices.toml with the address {self.host} says so")
@@ -202,9 +208,13 @@ class AddressOptions(BoardOptions):
             return self._marked(placed.device(kind.name, self.lab(kind).get(self.place)))
         return self._marked(find_device(kind, self.host, self.lab(kind)))
 
+    def _of_device(self) -> Self:
+        """Return the options without those that do not decide which device is probed."""
+        return dataclasses.replace(self, board_name="", root=None)
+
     def _marked(self, device: Device) -> Device:
         """Return a device, as an emulator if a probe has shown signs of one."""
-        probed = _meta().get((__name__, dataclasses.replace(self, **_UNRELATED)))
+        probed = _meta().get((__name__, self._of_device()))
         return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
     def _placed(self) -> Placed | None:
@@ -267,7 +277,7 @@ class DeviceOptions(AddressOptions):
         metavar="SECONDS",
         type=Limit(min=0.0, max=_LONGEST_WAIT_S),
         default=0.0,
-        help="Wait so long while others are at work on the device; by default the command ends at once, with 75.",
+        help="Wait up to SECONDS if the device is in use. Default: fail at once with exit code 75.",
     )
 
     def boards(

@@ -227,7 +227,7 @@ if [ -e lock.within ]; then
   flock -n 8 8>&8 || exit 0
 fi
 [ -e trial ] || exit 0
-printf 'busy %s///0 the device itself\\trolling back a trial that broke off\\t\\t\\n' $$ >lock
+printf 'busy %s///0 the device itself\\trolling back an interrupted trial\\t\\t\\n' $$ >lock
 {UNDO}
 if read_trial; then undo; echo "generation $new was on trial; generation $old is current again"; fi
 ended

@@ -248,7 +248,7 @@ class DeviceStages:
         found, latency = measured
         times = latency.run.samples_ns
         if lab.emulated:
-            return Energy(None, "an emulator draws no power of the board's")
+            return Energy(None, "an emulator does not have the board's power consumption")
         self.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
         with self.stages.timed("energy"), tempfile.TemporaryDirectory(prefix="toolchain-") as work:
             shipment = Shipment.of_run(program, fed, Path(work))  # it is there, from the latency before

@@ -95,9 +95,7 @@ def _together(faults: Mapping[str, ToolchainError]) -> ToolchainError:
     if not others:
         return first
     parts = [_described(name, fault) for name, fault in faults.items()]
-    return type(first)(
-        f"{len(faults)} things are in the way: {', '.join(faults)}", details="\n".join(parts), hint=first.hint
-    )
+    return type(first)(f"{len(faults)} problems: {', '.join(faults)}", details="\n".join(parts), hint=first.hint)
 
 
 def _described(name: str, fault: ToolchainError) -> str:
@@ -237,7 +235,7 @@ def _check_free(folder: Path, variable: str) -> None:
     free = free if limit == resource.RLIM_INFINITY else min(free, limit)
     if free < _LEAST_FREE:
         raise InputError(
-            f"{folder} takes {free >> 20} MiB more, and a build needs {_LEAST_FREE >> 20} MiB",
+            f"{folder} has {free >> 20} MiB left, and a build needs {_LEAST_FREE >> 20} MiB",
             hint=f"free some space there, set {variable} to a folder on another disk, or raise `ulimit -f`",
         )
 
@@ -254,7 +252,7 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
         raise MismatchError(
             f"board {kind.name} is for {kind.machine}, and the device is {facts.machine}",
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
-            hint="name the board type of this device with --board",
+            hint="use --board with the board type of this device; `toolchain boards` lists them",
         )
     deploy.check_tools(facts)
     _check_c_library(kind, facts)
@@ -262,7 +260,7 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
         raise MismatchError(
             f"the device's CPU has no {', '.join(missing)}",
             details=f"board {kind.name} builds for {kind.target.mcpu}; the device is a {facts.cpu or facts.machine}",
-            hint="name a board type with a plainer target.mcpu",
+            hint="use --board with a type for an older CPU, or lower target.mcpu in the board file",
         )
 
 

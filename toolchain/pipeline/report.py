@@ -205,7 +205,7 @@ def outputs_text(report: Report) -> str:
     if report.unchecked:
         return "UNCHECKED: the release was deployed without its reference"
     if report.difference is None:
-        return "not compared: there is no reference for these inputs"
+        return "not compared: no reference for these inputs"
     verdict = "match" if report.difference.ok else "DIFFER FROM"
     return (
         f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
@@ -276,7 +276,7 @@ def application_text(started: Started | None) -> str:
     """Say how the device's application started; empty where there is none."""
     if started is None:
         return ""
-    how = f"well {started.seconds:.1f} s after the switch" if started.restarted else "well on this release already"
+    how = f"running {started.seconds:.1f} s after the switch" if started.restarted else "already running this release"
     return f"{started.name}, {how}"
 
 
@@ -318,7 +318,7 @@ def junit(report: Report) -> bytes:
     checked = sum(report.stages.get(stage, 0.0) for stage in ("smoke", "samples"))
     outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs", time=f"{checked:.3f}")
     if report.difference is None:
-        ET.SubElement(outputs, "skipped", message="there is no reference for these inputs")
+        ET.SubElement(outputs, "skipped", message="no reference for these inputs")
         suite.set("skipped", "1")
     measured = report.stages.get("bench", 0.0)
     latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{measured:.3f}")

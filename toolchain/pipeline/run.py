@@ -56,14 +56,16 @@ class Wanted:
             InputError: There are no inputs, or two kinds of them; a file is missing; the outputs cannot be written.
         """
         if not self.npz and not self.pictures:
-            raise InputError("there is nothing to run", hint="name inputs with --input FILE.npz or --image FILE")
+            raise InputError("there is nothing to run", hint="pass inputs with --input FILE.npz or --image FILE")
         if self.npz and self.pictures:
-            raise InputError("--input and --image exclude each other", hint="leave one of them out")
+            raise InputError("--input and --image cannot be combined", hint="leave one of them out")
         for path in (*((self.npz,) if self.npz else ()), *self.pictures, *((self.labels,) if self.labels else ())):
             if not path.exists():
-                raise InputError(f"there is no file {path}", hint="name a file that exists")
+                raise InputError(f"there is no file {path}", hint="pass an existing file")
             if path.resolve() == self.output.resolve():
-                raise InputError(f"{path} is what is read, and --output would replace it", hint="name another file")
+                raise InputError(
+                    f"{path} is an input, which --output would overwrite", hint="choose another output file"
+                )
         arrays.check_target(self.output)
 
     def series(self, manifest: Manifest) -> Series:

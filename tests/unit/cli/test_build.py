@@ -79,7 +79,7 @@ def test_the_usual_folder_is_looked_at_before_the_compiler_runs(tmp_path, monkey
 def test_a_package_does_not_replace_other_files(tiny, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     seen = toolchain("package", tiny.folder, "-o", tmp_path / "thesis.txt")
-    assert (seen.code, "something else than a package" in seen.err) == (2, True)
+    assert (seen.code, "something other than a package" in seen.err) == (2, True)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
     for _ in range(2):
         done("package", tiny.folder, "-o", tmp_path / "a.tar")

@@ -131,20 +131,22 @@ def pinned(path: Path) -> str:
         data = stream.read(_LONGEST_FILE + 1)
     lines = [line for line in data.decode(errors="replace").split() if line]
     if len(data) > _LONGEST_FILE or len(lines) != 1:
-        raise InputError(f"{path} is no package, and no file with a package's digest", details=f"expected {_FORMS}")
+        raise InputError(
+            f"{path} is neither a package nor a file with a package's digest", details=f"expected {_FORMS}"
+        )
     if registry.is_address(lines[0]):
         if not registry.parse(lines[0]).digest:
             raise InputError(
-                f"{path} names a tag, which may be another package tomorrow",
+                f"{path} names a tag, which can change to another package",
                 details=lines[0],
                 hint="write the digest: oci://HOST/REPOSITORY@sha256:DIGEST",
             )
         return lines[0]
     if not _DIGEST.fullmatch(lines[0]):
         raise InputError(
-            f"{path} is no package, and holds no package's digest",
+            f"{path} is not a package and does not contain a package's digest",
             details=f"{lines[0][:80]!r} instead of sha256: and 64 hexadecimal digits",
-            hint="`toolchain package` and `toolchain push` say a package's digest",
+            hint="`toolchain package` and `toolchain push` print a package's digest",
         )
     return lines[0]
 
@@ -188,8 +190,8 @@ def check_pair(new: Side, base: Side, board: Board) -> None:
     """
     if new.digest == base.digest:
         raise InputError(
-            f"{new.named} is {base.named}: there is nothing to compare",
-            details=f"both are sha256:{new.digest}",
+            "NEW and --base are the same release",
+            details=f"{new.named} and {base.named} are both sha256:{new.digest}",
             hint="a gate compares a new package with the one before it",
         )
     for side in (new, base):

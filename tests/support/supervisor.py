@@ -1,0 +1,148 @@
+"""The parent of a test session: it ends every process that the session leaves behind, however the session ends.
+
+Daemons leave the session and the process group of who starts them. But the kernel gives a process whose parent has
+ended to the nearest ancestor that declared itself a subreaper, so all of them can be found from here: also those of
+a worker that crashed, and those that tests had running when somebody pressed Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # of <linux/prctl.h>
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_GRACE_S = 3.0
+"""How long processes have that end by themselves once the session ended."""
+LEFT_BEHIND = 1
+"""Exit code of a session that passed, but for processes that it left behind."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, as the kernel describes it.
+
+    Attributes:
+        pid: Its number.
+        command: Its command line.
+        test: The test that started it, or an ancestor of it, where its environment tells.
+    """
+
+    pid: int
+    command: str
+    test: str
+
+
+def supervise(folder: Path) -> None:
+    """Go on in a child process; this process waits for its end, ends what it left, and removes a folder.
+
+    Args:
+        folder: The folder of the session.
+    """
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    signals = {*_PASSED_ON, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if os.getppid() != parent:
+            os._exit(1)
+        return
+    code = 1
+    try:
+        code = _code(_wait(child, signals))
+        left = _end_all()
+        if left and code == 0:
+            code = LEFT_BEHIND
+        for process in left:
+            sys.stderr.write(
+                f"left behind and ended: {process.command} (pid {process.pid}, started in {process.test})\n"
+            )
+        sys.stderr.flush()
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(code)  # what Python does at exit is the child's
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _wait(child: int, signals: set[signal.Signals]) -> int:
+    """Wait for the child, passing signals on and reaping orphans; return the child's status."""
+    while True:
+        info = signal.sigwaitinfo(signals)
+        # A terminal sends Ctrl-C to the child, too.
+        if info.si_signo in _PASSED_ON and info.si_code <= 0:
+            os.kill(child, info.si_signo)
+        for pid, status in _reaped():
+            if pid == child:
+                return status
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _reaped() -> Iterator[tuple[int, int]]:
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            yield found
+
+
+def _end_all() -> list[Process]:
+    """Wait a moment for all processes below this one, then kill them; return those that did not end by themselves."""
+    deadline = time.monotonic() + _GRACE_S
+    while _below() and time.monotonic() < deadline:
+        for _ in _reaped():
+            pass
+        time.sleep(0.02)
+    left: dict[int, Process] = {}
+    deadline = time.monotonic() + _GRACE_S  # the kernel may hold one back, for a disk that does not answer
+    while (pids := _below()) and time.monotonic() < deadline:  # while they are killed, some may still start others
+        for pid in pids:
+            left.setdefault(pid, _described(pid))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for _ in _reaped():
+            pass
+        time.sleep(0.02)
+    return list(left.values())
+
+
+def _below() -> list[int]:
+    """Return the processes below this one that still run."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _described(pid: int) -> Process:
+    def read(name: str) -> list[str]:
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace").split("\0")
+        return []
+
+    variables = dict(line.partition("=")[::2] for line in read("environ"))
+    return Process(pid, " ".join(read("cmdline")).strip(), variables.get("PYTEST_CURRENT_TEST", "an unknown test"))
