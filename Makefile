@@ -256,7 +256,7 @@ wrong-inputs: $(READY) ## Try every wrong input; shows exit code, time and messa
 	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)
 
 ##@ Variables, as in: make deploy MODEL=resnet-18 HOST=pi@10.0.0.7
-#%  BOARD=TYPE       board type; `make boards` lists them (default: local)
+#%  BOARD=TYPE       board type (default: that of HOST, or this machine)
 #%  HOST=DEVICE      user@address[:port], adb:SERIAL, or a name in devices.toml
 #%  MODEL=NAME       predefined network, .onnx file, bundle or package
 #%  BASE=PACKAGE     what `make gate` compares MODEL with

@@ -27,7 +27,7 @@ _QUICK = {
     "gate": "--rounds 8 --round-ms 5",
     "profile": "--runs 5",
     "rollout": "--budget 0.1",
-    "tune": "--trials 4 --number 1 --repeat 1 --min-repeat-ms 1",
+    "tune": "--trials 4",
 }
 """Options that make a command quick; what it does is the same. The last of two equal options counts."""
 

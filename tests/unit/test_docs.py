@@ -69,7 +69,10 @@ def test_a_block_of_commands_is_marked_as_one(page):
 def test_nothing_installs_this_project_from_a_package_index():
     """The name is not registered there, so it would be whoever's registers it first."""
     by_name = re.compile(r"""pip3? install[^\n]*[ '"](?:edge-toolchain|edge_toolchain)(?:[\s'"\[=]|$)""")
-    paths = {path for path in (*PAGES, *FILES) if path.is_file()} - {Path(__file__)}
+    paths = {path for path in (*PAGES, *FILES) if path.is_file()} - {
+        Path(__file__),
+        Path(__file__).with_name("test_hints.py"),
+    }  # both name it to look for it
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
     assert [path for path, text in texts.items() if by_name.search(text)] == []
     assert all(by_name.search("pip install " + name) for name in ("edge-toolchain", "-q 'edge-toolchain[dask]'"))

@@ -166,7 +166,7 @@ class AddressOptions(BoardOptions):
     def _tell_of_entry(self, listed: Board) -> None:
         """Tell once of the board type of an address that has an entry by another name."""
         meta, key = _meta(), (f"{__name__} entry", self.host)
-        if self.host in self.lab(listed) or key in meta:
+        if (self.host or self.place) in self.lab(listed) or key in meta:
             return
         meta[key] = True
         _say()(f"board {listed.name}: an entry of devices.toml with the address {self.host} says so")

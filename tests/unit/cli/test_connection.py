@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import socket
 from pathlib import Path
 
 import click
@@ -70,6 +72,7 @@ RPI4 = selection.Selection(board.load("rpi4"), "its CPU is a cortex-a72", is_new
 @pytest.fixture
 def probes(monkeypatch):
     """A probe that finds a Raspberry Pi 4 at each address, and the addresses that were asked."""
+    importlib.import_module("toolchain.pipeline.preflight")  # imported later, it would keep what is patched here
     asked: list[str] = []
 
     @contextlib.contextmanager
@@ -220,7 +223,11 @@ def test_whoever_is_not_there_is_told_with_the_file_that_names_them(named, lab):
     assert told == [f"device me@127.0.0.1:1 of {lab}"]
 
 
-def test_a_misspelt_device(named):
+def test_a_misspelt_device(named, monkeypatch):
+    def unknown(*_given, **_more):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(InputError, match="there is no device 'bensh'") as caught:
         opened(named(host="bensh"))
     assert caught.value.hint == "did you mean bench?"
@@ -235,3 +242,11 @@ def test_a_command_has_one_patience(named):
         assert options.boards(options.board(), "mlp").patience is first
         with open_device(BoardOptions().board(), dataclasses.replace(options, board_name="local", host=None)) as lab:
             assert lab.store._patience is first
+
+
+def test_a_place_with_an_entry_tells_nothing_more(probes, told, lab, monkeypatch):
+    placed = labgrid.Placed("bench", "root", "10.0.0.9", 22)
+    monkeypatch.setattr(labgrid, "acquired", lambda _name: contextlib.nullcontext(placed))
+    options = DeviceOptions(place="bench", devices=lab)
+    assert options.device(options.board()).host == "root@10.0.0.9:22"
+    assert (probes, told) == ([], [])
