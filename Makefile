@@ -21,7 +21,7 @@ DEVICE    := $(if $(BOARD),--board "$(BOARD)") $(if $(HOST),--host "$(HOST)")
 TUNING    := $(if $(TRIALS),--trials "$(TRIALS)")
 
 # make takes any NAME=value in silence: `board=rpi4` or `HOSTS=...` would deploy to another device than was meant.
-OURS    := BOARD HOST MODEL BASE TRIALS INPUT OUTPUT VIRTUAL SECONDS ONLY ARGS PYTHON VENV
+OURS    := BOARD HOST MODEL BASE TRIALS INPUT OUTPUT VIRTUAL SECONDS ONLY ARGS WORKERS PYTHON VENV
 USUAL   := MAKE% SHELL PATH HOME TMPDIR NO_COLOR %_proxy %_PROXY PIP_% SSL_% XDG_% DOCKER_% TOOLCHAIN_% TVM_%
 GIVEN   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 STRANGE := $(filter-out $(OURS) $(USUAL),$(GIVEN))
@@ -34,7 +34,9 @@ endif
 
 CAMPAIGNS := stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz \
   signatures sessions interrupts cuts owners offline mali-zoo
-PYTEST := $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Tests wait for processes and locks for two fifths of their time: two workers more than there are cores fill it.
+WORKERS ?= $(shell expr $$(nproc) + 2)
+PYTEST := $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Byte code is made of what is imported, and not of all there is: a third of the time.
 PIP := PYTHONUNBUFFERED=1 $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile
 # Of what pip says, a line for each package: how many there are, which one it is, and how large. It says nothing while it

@@ -188,7 +188,8 @@ SAMPLE = (
     "tests/unit/shell/test_ssh.py",
     "tests/unit/cli/test_device.py",
     "tests/integration/test_farm_serving.py::test_up_and_status",
-    "tests/integration/test_deploy_ssh.py",
+    "tests/integration/test_deploy_ssh.py::test_the_commands_of_a_day",
+    "tests/integration/test_deploy_ssh.py::test_a_device_by_name",
 )
 """Tests that start other programs, and that would read devices, keys and configuration."""
 

@@ -105,7 +105,8 @@ def test_setup_says_how_far_it_is_and_ends_as_pip_does(tmp_path, code):
 
 def test_the_quick_tests_are_some_of_all_of_them():
     quick, everything = (make(target).stdout for target in ("test", "test-all"))
-    assert "--numprocesses 2" in everything
+    assert f"--numprocesses {len(os.sched_getaffinity(0)) + 2} " in everything
+    assert "--numprocesses 1 " in make("test", "WORKERS=1").stdout
     assert quick.replace(" --quick", "") == everything
     assert quick != everything
 

@@ -224,10 +224,10 @@ def test_whoever_is_not_there_is_told_with_the_file_that_names_them(named, lab):
 
 
 def test_a_misspelt_device(named, monkeypatch):
-    def unknown(*_given, **_more):
+    def unknown(*_words, **_options):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # a server of names would be told what the user looks for
     with pytest.raises(InputError, match="there is no device 'bensh'") as caught:
         opened(named(host="bensh"))
     assert caught.value.hint == "did you mean bench?"
