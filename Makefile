@@ -53,7 +53,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl nightly operators exported third-party chaos mutants sanitize fuzz signatures wrong-inputs lint format lock wheel clean
 
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,6 +137,9 @@ networks: $(READY) ## Run every network of the zoo and of the onnx wheel on the 
 
 opencl: $(READY) ## Run 200 random graphs and a table of layers on PoCL, Intel's, Mesa's and Oclgrind, in both precisions
 	@TOOLCHAIN_OPENCL_GRAPHS=200 $(VENV)/bin/python -m pytest -n0 tests/integration/test_opencl_campaign.py $(ARGS)
+
+nightly: $(READY) ## Run 2,000 random graphs on the CPU and on OpenCL, and operators over 300 shapes of rows, others each day
+	@TOOLCHAIN_GRAPHS=2000 TOOLCHAIN_ROWS=300 TOOLCHAIN_ROWS_SEED=$$(date +%Y%j) $(PYTEST) tests/integration/test_random_graphs.py tests/integration/test_row_kernels.py $(ARGS)
 
 operators: $(READY) ## Run all single-operator cases of the onnx wheel, and write the table of docs/models.md
 	@TOOLCHAIN_OPERATORS=1 $(VENV)/bin/python -m pytest tests/integration/test_operators.py $(ARGS)

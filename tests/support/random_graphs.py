@@ -84,7 +84,9 @@ class Graph:
         read = {name for node in self.nodes for name in node.input}
         loose = [name for name in self.shapes if name not in read and name not in self._inputs]
         inputs, outputs = ([self._value(name) for name in names] for names in (self._inputs, loose))
-        graph = helper.make_graph(self.nodes, "random", inputs, outputs, [one for one in self.weights if one.name in read])
+        graph = helper.make_graph(
+            self.nodes, "random", inputs, outputs, [one for one in self.weights if one.name in read]
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(model, full_check=True)
         return model
