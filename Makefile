@@ -33,7 +33,7 @@ ifneq ($(STRANGE),)
 endif
 
 CAMPAIGNS := stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz \
-  signatures sessions interrupts cuts owners offline mali-zoo
+  signatures sessions interrupts cuts owners offline mali-zoo graphs
 # Tests wait for processes and locks for two fifths of their time: two workers more than there are cores fill it.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 PYTEST := $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -57,7 +57,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures sessions interrupts cuts owners offline mali-zoo nightly wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures sessions interrupts cuts owners offline mali-zoo graphs nightly wrong-inputs lint format lock wheel clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s:\n", substr($$0, 5)} /^#% / {print " " substr($$0, 4)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,74 +127,6 @@ test: $(READY) ## Run the fast tests; needs Python, make and a C++ compiler
 test-all: $(READY) ## Run all tests; TOOLCHAIN_STRICT=1 fails if a part is missing
 	@$(PYTEST) $(ARGS)
 
-stress: $(READY) ## Kill 200 deploys at random points and look at what the device runs
-	@TOOLCHAIN_KILLS=200 $(VENV)/bin/python -m pytest -s tests/integration/test_kills.py $(ARGS)
-
-rollouts: $(READY) ## Roll out to 50 devices, of which some fail, while the roll-out is killed again and again
-	@TOOLCHAIN_ROLLOUT=50 $(VENV)/bin/python -m pytest -s -n0 tests/integration/test_rollout.py $(ARGS)
-
-trials: $(READY) ## Try 50 releases on which an application is not well, and kill the client, the trial or the power meanwhile
-	@TOOLCHAIN_TRIALS=50 $(VENV)/bin/python -m pytest -s tests/integration/test_application.py $(ARGS)
-
-exact: $(READY) ## Run every convolution of four networks on the simulated array, bit for bit, in any order of its stages
-	@TOOLCHAIN_EXACT=resnet-18,resnet-34,resnet-50,mobilenet $(VENV)/bin/python -m pytest tests/integration/test_vta_networks.py $(ARGS)
-
-networks: $(READY) ## Run every network of the zoo and of the onnx wheel on the CPU and on OpenCL
-	@TOOLCHAIN_NETWORKS=all $(VENV)/bin/python -m pytest tests/integration/test_networks.py $(ARGS)
-
-opencl: $(READY) ## Run 200 random graphs and a table of layers on PoCL, Intel's, Mesa's and Oclgrind, in both precisions
-	@TOOLCHAIN_OPENCL_GRAPHS=200 $(VENV)/bin/python -m pytest -n0 tests/integration/test_opencl_campaign.py $(ARGS)
-
-operators: $(READY) ## Run all single-operator cases of the onnx wheel, and write the table of docs/models.md
-	@TOOLCHAIN_OPERATORS=1 $(VENV)/bin/python -m pytest tests/integration/test_operators.py $(ARGS)
-	@$(VENV)/bin/python -m tests.support.operator_table
-
-exported: $(READY) ## Deploy every network that PyTorch's exporters wrote, of each exporter
-	@TOOLCHAIN_EXPORTED=all $(VENV)/bin/python -m pytest tests/integration/test_exported.py $(ARGS)
-
-third-party: $(READY) ## Deploy every ONNX file that the tests take out of public wheels, the listed ones to every kind of board as well
-	@TOOLCHAIN_THIRD_PARTY=all $(VENV)/bin/python -m pytest tests/integration/test_third_party.py $(ARGS)
-
-chaos: $(READY) ## Tune with 300 trials on three virtual boards while everything around is killed, frozen and rebooted
-	@TOOLCHAIN_CHAOS=300 $(VENV)/bin/python -m pytest -s tests/integration/test_tuning_chaos.py $(ARGS)
-
-mutants: $(READY) ## Try 100,000 packages that were tampered with: none may pass for another one
-	@TOOLCHAIN_MUTANTS=100000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mutants.py $(ARGS)
-
-sanitize: $(READY) ## Run the C library's tests under the address and undefined-behaviour sanitizers
-	@$(VENV)/bin/python -m tests.support.sanitized
-
-fuzz: $(READY) ## Fuzz each parser of the device's programs under sanitizers for SECONDS, or those that ONLY names
-	@$(VENV)/bin/python -m tests.support.fuzzing --seconds "$(SECONDS)" --only "$(ONLY)"
-
-signatures: $(READY) ## Try a million changed signatures on the device's reader, and 10,000 on ssh-keygen too
-	@TOOLCHAIN_SIGNATURES=1000000 $(VENV)/bin/python -m pytest -n0 -q tests/integration/test_signatures.py
-
-sessions: $(READY) ## Open and crash 1,000 sessions of a board server, and look at what they leave
-	@TOOLCHAIN_SESSIONS=1000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_board_server.py tests/integration/test_board_server_socket.py -k sessions $(ARGS)
-
-interrupts: $(READY) ## Interrupt 100 builds at random points
-	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
-
-cuts: $(READY) ## Cut the power of disks and virtual boards 50 times, and look at every state that a cut could have left
-	@TOOLCHAIN_CUTS=50 TOOLCHAIN_EVERY_STATE=1 $(VENV)/bin/python -m pytest -s -n0 tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
-
-owners: $(READY) ## Run every two commands on one device at the same time
-	@TOOLCHAIN_OWNER_PAIRS=1 TOOLCHAIN_OWNER_GATES=10 TOOLCHAIN_OWNER_RACES=10 $(VENV)/bin/python -m pytest -n0 tests/integration/test_one_owner.py $(ARGS)
-
-offline: $(READY) ## Kill 50 updates from a file at random points
-	@TOOLCHAIN_OFFLINE_KILLS=50 $(VENV)/bin/python -m pytest -n0 tests/integration/test_offline.py -k kill $(ARGS)
-
-mali-zoo: $(READY) ## Compile every default kernel of the zoo for Mali GPUs with Mesa's compiler
-	@TOOLCHAIN_MALI_ZOO=1 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mali_cost.py -k zoo $(ARGS)
-
-# One after the other, each of them even if an earlier one failed.
-nightly: ## Run all campaigns at full size: CI runs a small part of each
-	@TOOLCHAIN_STRICT=1 $(MAKE) --no-print-directory --keep-going --jobs=1 $(CAMPAIGNS)
-
-wrong-inputs: $(READY) ## Try every wrong input, and show a table: exit code, seconds until the answer, message
-	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)
-
 lint: $(READY) ## Check style, types, and who imports whom
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(VENV)/bin/lint-imports --no-logo
 
@@ -253,6 +185,31 @@ fuzz: $(READY) ## Fuzz the device parsers for SECONDS each, or those in ONLY
 
 signatures: $(READY) ## Try a million changed signatures on the reader of the device
 	@TOOLCHAIN_SIGNATURES=1000000 $(VENV)/bin/python -m pytest -n0 -q tests/integration/test_signatures.py
+
+sessions: $(READY) ## Open and crash 1,000 sessions of a board server
+	@TOOLCHAIN_SESSIONS=1000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_board_server.py tests/integration/test_board_server_socket.py -k sessions $(ARGS)
+
+interrupts: $(READY) ## Interrupt 100 builds at random points
+	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
+
+cuts: $(READY) ## Cut the power of disks and virtual boards 50 times
+	@TOOLCHAIN_CUTS=50 TOOLCHAIN_EVERY_STATE=1 $(VENV)/bin/python -m pytest -s -n0 tests/integration/test_power_cut.py tests/integration/test_power_cut_boards.py $(ARGS)
+
+owners: $(READY) ## Run every two commands on one device at the same time
+	@TOOLCHAIN_OWNER_PAIRS=1 TOOLCHAIN_OWNER_GATES=10 TOOLCHAIN_OWNER_RACES=10 $(VENV)/bin/python -m pytest -n0 tests/integration/test_one_owner.py $(ARGS)
+
+offline: $(READY) ## Kill 50 updates from a file at random points
+	@TOOLCHAIN_OFFLINE_KILLS=50 $(VENV)/bin/python -m pytest -n0 tests/integration/test_offline.py -k kill $(ARGS)
+
+mali-zoo: $(READY) ## Compile the zoo's kernels for Mali GPUs with Mesa's compiler
+	@TOOLCHAIN_MALI_ZOO=1 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mali_cost.py -k zoo $(ARGS)
+
+graphs: $(READY) ## Run 2,000 random graphs and row kernels of 300 shapes
+	@TOOLCHAIN_GRAPHS=2000 TOOLCHAIN_ROWS=300 TOOLCHAIN_ROWS_SEED=$$(date +%Y%j) $(PYTEST) tests/integration/test_random_graphs.py tests/integration/test_row_kernels.py $(ARGS)
+
+# One after the other, each of them even if an earlier one failed.
+nightly: ## Run all campaigns at full size; CI runs a small part of each
+	@TOOLCHAIN_STRICT=1 $(MAKE) --no-print-directory --keep-going --jobs=1 $(CAMPAIGNS)
 
 wrong-inputs: $(READY) ## Try every wrong input; shows exit code, time and message
 	@TOOLCHAIN_TABLE=1 $(VENV)/bin/python -m pytest tests/integration/test_wrong_inputs.py $(ARGS)

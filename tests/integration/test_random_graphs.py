@@ -15,7 +15,7 @@ from tests.support.processors import AVX2, AVX512, OPENCL
 
 GRAPHS = int(os.environ.get("TOOLCHAIN_GRAPHS", "100"))
 ALL = "TOOLCHAIN_GRAPHS" in os.environ
-OPERATORS = 5
+OPERATORS = 4
 AT_ONCE = 25  # graphs of a network
 LIMIT = 1e-3
 """Of the largest difference relative to the largest number of an output."""
