@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess

@@ -8,6 +8,7 @@ import pytest
 from tests.support import int8_nets, paths
 from tests.support.commands import toolchain
 from tests.support.paths import ROOT
+from toolchain import bundle
 from toolchain.backends.vta.isa import Isa, Revision
 from toolchain.backends.vta.isa.config import DEFAULT
 from toolchain.backends.vta.isa.instructions import Alu, AluOp, Finish, Gemm, Load, Memory, Store, Tokens, Uop
@@ -177,9 +178,8 @@ def test_kernels_of_a_network(network, tmp_path):
 
 def test_kernels_take_what_a_build_says(network, tmp_path):
     """Kernels that are tuned as one may take different times with the buffers of their network; both count those."""
-    from toolchain import bundle
-
-    run("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
+    seen = toolchain("build", network, "--board", "vta-sim", "-o", tmp_path / "bundle")
+    assert seen.code == 0, seen.err
     modelled = bundle.load(tmp_path / "bundle").manifest.modelled
     found = json.loads(done("kernels", network, "--json"))["modelled_ms"]
     assert found[modelled.model] == pytest.approx(modelled.milliseconds)

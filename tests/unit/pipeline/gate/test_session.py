@@ -252,7 +252,9 @@ def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
     assert session.carried(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
     assert session.carried(layers()) == "no single layer is measurably slower"
     alone = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
-    assert session.carried(alone) == ("no single layer is measurably slower; not matched: 8 relu (+0.5000 ms, only in the new release)")
+    assert session.carried(alone) == (
+        "no single layer is measurably slower; not matched: 8 relu (+0.5000 ms, only in the new release)"
+    )
 
 
 def test_settings_have_a_rule_for_each_quantity():
