@@ -511,7 +511,7 @@ def test_what_is_faster_than_the_board_can_be_is_measured_again(pool, trial):
         ((1e-12,), "less than a call takes"),
         ((1e-6,), "GFLOPS, but the board reaches at most 100"),
         ((1e-2, 9e-2, 9e-2), "half of the samples took 9.0 times as long as the fastest"),
-        (Taken(((1e-2,),), waited=0.99), "other work had the CPUs for 99% of the time"),
+        (Taken(((1e-2,),), waited=0.99), "other work used the CPUs for 99% of the kernel"),
     ],
 )
 def test_what_stays_doubtful_has_failed(pool, trial, result, words):
