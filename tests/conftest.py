@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
-        # Two groups, for two workers: these share two boards; those of `docker` make boards or images of their own.
+        # Two groups, for two workers: these share two boards, `docker` those that make boards or images of their own.
         if "virtual_boards" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("boards"))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

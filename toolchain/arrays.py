@@ -27,9 +27,9 @@ def foreign(path: Path) -> str:
     """Say why a file is none that `save` wrote; empty if it is one."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return "" if archive.comment.startswith(_MARK) else "it holds arrays of somebody else's"
+            return "" if archive.comment.startswith(_MARK) else "it contains arrays that this toolchain did not write"
     except (zipfile.BadZipFile, OSError):
-        return "it is no .npz file"
+        return "it is not an .npz file"
 
 
 def save(path: Path, arrays: Tensors, about: str) -> None:

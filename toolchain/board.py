@@ -89,7 +89,7 @@ class Board:
         compiler: The compiler driver, where it is not the triple's own, `<triple>-g++`.
         connection: `local` for this machine, `ssh` for any other.
         machine: What `uname -m` says on it; `native` on this machine.
-        triple: GNU triple of its libraries; `native` on this machine.
+        triple: GNU triple of its libraries; `native` for this machine.
         target: TVM code-generation target.
         cpu_features: CPU flags that /proc/cpuinfo must show before a library is run.
         cores: CPUs that kernels are scheduled for; 0 if unknown, or on this machine, where it means every CPU.
@@ -102,9 +102,9 @@ class Board:
 
     name: Annotated[Word, Field(description="the file's name without .toml; set by the loader")]
     description: Annotated[str, Field(min_length=1, description="one line for lists")]
-    connection: Annotated[Literal["local", "ssh"], Field(description="how the device is reached")]
-    machine: Annotated[Word, Field(description="what `uname -m` says there; `native` on this machine")]
-    triple: Annotated[Word, Field(description="GNU triple of its libraries; `native` on this machine")]
+    connection: Annotated[Literal["local", "ssh"], Field(description="how to connect to the device")]
+    machine: Annotated[Word, Field(description="what `uname -m` prints there; `native` for this machine")]
+    triple: Annotated[Word, Field(description="GNU triple of its libraries; `native` for this machine")]
     target: Annotated[Target, Field(description="TVM code-generation target")]
     backend: Annotated[Word, Field(description="compiler backend")] = "cpu"
     toolchain: Annotated[
@@ -114,13 +114,13 @@ class Board:
     compiler: Annotated[str, Field(description="compiler driver; <triple>-g++ by default")] = ""
     cpu_features: Annotated[tuple[Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
     cores: Annotated[int, Field(ge=0, le=1024, description="CPUs that kernels are scheduled for; 0 if unknown")] = 0
-    threads: Annotated[int, Field(ge=0, le=1024, description="threads a model runs on; 0 means every CPU")] = 0
-    root: Annotated[DeviceFolder, Field(description="folder on the device for what is deployed")] = (
+    threads: Annotated[int, Field(ge=0, le=1024, description="threads that a model runs on; 0 means every CPU")] = 0
+    root: Annotated[DeviceFolder, Field(description="folder on the device for releases")] = (
         "~/.local/share/edge-toolchain"
     )
-    keep: Annotated[int, Field(ge=1, le=100, description="activations kept for a roll-back")] = 3
-    emulated: Annotated[bool, Field(description="timings are an emulator's")] = False
-    gpu: Annotated[Gpu | None, Field(description="the GPU, for models of what kernels take there")] = None
+    keep: Annotated[int, Field(ge=1, le=100, description="number of activations to keep for a roll-back")] = 3
+    emulated: Annotated[bool, Field(description="timings come from an emulator")] = False
+    gpu: Annotated[Gpu | None, Field(description="the GPU, for cost models of kernels")] = None
 
     def resolved(self) -> Board:
         """Return the board with this machine's values where its file says `native`."""
@@ -140,7 +140,7 @@ def boards_folder() -> Path:
     named = os.environ.get("TOOLCHAIN_BOARDS")
     folder = Path(named) if named else resources.ROOT / "boards"
     if not folder.is_dir():
-        raise InputError(f"no folder of board files at {folder}", hint="unset TOOLCHAIN_BOARDS, or correct it")
+        raise InputError(f"no folder of board files at {folder}", hint="unset or correct TOOLCHAIN_BOARDS")
     return folder
 
 
@@ -173,7 +173,7 @@ def load(name: str) -> Board:
             f"there is no board {name!r}",
             details="known boards: " + ", ".join(names()),
             hint=did_you_mean(name, names())
-            or f"`toolchain boards` lists them; {resources.manual('adding-a-board')} adds one",
+            or "`toolchain boards` lists them; `toolchain board add USER@HOST` writes the one of a device",
         )
     board, faults = check(path)
     if board is None:
@@ -220,19 +220,19 @@ def _faults_of_backend(board: Board) -> list[Fault]:
     known = backends()
     if board.backend not in known:
         suggestion = did_you_mean(board.backend, known) or "known backends: " + ", ".join(known)
-        return [Fault("backend", f"{board.backend!r} is no compiler backend", suggestion)]
+        return [Fault("backend", f"{board.backend!r} is not a compiler backend", suggestion)]
     kind = board.target.kind
     if kind == known[board.backend]:
         return []
     others = [f" or backend = {name!r}" for name, one in known.items() if one == kind]
-    message = f"{kind!r} is not what backend {board.backend} compiles for"
+    message = f"{kind!r} is not a target of backend {board.backend}"
     return [Fault("target.kind", message, f"write {known[board.backend]!r}" + ",".join(others))]
 
 
 def _faults_of_half(board: Board) -> list[Fault]:
     """What alone does nothing would be taken for what was asked for."""
     if board.target.half_sums and not board.target.float16:
-        return [Fault("target.half_sums", "does nothing without float16", "write float16 = true beside it")]
+        return [Fault("target.half_sums", "has no effect without float16", "add float16 = true")]
     return []
 
 
@@ -243,14 +243,14 @@ def _faults_of_gpu(board: Board) -> list[Fault]:
         return []
     others = "known GPUs: " + ", ".join(known) + "; without [gpu] nothing is estimated"
     suggestion = did_you_mean(board.gpu.name, known) or others
-    return [Fault("gpu.name", f"there is no model of the GPU {board.gpu.name!r}", suggestion)]
+    return [Fault("gpu.name", f"there is no cost model of the GPU {board.gpu.name!r}", suggestion)]
 
 
 def _faults_of_native(board: Board) -> list[Fault]:
     """A bundle for another machine cannot be built for whatever this machine happens to be."""
     values = {"machine": board.machine, "triple": board.triple, "target.mcpu": board.target.mcpu}
     return [
-        Fault(key, "`native` stands for this machine, and the connection is ssh", "name the board's own value")
+        Fault(key, "`native` means this machine, but the connection is ssh", "write the board's value")
         for key, value in values.items()
         if value == NATIVE and board.connection == "ssh"
     ]
@@ -266,11 +266,13 @@ def _faults_of_triple(board: Board) -> list[Fault]:
     suggestion = f"write {usual}"
     processor = triple.partition("-")[0]
     if "musl" in triple:
-        return [Fault("triple", f"{triple!r} is of musl, and boards need glibc or Android's C library", suggestion)]
+        return [Fault("triple", f"{triple!r} uses musl, but boards need glibc or Android's C library", suggestion)]
     if not re.fullmatch(_TRIPLE, triple):
-        return [Fault("triple", f"{triple!r} is no GNU triple of a Linux", did_you_mean(triple, [usual]) or suggestion)]
+        return [
+            Fault("triple", f"{triple!r} is not a GNU triple of Linux", did_you_mean(triple, [usual]) or suggestion)
+        ]
     same = processor.startswith("arm") if arm else processor == machine or {processor, machine} <= _X86_32
-    return [] if same else [Fault("triple", f"{triple!r} is not of the machine {machine!r}", suggestion)]
+    return [] if same else [Fault("triple", f"{triple!r} does not match the machine {machine!r}", suggestion)]
 
 
 def schema() -> dict[str, Any]:

@@ -215,6 +215,7 @@ def devices_of(source: Path, table: object) -> dict[str, Device]:
     if devices is None:
         raise with_faults(source, faults)
     for name, device in devices.items():
+        _check_board_name(source, name, device)
         _check_lasting(source, name, device)
     return {name: _beside(device, source.parent) for name, device in devices.items()}
 
@@ -222,6 +223,15 @@ def devices_of(source: Path, table: object) -> dict[str, Device]:
 def with_faults(source: Path, faults: Sequence[Fault]) -> InputError:
     """Return the error of a file with faults."""
     return InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
+
+
+def _check_board_name(source: Path, name: str, device: Device) -> None:
+    """Refuse the path of a board file: its compiler runs here, and the list may have come with a checkout."""
+    if device.board.endswith(".toml"):
+        raise InputError(
+            f"device {name} of {source} has the board {device.board}, which is a file and not a name",
+            hint=f"write the board's name, {Path(device.board).stem}; a file is named with --board alone",
+        )
 
 
 def _check_lasting(source: Path, name: str, device: Device) -> None:
@@ -252,7 +262,10 @@ def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -
     """
     if board.connection == "local":
         if host:
-            raise InputError(f"board {board.name} is this machine; it takes no host", hint="leave --host / HOST= out")
+            raise InputError(
+                f"board {board.name} is this machine; it takes no host",
+                hint="leave --board (BOARD= with make) out: the board type of the host is used then",
+            )
         return Device(board=board.name, host="local")
     if host:
         named = devices.get(host)

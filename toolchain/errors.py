@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 
@@ -35,6 +36,10 @@ class BuildError(ToolchainError):
     """Compiling, linking or tuning failed."""
 
     exit_code = 3
+
+
+class EngineError(BuildError):
+    """The Docker engine cannot be used, or has no such image."""
 
 
 class DeviceError(ToolchainError):
@@ -122,3 +127,37 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the known word that a mistyped one is closest to; empty if none is close."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
+
+
+_OBJECT = re.compile(r"<[^<>]* at 0x[0-9a-f]+>:? ?")
+_REPRESENTATION = re.compile(r"^\w+\((.*)\)$", re.DOTALL)
+
+
+def reason(fault: BaseException) -> str:
+    """Say why a network or a file failed us: the innermost cause as words, without Python's representations of objects.
+
+    Libraries wrap the cause several times, and each of them repeats the others as `HTTPSConnectionPool(...)`.
+    """
+    causes = list(_causes(fault))
+    for cause in reversed(causes):
+        if message := getattr(cause, "verify_message", ""):
+            return f"the certificate is not accepted: {message}"
+        if isinstance(cause, OSError) and cause.errno is not None and cause.strerror:
+            return f"{cause.filename}: {cause.strerror}" if cause.filename else str(cause.strerror)
+        if isinstance(cause, TimeoutError):
+            return "no answer in time"
+    texts = (_REPRESENTATION.sub(r"\1", _OBJECT.sub("", str(cause)).strip()) for cause in reversed(causes))
+    return next(filter(None, texts), type(fault).__name__)
+
+
+def _causes(fault: BaseException) -> Iterator[BaseException]:
+    """Yield a fault and all that it was raised from or holds, the outermost first."""
+    waiting, seen = [fault], set[int]()
+    while waiting:
+        cause = waiting.pop(0)
+        if id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        yield cause
+        inner = (cause.__cause__ or cause.__context__, getattr(cause, "reason", None), *cause.args)
+        waiting += [one for one in inner if isinstance(one, BaseException)]

@@ -74,7 +74,7 @@ class Failure:
         return encoded(root)
 
 
-NOT_ENDED = Failure("the run has not ended", "it is still at work, or it was killed", exit_code=None)
+NOT_ENDED = Failure("the run has not finished", "it is still running, or it was killed", exit_code=None)
 """What a report says from the start of a run until its end."""
 
 

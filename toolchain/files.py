@@ -20,7 +20,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _WRITTEN_BY_OTHERS = 0o002
 _PRIVATE, _PRIVATE_FOLDER, _PERMISSIONS = 0o600, 0o700, 0o777
 _MASKING = threading.Lock()
-_YOURS = "name a folder that exists and is yours to write"
+_YOURS = "choose an existing folder that you can write to"
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -90,7 +90,7 @@ def unwritable(target: Path, fault: OSError) -> InputError:
     full = fault.errno in _FULL
     return InputError(
         f"cannot write {target}: {fault.strerror or fault}",
-        hint="free some space there, or name a folder on another disk" if full else _YOURS,
+        hint="free some space there, or choose a folder on another disk" if full else _YOURS,
     )
 
 
@@ -100,17 +100,19 @@ def refused(fault: BaseException) -> ToolchainError | None:
     Such a file is none that the user has named, which its own reader or writer would have told.
     """
     if isinstance(fault, MemoryError):
-        return BuildError("this machine's memory is used up", hint="take a smaller model or --shape, or end others")
+        return BuildError(
+            "this machine has no memory left", hint="use a smaller model or --shape, or stop other programs"
+        )
     if not isinstance(fault, OSError):
         return None
-    where = fault.filename or "a file of this run"
+    where = fault.filename or "a temporary file"
     if fault.errno in _FULL:
-        hint = "free some space; TMPDIR and TOOLCHAIN_CACHE may name folders on another disk"
-        return InputError(f"this machine has no room for {where}: {fault.strerror}", hint=hint)
+        hint = "free some space, or set TMPDIR and TOOLCHAIN_CACHE to folders on another disk"
+        return InputError(f"this machine has no disk space for {where}: {fault.strerror}", hint=hint)
     no_temporary = fault.errno == errno.ENOENT and fault.filename is None  # as the module tempfile says it
     if fault.errno in {errno.EACCES, errno.EPERM, errno.EROFS} or no_temporary:
-        hint = "TOOLCHAIN_CACHE and TMPDIR name folders of yours instead; `toolchain doctor` looks at them"
-        return InputError(f"this machine does not let {where} be used: {fault.strerror}", hint=hint)
+        hint = "set TOOLCHAIN_CACHE and TMPDIR to folders that you own; `toolchain doctor` checks them"
+        return InputError(f"this machine denies access to {where}: {fault.strerror}", hint=hint)
     return None
 
 
@@ -130,7 +132,7 @@ def check_cache() -> Path:
     except OSError as fault:
         raise InputError(
             f"the cache {folder} cannot be written: {fault.strerror or fault}",
-            hint="set TOOLCHAIN_CACHE to a folder of yours that has room",
+            hint="set TOOLCHAIN_CACHE to a folder that you own, on a disk with free space",
         ) from fault
     return folder
 
@@ -215,4 +217,4 @@ def cache_root() -> Path:
     try:
         return (Path(base) if base else Path.home() / ".cache") / "edge-toolchain"
     except RuntimeError as fault:
-        raise InputError("this user has no home folder", hint="set TOOLCHAIN_CACHE to a folder of yours") from fault
+        raise InputError("this user has no home folder", hint="set TOOLCHAIN_CACHE to a folder that you own") from fault

@@ -74,7 +74,7 @@ def _check_replaceable(folder: Path, what: str, foreign: Foreign) -> None:
     if folder.resolve() == Path.cwd() or folder.is_mount():
         raise InputError(
             f"{folder} cannot be replaced: it is the current folder or a mount point",
-            hint=f"name a new folder in it, such as {folder / 'out'}",
+            hint=f"choose a new folder in it, such as {folder / 'out'}",
         )
 
 
@@ -152,8 +152,8 @@ def _named(path: Path) -> Iterator[None]:
 def _check_no_link(path: Path) -> None:
     if path.is_symlink():
         raise InputError(
-            f"{path} is a symbolic link, and links are not replaced",
-            hint=f"name what it points at: {path.resolve()}",
+            f"{path} is a symbolic link, which is not replaced",
+            hint=f"pass its target: {path.resolve()}",
         )
 
 
@@ -161,12 +161,12 @@ def _check_regular(path: Path, what: str) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not path.is_file():
-        raise _something_else(path, what, "it is no regular file")
+        raise _something_else(path, what, "it is not a regular file")
 
 
 def _something_else(path: Path, what: str, why: str) -> InputError:
     return InputError(
-        f"{path} is something else than {what}, and is left alone",
+        f"{path} contains something other than {what}, and is not replaced",
         details=why,
-        hint="name a new one with the same option, or move this one away",
+        hint="choose a new name, or move the existing file or folder away",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shlex
 import signal
@@ -15,9 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolchain.errors import BuildError, InputError, ToolchainError
+from toolchain.errors import BuildError, InputError, ToolchainError, reason
 
 _TAIL_LINES, _TAIL_LETTERS = 30, 1 << 14
+_COMPILER = re.compile(r"(?P<triple>\w+-linux-\w+)-(?P<driver>g\+\+|gcc)")
+_PACKAGES = {
+    "c++": "g++",
+    "docker": "docker.io",
+    "docker-buildx": "docker-buildx",
+    "mount": "mount",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-system-arm": "qemu-system-arm",
+    "sh": "dash",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "timeout": "coreutils",
+}
+"""What Debian and Ubuntu call the packages of programs that are not called as their package is."""
+_SAME_NAME = frozenset({"adb", "g++", "gcc", "make", "cmake"})
 _GRACE_S = 2.0
 
 
@@ -130,13 +146,23 @@ def signals_later() -> Iterator[None]:
 
 def _not_started(words: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
     # A missing working folder, or a script's missing interpreter, raises FileNotFoundError too.
-    if isinstance(fault, FileNotFoundError) and fault.filename == words[0] and not Path(words[0]).exists():
+    # And a name without a folder is looked for in PATH alone, whatever is called so where we work.
+    there = os.sep in words[0] and Path(words[0]).exists()
+    if isinstance(fault, FileNotFoundError) and fault.filename == words[0] and not there:
         return error(
             f"{words[0]} is not installed here",
             details=shlex.join(words),
-            hint="`toolchain doctor` names the package that brings it",
+            hint=installing(words[0]) or f"install {words[0]}, or add its folder to PATH",
         )
-    return error(f"{words[0]} could not be started: {fault}", details=shlex.join(words))
+    return error(f"{words[0]} could not be started: {reason(fault)}", details=shlex.join(words))
+
+
+def installing(program: str) -> str:
+    """Return the command of Debian and Ubuntu that installs a program; empty if its package is not known."""
+    if found := _COMPILER.fullmatch(program):
+        return f"apt-get install {found['driver']}-{found['triple'].replace('_', '-')}"
+    package = program if program in _SAME_NAME else _PACKAGES.get(program)
+    return f"apt-get install {package}" if package else ""
 
 
 def spawn(
@@ -256,7 +282,9 @@ def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
     try:
         child = subprocess.Popen(list(words), env={**os.environ, **env})  # noqa: S603 - as above
     except OSError as fault:
-        raise InputError(f"{words[0]} cannot be started: {fault.strerror}", details=shlex.join(words)) from fault
+        raise InputError(
+            f"{words[0]} cannot be started: {fault.strerror}", details=shlex.join(words), hint=installing(words[0])
+        ) from fault
     try:
         code = child.wait()
     except BaseException:  # Ctrl-C reaches the command too, and it may have something to put in order

@@ -40,14 +40,14 @@ def _seconds(most: float) -> Callable[[str], float]:
         except ValueError:
             found = math.nan
         if not 0 <= found <= most:  # which no NaN is
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {most:g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {most:g}")
         return found
 
     return read
 
 
 _WORDS: dict[str, dict[str, Any]] = {
-    "board": {"default": "local", "help": "Board type, or its .toml; by default this machine."},
+    "board": {"default": "", "help": "Board type, or its .toml; by default that of --host, or this machine."},
     "host": {
         "action": "append",
         "default": [],
@@ -56,16 +56,16 @@ _WORDS: dict[str, dict[str, Any]] = {
     },
     "devices": {"help": "The lab's devices.toml; by default the project's and yours."},
     "package": {"help": "The package, the bundle or the model that `release` deploys."},
-    "place": {"help": "A place of labgrid, instead of --host."},
+    "place": {"help": "labgrid place to use instead of --host."},
     "wait": {
         "type": _seconds(_LONGEST_WAIT_S),
         "default": 0.0,
-        "help": "Seconds to wait while others are at work on all of the devices.",
+        "help": "Seconds to wait while all devices are in use.",
     },
     "budget": {
         "type": _seconds(_LONGEST_BUDGET_S),
         "default": 1.0,
-        "help": "Seconds that `release` measures for.",
+        "help": "Seconds for which `release` measures.",
     },
 }
 _OUTPUT = "edge_toolchain"
@@ -125,17 +125,15 @@ def _in_full(args: Sequence[str], parser: pytest.Parser) -> list[str]:
 @pytest.fixture(scope="session")
 def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """A device, which nobody else deploys to or measures on before the session ends."""
-    from toolchain import board as boards  # noqa: PLC0415 - see above
-    from toolchain.device.lock import Owner  # noqa: PLC0415
+    from toolchain.device.lock import Owner  # noqa: PLC0415 - see above
     from toolchain.device.waiting import Patience  # noqa: PLC0415
     from toolchain.pipeline import rig  # noqa: PLC0415
     from toolchain.pipeline.report import waited_text  # noqa: PLC0415
 
     config = request.config
-    kind = boards.load(_given(config, "board")).resolved()
     patience = Patience(_given(config, "wait"), _teller(config))
     with _terminable(), contextlib.ExitStack() as stack:
-        found, ssh = _devices(config, kind, stack, patience)
+        kind, found, ssh = _devices(config, stack, patience)
         with rig.held(kind, found, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as taken:
             _note(config, board=kind.name, device=taken.shell.name, emulated=str(taken.emulated).lower())
             _note(config, waited=waited_text(taken.waited))
@@ -189,26 +187,50 @@ def _given(config: pytest.Config, name: str) -> Any:
 
 
 def _devices(
-    config: pytest.Config, kind: Board, stack: contextlib.ExitStack, patience: Patience
-) -> tuple[Sequence[Device], SshOptions]:
-    """Return the devices that will do, and how they are reached; a place is acquired until the stack is closed."""
+    config: pytest.Config, stack: contextlib.ExitStack, patience: Patience
+) -> tuple[Board, Sequence[Device], SshOptions]:
+    """Return the board type, its devices that will do, and how they are reached.
+
+    A place is acquired until the stack is closed.
+    """
     import os  # noqa: PLC0415 - see above
     from pathlib import Path  # noqa: PLC0415
 
+    from toolchain import board as boards  # noqa: PLC0415
     from toolchain.devices import load_devices  # noqa: PLC0415
     from toolchain.pipeline import rig  # noqa: PLC0415
     from toolchain.places import labgrid  # noqa: PLC0415
     from toolchain.shell import SshOptions  # noqa: PLC0415
 
-    path = _given(config, "devices")
-    known = {} if kind.connection == "local" else load_devices(Path(path) if path else None)
+    path, name = _given(config, "devices"), _given(config, "board")
+    hosts, place = _given(config, "host"), _given(config, "place")
+    named = boards.load(name or "local").resolved() if name or not (hosts or place) else None
+    if place and (hosts or (named and named.connection == "local")):
+        raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
+    lab = {} if named and named.connection == "local" else load_devices(Path(path) if path else None)
     ssh = SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
-    if place := _given(config, "place"):
-        if _given(config, "host") or kind.connection == "local":
-            raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
+    if place:
         placed = patience.get(lambda: stack.enter_context(labgrid.acquired(place)))
-        return (placed.device(kind.name, known.get(place)),), placed.ssh(ssh)
-    return rig.candidates(kind, _given(config, "host"), known), ssh
+        ssh = placed.ssh(ssh)
+        kind = named or _board_of(place, placed.host, lab, ssh, _teller(config))
+        return kind, (placed.device(kind.name, lab.get(place)),), ssh
+    kind = named or _board_of(hosts[0], hosts[0], lab, ssh, _teller(config))
+    return kind, rig.candidates(kind, hosts, lab), ssh
+
+
+def _board_of(
+    device: str, address: str, lab: Mapping[str, Device], ssh: SshOptions, tell: Callable[[str], None]
+) -> Board:
+    """Return the board type of a device: that of its entry, or the one that a probe chooses, which is told."""
+    from toolchain.adoption import selection  # noqa: PLC0415 - see above
+    from toolchain.shell import open_shell  # noqa: PLC0415
+
+    if listed := selection.listed(device, lab):
+        return listed.resolved()
+    with open_shell(address, config=ssh) as shell:
+        found = selection.select(shell)
+    tell(found.sentence(address))
+    return found.board.resolved()
 
 
 def _teller(config: pytest.Config) -> Callable[[str], None]:
@@ -286,7 +308,14 @@ def pytest_runtest_makereport(
         vars(found).pop("wasxfail", None)
     elif found.failed and found.when == "setup" and isinstance(call.excinfo.value, errors.VerificationError):
         found.when = "call"
-    if found.failed and (told := [*lost, *faults]):
+    told = [*lost, *faults]
+    if (
+        found.failed
+        and call.when == "setup"
+        and isinstance(call.excinfo.value, (errors.ToolchainError, pytest.UsageError))
+    ):
+        found.longrepr = _error_lines(call.excinfo.value)  # a traceback through our fixtures helps nobody
+    elif found.failed and told:
         found.sections.append(("toolchain", _shown(told[0])))
     return found
 
@@ -295,6 +324,15 @@ def _shown(fault: ToolchainError) -> str:
     from toolchain.tables import printable  # noqa: PLC0415 - see above
 
     return printable("\n".join(filter(None, [fault.message, fault.details, fault.hint])))
+
+
+def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:
+    """Write a fault as the command line does."""
+    from toolchain.tables import printable  # noqa: PLC0415 - see above
+
+    details, hint = getattr(fault, "details", ""), getattr(fault, "hint", "")
+    lines = [f"error: {fault}", *(f"  {line}" for line in details.splitlines()), *([f"hint: {hint}"] if hint else [])]
+    return printable("\n".join(lines))
 
 
 def _behind(fault: BaseException) -> Iterator[BaseException]:

@@ -243,7 +243,7 @@ class Rule:
                 hint="--least is at least 0, --worst is above 0, and --least is not above --worst",
             )
         if wrong := [one for one in (self.confidence, self.confirming_confidence) if not 0 < one < 1]:
-            raise InputError(f"a confidence of {wrong[0]:.6g} is none", hint="--confidence 99 is the usual one")
+            raise InputError(f"{wrong[0]:.6g} is not a valid confidence", hint="use --confidence 99, the default")
         if list(self.looks) != sorted({*self.looks}) or not self.looks or self.looks[0] < 1:
             raise InputError(f"looks after {self.looks} rounds do not follow each other")
         self._check_enough(self.looks[-1], self.confidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +33,8 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "float16": 2e-2}
 LARGEST_TOLERANCE = 0.15
 """The widest limit that a reference may set: that of quantized networks whose own reference lies far apart."""
 
+_EXACT = 2**53
+"""The first whole number whose successor float64 lacks."""
 _NOTES = "notes"
 _NOTES_READER = TypeAdapter(Annotated[dict[str, str], FEW_KEYS])
 
@@ -51,6 +53,19 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """Which random values an input takes.
+
+    Attributes:
+        low: The least.
+        high: No value is as large as this.
+    """
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """Name, shape and element type of one input or output.
 
@@ -59,12 +74,14 @@ class TensorSpec:
         shape: Dimensions, all static.
         dtype: One of `DTYPES`.
         bound: Set where the shape is the greatest that there can be.
+        draw: Set where the model takes other values than those that are drawn by default.
     """
 
     name: str
     shape: Annotated[tuple[int, ...], FIRST_FAULT]
     dtype: str
     bound: Bound | None = None
+    draw: Draw | None = field(default=None, compare=False)
 
     @property
     def elements(self) -> int:
@@ -75,6 +92,19 @@ class TensorSpec:
     def bytes(self) -> int:
         """Bytes of its elements."""
         return self.elements * np.dtype(self.dtype).itemsize
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether the values that it takes are some of its element type."""
+        if self.draw is None:
+            return True
+        kind, (low, high) = np.dtype(self.dtype), (float(self.draw.low), float(self.draw.high))
+        if kind.kind == "f":
+            least, most = float(np.finfo(kind).min), float(np.finfo(kind).max)
+        else:
+            least, most = (0.0, 2.0) if kind.kind == "b" else (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
+        is_whole = kind.kind == "f" or (low.is_integer() and high.is_integer() and abs(high) < _EXACT)
+        return math.isfinite(low) and math.isfinite(high) and least <= low < high <= most and is_whole
 
     def stacked(self, count: int) -> TensorSpec:
         """Return the spec of so many of them, along one more axis in front."""
@@ -175,7 +205,7 @@ def _check_alike(outputs: Tensors, reference: Tensors) -> None:
     got = {name: tuple(value.shape) for name, value in outputs.items()}
     wanted = {name: tuple(value.shape) for name, value in reference.items()}
     if got != wanted:
-        raise VerificationError("the outputs do not have the model's signature", details=f"{got}\ninstead of {wanted}")
+        raise VerificationError("the outputs do not have the model's signature", details=f"{got}\nexpected {wanted}")
 
 
 def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None) -> Difference:
@@ -252,7 +282,7 @@ def check_signature(tensors: Tensors, specs: Sequence[TensorSpec]) -> list[str]:
     for spec in specs:
         value = tensors.get(spec.name)
         if value is None:
-            faults.append(f"{spec.name}: missing, wanted {spec}")
+            faults.append(f"{spec.name}: missing, expected {spec}")
         elif tuple(value.shape) != spec.shape or str(value.dtype) != spec.dtype:
-            faults.append(f"{spec.name}: has {tuple(value.shape)} {value.dtype}, wanted {spec}")
+            faults.append(f"{spec.name}: has {tuple(value.shape)} {value.dtype}, expected {spec}")
     return faults

@@ -81,7 +81,7 @@ def _fault(kind: Any, error: Any, what: str) -> Fault:
         suggestion = did_you_mean(str(error["loc"][-1]), known) or "known keys: " + ", ".join(known)
         return Fault(key, "unknown key", suggestion)
     if error["type"] in {"missing", "missing_argument"}:
-        return Fault(key, "is missing", f"every {what} sets it")
+        return Fault(key, "is missing", f"every {what} must set it")
     if error["type"] == "value_error":  # of a check of our own: the words are meant for users
         return Fault(key, str(error["ctx"]["error"]), "")
     message = re.sub(r"^(Input|String) should", "should", error["msg"])

@@ -89,7 +89,9 @@ def test_a_unit_follows_releases(place, manager, tmp_path):
         for kind in ("mortal", "mute"):
             bad = stores.installed(store, tmp_path, kind)
             brief = Application(unit=UNIT, health=place.health, within="4s")
-            with pytest.raises(VerificationError, match="generation 1 is current again, and the application is well"):
+            with pytest.raises(
+                VerificationError, match="generation 1 is current again, and the application is healthy"
+            ):
                 application.activate(store, bad, brief, tell)
             assert place.runs(first, 10)
         second = stores.installed(store, tmp_path, "second")
@@ -109,7 +111,7 @@ def test_a_unit_without_a_health_command_must_stay_active(place, tmp_path):
         _, started = application.activate(store, first, run, tell)
         assert started.seconds >= 2  # all the time that there is
         for kind in ("mortal", "brief"):
-            with pytest.raises(VerificationError, match="and the application is well there") as caught:
+            with pytest.raises(VerificationError, match="and the application is healthy there") as caught:
                 application.activate(store, stores.installed(store, tmp_path, kind), run, tell)
             assert UNIT in caught.value.details
             assert place.runs(first, 10)
@@ -156,7 +158,7 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         assert [item["failed"] for item in json.loads(toolchain("releases", *device, "--json").out)] == [0, 0, 1]
         seen = toolchain("rollback", *device)
         assert seen.code == 0, seen.err
-        assert f"{UNIT} is well on it" in seen.out
+        assert f"{UNIT} is healthy after" in seen.out
         assert place.running()[1] == tiny_for_ssh.digest
 
 
@@ -203,7 +205,7 @@ def test_a_device_without_systemd(tools, tmp_path):
 def _lost(store: Store, digest: str, run: Application) -> None:
     with pytest.raises(DeviceError) as caught:
         application.activate(store, digest, run, tell)
-    assert "goes on without this command" in caught.value.hint
+    assert "continues without this command" in caught.value.hint
 
 
 class Device:

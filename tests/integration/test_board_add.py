@@ -221,7 +221,7 @@ def test_systems(user, serve, program, says, code, message, hint):
     [
         ("ForceCommand /usr/sbin/nologin", "gives this login no shell", "usermod -s /bin/sh"),
         ("ForceCommand internal-sftp", "transfer files (SFTP) and run no commands", "ForceCommand"),
-        ("PubkeyAuthentication no\nPasswordAuthentication yes", "lets nobody in", "ssh-copy-id"),
+        ("PubkeyAuthentication no\nPasswordAuthentication yes", "login to ", "ssh-copy-id"),
     ],
     ids=["no-shell", "sftp-only", "password"],
 )
@@ -237,7 +237,7 @@ def test_an_unknown_key(user, serve):
     seen = user.add(server, "--root", user.root)
     command = f"toolchain board add {server.host} --fingerprint {fingerprint(server)} --root {user.root} "
     command += shlex.join(map(str, user.login(server)))
-    refused(user, seen, VERIFICATION, "not known here", command)
+    refused(user, seen, VERIFICATION, "not in a known_hosts file", command)
     assert not user.known_hosts.exists()
     assert "Accepted publickey" not in server.log()
 
@@ -258,7 +258,7 @@ def test_a_changed_key(user, serve):
     line = f"[127.0.0.1]:{server.port} {' '.join(Path(f'{other}.pub').read_text().split()[:2])}\n"
     user.known_hosts.write_text(line)
     seen = user.add(server, "--root", user.root, "--fingerprint", fingerprint(server))
-    refused(user, seen, VERIFICATION, "not the key known for it", "ssh-keygen -f")
+    refused(user, seen, VERIFICATION, "not the known key", "ssh-keygen -f")
     assert user.known_hosts.read_text() == line
 
 

@@ -1134,7 +1134,7 @@ def test_a_tracker_that_answers_with_a_million_brackets_does_not_end_the_server(
                 link.sendall(received(link, 4))
                 for text in (b"0", b"0", b"[" * 1_000_000):  # registered, offered, and what the tracker still has
                     answer(link, text)
-                until(lambda: "it talks nonsense" in server.log(), 8)
+                until(lambda: "it sent an invalid answer" in server.log(), 8)
             assert versions_of(server) == versions()
 
 
@@ -1345,14 +1345,14 @@ def test_version_and_help(program):
         (["--tracker", "no.invalid:9190", "--key", "k"], 'no address of "no.invalid"'),
         (["--control", "--host", "no.invalid"], 'no address of "no.invalid"'),
         (["--control", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:9090"),
-        ([], "nobody could ever get a session: use --socket or --control, and write 'key KEY' to standard input"),
+        ([], "no client could open a session: use --socket or --control, and write 'key KEY' to standard input"),
         (["--key", "two words"], "without blanks"),
-        (["--key", "ab" * 32], "a secret, which everybody on this machine could read here: use --socket or --control"),
+        (["--key", "ab" * 32], "a secret, which any user of this machine could read here: use --socket or --control"),
         (["--key", "ab" * 32, "--control"], "--key is a board's public name at a --tracker"),
         (["--control", "--custom-addr", "x"], "with --tracker only"),
         (["--control", "--control"], "--control is given twice"),
-        (["--socket"], "--port is of no use with --socket"),
-        (["--connect", "socket"], "--port is of no use with --connect"),
+        (["--socket"], "--port cannot be combined with --socket"),
+        (["--connect", "socket"], "--port cannot be combined with --connect"),
         (["--session-limit", "0"], "--session-limit cannot be"),
         (["--session-limit", "nan"], "--session-limit cannot be"),
         (["--idle-limit", "-1"], "--idle-limit cannot be"),

@@ -225,10 +225,10 @@ def test_another_user_is_refused_though_the_socket_is_open_to_all(open_door):
 def test_who_connects_does_not_talk_to_another_users_server(open_door, program):
     copy = shutil.copy(program, open_door.work)
     words = (RUN, copy, "--connect", open_door.path)
-    assert "the socket is another user's" in stranger.run(*words)
+    assert "the socket belongs to another user" in stranger.run(*words)
     os.chown(open_door.path, stranger.UID, stranger.UID)  # a foreign owner, or a foreign listener, is enough
-    assert "who listens there is another user" in stranger.run(*words)
-    with pytest.raises(DeviceError, match="is another user's"):
+    assert "another user listens there" in stranger.run(*words)
+    with pytest.raises(DeviceError, match="belongs to another user"):
         board_server.dial(LocalShell(), board_server.Server(str(open_door.path), str(program), None), 5)
 
 
@@ -371,7 +371,7 @@ def test_there_is_nobody_to_connect_to(program, tmp_path):
         listener.bind(str(tmp_path / "deaf"))
     for path, words in [
         (tmp_path / "nothing", "No such file"),
-        (tmp_path / "file", "it is no socket"),
+        (tmp_path / "file", "it is not a socket"),
         (tmp_path / "deaf", "Connection refused"),
         (tmp_path / ("x" * 100), "has more than 107 bytes"),
     ]:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import yaml
 from tests.support import junit
 from tests.support.paths import ROOT
 from tests.support.two_boards import PLUGIN
-from toolchain import bundle
+from tests.support.wheels import wheel_of
+from toolchain import __version__, bundle
 
 GITHUB, GITLAB = ROOT / "ci/github/action.yml", ROOT / "ci/gitlab/toolchain.yml"
 _ACTION = {"name", "description", "inputs", "outputs", "runs"}
@@ -23,6 +25,15 @@ _STEP = {"name", "id", "if", "shell", "env", "run", "uses", "with"}
 _JOB = {
     *("image", "variables", "resource_group", "interruptible", "allow_failure", "before_script", "script", "artifacts"),
 }
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A virtual environment whose dependencies are installed already; pip runs in it and asks no index."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    [packages] = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return tmp_path / "venv" / "bin"
 
 
 @pytest.fixture
@@ -61,6 +72,20 @@ BASH, SH = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"], ["sh", "-
 """As a runner of GitHub, and one of GitLab, start the steps."""
 
 
+def check_installed(environment: Path, install: str, shell: list[str], **variables: str) -> None:
+    """Run a template's step of installation, and the `toolchain` that it installed."""
+    done = subprocess.run(
+        [*shell, install],
+        cwd=environment.parent.parent,
+        env={**os.environ, **variables, "PATH": f"{environment}:{os.environ['PATH']}", "PIP_NO_INDEX": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    version = subprocess.run([environment / "toolchain", "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.split()[-1] == __version__
+    assert list(environment.parent.glob("lib/python*/site-packages/toolchain/_data/README.md"))
+
+
 def github() -> dict:
     return yaml.safe_load(GITHUB.read_text(encoding="utf-8"))
 
@@ -84,13 +109,60 @@ def test_the_action_has_the_keys_that_github_knows():
     assert all(one.keys() <= {"description", "required", "default"} for one in action["inputs"].values())
 
 
+def test_the_action_installs_the_checkout_that_it_is_part_of(environment):
+    install = github()["runs"]["steps"][0]
+    inputs = {name: str(entry.get("default", "")) for name, entry in github()["inputs"].items()}
+    variables = given_to(install, inputs)
+    check_installed(environment, install["run"], BASH, **variables, GITHUB_ACTION_PATH=str(GITHUB.parent))
+
+
+def test_the_template_installs_a_wheel(environment, tmp_path):
+    job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
+    requirement = str(wheel_of(ROOT, tmp_path / "dist").relative_to(tmp_path))
+    check_installed(environment, "\n".join(job["before_script"]), SH, REQUIREMENT=requirement)
+
+
+def steps_that_install() -> dict[str, tuple[str, list[str]]]:
+    job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
+    return {
+        "github": (github()["runs"]["steps"][0]["run"], BASH),
+        "gitlab": ("\n".join(job["before_script"]), SH),
+    }
+
+
+@pytest.mark.parametrize("template", ["github", "gitlab"])
+@pytest.mark.parametrize(
+    "requirement",
+    ["edge-toolchain", "edge-toolchain==0.1", "missing.whl", "https://host/x.whl", "http://host/x.whl#sha256=00"],
+)
+def test_what_an_index_would_answer_is_not_installed(place, template, requirement):
+    """A name is whoever's registers it first, and an address without a digest is whatever it has today."""
+    script, shell = steps_that_install()[template]
+    done = run(place, script, shell, REQUIREMENT=requirement)
+    assert done.returncode == 2
+    assert requirement in done.stdout + done.stderr
+    assert not (place / "installed").exists()
+
+
+@pytest.mark.parametrize("template", ["github", "gitlab"])
+def test_an_address_with_a_digest_is_installed_as_it_is(place, template):
+    script, shell = steps_that_install()[template]
+    address = "https://host/edge_toolchain-0.1.0-py3-none-any.whl#sha256=" + "0" * 64
+    assert run(place, script, shell, REQUIREMENT=address).returncode == 0
+    assert (place / "installed").read_text() == f"-m pip install --quiet {address}\n"
+
+
+def test_a_job_must_say_what_it_installs(place):
+    script, shell = steps_that_install()["gitlab"]
+    assert run(place, script, shell, REQUIREMENT="").returncode == 2
+    assert not (place / "installed").exists()
+
+
 def test_the_action_runs(place, tiny):
     action = github()
     inputs = {name: str(one.get("default", "")) for name, one in action["inputs"].items()}
     inputs |= {"package": str(tiny.folder), "board": "local", "wait": "100"}
-    install, _, deploy = action["runs"]["steps"][:3]
-    assert run(place, install["run"], BASH, **given_to(install, inputs)).returncode == 0
-    assert (place / "installed").read_text() == "-m pip install --quiet edge-toolchain\n"
+    deploy = action["runs"]["steps"][2]
     done = run(place, deploy["run"], BASH, **given_to(deploy, inputs))
     assert done.returncode == 0, done.stderr
     check_reports(place, "deploy.xml")
@@ -134,6 +206,7 @@ def test_the_template_runs(place, tiny, base, code):
     """A gate of a package against itself is refused, which shows that it is asked for."""
     job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
     given = {**job["variables"], "PACKAGE": str(tiny.folder), "BOARD": "local", "WAIT": "100"}
+    given["REQUIREMENT"] = str(ROOT)
     given["BASE"] = str(tiny.folder) if base else ""
     done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
     assert done.returncode == code, done.stderr
@@ -147,6 +220,7 @@ def test_what_does_not_pass_the_gate_is_not_deployed(place, code):
     (place / "bin" / "toolchain").write_text(f'#!/bin/sh\necho "$1" >>words\n[ "$1" != gate ] || exit {code}\n')
     job = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))[".toolchain"]
     given = {**job["variables"], "PACKAGE": "new.tar", "BOARD": "rpi4", "BASE": "current"}
+    given["REQUIREMENT"] = str(ROOT)
     done = run(place, "\n".join([*job["before_script"], *job["script"]]), SH, **given)
     assert done.returncode == code
     assert (place / "words").read_text().split() == (["gate"] if code else ["gate", "deploy"])

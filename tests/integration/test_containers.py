@@ -328,7 +328,9 @@ def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
 def test_an_image_that_is_not_here(thing, tmp_path):
     absent = cross.ContainerCross("arm-linux-gnueabihf", "edge-toolchain-test/none:latest")
     found = absent.link_all([(tmp_path / "a.so", [thing]), (tmp_path / "b.so", [thing])])
-    assert [fault.message for fault in found] == ["there is no image edge-toolchain-test/none:latest here"] * 2
+    assert [fault.message for fault in found] == [
+        "the image edge-toolchain-test/none:latest is not on this machine"
+    ] * 2
 
 
 def test_candidates_of_a_search_are_linked_in_containers(built, tmp_path):

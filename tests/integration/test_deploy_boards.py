@@ -57,4 +57,4 @@ def test_the_other_boards_bundle_is_refused(virtual_boards, kind, packed):
     words = ["--board", other, "--host", virtual_boards.name(other), "--devices", virtual_boards.devices]
     seen = toolchain("deploy", packed["host"].folder, *words, "--budget", 0)
     assert seen.code == 5
-    assert f"and this is board {other}" in seen.err
+    assert f"not for board {other}" in seen.err

@@ -131,9 +131,9 @@ def test_a_board_that_is_locked_by_hand_is_locked_for_everybody(farms, tiny):
     for words in (("deploy", tiny.folder, *AT), ("farm", "lock", "a"), ("rollback", *AT)):
         code, text = farms.bob.run(*words)
         assert code == BUSY, text
-        assert re.search(r"busy: ann@\S+ pid \d+ holds it: toolchain farm lock until \d\d:\d\d", text), text
+        assert re.search(r"busy: in use by ann@\S+ pid \d+: toolchain farm lock until \d\d:\d\d", text), text
         assert re.search(r"since \d\d:\d\d:\d\d, for \d+ s by now", text), text
-        assert "`toolchain farm release a` there ends it" in text
+        assert "`toolchain farm release a` on that machine ends it" in text
     code, text = farms.ann.run("farm", "release", "a")
     assert code == 0, text
     code, text = farms.bob.run("deploy", tiny.folder, *AT, "--budget", "0.1")
@@ -226,7 +226,7 @@ def test_two_farms_tune_and_a_third_one_deploys_at_once(farms, tiny):
         for thread in threads:
             thread.join(LIMIT_S)
     assert told.keys() == {"ann tunes", "bob tunes", "bob deploys"}
-    who = re.compile(r"(ann|bob)@\S+.* holds it: (tune mlp|deploy|bench|bring the board server)|a is leased by bob@")
+    who = re.compile(r"in use by (ann|bob)@\S+.*: (tune mlp|deploy|bench|start the board server)|a is leased by bob@")
     assert [text for texts in told.values() for text in texts[:-1] if not who.search(text)] == []
     assert watch.clashes == []
     assert watch.looks > 20

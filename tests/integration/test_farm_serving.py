@@ -364,7 +364,7 @@ def test_another_user_is_turned_away_though_a_door_was_left_open(farm):
             path.chmod(doors[path] | (0o066 if path.is_socket() else 0o011))
         assert stranger.run(ASK, folder / protocol.SOCKET) == "b''"
         seen = toolchain("farm", "status")
-        assert (seen.code, "open to other users" in seen.err, "chmod 700" in seen.err) == (5, True, True), seen.err
+        assert (seen.code, "other users can access" in seen.err, "chmod 700" in seen.err) == (5, True, True), seen.err
     finally:
         for path, mode in doors.items():
             path.chmod(mode)

@@ -178,7 +178,7 @@ def test_a_tuning_shares_its_boards_and_knows_at_once_when_it_loses_them(farm, t
     told: list[str] = []
     with leases.lease("bench", ["a"], who="a test", patience=Patience(100, told.append)):
         assert re.match(r"a is not free: .* pid \d+: tune mlp; place 1 of 1 in the queue; waiting for up to", told[0])
-        assert "a: is given back after its trial, as others wait" in tuning.said()
+        assert "a: returned to the farm after its trial, because others wait" in tuning.said()
         until(lambda: tuning.measured_on() == {"a", "b", "c"})  # it may have two, and takes the third in its place
         assert toolchain("farm", "release", "b").code == 0
         until(lambda: "b: the lease of b was ended by its owner" in tuning.said())
@@ -189,6 +189,6 @@ def test_a_tuning_shares_its_boards_and_knows_at_once_when_it_loses_them(farm, t
     began = time.monotonic()
     assert tuning.process.wait(60) == 4
     assert time.monotonic() - began < 30
-    assert "the farm's daemon ended, and with it the lease" in tuning.said()
+    assert "the farm daemon ended, and with it the lease" in tuning.said()
     assert "trials of this run are in" in tuning.said()
     assert len(RecordFile(tuning.records).read().trials) > before

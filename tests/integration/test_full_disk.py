@@ -107,7 +107,7 @@ def test_full_from_the_start(disk, ship, bulky):
 def test_full_before_the_second_release(disk, ship, bulky, spare):
     ship(bulky[0])
     with filled(disk, spare):
-        with pytest.raises(FullError, match=r"MB free, and .* MB are needed") as caught:
+        with pytest.raises(FullError, match=r"MB free, but .* MB are needed") as caught:
             ship(bulky[1])
         assert caught.value.exit_code == 4
         assert "free some space" in caught.value.hint

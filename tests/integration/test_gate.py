@@ -143,22 +143,22 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
     assert "compute different outputs" in seen.err
     assert json.loads(report.read_text())["error"]["exit_code"] == 5
     assert next(ET.parse(junit).getroot().iter("failure")) is not None  # noqa: S314 - our own
-    assert "rounds in turns" not in seen.err
+    assert "measuring in turns" not in seen.err
     assert left(root) == []
 
 
 @pytest.mark.parametrize(
     ("new", "base", "words", "message"),
     [
-        ("{base}", "{base}", (), "there is nothing to compare"),
+        ("{base}", "{base}", (), "NEW and --base are the same release"),
         ("{base}", "nothing.tar", (), "there is no 'nothing.tar'"),
         ("{base}", "current", (), "no such release: current"),
         ("{base}", "{text}", (), "holds no package's digest"),
-        ("{base}", "oci://", (), "names no package in a registry"),
+        ("{base}", "oci://", (), "is not a valid address of a package in a registry"),
         ("{base}", "{same}", ("--least", 500), "contradict each other"),
         ("{base}", "{same}", ("--rounds", 4), "4 rounds are too few"),
         ("{base}", "{same}", ("--board", "rpi4", "--host", "x@y"), "was built for board"),
-        ("{base}", "{same}", ("--plain-http",), "the package is in none"),
+        ("{base}", "{same}", ("--plain-http",), "only for packages in a registry"),
     ],
 )
 def test_what_is_known_before_the_work_is_refused(pair, root, tmp_path, new, base, words, message):
@@ -206,7 +206,7 @@ def test_however_it_is_ended_the_device_is_as_it_was(pair, root, tmp_path, numbe
     words += ["--base", "current", "--root", str(root), "--round-ms", "5000", "--json", str(tmp_path / "gate.json")]
     child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     for line in child.stderr:
-        if "rounds in turns" in line or "comparing" in line:
+        if "measuring in turns" in line or "comparing" in line:
             break
     deadline = time.monotonic() + 60
     while not list((root / "run").iterdir()) and time.monotonic() < deadline:

@@ -324,7 +324,7 @@ def test_a_candidate_that_kills_its_board_is_found_out(serve, kernels):
         assert all(other.result(60).samples_s for other in others)
         assert sum(server.process.poll() is None for server in servers) == 1
     assert (result.cause, result.attempts) == ("crash", 3)
-    assert "took 3 boards down" in result.error
+    assert "3 boards failed with it" in result.error
 
 
 def test_without_any_board_it_ends_with_the_reasons(serve, kernels):
@@ -334,7 +334,7 @@ def test_without_any_board_it_ends_with_the_reasons(serve, kernels):
         for server in servers:
             server.kill()
         start = time.monotonic()
-        with pytest.raises(DeviceError, match="no board is left") as caught:
+        with pytest.raises(DeviceError, match="no board has been available") as caught:
             pool.measure([kernels("matmul")] * 3)
         assert time.monotonic() - start < RULES.patience_s + 10
     for server in servers:
@@ -361,7 +361,7 @@ def test_a_board_with_a_full_disk_is_the_boards_fault(server_program, serve, ker
         found = pool.measure([kernels("matmul")] * 8)
         until(lambda: "quarantined" in kinds(events), 30)
     assert {result.board for result in found} == {"well"}
-    assert any("takes no file" in event.detail for event in events if event.place == "full")
+    assert any("accepts no files" in event.detail for event in events if event.place == "full")
 
 
 @pytest.mark.parametrize("state", ["running", "frozen", "waiting for a board"])
@@ -412,7 +412,7 @@ def test_a_board_that_attacks_is_left_out_and_the_run_goes_on(serve, kernels, tm
     assert {result.board for result in found} == {"well"}
     assert all(result.samples_s for result in found)
     told = [event.detail for event in events if event.place == "evil" and event.kind == "lost"]
-    assert "tried to make this host run something: it sends kInitServer" in told[0]
+    assert "tried to make this host run code: it sends kInitServer" in told[0]
     assert not marker.exists()
 
 

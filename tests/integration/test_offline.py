@@ -141,7 +141,7 @@ def test_a_release_on_trial_is_taken_back_first(shell, tiny, tiny_run, bulky, bu
         assert device.apply(script, "--root", root).returncode == 0
     (root / "trial").write_text(f"2 1 0\nreadlink {root}/current >{tmp_path}/restarted\n")
     done = device.apply(tiny_run, "--root", root, "--json")
-    assert "it was taken back first" in done.stderr
+    assert "the release was taken back first" in done.stderr
     assert json.loads(done.stdout)["result"] == "applied"
     assert (tmp_path / "restarted").read_text() == "generations/1\n"
     assert not (root / "trial").exists()
@@ -164,13 +164,13 @@ def test_the_boards_root_is_the_logins_home(tiny, tiny_run, tmp_path):
     assert bundles.whole_release(tmp_path / ".local/share/edge-toolchain") == tiny.digest
     homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
     done = Device(environment=homeless).apply(tiny_run)
-    assert (done.returncode, "--root names another folder" in done.stderr) == (USAGE, True)
+    assert (done.returncode, "choose another folder with --root" in done.stderr) == (USAGE, True)
 
 
 def test_an_update_is_taken_back(tiny, bulky, tiny_run, bulky_runs, root):
     refused(Device().apply(tiny_run, "--root", root, "--rollback", "--keep", "x"), USAGE)
     assert Device().apply(tiny_run, "--root", root).returncode == 0
-    refused(Device().apply(tiny_run, "--root", root, "--rollback"), DEVICE, "there is no release before this one")
+    refused(Device().apply(tiny_run, "--root", root, "--rollback"), DEVICE, "there is no previous release")
     done = Device().apply(bulky_runs[0], "--root", root, "--json")
     assert json.loads(done.stdout)["before"] == f"sha256:{tiny.digest}"
     for result in ("back", "other"):
@@ -216,8 +216,8 @@ def test_the_application_follows_an_update(shell, named_run, place, tmp_path, ro
         assert (done.returncode, json.loads(done.stdout)["result"]) == (0, result), done.stderr
         assert place.running()[1] == digest
     refused(
-        device.apply(bad, "--root", root), VERIFICATION, "is not well within 2 s", "generation 2 is current again",
-        "the application is well there", "the model is not loaded",
+        device.apply(bad, "--root", root), VERIFICATION, "did not become healthy within 2 s",
+        "generation 2 is current again", "the application is healthy there", "the model is not loaded",
     )  # fmt: skip
     assert place.runs(second_digest, 10)
     assert bundles.whole_release(root) == second_digest
@@ -229,7 +229,7 @@ def test_the_application_follows_an_update(shell, named_run, place, tmp_path, ro
 
 def test_the_first_update_ever_leaves_nothing_running(named_run, place, root):
     bad, _ = named_run("mute", "2s")
-    refused(Device().apply(bad, "--root", root), VERIFICATION, "there was no release before")
+    refused(Device().apply(bad, "--root", root), VERIFICATION, "there was no previous release")
     assert (bundles.whole_release(root), place.running()) == (None, (0, ""))
 
 
@@ -268,7 +268,7 @@ def test_a_trial_that_broke_off_is_taken_back_first(named_run, tiny_run, place, 
         assert Device().apply(script, "--root", root).returncode == 0
     (root / "trial").write_text(f"2 1 1700000000\n{place.restart}\n")
     done = Device().apply(tiny_run, "--root", root, "--rollback")
-    assert "it was taken back first" in done.stderr
+    assert "the release was taken back first" in done.stderr
     assert bundles.whole_release(root) == digest
     assert place.runs(digest, 10)
 
@@ -284,7 +284,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 
 UNFIT = {
-    "another machine": ("uname", 'echo "mips"', VERIFICATION, "is for x86_64, and this device is mips"),
+    "another machine": ("uname", 'echo "mips"', VERIFICATION, "is for x86_64, but this device is mips"),
     "an old C library": ("getconf", "echo glibc 2.9", VERIFICATION, "this device has glibc 2.9"),
     "musl": ("getconf", 'echo "musl libc (x86_64)"', VERIFICATION, "this device has musl"),
     "little space": ("df", "echo Filesystem; echo /dev/sd 1 1 500 1% /", DEVICE, "0.4 MB free, and"),
@@ -327,7 +327,7 @@ def test_other_outputs_than_the_references_are_refused(tiny, program, bulky, bul
     wrong = {name: value * np.float32(1.01) for name, value in reference.outputs.items()}
     bundling.Reference("a wrong one", reference.inputs, wrong).save(made.folder)
     script = updates.written(made, program, tmp_path / "update.run").path
-    refused(Device().apply(script, "--root", root), VERIFICATION, "something else than the reference", "0.0099")
+    refused(Device().apply(script, "--root", root), VERIFICATION, "from the reference", "0.0099")
     assert bundles.whole_release(root) == bulky[0].digest
     assert list((root / "run").iterdir()) == []
     done = Device().apply(script, "--root", root, "--tolerance", "0.1")
@@ -345,7 +345,7 @@ def test_a_model_that_does_not_run_is_refused(tiny, program, tmp_path, root):
 def test_without_a_reference_it_only_has_to_run(tiny, program, tmp_path, root):
     made = bundles.variant(tiny, tmp_path / "made", {})
     made.reference.unlink()
-    with pytest.raises(VerificationError, match="without its reference"):
+    with pytest.raises(VerificationError, match="has no reference outputs"):
         updates.written(made, program, tmp_path / "update.run")
     script = updates.written(made, program, tmp_path / "update.run", unchecked=True).path
     done = Device().apply(script, "--root", root, "--json")
@@ -461,7 +461,7 @@ def test_it_waits_for_no_deploy_and_says_whose(shell, check, tiny, tiny_run, tmp
     device = updates.device(shell, tmp_path)
     with stores.client(root):
         done = device.apply(tiny_run, "--root", root, *check)
-        refused(done, BUSY, "this device is busy: the other one holds it: a deploy", "s by now; the last sign of life")
+        refused(done, BUSY, "this device is busy: in use by the other one: a deploy", "s by now; the last sign of life")
         assert bundles.whole_release(root) is None
     assert device.apply(tiny_run, "--root", root).returncode == 0
     assert bundles.whole_release(root) == tiny.digest
@@ -471,7 +471,7 @@ def test_it_waits_for_no_plain_flock(tiny_run, root):
     root.mkdir()
     with (root / "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        refused(Device().apply(tiny_run, "--root", root), BUSY, "busy: someone holds it")
+        refused(Device().apply(tiny_run, "--root", root), BUSY, "busy: in use by someone")
 
 
 @contextlib.contextmanager
@@ -493,7 +493,7 @@ def test_a_deploy_waits_for_no_update_and_says_whose(tiny, tiny_run, tmp_path, r
         for attempt in (store.check_free, lambda: store.lock(Owner("a host", "deploy")).__enter__()):
             with pytest.raises(BusyError) as caught:
                 attempt()
-            assert "holds it: offline update" in caught.value.message
+            assert ": offline update" in caught.value.message
         (tmp_path / "gate").write_text("\n")
         assert process.wait(60) == 0
     assert bundles.whole_release(root) == tiny.digest
@@ -533,7 +533,7 @@ def test_somebody_else_fills_the_disk_meanwhile(disk, bulky, bulky_runs, tmp_pat
     tools = tmp_path / "tools"
     device = Device().with_tool(tools, "df", "echo Filesystem; echo /dev/sd 1 1 99999 1% /")
     fill(disk / "filler", spare)
-    refused(device.apply(bulky_runs[1], "--root", root), DEVICE, "cannot change its store", "No space left")
+    refused(device.apply(bulky_runs[1], "--root", root), DEVICE, "changing the store on", "No space left")
     assert bundles.whole_release(root) == bulky[0].digest
     assert list((root / "blobs" / "partial").iterdir()) == []
     (disk / "filler").unlink()
@@ -663,7 +663,11 @@ def test_an_update_that_only_root_can_read_is_lent(shell, tiny, tiny_run, nobody
 
 def test_an_update_that_cannot_be_lent_is_refused(tiny, program, tiny_run, nobody, tmp_path):
     script = closed(tmp_path / "closed", tiny_run)
-    refused(Device().apply(script, "--root", tmp_path / "roots", "--user", "nobody"), DEVICE, "has no place for a copy")
+    refused(
+        Device().apply(script, "--root", tmp_path / "roots", "--user", "nobody"),
+        DEVICE,
+        "cannot write a copy near the store",
+    )
     updates.written(tiny, program, tmp_path / "folder", folder=True)
     script = closed(tmp_path / "closed-too", tmp_path / "folder")
     refused(Device().apply(script, "--root", nobody, "--user", "nobody"), USAGE, "nobody cannot read")

@@ -166,7 +166,10 @@ def test_the_second_is_refused(request, bench, monkeypatch, holder, seekers):
                 cli.main(list(map(str, bench.commands[seeker])), standalone_mode=False)
             assert first.poll() is None, f"{holder} ended by itself: {first.stderr.read()}"
             told = caught.value.message + caught.value.details
-            assert re.search(rf"holds it: {OWNERS.get(holder, holder)}|is leased by .*sleep 100", told), (seeker, told)
+            assert re.search(rf"in use by .*: {OWNERS.get(holder, holder)}|is leased by .*sleep 100", told), (
+                seeker,
+                told,
+            )
 
 
 def test_the_second_waits(bench):
@@ -185,7 +188,7 @@ def test_a_tuning_run_waits(bench):
     with bench.boards.store("a").lock(Owner("ann@desk", "deploy")) as held:
         second = bench.start(*TUNE, *AT, "--trials", "3", "--wait", "200", "--json")
         with second:
-            heard(second, "ann@desk holds it: deploy")
+            heard(second, "in use by ann@desk: deploy")
             held._holder.close()
             out, err = second.communicate(timeout=LIMIT_S)
     assert second.returncode == 0, err
@@ -204,7 +207,7 @@ def test_who_is_interrupted_while_waiting_leaves_nothing(bench, command):
     with bench.boards.store("a").lock(Owner("ann@desk", "deploy")):
         process = bench.start(*bench.commands[command], "--wait", "100")
         with process:
-            heard(process, "ann@desk holds it: deploy")
+            heard(process, "in use by ann@desk: deploy")
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
         assert "deploy" in owner(bench)
@@ -230,7 +233,7 @@ def test_what_works_inside_of_a_lock_excludes_each_other_too(bench, farm):
     )
     code, out, err = bench.run("farm", "lock", "a", "--", sys.executable, inner)
     assert code == BUSY, (out, err)
-    assert "holds it: tune mlp" in out
+    assert ": tune mlp" in out
 
 
 @pytest.mark.parametrize("number", range(RACES))

@@ -10,13 +10,15 @@ import re
 
 import pytest
 
-from tests.support import opencl, opencl_campaign, opencl_layers, opencl_runtimes, random_graphs
+from tests.support import opencl, opencl_campaign, opencl_layers, opencl_runtimes, random_graphs, row_kernels
 from tests.support.opencl_campaign import LIMIT
 from tests.support.opencl_runtimes import HALF, INTEL, OCLGRIND, POCL, RUSTICL, Checks
+from tests.support.row_kernels import Case
 
 GRAPHS = int(os.environ.get("TOOLCHAIN_OPENCL_GRAPHS", "2"))
 ALL = "TOOLCHAIN_OPENCL_GRAPHS" in os.environ
 OPERATORS = 8
+ROWS = 12  # shapes
 AT_ONCE = 20  # networks of a process
 SECONDS = 1200  # for those
 
@@ -28,7 +30,21 @@ def networks():
     layers = opencl_layers.layers()
     some = layers if ALL else {name: layers[name] for name in [*layers][::27]}
     plain = {re.sub(r"[^a-z0-9]+", "-", name.lower()): proto for name, proto in some.items()}
-    return {f"graph-{seed}": random_graphs.build(seed, OPERATORS) for seed in range(GRAPHS)} | plain
+    return {f"graph-{seed}": random_graphs.build(seed, OPERATORS) for seed in range(GRAPHS)} | plain | rows()
+
+
+def rows():
+    """Return networks of operators over rows, which the other OpenCLs compute in half precision too."""
+    if not ALL:
+        return {}
+    shapes = row_kernels.shapes(0)[:ROWS]
+    return {
+        f"rows-{number}": row_kernels.network(
+            [case for name in row_kernels.OPERATORS if (case := Case(name, *shape, number % 3)).is_defined("float32")],
+            "float32",
+        )[0]
+        for number, shape in enumerate(shapes)
+    }
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ class Fault:
 NONE = Fault(0)
 FAULTS = {
     "no library": Fault(LOADS, {"EDGE_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}),
-    "a library that is none": Fault(LOADS, {"EDGE_OPENCL_LIBRARY": "libm.so.6"}),
+    "a library that is not OpenCL": Fault(LOADS, {"EDGE_OPENCL_LIBRARY": "libm.so.6"}),
     "no driver": Fault(LOADS, {"OCL_ICD_VENDORS": "/nowhere"}),
     "a driver without a device": Fault(LOADS, shim={"no_devices": 1}),
     "a device that is not available": Fault(LOADS, shim={"busy": 1}),

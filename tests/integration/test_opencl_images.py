@@ -160,11 +160,11 @@ def test_a_kept_kernel_is_for_images_or_for_buffers(server, tmp_path, monkeypatc
 
 REFUSED = {
     "more than the buffer": (INTEL, "// edge-image: 0 float 64 9", "making an image of a buffer .*failed: "),
-    "no number": (POCL, "// edge-image: x float 64 8", "has a line that is none: // edge-image: x"),
-    "no type": (POCL, "// edge-image: 0 double 64 8", "has a line that is none"),
-    "no such argument": (POCL, "// edge-image: 2 float 64 8", "has a line that is none"),
-    "nothing": (POCL, "// edge-image: 0 float 0 8", "has a line that is none"),
-    "more words": (POCL, "// edge-image: 0 float 64 8 9", "has a line that is none"),
+    "not a number": (POCL, "// edge-image: x float 64 8", "has an invalid image line: // edge-image: x"),
+    "no type": (POCL, "// edge-image: 0 double 64 8", "has an invalid image line"),
+    "no such argument": (POCL, "// edge-image: 2 float 64 8", "has an invalid image line"),
+    "nothing": (POCL, "// edge-image: 0 float 0 8", "has an invalid image line"),
+    "more words": (POCL, "// edge-image: 0 float 64 8 9", "has an invalid image line"),
 }
 
 

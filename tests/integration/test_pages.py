@@ -45,6 +45,8 @@ SPOILED = {
     "faint: ": ("--soft: #52514e", "--soft: #999999"),
     "outside: ": ('text-anchor="end"', 'dx="-999" text-anchor="end"'),
     "overlapping: ": ('<text x="', '<text dx="0" x="300" y="100" data-x="'),
+    "covering: ": ('class="dot fill one" cx="', 'class="dot fill one" cx="45" data-x="'),
+    "wrapped: ": ("fit-content(24rem) 1fr", "2rem 1fr"),
     "clipped: ": ("<h1>", '<h1 style="overflow: hidden; white-space: nowrap; width: 4px">'),
     "unscoped: ": (' scope="col"', ""),
     "without a name": (' role="img"', ""),

@@ -222,7 +222,7 @@ def test_whoever_waits_says_for_whom(boards, project, tmp_path):
     with boards.store("a").lock(Owner("ann@desk", "tune mlp")) as held:
         folder = project("def test_it(board): pass")
         with boards.pytest(folder, "--host", "a", "--wait", "200", "--junitxml=r.xml") as process:
-            heard = any("ann@desk holds it: tune mlp" in line and "waiting for" in line for line in process.stdout)
+            heard = any("in use by ann@desk: tune mlp" in line and "waiting for" in line for line in process.stdout)
             held._holder.close()
             out, _ = process.communicate(timeout=LIMIT_S)
     assert heard

@@ -76,8 +76,8 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
         old.digest,
     ]
     assert "an earlier run has stopped" in report["stopped"]
-    assert "1 device(s) were taken back" in report["stopped"]
-    assert "taken back" in (tmp_path / "page.html").read_text()
+    assert "1 device(s) were rolled back" in report["stopped"]
+    assert "Rolled back" in (tmp_path / "page.html").read_text()
 
 
 def test_a_device_that_is_too_slow_goes_back_at_once(fleet, packages):

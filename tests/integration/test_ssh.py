@@ -275,7 +275,7 @@ def test_changed_key_is_refused_and_the_hint_works(server, options, tmp_path):
 def test_key_of_another_type_counts_as_changed(server, options, tmp_path):
     other = Path(f"{sshd.keygen(tmp_path / 'other', 'ecdsa')}.pub").read_text()
     known = _forget(tmp_path / "known", f"[127.0.0.1]:{server.port} {other}")
-    assert "not the key known" in _refused(server, replace(options, known_hosts=(known,))).message
+    assert "not the known key" in _refused(server, replace(options, known_hosts=(known,))).message
 
 
 def test_changed_server_on_the_same_port(options, tmp_path):
@@ -284,7 +284,7 @@ def test_changed_server_on_the_same_port(options, tmp_path):
         mine = replace(options, known_hosts=(known,), identity=first.key_file)
         open_shell(first.host, config=mine).close()
     with sshd.running(tmp_path / "second", port=first.port) as second:
-        assert "not the key known" in _refused(second, mine).message
+        assert "not the known key" in _refused(second, mine).message
 
 
 def test_revoked_key_is_refused_even_if_trusted(server, options, tmp_path):

@@ -416,7 +416,7 @@ def test_other_scales_are_fitted_anew(server, tmp_path):
     path = nets.save(net.proto(net.layer(inner, 16, 16, 3)), tmp_path)
     seen = toolchain("deploy", path, *to_it(server, tmp_path / "device"), "--budget", 0, "--json", tmp_path / "r.json")
     assert seen.code == 0, seen.err
-    assert "within its own ranges" in seen.err
+    assert "within its ranges" in seen.err
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["int8"]["method"], report["int8"]["against"]) == ("file", "its own results")
     assert (report["modelled"]["kernels"], report["outputs"]["ok"]) == (2, True)

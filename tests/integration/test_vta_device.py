@@ -904,7 +904,7 @@ def test_the_usual_bitstream(root, monkeypatch):
     with pytest.raises(HarnessError, match=f"no bitstream of VTA on this board: copy it to /{where}.bit"):
         root.open("")
     root.put(f"{where}.bin", b"none")
-    with pytest.raises(HarnessError, match=f"{where}.bin is no bitstream"):
+    with pytest.raises(HarnessError, match=f"{where}.bin is not a bitstream"):
         root.open("")
     root.put(f"{where}.bit", bit_file())
     root.open("")
@@ -1043,7 +1043,7 @@ def test_a_module_without_its_device_file(root):
     with pytest.raises(HarnessError, match=r"cannot open .*/dev/udmabuf0: No such file"):
         root.memory(4096, 0)
     root.put("sys/class/u-dma-buf/udmabuf0/size", b"much")
-    with pytest.raises(HarnessError, match='size holds no number: "much"'):
+    with pytest.raises(HarnessError, match='size does not contain a number: "much"'):
         root.memory(4096, 0)
 
 
@@ -1206,7 +1206,7 @@ def check_functions(find, tensor) -> None:
     for call_it, cause in {
         lambda: run("sim", old[:-4], *arguments, y): "VTA: the stream should have",
         lambda: run("sim", old, *arguments): "VTA: the stream works on 4 tensors, not on 3",
-        lambda: run("sim", old, *arguments, 3): "VTA: argument 5 is no tensor",
+        lambda: run("sim", old, *arguments, 3): "VTA: argument 5 is not a tensor",
         lambda: run("sim"): "VTA: a device, a stream and tensors",
         lambda: run("zcu104", old, *arguments, y): 'VTA: there is no VTA device "zcu104"',
         lambda: run("pynq-z1", old, *arguments, y): "VTA: this machine has no FPGA for VTA",

@@ -73,7 +73,7 @@ def test_channels_that_are_shifted_by_themselves(alone, bias, revision):
         {},
         {"alone": True},
         {"stride": (2, 1), "padding": (1, 0, 2, 1)},
-        {"kernel": (1, 1), "stride": (2, 2), "padding": (2, 2, 1, 3)},  # a tile may be padding alone
+        {"kernel": (1, 1), "stride": (2, 2), "padding": (2, 2, 1, 3)},  # a tile may be only padding
         {"kernel": (3, 1), "padding": (2, 0, 1, 0)},
         {"residual_shift": 7},
         {"channel_shifts": True, "bias": False},

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.wheels import wheel_of
 from toolchain import __version__, board, files
 from toolchain.backends import backend_of
 from toolchain.compile.known import shipped_records
@@ -43,13 +44,6 @@ def run(*words, cwd=ROOT, **variables):
     done = subprocess.run([*map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def wheel_of(tree: Path, folder: Path) -> Path:
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, tree)
-    [path] = folder.glob("*.whl")
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def world(tmp_path_factory, tiny):
     (folder / "text.onnx").write_text("this is no model")
     (folder / "empty.onnx").write_bytes(b"")
     np.savez(folder / "wrong.npz", x=np.zeros((9, 9), np.float32))
-    (folder / "picture.jpg").write_bytes(b"no picture")
+    (folder / "picture.jpg").write_bytes(b"no images")
     (folder / "labels.txt").write_text("one\ntwo\n")
     (folder / "typo.toml").write_text('descripton = "x"\nconnection = "shh"\n')
     (folder / "lab.toml").write_text('[devices.a]\nboard = "x86_64"\nhots = "me@127.0.0.1"\n')
@@ -188,18 +188,18 @@ COMMAND = Path(sys.executable).with_name("toolchain")
 # As the case of the campaign; here {cold} is a cache that holds nothing, and the variables are those of the process.
 COLD = {"TOOLCHAIN_CACHE": "{cold}"}
 PROCESSES = [
-    ("deploy {w}/elsewhere --root {w}/device", COLD, 5, "was built for another board that is called local"),
+    ("deploy {w}/elsewhere --root {w}/device", COLD, 5, "was built for a different board that is also named local"),
     ("deploy {w}/good.tar --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
-    ("deploy mlp --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
+    ("deploy mlp --root {w}/busy", COLD, 75, "is busy: in use by ann@desk"),
     ("deploy mlp --board x86_64 --host me@127.0.0.1:1", COLD, 4, "cannot be reached"),
     ("tune mlp --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
     ("hardware --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
     ("bench --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
-    ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 things are in the way: model, labels"),
+    ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 problems: model, labels"),
     ("deploy mlp", {"HOME": "/proc/none"}, 2, "the cache /proc/none/.cache/edge-toolchain cannot be written"),
     ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/picture.jpg/cache"}, 2, "Not a directory"),
-    ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB more, and a build needs"),
-    ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/tmpfs/cache"}, 2, "MiB more, and a build needs"),
+    ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB left, and a build needs"),
+    ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/tmpfs/cache"}, 2, "MiB left, and a build needs"),
     ("build mlp -o {w}/tmpfs/out", {}, 2, "cannot write .*No space left on device[\\s\\S]*free some space there"),
     ("boards check {data}/boards/refused/misspelt-mcpu.toml", {}, 2, "did you mean cortex-a7"),
 ]
@@ -322,20 +322,20 @@ def test_a_changed_host_key_is_refused(server, tiny_for_ssh, tmp_path):
     known.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
     seen = over_ssh(server, tiny_for_ssh, "--known-hosts", known, known=False)
     assert seen.code == 5
-    assert re.search(rf"not the key known for it[\s\S]*{known}:1[\s\S]*ssh-keygen -f .* -R", seen.err), seen.err
+    assert re.search(rf"not the known key[\s\S]*{known}:1[\s\S]*ssh-keygen -f .* -R", seen.err), seen.err
 
 
 def test_a_wrong_key_is_refused(server, tiny_for_ssh, bare_home, tmp_path):
     seen = over_ssh(server, tiny_for_ssh, "-i", sshd.keygen(tmp_path / "stranger"), key=False)
     assert seen.code == 4
-    assert re.search(r"lets nobody in[\s\S]*stranger: refused", seen.err), seen.err
+    assert re.search(r"login to .* failed[\s\S]*stranger: refused", seen.err), seen.err
 
 
 def test_a_wrong_password_is_refused_and_not_shown(server, tiny_for_ssh, bare_home, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_SSH_PASSWORD", "not-the-pass-word")
     seen = over_ssh(server, tiny_for_ssh, key=False)
     assert seen.code == 4
-    assert re.search(r"lets nobody in", seen.err), seen.err
+    assert re.search(r"login to .* failed", seen.err), seen.err
     assert "not-the-pass-word" not in seen.err + seen.out
 
 
@@ -398,7 +398,7 @@ def test_a_failed_deploy_writes_its_junit(world, tmp_path):
     report = tmp_path / "junit.xml"
     assert toolchain("deploy", world / "wrong-output", "--root", world / "device", "--junit", report).code == 5
     assert 'failures="1"' in report.read_text()
-    assert "something else than the reference" in report.read_text()
+    assert "from the reference" in report.read_text()
 
 
 def test_doctor_says_what_a_board_lacks(world, monkeypatch):

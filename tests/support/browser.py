@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.parts import require
 
-WIDTHS = (390, 768, 1440)
+WIDTHS = (390, 768, 1280, 1440)
 SCHEMES = ("light", "dark")
 _HEIGHT = 900
 _LOOK = """
@@ -48,7 +48,7 @@ _LOOK = """
     if (own && contrast(one, getComputedStyle(one)) < 4.5) faint.push(said(one));
     if (before.content !== "none" && contrast(one, before) < 4.5) faint.push("::before of " + said(one));
   }
-  const sizes = [], outside = [], overlapping = [];
+  const sizes = [], outside = [], overlapping = [], covering = [], wrapped = [];
   for (const picture of document.querySelectorAll("svg")) {
     const frame = picture.getBoundingClientRect();
     const texts = [...picture.querySelectorAll("text")];
@@ -63,13 +63,29 @@ _LOOK = """
         const down = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
         if (across > 1 && down > 4) overlapping.push(said(texts[earlier]) + " and " + said(one));
       });
+      picture.querySelectorAll("circle:not(.area), .points").forEach((point) => {
+        const other = point.getBoundingClientRect();
+        const across = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+        const down = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+        if (across > 1 && down > 1) covering.push(said(one));
+      });
     });
+  }
+  // A name in two lines, though its table leaves room: to the right of all that is written in it.
+  for (const table of innerWidth < 1200 ? [] : document.querySelectorAll("table")) {
+    const written = (one) => { const found = document.createRange(); found.selectNodeContents(one); return found; };
+    const ends = [...table.querySelectorAll("th, td")].map((one) => written(one).getBoundingClientRect().right);
+    const free = table.parentElement.getBoundingClientRect().right - Math.max(...ends);
+    for (const one of table.querySelectorAll("th[scope=row]")) {
+      const lines = new Set([...written(one).getClientRects()].map((box) => Math.round(box.top)));
+      if (lines.size > 1 && free > 60 && one.clientWidth < 380) wrapped.push(said(one));
+    }
   }
   const clipped = [...document.querySelectorAll("h1, h2, p, li, th, td, figcaption")]
     .filter((one) => shown(one) && one.scrollWidth > one.clientWidth + 1).map(said);
   return {
     width: document.documentElement.scrollWidth, smallest: Math.min(...sizes, 100), text: document.body.innerText,
-    faint, outside, overlapping, clipped,
+    faint, outside, overlapping, covering, wrapped, clipped,
     nameless: [...document.querySelectorAll("svg:not([aria-hidden])")]
       .filter((one) => one.getAttribute("role") !== "img" || !one.getAttribute("aria-label")
         || !one.querySelector(":scope > desc")).length,
@@ -147,7 +163,7 @@ def look(browser: Any, file: Path, pictures: Path | None = None) -> Seen:
 def faults(seen: Seen, file: Path) -> list[str]:
     """Say what is wrong with a page, by what was seen of it."""
     found = [*seen.complaints, *(f"asked for {url}" for url in seen.requests if url != file.as_uri())]
-    lists = ("faint", "outside", "overlapping", "clipped", "unscoped", "tall")
+    lists = ("faint", "outside", "overlapping", "covering", "wrapped", "clipped", "unscoped", "tall")
     for (width, scheme), one in seen.looks.items():
         told = [f"{name}: {text}" for name in lists for text in one[name]]
         told += [f"{one['width']} wide"] if one["width"] > width else []

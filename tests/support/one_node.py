@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.operator_cases import Case, computed
+from tests.support.operator_cases import PROCESSOR, Case, computed
 from toolchain.models.ort import onnxruntime
 
 Array = NDArray[Any]
@@ -86,14 +86,16 @@ def fed(operator: str, *inputs: Array | None, outputs: int = 1, **attributes: An
     return One(operator, inputs, attributes, len(inputs), (True,) * outputs)
 
 
-def agree(nodes: Sequence[One], opset: int = 18, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+def agree(
+    nodes: Sequence[One], opset: int = 18, *, rtol: float = 1e-4, atol: float = 1e-5, kind: str = PROCESSOR
+) -> None:
     """Check that all outputs of some nodes, in one model, are those of ONNX Runtime."""
     proto, values = model(nodes, opset)
     theirs = each_expected(nodes, opset)
     for value, array in zip(proto.graph.output, theirs, strict=True):  # onnx infers no types of other domains
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, array.shape))
-    ours = computed(Case("nodes", proto, values, (), rtol, atol))
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        value.CopyFrom(helper.make_tensor_value_info(value.name, element, array.shape))
+    ours = computed(Case("nodes", proto, values, (), rtol, atol), kind)
     faults = []
     for name, found, wanted in zip([one.name for one in proto.graph.output], ours, theirs, strict=True):
         one = nodes[int(name[1:].split("_")[0])]
@@ -107,3 +109,11 @@ def agree(nodes: Sequence[One], opset: int = 18, *, rtol: float = 1e-4, atol: fl
             shapes = [None if array is None else array.shape for array in one.inputs]
             faults.append(f"{one.operator} {dict(one.attributes)} {shapes}, output {name}: {str(fault)[:500]}")
     assert not faults, "\n".join(faults)
+
+
+def agree_model(proto: onnx.ModelProto, inputs: Sequence[Array], *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Check that a whole model, imported from its file, compiled and run, gives what ONNX Runtime gives."""
+    found = computed(Case("model", proto, inputs, (), rtol, atol))
+    for ours, theirs in zip(found, expected(proto, inputs), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)

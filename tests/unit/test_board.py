@@ -19,7 +19,7 @@ VALID = sorted((DATA / "valid").glob("*.toml"))
 SHIPPED = sorted((paths.ROOT / "boards").glob("*.toml"), key=lambda path: path.stem)
 
 MISSING = "is missing (every board file sets it)"
-NATIVE = "`native` stands for this machine, and the connection is ssh (name the board's own value)"
+NATIVE = "`native` means this machine, but the connection is ssh (write the board's value)"
 FOLDER = r"should match pattern '^(~/|/)[^\s'\"\\$`]+$'"
 
 # How the faults of each file in data/boards/invalid begin, in their order.
@@ -48,7 +48,7 @@ FAULTS = {
     "root-with-line-end": [f"root: '/opt/models\\n' {FOLDER}"],
     "root-with-space": [f"root: '/opt/my models' {FOLDER}"],
     "opencl-without-backend": [
-        "target.kind: 'opencl' is not what backend cpu compiles for (write 'llvm' or backend = 'mali')"
+        "target.kind: 'opencl' is not a target of backend cpu (write 'llvm' or backend = 'mali')"
     ],
     "several-faults": [
         f"description: {MISSING}",
@@ -61,26 +61,26 @@ FAULTS = {
     "text-as-list": ["cpu_features: 'asimd' should be a valid array"],
     "too-large": ["keep: 101 should be less than or equal to 100"],
     "truth-as-number": ["threads: True should be a valid integer"],
-    "triple-misspelt": ["triple: 'aarch64-linux-gun' is no GNU triple of a Linux (did you mean aarch64-linux-gnu?)"],
-    "triple-musl": ["triple: 'aarch64-linux-musl' is of musl, and boards need glibc"],
+    "triple-misspelt": ["triple: 'aarch64-linux-gun' is not a GNU triple of Linux (did you mean aarch64-linux-gnu?)"],
+    "triple-musl": ["triple: 'aarch64-linux-musl' uses musl, and boards need glibc"],
     "triple-of-another-machine": [
-        "triple: 'aarch64-linux-gnu' is not of the machine 'armv7l' (write arm-linux-gnueabihf)"
+        "triple: 'aarch64-linux-gnu' does not match the machine 'armv7l' (write arm-linux-gnueabihf)"
     ],
-    "triple-without-system": ["triple: 'x86_64' is no GNU triple of a Linux"],
+    "triple-without-system": ["triple: 'x86_64' is not a GNU triple of Linux"],
     "unknown-key": ["thread: unknown key (did you mean threads?)"],
     "unknown-key-in-target": ["target.mcpuu: unknown key (did you mean mcpu?)"],
     "unknown-key-without-likeness": ["colour: unknown key (known keys: description, connection, machine,"],
     "unknown-table": ["network: unknown key (known keys: description"],
     "wrong-choice": ["connection: 'shh' should be 'local' or 'ssh' (did you mean ssh?)"],
-    "wrong-choice-without-likeness": ["backend: 'abacus' is no compiler backend (known backends: cpu, mali"],
+    "wrong-choice-without-likeness": ["backend: 'abacus' is not a compiler backend (known backends: cpu, mali"],
     "warp-too-wide": ["target.thread_warp_size: 256 should be less than or equal to 128"],
-    "wrong-backend": ["backend: 'malli' is no compiler backend (did you mean mali?)"],
-    "half-sums-alone": ["target.half_sums: does nothing without float16 (write float16 = true beside it)"],
-    "gpu-misspelt": ["gpu.name: there is no model of the GPU 'g61o' (did you mean g610?)"],
+    "wrong-backend": ["backend: 'malli' is not a compiler backend (did you mean mali?)"],
+    "half-sums-alone": ["target.half_sums: has no effect without float16 (add float16 = true)"],
+    "gpu-misspelt": ["gpu.name: there is no cost model of the GPU 'g61o' (did you mean g610?)"],
     "gpu-without-model": [
-        "gpu.name: there is no model of the GPU 'adreno' (known GPUs: t860, g72, g52, g57, g610; without [gpu]"
+        "gpu.name: there is no cost model of the GPU 'adreno' (known GPUs: t860, g72, g52, g57, g610; without [gpu]"
     ],
-    "wrong-kind": ["target.kind: 'llvmm' is not what backend cpu compiles for (write 'llvm')"],
+    "wrong-kind": ["target.kind: 'llvmm' is not a target of backend cpu (write 'llvm')"],
 }
 
 # What a JSON Schema sees nothing of: the file's own name, and rules that join several keys. The last one is this

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import errno
+import socket
+from http.client import RemoteDisconnected
+
 import pytest
+import requests
+import urllib3
 
 from toolchain import errors
-from toolchain.errors import ToolchainError, did_you_mean
+from toolchain.errors import ToolchainError, did_you_mean, reason
 from toolchain.shell.host_keys import UnknownHostKeyError
 
 # The table of docs and design: 70 is whatever has no code of its own.
@@ -28,6 +34,7 @@ def test_every_error_has_the_exit_code_of_the_table():
 
 # What a roll-out tells apart, and a key that a person may confirm.
 BELOW = {
+    "EngineError": errors.BuildError,
     "BusyError": errors.DeviceError,
     "UnreachableError": errors.DeviceError,
     "FullError": errors.DeviceError,
@@ -73,3 +80,57 @@ def test_did_you_mean_takes_any_iterable():
 
 def test_did_you_mean_without_known_words():
     assert not did_you_mean("word", [])
+
+
+# --- causes ----------------------------------------------------------------------------------------------------------
+
+
+def refused_connection() -> BaseException:
+    """Return what requests raises where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        requests.get(f"http://127.0.0.1:{port}/v2/", timeout=5)
+    except requests.RequestException as fault:
+        return fault
+    raise AssertionError("something listens there")
+
+
+def test_a_network_fault_is_words_and_not_pythons_representation():
+    fault = refused_connection()
+    assert "HTTPConnectionPool" in str(fault)
+    assert reason(fault) == "Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (OSError(errno.EISDIR, "Is a directory", "./x"), "./x: Is a directory"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (TimeoutError(), "no answer in time"),
+        (ValueError("a plain text"), "a plain text"),
+        (RuntimeError(), "RuntimeError"),
+        (
+            requests.ConnectionError(
+                urllib3.exceptions.ProtocolError("Connection aborted.", RemoteDisconnected("the other end closed it"))
+            ),
+            "the other end closed it",
+        ),
+        (
+            requests.exceptions.ChunkedEncodingError(
+                urllib3.exceptions.ProtocolError("broken", urllib3.exceptions.IncompleteRead(5, 10))
+            ),
+            "5 bytes read, 10 more expected",
+        ),
+    ],
+)
+def test_the_innermost_cause_is_the_reason(fault, words):
+    assert reason(fault) == words
+
+
+def test_what_a_fault_was_raised_from_is_its_reason():
+    fault = ValueError("<socket object at 0x7f00> failed")
+    assert reason(fault) == "failed"
+    fault.__cause__ = PermissionError(errno.EACCES, "Permission denied")
+    assert reason(fault) == "Permission denied"

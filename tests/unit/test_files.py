@@ -240,9 +240,9 @@ def test_a_cache_is_made(tmp_path, monkeypatch):
     ("fault", "message", "hint"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "/opt/x"), "no room for /opt/x", "TMPDIR"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "no room for a file of this run", "TMPDIR"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "no disk space for a temporary file", "TMPDIR"),
         (PermissionError(errno.EACCES, "Permission denied", "/opt/x"), "does not let /opt/x be used", "doctor"),
-        (MemoryError(), "memory is used up", "--shape"),
+        (MemoryError(), "no memory left", "--shape"),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), "No usable", "TMPDIR"),
     ],
 )

@@ -110,9 +110,9 @@ def test_steps_that_fail_are_taken_back(tmp_path, mine):
 
 
 def test_what_appears_meanwhile_is_left_alone(tmp_path, mine):
-    with pytest.raises(InputError, match="something else"), outputs.replacing(mine, "a result", foreign):
-        (mine / KNOWN).write_text("somebody else's")
-    assert tree(tmp_path) == {"mine": None, "mine/ours": b"somebody else's"}
+    with pytest.raises(InputError, match="something other"), outputs.replacing(mine, "a result", foreign):
+        (mine / KNOWN).write_text("did not write")
+    assert tree(tmp_path) == {"mine": None, "mine/ours": b"did not write"}
 
 
 @pytest.mark.parametrize("kind", ["file", "foreign", "link", "dangling", "link to ours"])
@@ -132,7 +132,7 @@ def test_a_folder_that_is_left_alone(tmp_path, mine, kind):
             target.symlink_to(mine)
     before = tree(tmp_path)
     message = refused_folder(target)
-    assert "symbolic link" in message if "link" in kind or kind == "dangling" else "something else" in message
+    assert "symbolic link" in message if "link" in kind or kind == "dangling" else "something other" in message
     with pytest.raises(InputError):
         replace(target)
     assert tree(tmp_path) == before
@@ -170,8 +170,8 @@ def test_a_file_that_is_left_alone(tmp_path):
     (tmp_path / "link").symlink_to("file")
     assert "symbolic link" in refused_file(tmp_path / "link")
     os.mkfifo(tmp_path / "pipe")
-    assert "something else" in refused_file(tmp_path / "pipe")
-    assert "something else" in refused_file(type(tmp_path)("/dev/null"))
+    assert "something other" in refused_file(tmp_path / "pipe")
+    assert "something other" in refused_file(type(tmp_path)("/dev/null"))
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/file", "file/inside", "folder"])

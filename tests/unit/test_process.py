@@ -85,11 +85,32 @@ def test_error_class_is_the_callers():
         process.run(["false"], error=DeviceError)
 
 
-def test_missing_program_names_doctor():
+def test_missing_program_says_what_to_do():
     with pytest.raises(DeviceError, match="no-such-program is not installed") as caught:
         process.run(["no-such-program", "--flag"], error=DeviceError)
     assert caught.value.details == "no-such-program --flag"
-    assert "toolchain doctor" in caught.value.hint
+    assert caught.value.hint == "install no-such-program, or add its folder to PATH"
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("aarch64-linux-gnu-g++", "apt-get install g++-aarch64-linux-gnu"),
+        ("arm-linux-gnueabihf-g++", "apt-get install g++-arm-linux-gnueabihf"),
+        ("x86_64-linux-gnu-g++", "apt-get install g++-x86-64-linux-gnu"),
+        ("c++", "apt-get install g++"),
+        ("docker", "apt-get install docker.io"),
+        ("adb", "apt-get install adb"),
+        ("qemu-system-aarch64", "apt-get install qemu-system-arm"),
+        ("no-such-program", ""),
+    ],
+)
+def test_the_package_of_a_program(program, command, monkeypatch):
+    assert process.installing(program) == command
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BuildError, match="is not installed here") as caught:
+        process.run([program])
+    assert command in caught.value.hint
 
 
 def test_missing_folder_is_not_taken_for_a_missing_program(tmp_path):

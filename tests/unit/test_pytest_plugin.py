@@ -101,7 +101,7 @@ def test_what_are_no_seconds_is_refused(tmp_path, words):
 
 def report_of(when: str, fault: BaseException, outcome: str = "failed") -> SimpleNamespace:
     """Return what the plug-in makes of a test that a fault ended."""
-    call = SimpleNamespace(excinfo=SimpleNamespace(value=fault))
+    call = SimpleNamespace(when=when, excinfo=SimpleNamespace(value=fault))
     hook = pytest_plugin.pytest_runtest_makereport(call)
     next(hook)
     try:
@@ -127,6 +127,22 @@ def report_of(when: str, fault: BaseException, outcome: str = "failed") -> Simpl
 def test_what_is_an_error_and_what_a_failure(when, fault, expected):
     """Of a test whose board is lost nothing is known; a wrong release has failed, though a fixture found that."""
     assert report_of(when, fault).when == expected
+
+
+NO_HOST = """
+def test_it(board):
+    pass
+"""
+
+
+def test_a_missing_host_is_an_error_and_no_traceback(tmp_path):
+    (tmp_path / "test_it.py").write_text(NO_HOST)
+    found = session(tmp_path, "--board", "rpi4", "test_it.py")
+    assert found.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "error: which rpi4 device?" in found.stdout
+    assert "hint: give --host user@address[:port]" in found.stdout
+    assert "Traceback" not in found.stdout
+    assert "devices.py" not in found.stdout
 
 
 LOST = """

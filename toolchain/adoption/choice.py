@@ -19,7 +19,7 @@ from toolchain.adoption.probe import Probed
 from toolchain.board import Board
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
-_CPU, _ANY_CPU = "cpu", "generic"
+_CPU = "cpu"
 _ANDROID = re.compile(r"aarch64-linux-android([0-9]+)")
 _NEW_ANDROID = "aarch64-linux-android24"
 _LONGEST_NAME = 40
@@ -86,7 +86,7 @@ def choose(found: Probed, named: str, fallback: str) -> Choice:
         return Choice(board, "", accelerated, _notes(board, chosen, found))
     fitting = [one for one in known if one.backend == _CPU and fits(one, chosen, found)]
     if fitting and not named:
-        best = min(fitting, key=lambda one: (abs(one.cores - found.usable_cpus), one.name))
+        best = min(fitting, key=lambda board: _distance(board, chosen, found))
         return Choice(best, "", accelerated, _notes(best, chosen, found))
     name = named or _free(_plain(fallback) or chosen.board or _called(found, chosen), boards.names())
     board, text = _new(name, chosen, found, known)
@@ -130,6 +130,12 @@ def fits(board: Board, chosen: Chosen, found: Probed) -> bool:
     )
 
 
+def _distance(board: Board, chosen: Chosen, found: Probed) -> tuple[int, int, str]:
+    """Return how far a board type that fits is from a device: by features that it leaves unused, then by CPUs."""
+    unused = {*chosen.mattr} - {*board.target.mattr}
+    return len(unused), abs(board.cores - found.usable_cpus), board.name
+
+
 def _check_runs(board: Board, found: Probed) -> None:
     if not runs(board, found):
         lacking = sorted(set(board.cpu_features) - found.flags)
@@ -146,7 +152,7 @@ def _accelerated(found: Probed, chosen: Chosen, known: Sequence[Board]) -> tuple
     """Name the board types with the same CPU, or for any, that compute with what there is beside it."""
     backends = {one.backend for one in found.accelerators if one.suits}
     mine = [one for one in known if one.backend in backends and not one.emulated and runs(one, found)]
-    return tuple(one.name for one in mine if one.target.mcpu in {chosen.mcpu, _ANY_CPU})
+    return tuple(one.name for one in mine if one.target.mcpu in {chosen.mcpu, cores.ANY_CPU})
 
 
 def _notes(board: Board, chosen: Chosen, found: Probed) -> tuple[str, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from toolchain.adoption import known
 from toolchain.adoption.answer import Answer, number
 from toolchain.adoption.known import Part
 
+ANY_CPU = "generic"
+"""LLVM's name of a CPU that has none."""
 _MOST_KHZ = 10**8
 _CACHE = re.compile(r"([1-4]) (Data|Instruction|Unified) ([0-9]{1,9})(K|M)?")
 
@@ -134,9 +136,9 @@ def common_flags(found: Sequence[Cluster]) -> frozenset[str]:
     return frozenset.intersection(*(one.flags for one in found)) if found else frozenset()
 
 
-def has(feature: str, flags: frozenset[str]) -> bool:
+def has(feature: str, flags: Collection[str]) -> bool:
     """Whether cores with some flags have a feature of LLVM's; of one that nobody knows, no."""
-    return bool(known.cpus().features.get(feature, frozenset({feature})) & flags)
+    return not known.cpus().features.get(feature, frozenset({feature})).isdisjoint(flags)
 
 
 def choose(found: Sequence[Cluster], machine: str) -> Chosen:
@@ -149,12 +151,12 @@ def choose(found: Sequence[Cluster], machine: str) -> Chosen:
     flags = common_flags(found)
     for level in known.cpus().levels.get(machine, ()):
         if flags >= set(level.flags):
-            return Chosen(level.mcpu, (), level.flags, level.board)
+            return Chosen(level.mcpu, level.mattr, level.flags, level.board)
     plain = known.cpus().plain.get(machine, ())
     part = named(found[0].part, machine) if found else None
     if part is None:
         mattr = tuple(f"+{name}" for name in plain if has(name, flags))
-        return Chosen("generic", mattr, _flags_of(mattr, flags), known=False)
+        return Chosen(ANY_CPU, mattr, _flags_of(mattr, flags), known=False)
     usual = tuple(f"{'+' if has(name, flags) else '-'}{name}" for name in known.cpus().named.get(machine, ()))
     lacking = tuple(f"-{name}" for name in part.uses if not has(name, flags))
     return Chosen(part.mcpu, (*usual, *lacking))

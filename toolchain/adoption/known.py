@@ -72,11 +72,17 @@ class Level:
         mcpu: LLVM's name of it.
         board: What a board type of it is called.
         flags: Flags of /proc/cpuinfo that it needs.
+        mattr: LLVM features beside those that the name stands for.
+        has: What a CPU of it has, in words.
+        speed: How many times as fast networks run as on the machine's lowest level, by their type: float32, int8.
     """
 
     mcpu: str
     board: str
     flags: tuple[str, ...]
+    mattr: tuple[str, ...] = ()
+    has: str = ""
+    speed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Cpus:
         plain: LLVM features that a CPU without a name is given in each kind of machine, where it has them.
         named: LLVM features that are said of a CPU with a name, in each kind of machine: that it has them, or has not.
         levels: By machine, the levels of its CPUs, the highest first.
+        used: By machine, the LLVM features that our kernels make use of, each with its name and what it speeds up.
         foreign: Of each machine the words that /proc/cpuinfo has on others.
     """
 
@@ -98,6 +105,7 @@ class Cpus:
     named: Mapping[str, tuple[str, ...]]
     levels: Mapping[str, tuple[Level, ...]]
     foreign: Mapping[str, tuple[str, ...]]
+    used: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -141,7 +149,17 @@ def cpus() -> Cpus:
         for number, one in found.items()
     }
     levels = {
-        machine: tuple(Level(one["mcpu"], one["board"], tuple(one["flags"])) for one in found)
+        machine: tuple(
+            Level(
+                mcpu=level["mcpu"],
+                board=level["board"],
+                flags=tuple(level["flags"]),
+                mattr=tuple(level.get("mattr", ())),
+                has=level["has"],
+                speed=level["speed"],
+            )
+            for level in found
+        )
         for machine, found in table["levels"].items()
     }
     return Cpus(
@@ -151,4 +169,5 @@ def cpus() -> Cpus:
         {machine: tuple(names) for machine, names in table["named"].items()},
         levels,
         {machine: tuple(words) for machine, words in table["foreign"].items()},
+        table["used"],
     )

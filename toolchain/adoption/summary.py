@@ -33,7 +33,10 @@ def _of_system(found: Probed) -> list[tuple[str, str]]:
         ("device", f"{found.name}{f', {found.model}' if found.model else ''}"),
         ("system", f"{found.system} {found.kernel}, {found.machine}{bits}, {libc}"),
         ("emulated", "; ".join(found.emulation) + (_UNSURE if found.unsure else "")),
-        ("virtual", "a virtual machine on a CPU of its kind" if found.virtual and not found.emulation else ""),
+        (
+            "virtual",
+            "virtual machine (hardware-assisted, not emulated)" if found.virtual and not found.emulation else "",
+        ),
     ]
 
 

@@ -35,6 +35,6 @@ def faults(board: Board) -> list[Fault]:
     except InputError as fault:
         found.append(Fault("target", fault.message, fault.hint))
     if not programs.supports(board.triple):
-        message = f"{board.triple!r} has no device programs: what is built for it can be deployed nowhere"
+        message = f"{board.triple!r} has no device programs, so a model built for it could not be deployed"
         found.append(Fault("triple", message, "supported: " + ", ".join(programs.TRIPLES)))
     return found

@@ -70,7 +70,7 @@ class Archive:
         """Return the list of its manifests."""
         _at, size = self._place(INDEX)
         if size > LARGEST_MANIFEST:
-            raise VerificationError(f"{INDEX} in {self.name} has {size} bytes", hint="fetch it again")
+            raise VerificationError(f"{INDEX} in {self.name} has {size} bytes", hint="fetch the package again")
         return b"".join(self._chunks(INDEX))
 
     def read(self, wanted: Descriptor) -> bytes:
@@ -79,9 +79,9 @@ class Archive:
         _at, size = self._place(name)
         if size != wanted.size or size > LARGEST_MANIFEST:
             raise VerificationError(
-                f"blob {wanted.sha256[:12]} in {self.name} is not what its digest says",
-                details=f"expected {wanted.size} bytes, found {size}; a document has {LARGEST_MANIFEST} at most",
-                hint="fetch it again",
+                f"blob {wanted.sha256[:12]} in {self.name} does not match its digest",
+                details=f"expected {wanted.size} bytes, found {size}; at most {LARGEST_MANIFEST} are allowed",
+                hint="fetch the package again",
             )
         return checked(b"".join(self._chunks(name)), wanted, self.name)
 
@@ -91,7 +91,7 @@ class Archive:
 
     def _place(self, name: str) -> tuple[int, int]:
         if name not in self.places:
-            raise VerificationError(f"{name} is missing from {self.name}", hint="fetch it again")
+            raise VerificationError(f"{name} is missing from {self.name}", hint="fetch the package again")
         return self.places[name]
 
     def _chunks(self, name: str) -> Iterator[bytes]:
@@ -100,7 +100,7 @@ class Archive:
         while left:
             chunk = self.stream.read(min(left, _CHUNK))
             if not chunk:  # it is being written to
-                raise VerificationError(f"{self.name} ends within {name}", hint="fetch it again")
+                raise VerificationError(f"{self.name} ends within {name}", hint="fetch the package again")
             left -= len(chunk)
             yield chunk
 
@@ -114,11 +114,11 @@ def opened(path: Path) -> Iterator[Archive]:
         VerificationError: It holds something that no package holds, or less than it says.
     """
     if not path.is_file():
-        raise InputError(f"there is no package {path}", hint="`toolchain package DIR -o FILE` makes one")
+        raise InputError(f"there is no package {path}", hint="run `toolchain package DIR -o FILE` to create one")
     with path.open("rb") as stream:
         head = stream.read(_BLOCK)
         if command := _unpacker(head):
-            raise VerificationError(f"{path} is compressed, and a package is not", hint=f"{command} {path}")
+            raise VerificationError(f"{path} is compressed; a package must be uncompressed", hint=f"{command} {path}")
         if not head[_MAGIC_AT:].startswith(_MAGIC):
             raise InputError(f"{path} is not a package", hint="expected an OCI archive")
         yield Archive(path.name, stream, dict(_members(stream, path.stat().st_size, path.name)))
@@ -130,10 +130,10 @@ def _members(stream: IO[bytes], length: int, where: str) -> Iterator[tuple[str, 
     while info := _header(stream, at, where):
         start = at + _BLOCK
         if not 0 <= info.size <= length - start:
-            raise _damaged(where, f"{info.name!r} is said to have {info.size} bytes, and {length - start} are there")
+            raise _damaged(where, f"{info.name!r} should have {info.size} bytes, but only {length - start} are there")
         name = _checked_name(info, where)
         if name in seen or len(seen) > _MOST_MEMBERS:
-            raise _damaged(where, f"{name!r} is there twice" if name in seen else "it has too many members")
+            raise _damaged(where, f"{name!r} occurs twice" if name in seen else "it has too many members")
         seen.add(name)
         if info.isreg():
             yield name, (start, info.size)
@@ -158,12 +158,13 @@ def _checked_name(info: tarfile.TarInfo, where: str) -> str:
         return name
     if info.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
         raise _damaged(
-            where, f"{info.name!r} is {_KINDS.get(info.type, f'of type {info.type!r}')}, and a package has none"
+            where,
+            f"{info.name!r} is {_KINDS.get(info.type, f'of type {info.type!r}')}, which a package may not contain",
         )
     if not _KNOWN.fullmatch(name):
-        raise _damaged(where, f"{info.name!r} is nothing of a package")
+        raise _damaged(where, f"{info.name!r} is not a valid member of a package")
     return name
 
 
 def _damaged(where: str, details: str) -> VerificationError:
-    return VerificationError(f"{where} is damaged", details=details, hint="fetch it again")
+    return VerificationError(f"{where} is damaged", details=details, hint="fetch the package again")

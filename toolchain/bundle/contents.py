@@ -137,18 +137,20 @@ def bundle_manifest(source: Source, document: bytes) -> Manifest:
     """
     image = parsed(Image, document, source.name)
     if image.artifact != ARTIFACT:
-        what = image.artifact or "without an artifact type, as a container image is"
-        raise InputError(f"{source.name} holds no bundle", details=f"it is {what}", hint=f"expected {ARTIFACT}")
+        what = image.artifact or "without an artifact type, like a container image"
+        raise InputError(
+            f"{source.name} does not contain a bundle", details=f"it is {what}", hint=f"expected {ARTIFACT}"
+        )
     described = [layer for layer in image.layers if layer.annotations.get(TITLE) == MANIFEST]
     if len(described) != 1:
         raise VerificationError(
-            f"{source.name} holds a bundle of schema version 1, or of none",
-            details=f"{MANIFEST} is none of its layers",
+            f"{source.name} contains a bundle of schema version 1 or without a schema version",
+            details=f"its layers do not include {MANIFEST}",
             hint="build it again with this toolchain",
         )
     manifest = read_manifest(source.read(described[0]), source.name)
     if oci_manifest(manifest) != document:
-        raise VerificationError(f"the OCI manifest of {source.name} does not follow from its bundle's manifest")
+        raise VerificationError(f"the OCI manifest of {source.name} does not match its bundle's manifest")
     return manifest
 
 
@@ -203,7 +205,7 @@ def _check_room(size: int, folder: Path, where: str) -> None:
     free = shutil.disk_usage(folder).free - _SPARE
     if size > free:
         raise InputError(
-            f"{where} has {size_text(size)}, and there is room for {size_text(max(free, 0))}",
+            f"{where} needs {size_text(size)}, but only {size_text(max(free, 0))} are free",
             hint="free some space, or set TMPDIR to a folder on another disk",
         )
 
@@ -230,7 +232,7 @@ def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -
         raise VerificationError(
             f"{name} in {where} is not the one that the bundle was built with",
             details=f"sha256 {layer.sha256}, {layer.size} bytes",
-            hint="fetch it again, or build it again",
+            hint="fetch the package again, or build the bundle again",
         )
 
 
@@ -242,15 +244,15 @@ def companion_layer(source: Source, described: Descriptor, manifest: Manifest) -
     """
     if described.size > _LARGEST_MANIFEST:
         raise VerificationError(
-            f"{described.digest[:19]} in {source.name} has {described.size} bytes, and is no manifest"
+            f"{described.digest[:19]} in {source.name} has {described.size} bytes, too many for a manifest"
         )
     image = parsed(Image, source.read(described), source.name)
     bundle = bytes_record(oci_manifest(manifest))
     if len(image.layers) != 1 or image.artifact != described.artifact or not image.subject:
-        raise VerificationError(f"{described.digest[:19]} in {source.name} is no {described.artifact}")
+        raise VerificationError(f"{described.digest[:19]} in {source.name} is not a valid {described.artifact}")
     if image.subject.record != bundle or image.subject.media != MANIFEST_TYPE:
         raise VerificationError(
-            f"{described.digest[:19]} in {source.name} accompanies another bundle", details=image.subject.digest
+            f"{described.digest[:19]} in {source.name} belongs to another bundle", details=image.subject.digest
         )
     return image.layers[0]
 
@@ -286,7 +288,7 @@ def save_checked(chunks: Iterable[bytes], target: Path, wanted: Descriptor, wher
 
 def _other(what: str, where: str, found: str, wanted: Descriptor) -> VerificationError:
     return VerificationError(
-        f"{what} in {where} is not what its digest says",
+        f"{what} in {where} does not match its digest",
         details=f"expected {wanted.size} bytes, sha256 {wanted.sha256}\nfound    {found}",
-        hint="fetch it again",
+        hint="fetch the package again",
     )

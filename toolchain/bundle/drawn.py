@@ -83,11 +83,11 @@ def read(found: Tensors, notes: Mapping[str, str], where: str) -> Drawn | None:
     try:
         note = _READER.validate_json(notes[_NOTE])
     except ValidationError as fault:
-        raise VerificationError(f"{where} has samples that nobody wrote", details=words(fault)) from fault
+        raise VerificationError(f"{where} has samples in an unknown form", details=words(fault)) from fault
     outputs: list[dict[str, NDArray[Any]]] = [{} for _ in note.samples]
     for key, value in found.items():
         number, _, name = key.partition(".")
         if not (_NUMBER.fullmatch(number) and int(number) < len(outputs)):
-            raise VerificationError(f"{where} has samples that nobody wrote", details=key)
+            raise VerificationError(f"{where} has samples in an unknown form", details=key)
         outputs[int(number)][name] = value
     return Drawn(note.seed, note.samples, tuple(outputs))

@@ -63,6 +63,8 @@ class Bundle:
 
 
 def _existing(path: Path) -> Path | None:
+    if not path.parent.is_dir():  # or a file that was there would count as one that never was
+        raise FileNotFoundError(f"{path.parent} is gone: a bundle is read within the block that opens it")
     return path if path.is_file() else None
 
 
@@ -95,7 +97,7 @@ def load(folder: Path, named: str = "") -> Bundle:
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(
-            f"{folder} holds no bundle: there is no {MANIFEST}", hint="`toolchain build MODEL -o DIR` makes one"
+            f"{folder} is not a bundle: it has no {MANIFEST}", hint="run `toolchain build MODEL -o DIR` to create one"
         )
     manifest = read_manifest(path.read_bytes(), named or str(folder))
     _check_files(folder, manifest, named or str(folder))
@@ -111,9 +113,9 @@ def foreign(folder: Path) -> str:
     own = {item.name for item in folder.iterdir() if item.name in known and item.is_file() and not item.is_symlink()}
     strangers = sorted({item.name for item in folder.iterdir()} - own)
     if strangers:
-        return f"it holds {', '.join(strangers[:_FEW_NAMES])}"
+        return f"it contains {', '.join(strangers[:_FEW_NAMES])}"
     if MANIFEST not in own:
-        return f"it holds no {MANIFEST}"
+        return f"it does not contain {MANIFEST}"
     try:
         described = (folder / MANIFEST).read_bytes()
         if older_schema(described) is None:
@@ -162,7 +164,7 @@ def _check_records(folder: Path, manifest: Manifest, named: str) -> None:
     wanted = manifest.records.sha256 if manifest.records else ""
     if path.is_file() and files.sha256_file(path) != wanted:
         raise VerificationError(
-            f"{RECORDS} in {named} does not hold the records that were applied",
+            f"{RECORDS} in {named} does not contain the records that were applied",
             hint="build the bundle again, or fetch the package again",
         )
 

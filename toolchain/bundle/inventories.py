@@ -55,7 +55,7 @@ def parts(bundle: Bundle) -> tuple[Component, ...]:
 
     Raises:
         InputError: It says nothing.
-        VerificationError: What it says has another form.
+        VerificationError: What it says is not in a valid form.
     """
     listed = _read(_Bill, _there(bundle, BILL), str(bundle.folder)).components
     return tuple(Component(one.type, one.name, one.version, required=one.scope == "required") for one in listed)
@@ -75,7 +75,7 @@ def _there(bundle: Bundle, name: str) -> Path:
     if not path.exists():
         raise InputError(
             f"the package of {bundle.manifest.name} has no {name}",
-            hint="build it again, or fetch it with `toolchain pull`: other clients fetch the bundle alone",
+            hint="build it again, or fetch it with `toolchain pull`: other clients fetch only the bundle",
         )
     return path
 
@@ -83,7 +83,7 @@ def _there(bundle: Bundle, name: str) -> Path:
 def _compare(found: object, wanted: object, name: str, named: str) -> None:
     if found != wanted:
         raise VerificationError(
-            f"{name} in {named} is about another bundle", hint="build the bundle again, or fetch the package again"
+            f"{name} in {named} describes another bundle", hint="build the bundle again, or fetch the package again"
         )
 
 
@@ -170,12 +170,12 @@ class _Statement:
 
 def _read(kind: type[_Form], path: Path, named: str) -> _Form:
     if not path.is_file() or path.stat().st_size > AT_MOST:
-        raise VerificationError(f"{path.name} in {named} is no file of at most {AT_MOST >> 20} MiB")
+        raise VerificationError(f"{path.name} in {named} is not a file of at most {AT_MOST >> 20} MiB")
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except ValidationError as fault:
         raise VerificationError(
-            f"{path.name} in {named} has another form",
+            f"{path.name} in {named} is not in a valid form",
             details=words(fault),
             hint="build the bundle again, or fetch the package again",
         ) from fault

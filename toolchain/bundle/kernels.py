@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _HEAD = re.compile(r"^    def ([A-Za-z_]\w{0,199})\((.*)\):$")
 _BUFFER = re.compile(r'\w+: T\.Buffer\(\(((?:T\.int64\(\d{1,18}\)|[\d, ])*)\), "(\w{1,20})"')
@@ -13,6 +15,9 @@ _SIZE = re.compile(r"\d{1,18}")
 _MOST_KERNELS = 20_000
 _MOST_BUFFERS = 64
 _MOST_OPERATIONS = 10**18
+_MOST_NODES, _LONGEST_NAME = 1000, 500
+_ENTRY = "    def main("
+_ATTRIBUTES = ("layer", "exact", "choice", "operations")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Kernel:
         exact: The same with the buffers of its network; empty where a backend tells no difference.
         choice: How a template wrote it, as JSON; empty where none is told.
         operations: Arithmetic operations of one call, as the compiler counted them; 0 where it did not.
+        nodes: For each call of it in a run, in order, the nodes of the model's file that the call computes, the one
+            with most of the work first; empty in bundles of older toolchains.
     """
 
     name: str
@@ -34,12 +41,22 @@ class Kernel:
     exact: str = ""
     choice: str = ""
     operations: int = 0
+    nodes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def shape(self) -> str:
         """The arguments' shapes, such as `1x3x224x224, 32x3x3x3 -> 1x32x112x112`."""
         *given, result = ["x".join(map(str, shape)) or "scalar" for _, shape in self.buffers] or [""]
         return f"{', '.join(given)} -> {result}" if given else result
+
+    def nodes_of(self, call: int, calls: int) -> tuple[str, ...]:
+        """Return the nodes that a call of it computes, the first one being number 0.
+
+        Args:
+            call: Which call of a run.
+            calls: How many a run makes; where the graph has another number, nobody knows which is which.
+        """
+        return self.nodes[call] if len(self.nodes) == calls else ()
 
     @property
     def is_float32(self) -> bool:
@@ -54,12 +71,26 @@ def read(text: str) -> Mapping[str, Kernel]:
         text: `graph.txt` of a bundle. It comes from a package or a device, so only its form is believed.
     """
     found: dict[str, Kernel] = {}
+    nodes: Mapping[str, list[tuple[str, ...]]] = {}
     lines = text.split("\n")
     for number, line in enumerate(lines):
+        attributes = lines[number + 1] if number + 1 < len(lines) else ""
+        if line.startswith(_ENTRY):
+            nodes = _nodes(_attribute(attributes, "toolchain.nodes"))
         head = _HEAD.match(line)
         if head and len(found) < _MOST_KERNELS and "T.Buffer" in line:
-            attributes = lines[number + 1] if number + 1 < len(lines) else ""
             found[head[1]] = _kernel(head[1], head[2], attributes)
+    return {name: replace(kernel, nodes=tuple(nodes.get(name, ()))) for name, kernel in found.items()}
+
+
+def _nodes(text: str) -> Mapping[str, list[tuple[str, ...]]]:
+    """Return the nodes of each kernel's calls; none where the text is anything else."""
+    found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    try:
+        for kernel, names in json.loads(text or "[]"):
+            found[str(kernel)].append(tuple(str(name)[:_LONGEST_NAME] for name in names[:_MOST_NODES]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
     return found
 
 
@@ -68,10 +99,9 @@ def _kernel(name: str, arguments: str, attributes: str) -> Kernel:
         (dtype, tuple(int(size) for size in _SIZE.findall(shape.replace("T.int64", ""))))
         for shape, dtype in _BUFFER.findall(arguments)[:_MOST_BUFFERS]
     ]
-    words = {key: _attribute(attributes, f"toolchain.{key}") for key in ("layer", "exact", "choice", "operations")}
-    counted = words.pop("operations")
+    layer, exact, choice, counted = (_attribute(attributes, f"toolchain.{key}") for key in _ATTRIBUTES)
     operations = int(counted) if re.fullmatch(r"\d{1,18}", counted) else 0
-    return Kernel(name, tuple(buffers), **words, operations=min(operations, _MOST_OPERATIONS))
+    return Kernel(name, tuple(buffers), layer, exact, choice, min(operations, _MOST_OPERATIONS))
 
 
 def _attribute(line: str, key: str) -> str:

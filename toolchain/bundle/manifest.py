@@ -140,7 +140,7 @@ class HalfOutput:
     ok: bool
 
     def __str__(self) -> str:
-        off = "not finite" if self.max_rel is None else f"{self.max_rel:.1e} of its largest value off"
+        off = "not finite" if self.max_rel is None else f"{self.max_rel:.1e} of the largest value off"
         return f"{self.name} {off} (limit {self.limit:.0e})"
 
 
@@ -168,7 +168,7 @@ class InHalf:
     def lines(self) -> list[str]:
         """Say it, a line for each output."""
         if self.obstacle:
-            return [f"how far half precision is off is not known before a deploy: {self.obstacle}"]
+            return [f"the error of half precision is not known before a deploy: {self.obstacle}"]
         by = f"from {self.reference} with {self.inputs}, emulated"
         return [f"{'in half precision,' if one.ok else 'WRONG in half precision:'} {one} {by}" for one in self.outputs]
 
@@ -266,8 +266,9 @@ class Manifest:
         if self.records is not None and not self.records.modelled:  # bundles of before there were models are the same
             del document["records"]["modelled"]
         for spec in (*document["inputs"], *document["outputs"]):
-            if spec["bound"] is None:
-                del spec["bound"]
+            for key in ("bound", "draw"):
+                if spec[key] is None:
+                    del spec[key]
         return files.canonical_json(document)
 
 
@@ -299,13 +300,13 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     """
     if len(data) > LARGEST_MANIFEST:
         raise VerificationError(
-            f"the manifest of {where} has {len(data)} bytes, and {LARGEST_MANIFEST} are the most",
+            f"the manifest of {where} has {len(data)} bytes, and at most {LARGEST_MANIFEST} are allowed",
             hint="build or fetch it again",
         )
     if (schema := _schema_of(data)) not in {None, _SCHEMA}:
         newer = schema is not None and schema > _SCHEMA
         raise VerificationError(
-            f"the manifest of {where} is of schema version {schema}, and this toolchain reads version {_SCHEMA}",
+            f"the manifest of {where} has schema version {schema}, but this toolchain reads version {_SCHEMA}",
             hint=f"{'use the toolchain that wrote it, or ' if newer else ''}build it again with this toolchain, "
             "and deploy that",
         )
@@ -325,7 +326,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _faults(found: Manifest, data: bytes) -> list[str]:
@@ -335,24 +336,26 @@ def _faults(found: Manifest, data: bytes) -> list[str]:
     faults += _bound_faults(found) if not faults else []
     faults += [f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in found.files.keys() - FILES]
     faults += [f"files: it does not list {name}" for name in FILES if name not in found.files]
-    faults += ["outputs: there are none"] if not found.outputs else []
-    faults += ["board: it is the name of a file"] if found.board.endswith(".toml") else []
+    faults += ["outputs: the list is empty"] if not found.outputs else []
+    faults += ["board: it is a file name, not a board name"] if found.board.endswith(".toml") else []
     if not faults and found.encoded() != data:
-        faults.append("it is not written as the toolchain writes it")
+        faults.append("it does not have the exact form that the toolchain writes")
     return faults
 
 
 def _bound_faults(found: Manifest) -> list[str]:
     """List what is wrong with the names of tensors, and with those whose size depends on the data."""
     faults = [f"{spec.name}: no input has a bound" for spec in found.inputs if spec.bound]
+    faults += [f"{spec.name}: an output is not drawn" for spec in found.outputs if spec.draw]
+    faults += [f"{spec.name}: no {spec.dtype} can be drawn" for spec in found.inputs if not spec.can_be_drawn]
     for specs in (found.inputs, found.outputs):
-        faults += ["two tensors of one name"] if len({spec.name for spec in specs}) < len(specs) else []
+        faults += ["two tensors have the same name"] if len({spec.name for spec in specs}) < len(specs) else []
     counts = {spec.name for spec in found.outputs if (spec.dtype, spec.elements) == ("int64", 1)}
     for spec in found.outputs:
         if spec.bound and not 0 <= spec.bound.axis < len(spec.shape):
-            faults.append(f"{spec.name}: it is bound along an axis that it does not have")
+            faults.append(f"{spec.name}: its bound is for an axis that it does not have")
         if spec.bound and spec.bound.count not in counts - {spec.name}:
-            faults.append(f"{spec.name}: no other output of one int64 counts it")
+            faults.append(f"{spec.name}: no other output with one int64 value counts it")
     return faults
 
 

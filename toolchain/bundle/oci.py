@@ -117,7 +117,7 @@ def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
     """Read an OCI document, `Image` or `Index`; `where` says whose it is.
 
     Raises:
-        VerificationError: It has another form.
+        VerificationError: It is not in a valid form.
     """
     try:
         return TypeAdapter(kind).validate_json(data)
@@ -125,7 +125,7 @@ def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
         raise VerificationError(
             f"{where} has no valid OCI {'index' if kind is Index else 'manifest'}",
             details=words(fault),
-            hint="fetch it again",
+            hint="fetch the package again",
         ) from fault
 
 

@@ -107,7 +107,7 @@ def _described(source: Archive, package: Path) -> tuple[Index, Descriptor]:
     index = parsed(Index, source.index(), package.name)
     bundles = [one for one in index.manifests if one.artifact == ARTIFACT]
     if not bundles:
-        raise InputError(f"{package} is an OCI archive, but holds no bundle", hint="expected " + ARTIFACT)
+        raise InputError(f"{package} is an OCI archive, but does not contain a bundle", hint="expected " + ARTIFACT)
     if len(bundles) > 1:
-        raise VerificationError(f"{package.name} holds {len(bundles)} bundles, and a package holds one")
+        raise VerificationError(f"{package.name} contains {len(bundles)} bundles; a package must contain exactly one")
     return index, bundles[0]

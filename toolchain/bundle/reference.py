@@ -61,7 +61,7 @@ class Reference:
         for key, value in tensors.load(path).items():
             kind, _, name = key.partition(".")
             if kind not in parts:
-                raise VerificationError(f"{path.name} has a tensor that nobody wrote", details=key)
+                raise VerificationError(f"{path.name} has a tensor in an unknown form", details=key)
             parts[kind][name] = value
         notes = tensors.notes(path)
         limit = _tolerance(notes["tolerance"], path.name) if "tolerance" in notes else None
@@ -93,9 +93,9 @@ class Reference:
         names = {name for outputs in every for name, value in outputs.items() if not _has_finite(value)}
         if names:
             raise VerificationError(
-                f"the bundle's reference has no finite value in {', '.join(sorted(names))}",
-                details="nothing can be compared with that",
-                hint="build it with inputs that the model computes something for: --input, --image or --seed",
+                f"the bundle's reference outputs have no finite value in {', '.join(sorted(names))}",
+                details="outputs cannot be compared with such a reference",
+                hint="build it with inputs for which the model computes finite values: --input, --image or --seed",
             )
 
 
@@ -108,12 +108,12 @@ def _tolerance(text: str, where: str) -> float:
     try:
         limit = float(text)
     except ValueError as fault:
-        raise VerificationError(f"{where} has a tolerance that is no number", details=str(fault)) from fault
+        raise VerificationError(f"{where} has a tolerance that is not a number", details=str(fault)) from fault
     if not (math.isfinite(limit) and 0 < limit <= LARGEST_TOLERANCE):
         raise VerificationError(
-            f"{where} has a tolerance of {limit}, and one is positive and at most {LARGEST_TOLERANCE}",
-            details="the toolchain writes none that is wider",
-            hint="build it again; `deploy --tolerance` sets a limit of your own",
+            f"{where} has a tolerance of {limit}; it must be positive and at most {LARGEST_TOLERANCE}",
+            details="the toolchain never writes a wider one",
+            hint="build it again; `deploy --tolerance` sets a different limit",
         )
     return limit
 
@@ -121,11 +121,11 @@ def _tolerance(text: str, where: str) -> float:
 def _output_faults(found: Tensors, specs: tuple[TensorSpec, ...]) -> list[str]:
     counts = {spec.bound.count for spec in specs if spec.bound}
     wanted: Mapping[str, TensorSpec] = {spec.name: spec for spec in specs if spec.name not in counts}
-    faults = [f"{name}: not in both" for name in sorted(wanted.keys() ^ found.keys())]
+    faults = [f"{name}: only in one of them" for name in sorted(wanted.keys() ^ found.keys())]
     for name in sorted(wanted.keys() & found.keys()):
         spec, value = wanted[name], found[name]
         if not _is_of(spec, value):
-            faults.append(f"{name}: has {value.shape} {value.dtype}, wanted {spec}")
+            faults.append(f"{name}: has {value.shape} {value.dtype}, expected {spec}")
     return faults
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import __version__, files
-from toolchain.cli.commands import COMMANDS
+from toolchain.cli.commands import SECTIONS
 from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
 from toolchain.cli.lazy import LazyGroup
 from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own, value_of
@@ -23,17 +23,18 @@ from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from types import FrameType
 
-    from toolchain.failure import Failure
-
 _AGAIN_S = 0.01  # later than where it came, sooner than anybody presses it again
 
 
-@click.group(cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="toolchain")
-@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_context
 def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _debugging
-    """Compile a neural network for your board, deploy it over SSH, check it and measure it there."""
+    """Compile a neural network for your board, deploy it over SSH, check it and measure it there.
+
+    `toolchain COMMAND --help` explains a command. `toolchain deploy mobilenet` tries everything on this machine.
+    """
     context.obj = Console()
 
 
@@ -43,7 +44,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     sys.unraisablehook = functools.partial(_again, sys.unraisablehook)
     try:
-        found = cli.main(standalone_mode=False)
+        found = cli.main(prog_name="toolchain", standalone_mode=False)
         if isinstance(found, Result):
             print_result(found)
             found = _show(found.fault) if found.fault else 0
@@ -94,19 +95,17 @@ def _show(fault: BaseException) -> int:
     if _debugging() and not isinstance(fault, click.Abort | click.ClickException | KeyboardInterrupt):
         SCREEN.say("".join(traceback.format_exception(fault)).rstrip())
     failure = failure_of(fault)
-    if isinstance(fault, click.ClickException):
+    code = EXIT_INTERNAL if failure.exit_code is None else failure.exit_code
+    if isinstance(fault, click.exceptions.NoArgsIsHelpError):
         fault.show()
-    elif failure.exit_code in {EXIT_INTERNAL, EXIT_INTERRUPTED}:
+        return code
+    if code == EXIT_INTERRUPTED:
         SCREEN.say(failure.message)
-    else:
-        SCREEN.say(f"error: {failure.message}")
-    if not isinstance(fault, click.ClickException):
-        _show_more(failure)
-    return EXIT_INTERNAL if failure.exit_code is None else failure.exit_code
-
-
-def _show_more(failure: Failure) -> None:
+    else:  # with its code, because make ends with 2 whatever it is
+        kind = "" if code == EXIT_INTERNAL else "error: "
+        SCREEN.say(f"{kind}{failure.message} (exit code {code})")
     if failure.details:
         SCREEN.say("\n".join(f"  {line}" for line in failure.details.splitlines()))
     if failure.hint:
         SCREEN.say(f"hint: {failure.hint}")
+    return code

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options
+from toolchain.cli import completion, helptext, options
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
-from toolchain.cli.console import SCREEN, Console, Result
+from toolchain.cli.console import SCREEN, Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
@@ -29,11 +29,11 @@ _SMOKE = "mlp"
 _SMOKE_S = 1.0
 
 
-@click.group("boards", invoke_without_command=True)
+@click.group("boards", cls=helptext.Group, invoke_without_command=True)
 @options.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> Result | None:
-    """List the board types; check a board file; add a device to the lab's list."""
+    """List board types; check a board file; add a device."""
     if context.invoked_subcommand:
         return None
     from toolchain import board
@@ -47,7 +47,7 @@ def boards(context: click.Context, *, as_json: bool) -> Result | None:
 @click.argument("file", type=options.PATH)
 @options.json_flag
 def boards_check(file: Path, *, as_json: bool) -> Result:
-    """Explain every fault of a board FILE."""
+    """Check a board file and explain every fault."""
     from toolchain import board
 
     found, faults = board.check(file)
@@ -77,20 +77,23 @@ class AddOptions:
         "--fingerprint",
         metavar="SHA256:...",
         default="",
-        help="The device's host key, as the device itself shows it; without it, a person is asked.",
+        help="Fingerprint of the device's host key, as the device itself shows it. Default: ask at the terminal.",
     )
-    name: str = option("--name", default="", help="What the device is called in devices.toml; its address by default.")
+    name: str = option(
+        "--name", metavar="NAME", default="", help="Name of the device in devices.toml. Default: its address."
+    )
     board_name: str = option(
         "--board",
         default="",
+        metavar="BOARD",
         shell_complete=completion.boards,
-        help="Its board type, or the name of a new one; by default the one that fits, or a new one.",
+        help="Board type, or the name for a new one. Default: the type that fits best, or a new one.",
     )
-    no_deploy: bool = option("--no-deploy", is_flag=True, help=f"Do not try a deploy of {_SMOKE} at the end.")
+    no_deploy: bool = option("--no-deploy", is_flag=True, help=f"Do not deploy {_SMOKE} at the end as a test.")
     emulated: bool | None = option(
         "--emulated/--no-emulated",
         default=None,
-        help="Whether its times are an emulator's, where it does not show that itself.",
+        help="Whether the device is emulated. Default: as it reports itself.",
     )
     wait_s: float = same(DeviceOptions, "wait_s")
     devices: Path | None = same(AddressOptions, "devices")
@@ -143,10 +146,10 @@ class AddOptions:
 @options.json_flag
 @click.pass_obj
 def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bool) -> Result:
-    """Add a device to devices.toml: see what it is, which board type fits, and that a deploy works.
+    """Add a device to devices.toml.
 
-    Its host key is shown, and a person confirms it, before anything else, unless adb leads there; a board file is
-    written only where none fits.
+    The command asks the device what it is, chooses its board type and tests a deploy. You confirm its host key first,
+    unless it is reached by adb. A board file is written only if no board type fits.
     """
     from toolchain import adoption
 
@@ -159,14 +162,21 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     console.say(stage(f"asking {host} what it is"))
     with adoption.connect(wanted, approve) as shell:
         made = adoption.adopt(wanted, entry, shell)
-    document = _document(made)
+    document = _document(made, asked)
     deployed = None
     if asked.no_deploy or made.running:
-        console.say(f"no deploy is tried: it runs {made.running}" if made.running else "no deploy is tried")
+        console.say(
+            f"the test deploy is skipped: the device runs {made.running}"
+            if made.running
+            else "the test deploy is skipped"
+        )
     else:
         deployed = _deployed(console, asked, made)
         document["deploy"] = deployed.document
-    return Result([_shown(made, asked), *parts(deployed.text if deployed else "")], document, as_json)
+    text = [_shown(made), *parts(deployed.text if deployed else "")]
+    if deployed:  # whose own next commands come last
+        return Result(text, document, as_json)
+    return with_next(Result(text, document, as_json), [_next(asked, made)])
 
 
 def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> None:
@@ -187,11 +197,14 @@ def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> No
         raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
     SCREEN.close()
     click.echo(f"{key.host} has the {key.kind} host key\n  {key.fingerprint}", err=True)
-    click.echo(f"No key of it is known. Compare it with what the device itself shows:\n  {on_device}", err=True)
-    if not click.confirm(f"Is it the same, and is the key to be trusted from now on ({key.file})?", err=True):
+    click.echo(
+        f"No key of it is known yet. Compare it with what the device itself shows:\n  {on_device}",
+        err=True,
+    )
+    if not click.confirm(f"Is it the same? Trust this key from now on ({key.file})?", err=True):
         raise VerificationError(
             f"the host key of {key.host} was not confirmed",
-            details="nothing was written, and nothing was sent to it",
+            details="nothing was written, and nothing was sent to the device",
             hint="compare the fingerprints at the device, then run the same command again",
         )
 
@@ -226,7 +239,7 @@ def _next(asked: AddOptions, made: Adopted) -> list[str]:
     return [*words, *(word for name, file in given if file for word in (name, str(file)))]
 
 
-def _shown(made: Adopted, asked: AddOptions) -> Table:
+def _shown(made: Adopted) -> Table:
     from toolchain.adoption import summary
 
     board, chosen = made.choice.board, made.choice
@@ -239,12 +252,11 @@ def _shown(made: Adopted, asked: AddOptions) -> Table:
             ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
             *(("note", note) for note in chosen.notes),
             ("entry", f"{made.entry.name} {entry} {made.entry.file}"),
-            ("next", shlex.join(_next(asked, made))),
         ],
     )
 
 
-def _document(made: Adopted) -> dict[str, object]:
+def _document(made: Adopted, asked: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
     device = made.device
@@ -260,6 +272,7 @@ def _document(made: Adopted) -> dict[str, object]:
         "written": made.written,
         "running": made.running or None,
         "deploy": None,
+        "next": [shlex.join(_next(asked, made))],
     }
 
 
@@ -275,8 +288,9 @@ class DoctorOptions(AddressOptions):
     board_name: str = option(
         "--board",
         default="",
+        metavar="BOARD",
         shell_complete=completion.boards,
-        help="Only this board; exit 3 if something is missing for it.",
+        help="Check only this board, or that of --host; exit code 3 if something is missing for it.",
     )
 
 
@@ -309,28 +323,27 @@ def _check_address(asked: DoctorOptions) -> bool:
     if not (asked.host or asked.place):
         ways = [asked.root, asked.identity, asked.ssh_config, asked.devices, *asked.known_hosts]
         if any(ways):
-            raise InputError(
-                "there is a way to a device, and no device is named", hint="name it with --host or --place"
-            )
+            raise InputError("options for reaching a device are given, but no device", hint="add --host or --place")
         return False
-    if not asked.board_name:
-        raise InputError("what is a device to have? No board is named", hint="name its type with --board")
     device = asked.device(asked.board())
     check_options(device.host, asked.ssh())
     return is_adb(device.host)
 
 
-@click.command("doctor")
+@click.command("doctor", cls=helptext.Command)
 @gathered("asked", DoctorOptions)
 @options.json_flag
 def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
-    """Say what this machine, or a device with --host, has and lacks for each board."""
+    """Show what this machine or a device lacks for a board.
+
+    With --host, the device is checked as well.
+    """
     from toolchain import board
     from toolchain.pipeline import doctor as doctors
 
-    board_name = asked.board_name
     by_adb = _check_address(asked)
-    boards = [board.load(name) for name in ([board_name] if board_name else board.names())]
+    board_name = asked.board_name or (asked.board().name if asked.host or asked.place else "")
+    boards = [asked.board()] if board_name else [board.load(name) for name in board.names()]
     of_device, fault = _of_device(asked) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]

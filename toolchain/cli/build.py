@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.cli.reports import ReportingCommand, written
+from toolchain.errors import InputError
 from toolchain.progress import size_text
 
 
@@ -21,17 +22,19 @@ class BuildOptions:
 
     board: BoardOptions = record(BoardOptions)
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Folder for the bundle; build/MODEL-BOARD by default."
+        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Folder for the bundle. Default: build/MODEL-BOARD."
     )
     toolchain: str | None = options.toolchain()
     model: options.ModelOptions = record(options.ModelOptions)
     inputs: options.InputOptions = record(options.InputOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     threads: int | None = option(
-        "--threads", type=click.IntRange(1, 1024), help="Apply what was tuned for so many threads; the board file's."
+        "--threads",
+        type=click.IntRange(1, 1024),
+        help="Apply records that were tuned for N threads. Default: as in the board file.",
     )
-    samples: int = options.samples("Keep the reference's outputs for so many random inputs, for `deploy --samples`.")
-    cost: bool = options.cost("Say what each kernel costs")
+    samples: int = options.samples("Store the reference outputs of N random inputs, for `deploy --samples`.")
+    cost: bool = options.cost("Show the cost of each kernel")
     html_path: Path | None = options.html()
 
 
@@ -41,7 +44,10 @@ class BuildOptions:
 @options.json_flag
 @click.pass_obj
 def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: bool) -> Result:
-    """Compile MODEL (a zoo name or an .onnx file) for a board into a bundle."""
+    """Compile a model for a board into a bundle.
+
+    MODEL is a predefined network or an .onnx file.
+    """
     from toolchain.pipeline import Pipeline, built, preflight
 
     kind = asked.board.board(**asked.compiling.kernels.precision)
@@ -55,17 +61,41 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
     return written(result, None, {asked.html_path: lambda: found.html().encode()})
 
 
-@click.command("package")
-@click.argument("folder", type=options.PATH)
-@click.option("-o", "--output", type=options.PATH, required=True, help="The package, such as model.oci.tar.")
+@click.command("package", cls=helptext.Command)
+@click.argument("source", metavar="FOLDER", type=options.PATH)
+@helptext.option(
+    "-o", "--output", type=options.PATH, required=True, help="Where to write the package, such as model.oci.tar."
+)
+@helptext.option(
+    "--unpack",
+    is_flag=True,
+    help="Unpack a package instead: FOLDER is the package, and --output is the folder for its bundle.",
+)
 @options.json_flag
-def package(folder: Path, output: Path, *, as_json: bool) -> Result:
-    """Pack the bundle in FOLDER as one OCI image-layout archive."""
+def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Result:
+    """Pack a bundle as one archive.
+
+    FOLDER is the folder of the bundle. The archive has the OCI image layout.
+    """
     from toolchain import bundle
 
+    if unpack:
+        return _unpacked(source, output, as_json)
     bundle.check_package_target(output)
-    made = bundle.load(folder)
+    made = bundle.load(source)
     bundle.pack(made, output)
     size = output.stat().st_size
     document = {"package": str(output), "digest": f"sha256:{made.digest}", "bytes": size}
     return Result(f"{output}: {size_text(size)}, sha256:{made.digest}", document, as_json)
+
+
+def _unpacked(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT001 - as the command has it
+    from toolchain import bundle
+
+    if source.is_dir():
+        raise InputError(f"{source} is a folder, not a package", hint="leave --unpack out to pack the bundle in it")
+    bundle.check_target(output)
+    unpacked = bundle.unpack(source, output)
+    document = {"bundle": str(output), "digest": f"sha256:{unpacked.digest}"}
+    text = f"{output}: {unpacked.manifest.name} for {unpacked.manifest.board}, sha256:{unpacked.digest}"
+    return Result(text, document, as_json)

@@ -44,7 +44,9 @@ class CompareOptions:
 
         wanted, tuned = self.model.model(source, self.inputs), self.compiling
         if tuned.no_records:
-            raise InputError("--no-records leaves out what is compared", hint="leave it out")
+            raise InputError(
+                "compare needs the tuning records that --no-records leaves out", hint="leave --no-records out"
+            )
         only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
         untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
         emulated = self.device.device(kind).emulated
@@ -60,7 +62,8 @@ class CompareOptions:
 
     def tuning_command(self, source: str) -> str:
         """Name the command that tunes a model for the device."""
-        words = ["toolchain", "tune", source, "--board", self.device.board_name]
+        words = ["toolchain", "tune", source]
+        words += ["--board", self.device.board_name] if self.device.board_name else []
         words += ["--host", self.device.host] if self.device.host else []
         words += [*self.inputs.words, *self.compiling.kernels.precision_words]
         return shlex.join(words)
@@ -72,7 +75,10 @@ class CompareOptions:
 @options.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
-    """Run MODEL untuned and tuned in turns on a device, and tell how much faster the tuned one is."""
+    """Measure how much faster the tuned model is.
+
+    MODEL runs untuned and tuned in turns on a device.
+    """
     from toolchain.pipeline import compare as comparing
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared
@@ -110,5 +116,7 @@ def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparis
     try:
         jobs = asked.pipelines(source, kind, console)
         return comparing.compared(jobs, None, connect, settings, remedy)
+    except comparing.SameCodeError:
+        return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:
         return f"{fault.message}{fault.details and f': {fault.details}'}"

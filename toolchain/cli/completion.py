@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from toolchain.cli import helptext
 from toolchain.cli.console import Result
 from toolchain.errors import InputError, ToolchainError
 
@@ -31,9 +32,10 @@ def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) 
 
 def models(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a predefined network, or the path of a model, a package or a bundle."""
-    from toolchain.models import zoo
+    from toolchain.models import names, zoo
 
-    return _matching(zoo.NAMES, incomplete)
+    prefix = names.PREFIX if incomplete.startswith(names.PREFIX) else ""
+    return _matching([prefix + name for name in zoo.NAMES], incomplete)
 
 
 def _matching(names: list[str] | tuple[str, ...], incomplete: str) -> list[CompletionItem]:
@@ -49,11 +51,14 @@ _USE = {
 }
 
 
-@click.command("completion")
+@click.command("completion", cls=helptext.Command)
 @click.argument("shell", type=click.Choice(list(_USE)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> Result:
-    """Print what makes a shell complete commands, boards, hosts and models; its first lines say how to use it."""
+    """Print the completion script of a shell.
+
+    The shell then completes commands, boards, hosts and models. The first line of the script says how to use it.
+    """
     made = get_completion_class(shell)
     if made is None:
         raise InputError(f"click does not know the shell {shell}")

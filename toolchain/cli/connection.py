@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -19,6 +20,7 @@ from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.device.store import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
     from toolchain.farm.boards import Wanted
@@ -27,6 +29,20 @@ if TYPE_CHECKING:
     from toolchain.shell import SshOptions
 
 _LONGEST_WAIT_S = 7 * 86400.0
+_HERE = "local"
+
+
+def _meta() -> dict[Any, Any]:
+    """Return what this command remembers; nothing outside of one."""
+    context = click.get_current_context(silent=True)
+    return context.find_root().meta if context else {}
+
+
+def _say() -> Callable[[str], None]:
+    """Return what shows a line about progress; it shows nothing outside of a command."""
+    context = click.get_current_context(silent=True)
+    console = context.find_root().obj if context else None
+    return console.say if console else lambda _line: None
 
 
 @dataclass(frozen=True)
@@ -38,7 +54,8 @@ class BoardOptions:
         default="local",
         show_default=True,
         shell_complete=completion.boards,
-        help="Board type, or its .toml.",
+        metavar="BOARD",
+        help="Board type, or a board file (.toml).",
     )
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
@@ -50,24 +67,125 @@ class BoardOptions:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """The board type of a command, and how it was chosen.
+
+    Attributes:
+        board: The board type, resolved.
+        reason: Why it is the one, where a probe of the device chose it; else empty.
+        emulated: Whether the probe found signs of an emulator.
+    """
+
+    board: Board
+    reason: str = ""
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
 class AddressOptions(BoardOptions):
     """Which device is meant, and how it is reached."""
 
+    board_name: str = option(
+        "--board",
+        default="",
+        metavar="BOARD",
+        shell_complete=completion.boards,
+        help="Board type, or a board file (.toml). Default: that of --host, or this machine.",
+    )
     host: str | None = option(
-        "--host", shell_complete=completion.hosts, help="user@address[:port], adb:SERIAL, or a name in devices.toml."
+        "--host",
+        shell_complete=completion.hosts,
+        metavar="HOST",
+        help="Device: user@address[:port], adb:SERIAL, or a name in devices.toml.",
     )
     place: str = option(
-        "--place", default="", metavar="NAME", help="A place of labgrid, instead of --host: it is acquired meanwhile."
+        "--place",
+        default="",
+        metavar="NAME",
+        help="labgrid place to use instead of --host. It is acquired for the duration of the command.",
     )
     devices: Path | None = option(
-        "--devices", type=PATH, help="The lab's devices.toml; by default the project's and yours."
+        "--devices", type=PATH, help="List of devices. Default: devices.toml of the project, and yours."
     )
-    root: str | None = option("--root", help="Folder on the device, instead of the board's.")
-    identity: Path | None = option("-i", "--identity", type=PATH, help="SSH private key.")
-    ssh_config: Path | None = option("--ssh-config", type=PATH, help="SSH configuration, instead of ~/.ssh/config.")
+    root: str | None = option("--root", metavar="FOLDER", help="Folder on the device. Default: as in the board file.")
+    identity: Path | None = option("-i", "--identity", type=PATH, help="Private SSH key.")
+    ssh_config: Path | None = option("--ssh-config", type=PATH, help="SSH configuration. Default: ~/.ssh/config.")
     known_hosts: tuple[Path, ...] = option(
-        "--known-hosts", type=PATH, multiple=True, help="Trusted host keys, instead of ~/.ssh/known_hosts."
+        "--known-hosts", type=PATH, multiple=True, help="Trusted host keys. Default: ~/.ssh/known_hosts."
     )
+
+    def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
+        """Return the board type of the device, resolved; see `resolve`."""
+        found = self.resolve().board
+        return found.in_float16(half_sums=half_sums) if float16 else found
+
+    def resolve(self) -> Selected:
+        """Decide the board type: the one that is named, or else that of the device that is.
+
+        An entry of a devices.toml says it; a device without an entry is probed once, and its board type is told.
+
+        Raises:
+            InputError: There is no such board type, or a list of devices has faults.
+            ToolchainError: The device cannot be reached, or no release would run on it.
+        """
+        from toolchain import board
+
+        if self.board_name or not (self.host or self.place):
+            return Selected(board.load(self.board_name or _HERE).resolved())
+        if self.host and self.place:
+            raise InputError("--host and --place exclude each other", hint="leave one of them out")
+        if listed := self._listed():
+            self._tell_of_entry(listed)
+            return Selected(listed.resolved())
+        meta, key = _meta(), (__name__, self._of_device())
+        if key not in meta:
+            meta[key] = self._probed()
+        found: Selected = meta[key]
+        return found
+
+    def for_bundle(self, source: str) -> Self:
+        """Return the options with the board type that a package or a bundle was built for, where nothing says another.
+
+        That is where a device has no entry: its best board type is not the one that it has to be then.
+        """
+        from toolchain import board, bundle, registry
+
+        if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed():
+            return self
+        with bundle.at_hand(Path(source)) as made:
+            name = made.manifest.board
+        return dataclasses.replace(self, board_name=name) if name in board.names() else self
+
+    def _listed(self) -> Board | None:
+        """Return the board type that the lists of devices say of the named device; None if they do not."""
+        from toolchain.adoption import selection
+        from toolchain.devices import load_devices
+
+        return selection.listed(self.host or self.place, load_devices(self.devices))
+
+    def _tell_of_entry(self, listed: Board) -> None:
+        """Tell once of the board type of an address that has an entry by another name."""
+        meta, key = _meta(), (f"{__name__} entry", self.host)
+        if (self.host or self.place) in self.lab(listed) or key in meta:
+            return
+        meta[key] = True
+        _say()(f"board {listed.name}: an entry of devices.toml with the address {self.host} says so")
+
+    def _probed(self) -> Selected:
+        from toolchain.adoption import selection
+        from toolchain.devices import load_devices
+        from toolchain.pipeline import preflight
+        from toolchain.progress import stage
+        from toolchain.shell import open_shell
+
+        placed, say = self._placed(), _say()
+        address = placed.host if placed else self.host
+        named = preflight.Named(self.host or "", load_devices(self.devices))
+        say(stage(f"probing {address} for its board type"))
+        with named.explaining(), open_shell(address, config=self.ssh()) as shell:
+            found = selection.select(shell)
+        say(found.sentence(address or ""))
+        return Selected(found.board.resolved(), found.reason, found.emulated)
 
     def lab(self, kind: Board) -> dict[str, Device]:
         """Return the devices of the lab by name; for this machine none are asked for."""
@@ -87,8 +205,17 @@ class AddressOptions(BoardOptions):
             other = "--host" if self.host else f"board {kind.name}, which is this machine,"
             raise InputError(f"{other} and --place exclude each other", hint="leave one of them out")
         if placed := self._placed():
-            return placed.device(kind.name, self.lab(kind).get(self.place))
-        return find_device(kind, self.host, self.lab(kind))
+            return self._marked(placed.device(kind.name, self.lab(kind).get(self.place)))
+        return self._marked(find_device(kind, self.host, self.lab(kind)))
+
+    def _of_device(self) -> Self:
+        """Return the options without those that do not decide which device is probed."""
+        return dataclasses.replace(self, board_name="", root=None)
+
+    def _marked(self, device: Device) -> Device:
+        """Return a device, as an emulator if a probe has shown signs of one."""
+        probed = _meta().get((__name__, self._of_device()))
+        return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
     def _placed(self) -> Placed | None:
         """Acquire the place, if one is named, for as long as the command runs; return where it is."""
@@ -150,7 +277,7 @@ class DeviceOptions(AddressOptions):
         metavar="SECONDS",
         type=Limit(min=0.0, max=_LONGEST_WAIT_S),
         default=0.0,
-        help="Wait so long while others are at work on the device; by default the command ends at once, with 75.",
+        help="Wait up to SECONDS if the device is in use. Default: fail at once with exit code 75.",
     )
 
     def boards(
@@ -170,11 +297,13 @@ class DeviceOptions(AddressOptions):
         """
         from toolchain.farm.boards import Wanted, parse_tracker
 
-        at_place = {self.place: self.device(kind)} if self.place else {}
+        name = self.host or self.place
+        lab = self.lab(kind)
+        named = {name: self.device(kind)} if self.place or (self.host and self.host not in lab) else {}
         return Wanted(
             board=kind,
-            host=self.host or self.place,
-            devices={**self.lab(kind), **at_place},
+            host=name,
+            devices={**lab, **named},
             ssh=self.ssh(),
             root=self.folder(),
             tracker=parse_tracker(tracker) if tracker else None,
@@ -214,6 +343,17 @@ def open_device(
     ssh, folder, patience = options.ssh(), options.folder(), options.patience()
     with preflight.opened(kind, device, ssh, folder, named, tell or say, patience) as lab:
         yield lab
+
+
+def unused(lab: Lab, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
+    """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
+    from toolchain.adoption import unused
+    from toolchain.devices import whence
+
+    if lab.emulated or lab.board.connection == "local":
+        return ()
+    text = unused.warning(lab.board, facts, lab.shell, listed=str(whence(lab.device, options.devices) or ""))
+    return (text,) if text else ()
 
 
 board = gathered("board", BoardOptions)

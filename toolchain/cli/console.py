@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 
 from toolchain.cli import terminal
 from toolchain.errors import ToolchainError
-from toolchain.tables import Shown
+from toolchain.tables import Shown, parts
 
 SCREEN = terminal.Screen(lambda: sys.stderr)
 """Progress goes to standard error, so that results can be piped."""
@@ -48,6 +49,13 @@ class Result:
     document: Any = None
     as_json: bool = False
     fault: ToolchainError | None = None
+
+
+def with_next(found: Result, commands: Sequence[Sequence[str]]) -> Result:
+    """Add, below what is printed, the commands that people want next."""
+    first, *others = map(shlex.join, commands)
+    lines = [f"next: {first}", *(f"      {command}" for command in others)]
+    return dataclasses.replace(found, text=[*parts(found.text), *lines])
 
 
 def print_result(found: Result) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
 from toolchain.errors import VerificationError
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("containers")
+@click.group("containers", cls=helptext.Group)
 def containers() -> None:
-    """Build, list and check the images that hold the cross compilers."""
+    """Build, list and check the cross-compiler images."""
 
 
 @containers.command("list")
 @options.json_flag
 def containers_list(*, as_json: bool) -> Result:
-    """List the images, and whether they are here and up to date."""
+    """List the images: which ones exist, and whether they are up to date."""
     from toolchain.containers import images
 
     found = images.examine()
@@ -40,12 +40,15 @@ def containers_list(*, as_json: bool) -> Result:
 
 @containers.command("inventory")
 @click.argument("name")
-@click.option(
-    "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
+@helptext.option(
+    "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
 @options.json_flag
 def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Result:
-    """Say what is in the image NAME; --json is CycloneDX."""
+    """List what an image contains.
+
+    --json prints CycloneDX.
+    """
     from toolchain.containers import inventories
 
     found = inventories.describe(name)
@@ -60,10 +63,10 @@ class ImageOptions:
     """How images are built."""
 
     ndk: str | None = option(
-        "--ndk", help="Android NDK for the image that has a place for it: a zip file, or its address."
+        "--ndk", metavar="FILE|URL", help="Android NDK to put into the android image: a zip file or its address."
     )
-    ndk_sha256: str | None = option("--ndk-sha256", help="The NDK's checksum.")
-    no_cache: bool = option("--no-cache", is_flag=True, help="Take nothing from Docker's build cache.")
+    ndk_sha256: str | None = option("--ndk-sha256", metavar="SHA256", help="Checksum of the NDK.")
+    no_cache: bool = option("--no-cache", is_flag=True, help="Do not use Docker's build cache.")
 
     def build_options(self) -> images.BuildOptions:
         """Return these, and what the environment decides where they say nothing."""
@@ -81,7 +84,10 @@ class ImageOptions:
 @options.json_flag
 @click.pass_obj
 def containers_build(console: Console, /, names: tuple[str, ...], asked: ImageOptions, *, as_json: bool) -> Result:
-    """Build images, all of them or the named ones; docs/containers.md names what the environment decides."""
+    """Build all images, or the named ones.
+
+    docs/containers.md lists the environment variables that it reads.
+    """
     from toolchain.containers import images
 
     wanted = asked.build_options()
@@ -93,7 +99,7 @@ def containers_build(console: Console, /, names: tuple[str, ...], asked: ImageOp
 @_names
 @options.json_flag
 def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
-    """Try that images compile, and that a container can do nothing else."""
+    """Check that the images compile, and that containers are restricted."""
     from toolchain.containers import images
 
     found = {name: images.check(name) for name in names or images.names()}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, connection, options, tuning
+from toolchain.cli import completion, connection, helptext, options, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
-from toolchain.cli.console import Console, Result
+from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import ReportingCommand
@@ -25,8 +25,11 @@ from toolchain.progress import size_text
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
+    from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import State, Trial
+    from toolchain.pipeline import Lab
+    from toolchain.pipeline.report import Report
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,15 @@ class DeployOptions:
     report: options.ReportOptions = record(options.ReportOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     tolerance: float | None = options.tolerance()
-    samples: int = options.samples("Compare so many random inputs with the reference, and count changed classes.")
+    samples: int = options.samples("Compare the outputs of N random inputs, and count changed classes.")
     trials: int | None = option(
-        "--trials", type=click.IntRange(min=1), help="Tune first, with so many trials; see `toolchain tune`."
+        "--trials", type=click.IntRange(min=1), help="Tune the model first, with N trials; see `toolchain tune`."
     )
-    output: Path | None = option("-o", "--output", type=options.PATH, help="Keep the bundle in this folder.")
+    output: Path | None = option(
+        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Keep the bundle in this folder."
+    )
     library: bool = option(
-        "--with-library", is_flag=True, help="Bring the library that applications are linked with, as ROOT/lib."
+        "--with-library", is_flag=True, help="Also install the C library for applications, as ROOT/lib."
     )
     unchecked: bool = options.unchecked()
     registry: RegistryOptions = record(RegistryOptions)
@@ -62,16 +67,17 @@ class DeployOptions:
 
         built = pipeline.is_built(source)
         if self.output and built and Path(source).is_dir():
-            raise InputError("-o keeps what is built, and this is a bundle already", hint="leave -o out")
+            raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
         if self.unchecked and not built:
             raise InputError(
-                "--unchecked is for packages, and a model is built with its reference", hint="leave it out"
+                "--unchecked is only for packages: a model is built with its reference outputs",
+                hint="leave --unchecked out",
             )
         if self.trials and built:
-            raise InputError("--trials tunes a model, and this one is built already", hint="leave --trials out")
+            raise InputError("--trials tunes a model, but this one is already built", hint="leave --trials out")
         if self.trials and self.compiling.no_records:
-            raise InputError("--no-records leaves out what --trials finds", hint="leave one of them out")
+            raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
 
     def tuning(self, trials: int) -> tuning.TuneOptions:
         """Return how the model is tuned before it is built."""
@@ -88,13 +94,19 @@ class DeployOptions:
 
 
 @click.command("deploy", cls=ReportingCommand, reports=options.REPORTS)
-@click.argument("source", metavar="MODEL-OR-PACKAGE", shell_complete=completion.models)
+@click.argument(
+    "source",
+    metavar="MODEL-OR-PACKAGE",
+    shell_complete=completion.models,
+    callback=options.telling("package"),
+)
 @gathered("asked", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
-    """Build a model (or take a package or a bundle), deploy it, check its outputs there and measure it.
+    """Build a model, deploy it, check its outputs and measure it.
 
-    A package may be in a registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
+    MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
+    registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
     return deployed(console, source, asked)
 
@@ -102,13 +114,15 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
 def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
     """Deploy a model as the command does; see there."""
     from toolchain import bundle
-    from toolchain.pipeline import Pipeline, preflight
+    from toolchain.pipeline import Pipeline, is_built, preflight
 
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    emulated = asked.device.device(kind).emulated
     if asked.output:
         bundle.check_target(asked.output)
     asked.check(source)
+    if is_built(source):
+        asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
+    kind = asked.device.board(**asked.compiling.kernels.precision)
+    emulated = asked.device.device(kind).emulated
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(
         wanted, kind, console.say, asked.toolchain, emulated=emulated, threads=asked.measuring.threads
@@ -129,7 +143,31 @@ def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
             lab = stack.enter_context(opened(tell=console.say))
         settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
         settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
-        return asked.report.written(job.on_device.deploy(made, given, program, lab, settings), "deploy")
+        found = job.on_device.deploy(made, given, program, lab, settings)
+        result = asked.report.written(_noted(found, lab, asked.device), "deploy")
+        return with_next(result, _next(asked.device, kind, can_roll_back=len(lab.store.generations()) > 1))
+
+
+def _next(device: DeviceOptions, kind: Board, *, can_roll_back: bool) -> list[list[str]]:
+    """Return the commands that are used on a device after a deploy."""
+    given: list[tuple[str, object]] = [
+        ("--host", device.host),
+        ("--place", device.place),
+        ("--devices", device.devices),
+    ]
+    given += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
+    given += [("--known-hosts", path) for path in device.known_hosts]
+    board = device.board_name if device.board_name.endswith(".toml") else kind.name
+    where = ["--board", board, *(word for name, value in given if value for word in (name, str(value)))]
+    commands = [["run", *where, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *where]]
+    commands += [["rollback", *where]] if can_roll_back else []
+    return [["toolchain", *words] for words in commands]
+
+
+def _noted(found: Report, lab: Lab, device: DeviceOptions) -> Report:
+    """Return a report with why the board type is the one, and what that leaves unused of the device's CPU."""
+    unused = connection.unused(lab, found.facts, device)
+    return dataclasses.replace(found, board_reason=device.resolve().reason, warnings=(*found.warnings, *unused))
 
 
 @contextlib.contextmanager
@@ -148,7 +186,7 @@ class BenchOptions:
     measuring: options.MeasureOptions = record(options.MeasureOptions)
     report: options.ReportOptions = record(options.ReportOptions)
     energy: bool = option(
-        "--energy", is_flag=True, help="Measure joules of an inference as well, which takes 20 s more; or say why not."
+        "--energy", is_flag=True, help="Also measure the energy of an inference, which takes 20 s more."
     )
 
 
@@ -164,10 +202,11 @@ def bench(console: Console, /, asked: BenchOptions) -> Result:
         preflight.before_bench(kind, lab)
         settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
         stages = DeviceStages(kind, console.say)
-        return asked.report.written(stages.bench(asked.inputs.source(asked.seed), lab, settings), "bench")
+        found = stages.bench(asked.inputs.source(asked.seed), lab, settings)
+        return asked.report.written(_noted(found, lab, asked.device), "bench")
 
 
-@click.command("status")
+@click.command("status", cls=helptext.Command)
 @connection.address
 @options.json_flag
 @click.pass_obj
@@ -185,7 +224,7 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
         ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
         ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
-        *([("outputs", "UNCHECKED: it was deployed without its reference")] if unchecked else []),
+        *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
         *([("application", _state_text(run))] if run else []),
         *([("trial", _trial_text(trial))] if trial else []),
@@ -197,19 +236,22 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
 
 def _signature_text(found: trust.State) -> str:
     """Say who signed the release, and what the device makes of that."""
+    from toolchain.device.scripts import TRUST
+
     if found.refused:
-        return f"NOT TAKEN any more: {found.refused}"
+        return f"NO LONGER ACCEPTED: {found.refused}"
     if found.unknown:
-        return f"nobody knows: {found.unknown}"
+        return f"unknown: {found.unknown}"
     if found.verified is None:
-        return "signed, and nobody checks it: this device trusts nobody" if found.signed else "unsigned"
+        unchecked = f"yes, but this device does not check signatures (no {TRUST}/trusted)"
+        return unchecked if found.signed else "no"
     by = found.verified
-    floor = f", and none below {by.floor} is taken" if by.floor else ""
+    floor = f"; releases below sequence {by.floor} are refused" if by.floor else ""
     return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
 
 
 def _state_text(run: State) -> str:
-    well = "well" if run.healthy else "NOT WELL"
+    well = "healthy" if run.healthy else "NOT HEALTHY"
     return f"{run.name}: {f'{run.unit}, ' if run.unit else ''}{well}"
 
 
@@ -217,22 +259,23 @@ def _trial_text(trial: Trial) -> str:
     """Say how the last trial ended, or that it has not."""
     what = f"generation {trial.new}, {trial.digest[:16]}"
     if trial.seconds is not None:
-        return (
-            f"{what}, is on trial, for {trial.seconds} s by now; what nobody finishes is taken back at the next change"
-        )
+        return f"{what}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
     again = trial.new == trial.old  # it ran before, so there was nothing to take back
-    failed = "was not well, and stays" if again else "was taken back"
-    ends = {"healthy": "was well", "failed": failed, "interrupted": "broke off, and was taken back"}
+    failed = "was not healthy and stays" if again else "was taken back"
+    ends = {"healthy": "was healthy", "failed": failed, "interrupted": "was interrupted and taken back"}
     return f"{what}, {ends[trial.state]} ({when})"
 
 
-@click.command("releases")
+@click.command("releases", cls=helptext.Command)
 @connection.address
 @options.json_flag
 @click.pass_obj
 def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
-    """List the releases that a device keeps, the current one marked."""
+    """List the releases that a device keeps.
+
+    The current release is marked with *.
+    """
     from toolchain.device import application
 
     with open_device(device.board(), device, console.say) as lab:
@@ -254,18 +297,18 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
     return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), kept, as_json)
 
 
-@click.command("rollback")
+@click.command("rollback", cls=helptext.Command)
 @connection.device
 @options.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Make the release before the current one current again."""
+    """Make the previous release current again."""
     from toolchain.device.lock import Owner
     from toolchain.pipeline.device import roll_back
 
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
         found, started = roll_back(lab, console.say)
     text = f"{lab.shell.name} runs {found.name} {found.digest[:16]} again"
-    text += f", and {started.name} is well on it after {started.seconds:.1f} s" if started else ""
+    text += f"; {started.name} is healthy after {started.seconds:.1f} s" if started else ""
     document = {**dataclasses.asdict(found), "application": started, "waited": lab.store.waited}
     return Result(text, document, as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options
+from toolchain.cli import completion, helptext, options
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, same
@@ -28,18 +28,23 @@ class ExportOptions:
 
     kind: str = option(
         "--as", type=click.Choice(["offline", "mender", "rauc"]), default="offline", show_default=True,
-        help="What to write: a file for a shell, an artifact of Mender, or what RAUC bundles.",
+        help="What to write: a shell script with the update in it, a Mender artifact, or the input of a RAUC bundle.",
     )  # fmt: skip
     output: str = option(
-        "-o", "--output", required=True, default="", help="The update: a file such as update.run, or a folder, FOLDER/."
+        "-o",
+        "--output",
+        required=True,
+        metavar="UPDATE",
+        help="Where to write the update: a file such as update.run, or a folder (FOLDER/).",
     )
     compatible: str | None = option(
-        "--compatible", help="What Mender or RAUC calls this type of device; the board's name by default."
+        "--compatible", metavar="NAME", help="Device type that Mender or RAUC checks. Default: the board's name."
     )
     host: str | None = option(
         "--host",
+        metavar="NAME",
         shell_complete=completion.hosts,
-        help="A device of devices.toml: the update restarts the application of its run table, in its root.",
+        help="Device in devices.toml; the update then uses its folder and restarts the application of its run table.",
     )
     devices: Path | None = same(DeviceOptions, "devices")
     unchecked: bool = options.unchecked()
@@ -70,18 +75,23 @@ class ExportOptions:
         if self.compatible is None:
             return
         if self.kind == "offline":
-            raise InputError("--compatible is for Mender and RAUC", hint="leave it out, or add --as mender")
+            raise InputError("--compatible is only for Mender and RAUC", hint="leave it out, or add --as mender")
         if not re.fullmatch(r"[\w.+-]+", self.compatible, re.ASCII):
-            raise InputError(f"--compatible {self.compatible!r} is no name", hint="letters, digits, and any of .+-_")
+            raise InputError(
+                f"--compatible {self.compatible!r} is not a valid name", hint="use letters, digits and . + - _"
+            )
 
 
-@click.command("export")
+@click.command("export", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=options.PATH)
 @gathered("asked", ExportOptions)
 @options.json_flag
 @click.pass_obj
 def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: bool) -> Result:
-    """Write PACKAGE (or a bundle's folder) as an update that a device applies without a network."""
+    """Write an update file for devices without a network.
+
+    PACKAGE is a package or the folder of a bundle.
+    """
     from toolchain import board, bundle
     from toolchain import export as exporting
     from toolchain.native import programs
@@ -99,6 +109,7 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
         run = device.run if device else None
         with exporting.prepared(made, kind, program, run, unchecked=asked.unchecked) as update:
             written = exporting.write(asked.kind, update, target, folder=folder, compatible=asked.compatible or "")
+        unchecked = made.reference is None  # asked here: the files of a package are gone after the block
     document = {
         "kind": asked.kind,
         "path": str(written.path),
@@ -107,8 +118,8 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
         "release": f"sha256:{made.digest}",
         "model": made.manifest.name,
         "board": made.manifest.board,
-        "unchecked": made.reference is None,
+        "unchecked": unchecked,
     }
     text = f"{written.path}: {size_text(written.size)}, update sha256:{written.sha256}"
-    text += "; UNCHECKED, without a reference to compare with" if made.reference is None else ""
+    text += "; UNCHECKED: the package has no reference outputs to compare with" if unchecked else ""
     return Result(text, document, as_json)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import DeviceOptions
-from toolchain.cli.console import Console, Result
+from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, record, same, single
 from toolchain.errors import InputError
 from toolchain.tables import Table
@@ -31,9 +31,9 @@ _HOUR_S = 3600
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("farm")
+@click.group("farm", cls=helptext.Group)
 def farm() -> None:
-    """Serve the lab's devices for tuning over RPC; make virtual boards to test on."""
+    """Serve the lab's devices for tuning; start virtual boards."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class UpOptions:
     """The options of `farm up`."""
 
     virtual: str | None = option(
-        "--virtual", metavar="rpi4=2,pynq=1", help="Make virtual boards instead, so many of each type."
+        "--virtual", metavar="rpi4=2,pynq=1", help="Start virtual boards instead, with a number for each board type."
     )
     kernel: bool = option(
-        "--kernel", is_flag=True, help="With --virtual: whole machines with a kernel; slower to start."
+        "--kernel",
+        is_flag=True,
+        help="With --virtual: emulate whole machines with a kernel of their own, which start more slowly.",
     )
     devices: Path | None = same(DeviceOptions, "devices")
 
@@ -55,21 +57,25 @@ class UpOptions:
 @options.json_flag
 @click.pass_obj
 def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json: bool) -> Result:
-    """Serve the lab's devices, all of them or the named ones, to this user and through SSH alone."""
+    """Serve all devices of the lab, or the named ones.
+
+    Only this user can use them. With --virtual, virtual boards are started instead.
+    """
     if asked.virtual:
         if names or asked.devices:
             raise InputError(
-                "--virtual makes boards, and serves none",
+                "--virtual starts boards and does not serve devices",
                 hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
             )
         return _made(console, asked.virtual, kernel=asked.kernel, as_json=as_json)
     if asked.kernel:
-        raise InputError("--kernel goes with --virtual", hint="toolchain farm up --virtual rpi4=1 --kernel")
+        raise InputError("--kernel is only for virtual boards", hint="toolchain farm up --virtual rpi4=1 --kernel")
     from toolchain import board, devices
     from toolchain.farm import client
 
     places = client.choose(names, devices.load_devices(asked.devices), board.load)
-    return _shown(client.up(places, console.say), (), as_json=as_json)
+    result = _shown(client.up(places, console.say), (), as_json=as_json)
+    return with_next(result, [["toolchain", "tune", "MODEL", "--board", places[0].board.name]])
 
 
 def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
@@ -78,7 +84,8 @@ def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Res
     found = fleet.up(fleet.parse_wanted(virtual), console.say, kernel=kernel)
     rows = [(one.name, one.board, one.kind, str(one.port), _running(one), "emulated") for one in found]
     table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
-    return Result([table, f"toolchain deploy MODEL --board {found[0].board} --host {found[0].name}"], found, as_json)
+    deploy = ["toolchain", "deploy", "MODEL", "--board", found[0].board, "--host", found[0].name]
+    return with_next(Result(table, found, as_json), [deploy])
 
 
 @farm.command("down")
@@ -86,7 +93,10 @@ def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Res
 @options.json_flag
 @click.pass_obj
 def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
-    """Serve devices no longer, and remove virtual boards with what was on them: all, or the named ones."""
+    """Stop serving all devices, or the named ones.
+
+    Virtual boards are removed, with everything on them.
+    """
     from toolchain.farm import client
 
     served = client.served_names() if names else ()
@@ -100,7 +110,7 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
         )
     gone = list(client.down([name for name in names if name in served])) if served or not names else []
     for name in gone:
-        console.say(f"{name} is served no longer")
+        console.say(f"{name} is no longer served")
     gone += _removed(console, [name for name in names if name in virtual], everything=not names)
     return Result("", list(dict.fromkeys(gone)), as_json)
 
@@ -138,9 +148,9 @@ class StatusOptions:
 @options.json_flag
 @click.pass_obj
 def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Result:
-    """Show the boards: who uses them and since when, what they did last, how hot they are, and who waits for one.
+    """Show the boards, who uses them and who waits for them.
 
-    With --builders also who compiles candidates at that Dask scheduler.
+    With --builders, the workers of that Dask scheduler are listed as well.
     """
     from toolchain.errors import DeviceError
     from toolchain.farm import client
@@ -162,17 +172,17 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
 @farm.command("lock")
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
-@click.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d; 1h by default.")
+@helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d. Default: 1h.")
 @single(DeviceOptions, "wait_s")
 @options.json_flag
 @click.pass_obj
 def lock(  # noqa: PLR0913 - these are independent
     console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
 ) -> Result | int:
-    """Keep the board NAME for yourself: for some time, or for as long as CMD runs.
+    """Reserve the board NAME for some time, or while CMD runs.
 
-    CMD and all that it starts may lease the board, as `toolchain tune` does, and deploy to it; its exit code is passed
-    on. Without CMD nobody gets the board at all, and nobody deploys to it, until `toolchain farm release NAME`.
+    CMD and all processes that it starts can lease the board, as `toolchain tune` does, and deploy to it; the exit code
+    is that of CMD. Without CMD, nobody can lease the board or deploy to it until `toolchain farm release NAME`.
     """
     from toolchain import process
     from toolchain.device.lock import WITHIN
@@ -183,14 +193,17 @@ def lock(  # noqa: PLR0913 - these are independent
     if not command:
         held_for = seconds(span) if span else _HOUR_S
         found = patience.get(lambda: client.lock(name, held_for))
-        text = f"{name} is yours until {_moment(found['until'])}; `toolchain farm release {name}` gives it back"
+        text = f"{name} is reserved for you until {_moment(found['until'])}; `toolchain farm release {name}` ends that"
         return Result(text, found, as_json)
     if span:
-        raise InputError("--for and a command exclude each other", hint="the board is held until the command ends")
+        raise InputError(
+            "--for and a command exclude each other",
+            hint="leave --for out",
+        )
     with contextlib.ExitStack() as stack:
         what = " ".join(command)
         lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=what, patience=patience)))
-        console.say(f"{name} is held for {command[0]}")
+        console.say(f"{name} is reserved for {command[0]}")
         code = process.attend(command, {WITHIN: lease.boards[0].within})
         lease.check(name)  # whoever did not have the board to the end does not take what was measured for good
         return code
@@ -200,16 +213,16 @@ def lock(  # noqa: PLR0913 - these are independent
 @click.argument("name")
 @options.json_flag
 def release(name: str, *, as_json: bool) -> Result:
-    """Give the board NAME back to everybody, whoever has it.
+    """Release the board NAME, no matter who reserved it.
 
-    A lock ends, and so does a lease with its session: who had it gets no other, and is told why.
+    A lock ends. A lease ends with its session, and its user is told why.
     """
     from toolchain.farm import client
 
     hold = client.release(name)
-    text = f"{name} is for everybody again"
+    text = f"{name} released"
     if hold:
-        text += f"; it was {hold['kind']} by {hold['who']} since {_moment(hold['since'])}"
+        text += f" (was {hold['kind']} by {hold['who']} since {_moment(hold['since'])})"
     return Result(text, {"board": name, "was": hold}, as_json)
 
 
@@ -221,7 +234,7 @@ def seconds(text: str) -> float:
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
     if not found or float(found[1]) <= 0:
-        raise InputError(f"{text!r} is no time span", hint="write 90, 90s, 30m, 2h or 1d")
+        raise InputError(f"{text!r} is not a valid time span", hint="write 90, 90s, 30m, 2h or 1d")
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import connection, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -37,7 +38,7 @@ class RuleOptions:
         type=_PERCENT,
         default=1.0,
         show_default=True,
-        help="It is a regression if it is surely slower by more than this.",
+        help="Regression limit in %: NEW fails if it is slower by more than this, at --confidence.",
     )
     worst: float = option(
         "--worst",
@@ -45,10 +46,10 @@ class RuleOptions:
         type=_ABOVE,
         default=5.0,
         show_default=True,
-        help="It passes if it is surely not slower by this.",
+        help="Pass limit in %: NEW passes if it is slower by less than this, at --confidence.",
     )
     rounds: int = option(
-        "--rounds", default=64, show_default=True, type=click.IntRange(2, 1000), help="Rounds, at most."
+        "--rounds", default=64, show_default=True, type=click.IntRange(2, 1000), help="Largest number of rounds."
     )
     confidence: float = option(
         "--confidence",
@@ -56,7 +57,7 @@ class RuleOptions:
         type=options.Limit(min=50.0, max=99.9999),
         default=99.0,
         show_default=True,
-        help="How sure `surely` is.",
+        help="Confidence of the verdict in %.",
     )
 
     def rule(self) -> Rule:
@@ -70,8 +71,8 @@ class RuleOptions:
         sure = self.confidence / 100
         if self.rounds < least_rounds(sure):
             raise InputError(
-                f"{self.rounds} rounds are too few to be {self.confidence:g} % sure of anything",
-                hint=f"--rounds {least_rounds(sure)}, or less --confidence",
+                f"{self.rounds} rounds are too few for a confidence of {self.confidence:g} %",
+                hint=f"--rounds {least_rounds(sure)}, or a lower --confidence",
             )
         return Rule(self.least / 100, self.worst / 100, sure).within(self.rounds)
 
@@ -84,46 +85,46 @@ class GateOptions:
         "--base",
         metavar="OLD",
         required=True,
-        help="What NEW is held against: as NEW, or a file whose one line is a package's digest.",
+        callback=options.telling("path"),
+        help="What to compare NEW with: as NEW, or a file whose only line is the digest of a package.",
     )
     device: DeviceOptions = record(DeviceOptions)
     rule: RuleOptions = record(RuleOptions)
     round_ms: int = option(
         "--round-ms",
+        metavar="MS",
         default=120,
         show_default=True,
         type=click.IntRange(1, 60_000),
-        help="Milliseconds of timed runs of each side in a round.",
+        help="Milliseconds that NEW and OLD each run in a round.",
     )
     threads: int | None = same(options.MeasureOptions, "threads")
     no_pin: bool = same(options.MeasureOptions, "no_pin")
-    tolerance: float | None = option(
-        "--tolerance", type=options.Limit(min=0.0), help="Limit for the outputs' relative difference."
-    )
+    tolerance: float | None = options.tolerance()
     retrained: bool = option(
-        "--retrained", is_flag=True, help="NEW has other weights: its outputs are held against its own reference only."
+        "--retrained", is_flag=True, help="NEW has other weights: compare its outputs with its own reference only."
     )
     peak_memory: float | None = option(
         "--peak-memory",
         metavar="PERCENT",
         type=_ABOVE,
-        help="Gate the peak memory, too: surely more than this, or not.",
+        help="Also limit the increase of the peak memory.",
     )
     load_time: float | None = option(
-        "--load-time", metavar="PERCENT", type=_ABOVE, help="Gate the time to load, too: surely more than this, or not."
+        "--load-time", metavar="PERCENT", type=_ABOVE, help="Also limit the increase of the time to load."
     )
     package_size: float | None = option(
         "--package-size",
         metavar="PERCENT",
         type=_PERCENT,
-        help="Gate the size of all files, too: at most so much more.",
+        help="Also limit the increase of the size of all files.",
     )
     allow_emulated: bool = option(
-        "--allow-emulated", is_flag=True, help="Rehearse on an emulated device; all that is said is stamped."
+        "--allow-emulated", is_flag=True, help="Allow an emulated device; results are marked as emulated."
     )
     json_path: Path | None = same(options.ReportOptions, "json_path")
     junit_path: Path | None = same(options.ReportOptions, "junit_path")
-    html_path: Path | None = option("--html", type=options.PATH, help="Write the report as a page.")
+    html_path: Path | None = options.html()
     registry: RegistryOptions = record(RegistryOptions)
 
     def settings(self) -> GateSettings:
@@ -173,21 +174,22 @@ REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"
 
 
 @click.command("gate", cls=ReportingCommand, reports=REPORTS)
-@click.argument("source", metavar="NEW")
+@click.argument("source", metavar="NEW", callback=options.telling("path"))
 @gathered("asked", GateOptions)
 @click.pass_obj
 def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
-    """Run NEW and its base in turns on a device: is NEW slower, wrong, or neither?
+    """Check whether a new package is slower or wrong.
 
-    NEW and OLD are packages, folders of bundles, places in a registry (oci://HOST/REPOSITORY@sha256:DIGEST), or
-    releases that the device keeps: `current`, a number, a digest. Exit code 0: it passes. 6: it is slower. 7: nobody
-    can tell. 5: its outputs differ.
+    NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
+    (oci://HOST/REPOSITORY@sha256:DIGEST), or a release that the device keeps: `current`, its number, or its digest.
+
+    Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).
     """
     from toolchain.device.lock import Owner
     from toolchain.pipeline import DeviceStages, preflight
     from toolchain.pipeline import gate as gating
 
-    kind, settings = asked.device.board(), asked.settings()
+    settings, kind = asked.settings(), asked.device.board()
     gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
     stages = DeviceStages(kind, console.say)
     words = (source, asked.base)
@@ -202,4 +204,5 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
             with lab.store.lock(Owner.here("gate")):
                 new, base = gating.both(here, words, lab.store)  # what is current may be another one by now
                 found = gating.run(new, base, program, lab, settings, console.say)
+            found = dataclasses.replace(found, notes=connection.unused(lab, found.facts, asked.device))
     return asked.written(found)

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import click
+from toolchain.cli import helptext
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -23,8 +23,13 @@ def option(*words: str, **how: Any) -> Any:
 
     Args:
         words: How it is written, such as `-o` and `--output`.
-        how: What else click takes.
+        how: What else click takes, and the `subject` of its help.
+
+    Raises:
+        TypeError: It is required and has a default, so that click would never miss it.
     """
+    if how.get("required") and "default" in how:
+        raise TypeError(f"{words[-1]} is required, and a default would always stand in for it")
     absent = () if how.get("multiple") else False if how.get("is_flag") else None
     return dataclasses.field(default=how.get("default", absent), metadata={_OPTION: (words, how)})
 
@@ -72,7 +77,7 @@ def _decorators(kind: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
             yield from _decorators(inner)
         else:
             words, how = field.metadata[_OPTION]
-            yield click.option(*words, field.name, **how), field.name
+            yield helptext.option(*words, field.name, **how), field.name
 
 
 def _taken(kind: type, given: dict[str, Any]) -> Any:

@@ -6,21 +6,24 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
-_HEAD = ("name", "version", "kind", "part")
+_HEAD = ("NAME", "VERSION", "KIND", "USED FOR")
 
 
-@click.command("inventory")
+@click.command("inventory", cls=helptext.Command)
 @click.argument("package", type=options.PATH)
-@click.option(
-    "--provenance", is_flag=True, help="Show how it was made, as an in-toto statement with SLSA's provenance."
+@helptext.option(
+    "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
 @options.json_flag
 def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
-    """Say what is in PACKAGE (or a bundle's folder) and what it was made with; --json is CycloneDX."""
+    """List what a package contains and what built it.
+
+    PACKAGE is a package or the folder of a bundle. --json prints CycloneDX.
+    """
     from toolchain import bundle, files
     from toolchain.bundle import inventories
 
@@ -33,4 +36,4 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
 
 
 def _part(*, required: bool) -> str:
-    return "in it, or needed to run it" if required else "made with it"
+    return "runtime" if required else "build only"

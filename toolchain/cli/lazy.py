@@ -9,44 +9,58 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from toolchain.cli.commands import Entry
+
 
 class LazyGroup(click.Group):
     """A group of commands that lie in modules beside this one, each under its own name.
 
     Args:
         words: What click's own groups take.
-        modules: By module, the line in the help of each of its commands.
+        sections: The commands by subject.
         options: As `words`.
     """
 
-    def __init__(self, *words: Any, modules: Mapping[str, Mapping[str, str]], **options: Any) -> None:
+    def __init__(self, *words: Any, sections: Mapping[str, Mapping[str, Entry]], **options: Any) -> None:
         super().__init__(*words, **options)
-        self._modules = {name: module for module, lines in modules.items() for name in lines}
-        self._lines = click.Group(
-            commands=[click.Command(name, help=line) for lines in modules.values() for name, line in lines.items()]
-        )
+        self._sections = sections
+        self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands; none is imported."""
-        return self._lines.list_commands(ctx)
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        """Name the commands, the hidden ones as well; none is imported."""
+        return sorted(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         """Import a command; None if there is none of this name."""
-        if cmd_name not in self._modules:
+        if cmd_name not in self._entries:
             return None
-        module = importlib.import_module(f"{__package__}.{self._modules[cmd_name]}")
+        module = importlib.import_module(f"{__package__}.{self._entries[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the lines about the commands; none is imported."""
-        self._lines.format_commands(ctx, formatter)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called; where there is none of this name, suggest the closest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as fault:
+            raise click.NoSuchCommand(fault.command_name, possibilities=self._entries, ctx=ctx) from fault
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """Write the lines about the commands by subject, without cutting any; none is imported."""
+        longest = max(map(len, self._entries))
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(longest), entry.line) for name, entry in section.items() if not entry.hidden]
+                )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command; none is imported."""
         names = [
-            CompletionItem(name, help=self._lines.commands[name].get_short_help_str())
+            CompletionItem(name, help=self._entries[name].line)
             for name in self.list_commands(ctx)
-            if name.startswith(incomplete)
+            if name.startswith(incomplete) and not self._entries[name].hidden
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolchain.board import Board
 
 _SOURCE = ".cl"
-_HINT = "what ends with .cl is taken for a file of OpenCL C; name one, a model or a package"
+_HINT = "names that end with .cl are files of OpenCL C; name such a file, a model or a package"
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,22 @@ class CostOptions:
     """The options of `mali-cost`."""
 
     board_name: str | None = option(
-        "--board", shell_complete=completion.boards, help="Board type, or its .toml: kernels are written for it."
+        "--board",
+        metavar="BOARD",
+        shell_complete=completion.boards,
+        help="Board type, or a board file (.toml), to compile for.",
     )
     gpus: tuple[str, ...] = option(
-        "--gpu", multiple=True, metavar="NAME", help="GPU to compile for, such as g610; by default the board's."
+        "--gpu",
+        multiple=True,
+        metavar="NAME",
+        help="GPU to compile for, such as g610; can be repeated. Default: that of the board.",
     )
     model: options.ModelOptions = record(options.ModelOptions)
     inputs: options.GivenOptions = record(options.GivenOptions)
     compiling: options.CompileOptions = record(options.CompileOptions)
     compiler_options: tuple[str, ...] = option(
-        "--cl-option", multiple=True, metavar="OPTION", help="Give the OpenCL compiler an option."
+        "--cl-option", multiple=True, metavar="OPTION", help="Option for the OpenCL compiler; can be repeated."
     )
     html_path: Path | None = options.html()
 
@@ -70,12 +76,18 @@ class CostOptions:
 
 
 @click.command("mali-cost", cls=ReportingCommand, reports=options.PAGES)
-@click.argument("sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...")
+@click.argument(
+    "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=options.telling("path")
+)
 @gathered("asked", CostOptions)
 @options.json_flag
 @click.pass_obj
 def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions, *, as_json: bool) -> Result:
-    """Say what the kernels of models, packages or files of OpenCL C cost on Mali GPUs, by their machine code."""
+    """Estimate the cost of kernels on Mali GPUs.
+
+    The kernels are those of models, packages or files of OpenCL C. The estimate is made from their machine code; no
+    device is needed.
+    """
     from toolchain.backends.mali import cost
     from toolchain.backends.mali.cost import language, shown
 
@@ -83,15 +95,13 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions,
     kind = asked.board(named)
     names = named or ((kind.gpu.name,) if kind and kind.gpu else ())
     if not names:
-        raise InputError("which GPU is not said", hint="name one with --gpu, such as --gpu g610, or its --board")
+        raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")
     words = language.checked(asked.compiler_options)
     each = list(dict.fromkeys(sources))
     texts = [_text(source) for source in each if source.endswith(_SOURCE)]
     models = [source for source in each if not source.endswith(_SOURCE)]
     if models and kind is None:
-        raise InputError(
-            f"no board with a {names[0]} is known, which {models[0]} could be compiled for", hint="name a --board"
-        )
+        raise InputError(f"no board type has a {names[0]} to compile {models[0]} for", hint="add --board BOARD")
     launches = {source: _launches(console, source, kind, asked) for source in models if kind}
     root = cost.root(console.say)
     compilers = [cost.Compiler(root, cost.gpu(name), words) for name in names]
@@ -118,7 +128,7 @@ def _text(source: str) -> str:
     except OSError as fault:
         raise InputError(f"cannot read {source}: {fault.strerror or fault}", hint=_HINT) from fault
     except UnicodeDecodeError as fault:
-        raise InputError(f"{source} is no text: {fault}", hint=_HINT) from fault
+        raise InputError(f"{source} is not a text file: {fault}", hint=_HINT) from fault
     try:
         found = kernels(text)
     except InputError as fault:
@@ -141,5 +151,5 @@ def _launches(console: Console, source: str, kind: Board, asked: CostOptions) ->
         request = asked.compiling.request(asked.model.model(source, asked.inputs), kind, console.say, None)
         found = network.launches(compiler.scheduled(request), request.backend.target)
     if not found:
-        raise InputError(f"{source} has no kernel for a GPU", hint="all of it runs on the CPU, or is known beforehand")
+        raise InputError(f"{source} has no kernel for a GPU", hint="the whole model runs on the CPU, or is constant")
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection
 
 
-@click.group("model")
+@click.group("model", cls=helptext.Group)
 def model() -> None:
-    """List the predefined networks; look into a model."""
+    """List the predefined networks; inspect a model."""
 
 
 @model.command("list")
 @options.json_flag
 def model_list(*, as_json: bool) -> Result:
-    """List the predefined networks; their weights are random, from a seed."""
+    """List the predefined networks.
+
+    Their weights are random numbers from a seed.
+    """
     from toolchain.models import zoo
 
     found = [{"name": name, "description": zoo.describe(name)} for name in zoo.NAMES]
@@ -36,7 +39,10 @@ def model_list(*, as_json: bool) -> Result:
 @options.fixed
 @options.json_flag
 def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
-    """Show a model's signature, size, work and operators, in the file and as imported, and what cannot be."""
+    """Show a model's inputs, outputs, size, work and operators.
+
+    Operators are listed as in the file and as imported; those that cannot be imported are named.
+    """
     from toolchain.models import inspection
     from toolchain.models import source as models
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from toolchain.cli import completion
+from toolchain.cli import completion, helptext
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JUNIT, PAGE, written
@@ -37,7 +38,7 @@ class Limit(click.FloatRange):
         """Read it, and refuse what is no limit."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
-            self.fail(f"{value!r} is no limit.", param, ctx)
+            self.fail(f"{value!r} is not a valid limit.", param, ctx)
         return found
 
 
@@ -49,12 +50,12 @@ class ModelOptions:
     """How a model is read, beside its name."""
 
     shapes: tuple[str, ...] = option(
-        "--shape", multiple=True, metavar="NAME:1,3,224,224", help="Fix an open input shape."
+        "--shape", multiple=True, metavar="NAME:1,3,224,224", help="Set the open dimensions of an input."
     )
     fixed: tuple[str, ...] = option(
-        "--fix", multiple=True, metavar="NAME=VALUE", help="Make an input a constant, such as sr=16000."
+        "--fix", multiple=True, metavar="NAME=VALUE", help="Replace an input by a constant, such as sr=16000."
     )
-    seed: int = option("--seed", default=0, show_default=True, help="Seed of zoo weights and of random inputs.")
+    seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
 
     def model(self, source: str, given: GivenOptions | None = None) -> Model:
         """Return what is to be built: a zoo name or a file, and what it is run with."""
@@ -68,8 +69,12 @@ class ModelOptions:
 class GivenOptions:
     """What a model is run with, where it is not random; builds that fit a network to its inputs look at it, too."""
 
-    npz: Path | None = option("--input", type=PATH, help="Inputs as an .npz file, one array for each input; or .npy.")
-    image: Path | None = option("--image", type=PATH, help="A picture, with the usual ImageNet preprocessing.")
+    npz: Path | None = option(
+        "--input", type=PATH, help="Inputs to use: an .npz file with one array for each input, or an .npy file."
+    )
+    image: Path | None = option(
+        "--image", type=PATH, help="Picture to use as the input, with the usual ImageNet preprocessing."
+    )
 
     def source(self, seed: int) -> inputs.Source:
         """Return where the inputs come from; what is not given is random."""
@@ -88,7 +93,9 @@ class GivenOptions:
 class InputOptions(GivenOptions):
     """The same, and what its outputs are called."""
 
-    labels: Path | None = option("--labels", type=PATH, help="Class names, one a line, for a top-5 table.")
+    labels: Path | None = option(
+        "--labels", type=PATH, help="File of class names, one on each line, for a table of the top five."
+    )
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -100,7 +107,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
             shapes[name] = tuple(int(size) for size in sizes.split(","))
         except ValueError:
             shapes[name] = ()
-        if not name or not shapes[name] or not all(0 < size <= _LARGEST_SIZE for size in shapes[name]):
+        if not name or not shapes[name] or not all(0 <= size <= _LARGEST_SIZE for size in shapes[name]):
             raise InputError(f"--shape {text} is not of the form NAME:1,3,224,224")
     return shapes
 
@@ -124,12 +131,17 @@ class KernelOptions:
     """Which kernels there may be."""
 
     without: tuple[str, ...] = option(
-        "--without", multiple=True, metavar="TEMPLATE", help="Do not use a template; `all`: none of them."
+        "--without",
+        multiple=True,
+        metavar="TEMPLATE",
+        help="Do not use this kernel template; `all` leaves out every template.",
     )
-    no_winograd: bool = option("--no-winograd", is_flag=True, help="The same as --without winograd.")
-    float16: bool = option("--float16", is_flag=True, help="Compute in half precision, on devices that do.")
+    no_winograd: bool = option("--no-winograd", is_flag=True, help="Same as --without winograd.")
+    float16: bool = option("--float16", is_flag=True, help="Compute in half precision; the device must support it.")
     half_sums: bool = option(
-        "--half-sums", is_flag=True, help="The same, and sum up in half precision where it cannot overflow; less exact."
+        "--half-sums",
+        is_flag=True,
+        help="Same as --float16, and also add in half precision where this cannot overflow. Less exact.",
     )
 
     @property
@@ -157,8 +169,8 @@ class KernelOptions:
 
         known = backend_of(kind).template_names
         for name in sorted(named - {"all", *known}):
-            hint = did_you_mean(name, known) or "`all` leaves out every one of them"
-            raise InputError(f"no template is called {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
+            hint = did_you_mean(name, known) or "name one of these, or `all`"
+            raise InputError(f"there is no template {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
         return tuple(sorted(known if "all" in named else named))
 
 
@@ -169,14 +181,14 @@ class CompileOptions:
     records: Path | None = option(
         "--records",
         type=PATH,
-        help="Tuning records to apply; by default the project's or yours. `shipped`: only the toolchain's own.",
+        help="Tuning records to apply; `shipped` means only those of the toolchain. Default: yours, or the project's.",
     )
-    no_records: bool = option("--no-records", is_flag=True, help="Apply no tuning records.")
+    no_records: bool = option("--no-records", is_flag=True, help="Do not apply tuning records.")
     emulated: bool = option(
-        "--emulated", is_flag=True, help="Apply the records of an emulator, not those of a real board."
+        "--emulated", is_flag=True, help="Apply records that an emulator measured, instead of a real board."
     )
     modelled: bool = option(
-        "--modelled", is_flag=True, help="Apply the records of `tune --modelled`, not those of a real board."
+        "--modelled", is_flag=True, help="Apply records of `tune --modelled`, instead of those of a real board."
     )
     kernels: KernelOptions = record(KernelOptions)
 
@@ -206,7 +218,7 @@ class CompileOptions:
         from toolchain.pipeline import BuildRequest
 
         if self.records and self.no_records:
-            raise InputError("--records names what --no-records leaves out", hint="leave one of them out")
+            raise InputError("--records and --no-records exclude each other", hint="leave one of them out")
         if self.modelled:
             self._check_modelled()
         made = BuildRequest(
@@ -222,9 +234,7 @@ class CompileOptions:
             threads=threads or 0,
         )
         if self.modelled and not made.modelled_as:
-            raise InputError(
-                f"there is no model of board {kind.name}, and so no records of one", hint="leave --modelled out"
-            )
+            raise InputError(f"there are no modelled records for board {kind.name}", hint="leave --modelled out")
         return made
 
     def _check_modelled(self) -> None:
@@ -245,46 +255,67 @@ class SearchOptions:
         type=click.Choice(["evolutionary-xgb", "evolutionary-random", "random", "grid"]),
         default="evolutionary-xgb",
         show_default=True,
-        help="How candidates are searched: evolution guided by a learned cost model or by chance, chance, in order.",
+        help="Search method: evolution with a learned cost model, evolution with random choices, random, or in order.",
     )
     trials: int = option(
-        "--trials", default=500, show_default=True, type=click.IntRange(min=1), help="Trials of the run."
+        "--trials", default=500, show_default=True, type=click.IntRange(min=1), help="Number of trials of the run."
     )
     trials_per_task: int = option(
-        "--trials-per-task", default=0, type=click.IntRange(min=0), help="Most trials of one task."
+        "--trials-per-task",
+        default=0,
+        type=click.IntRange(min=0),
+        help="Largest number of trials of one task. Default: no limit.",
     )
     early_stop: int = option(
-        "--early-stop", default=0, type=click.IntRange(min=0), help="Leave a task after so many trials without a gain."
+        "--early-stop",
+        default=0,
+        type=click.IntRange(min=0),
+        help="End a task after N trials without an improvement. Default: never.",
     )
     time_budget: float = option(
-        "--time-budget", default=0.0, type=click.FloatRange(min=0.0), help="Seconds after which no round begins."
+        "--time-budget",
+        metavar="SECONDS",
+        default=0.0,
+        type=click.FloatRange(min=0.0),
+        help="Start no new round after SECONDS. Default: no limit.",
     )
     number: int = option(
-        "--number", default=3, show_default=True, type=click.IntRange(1, 10000), help="Runs of one sample."
+        "--number", default=3, show_default=True, type=click.IntRange(1, 10000), help="Runs in one sample."
     )
     repeat: int = option(
-        "--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Samples of a trial."
+        "--repeat", default=3, show_default=True, type=click.IntRange(1, 1000), help="Samples in one trial."
     )
     min_repeat_ms: int = option(
-        "--min-repeat-ms", default=20, show_default=True, type=click.IntRange(0, 10000), help="Least time of a sample."
+        "--min-repeat-ms",
+        metavar="MS",
+        default=20,
+        show_default=True,
+        type=click.IntRange(0, 10000),
+        help="Shortest time of a sample in milliseconds.",
     )
     cooldown: float = option(
-        "--cooldown", default=0.0, type=click.FloatRange(0.0, 600.0), help="Seconds of rest after a trial."
+        "--cooldown",
+        metavar="SECONDS",
+        default=0.0,
+        type=click.FloatRange(0.0, 600.0),
+        help="Pause after each trial. Default: none.",
     )
     cache_flush: bool = option("--cache-flush", is_flag=True, help="Flush the CPU's caches before each sample.")
     timeout: float = option(
         "--timeout",
+        metavar="SECONDS",
         default=10.0,
         show_default=True,
         type=click.FloatRange(0.1, _HOUR_S),
-        help="Seconds that running a candidate may take.",
+        help="Longest time to run a candidate.",
     )
     build_timeout: float = option(
         "--build-timeout",
+        metavar="SECONDS",
         default=30.0,
         show_default=True,
         type=click.FloatRange(1.0, _HOUR_S),
-        help="Seconds that compiling a candidate may take.",
+        help="Longest time to compile a candidate.",
     )
 
     def plan(self, kind: Board, seed: int, threads: int | None) -> Plan:
@@ -324,15 +355,21 @@ class BuilderOptions:
     """Who else compiles candidates."""
 
     builders_at: str | None = option(
-        "--builders", metavar="dask://HOST:PORT", help="Compile candidates by the workers of this Dask scheduler."
+        "--builders", metavar="dask://HOST:PORT", help="Compile candidates on the workers of this Dask scheduler."
     )
     builders_ca: Path | None = option(
-        "--builders-ca", type=PATH, help="TLS: the cluster's own authority; by default as Dask's configuration says."
+        "--builders-ca", type=PATH, help="TLS: CA certificates of the cluster. Default: Dask's configuration."
     )
-    builders_cert: Path | None = option("--builders-cert", type=PATH, help="TLS: your certificate; likewise.")
-    builders_key: Path | None = option("--builders-key", type=PATH, help="TLS: its private key; likewise.")
+    builders_cert: Path | None = option(
+        "--builders-cert", type=PATH, help="TLS: your certificate. Default: Dask's configuration."
+    )
+    builders_key: Path | None = option(
+        "--builders-key", type=PATH, help="TLS: the key of your certificate. Default: Dask's configuration."
+    )
     builders_plain: bool = option(
-        "--builders-plain", is_flag=True, help="Do without TLS: whoever reaches the scheduler runs code here and there."
+        "--builders-plain",
+        is_flag=True,
+        help="Do not use TLS. Anyone who can reach the scheduler can then run code on this machine and on the workers.",
     )
 
     def scheduler(self) -> Scheduler | None:
@@ -345,7 +382,7 @@ class BuilderOptions:
         others |= {"--builders-cert": self.builders_cert, "--builders-key": self.builders_key}
         if self.builders_at is None:
             if given := [name for name, value in others.items() if value]:
-                raise InputError(f"{given[0]} goes with --builders", hint="--builders dask://HOST:PORT")
+                raise InputError(f"{given[0]} needs --builders", hint="add --builders dask://HOST:PORT")
             return None
         from toolchain.tuning.build.cluster.scheduler import Access, parse
 
@@ -356,10 +393,16 @@ class BuilderOptions:
 # --- measurements and reports ------------------------------------------------------------------------------------
 
 
-def budget(seconds: float, what: str = "to time") -> Any:
-    """Return the field for how long something takes, with so many seconds by default."""
+def budget(seconds: float, what: str = "the model", **how: Any) -> Any:
+    """Return the field for how long something is measured, with so many seconds by default."""
     return option(
-        "--budget", default=seconds, show_default=True, type=click.FloatRange(0.0, _HOUR_S), help=f"Seconds {what}."
+        "--budget",
+        metavar="SECONDS",
+        default=seconds,
+        show_default=True,
+        type=click.FloatRange(0.0, _HOUR_S),
+        help=f"Measure {what} for this long.",
+        **how,
     )
 
 
@@ -369,9 +412,11 @@ class MeasureOptions:
 
     budget: float = budget(10.0)
     threads: int | None = option(
-        "--threads", type=click.IntRange(1, 1024), help="Threads; the board file's, or every CPU, by default."
+        "--threads",
+        type=click.IntRange(1, 1024),
+        help="Number of threads. Default: as in the board file, or one for each CPU.",
     )
-    no_pin: bool = option("--no-pin", is_flag=True, help="Let the system move threads between CPUs.")
+    no_pin: bool = option("--no-pin", is_flag=True, help="Do not pin threads to CPUs.")
 
     def settings(self, labels: Path | None, tolerance: float | None = None, samples: int = 1) -> Settings:
         """Return how to check and to measure.
@@ -395,12 +440,16 @@ class TurnOptions(MeasureOptions):
 
 def html() -> Any:
     """Return the field for where a page goes."""
-    return option("--html", type=PATH, help="Write the report as a page of HTML.")
+    return option("--html", type=PATH, help="Write the report as an HTML page.")
 
 
 def cost(what: str) -> Any:
     """Return the field for whether a model says what kernels cost; `what` says what for."""
-    return option("--cost", is_flag=True, help=f"{what}, by a model of the board's GPU: seconds a kernel, once.")
+    return option(
+        "--cost",
+        is_flag=True,
+        help=f"{what}, estimated by a model of the board's GPU; the first time takes seconds for each kernel.",
+    )
 
 
 @dataclass(frozen=True)
@@ -408,9 +457,9 @@ class ReportOptions:
     """Where the report of a measurement goes."""
 
     json_path: Path | None = option(
-        "--json", type=click.Path(path_type=Path, allow_dash=True), help="Write report.json; - prints it."
+        "--json", type=click.Path(path_type=Path, allow_dash=True), help="Write the report as JSON; - prints it."
     )
-    junit_path: Path | None = option("--junit", type=PATH, help="Write JUnit XML for CI.")
+    junit_path: Path | None = option("--junit", type=PATH, help="Write the result as JUnit XML for CI.")
     html_path: Path | None = html()
 
     def written(self, made: Report, command: str) -> Result:
@@ -438,7 +487,9 @@ REPORTS = {"--json": JSON, "--junit": JUNIT, **PAGES}
 
 def tolerance() -> Any:
     """Return the field for how far outputs may be from those that they are compared with."""
-    return option("--tolerance", type=Limit(min=0.0), help="Limit for the outputs' relative difference.")
+    return option(
+        "--tolerance", metavar="NUMBER", type=Limit(min=0.0), help="Largest allowed relative difference of the outputs."
+    )
 
 
 def samples(what: str) -> Any:
@@ -451,14 +502,42 @@ def unchecked() -> Any:
     return option(
         "--unchecked",
         is_flag=True,
-        help="Take a package without its reference, too: nothing tells then whether it is computed right.",
+        help="Also accept a package without reference outputs. Its results cannot be verified.",
     )
 
 
 # --- options of several commands that stand alone ----------------------------------------------------------------
 
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models)
+json_flag = helptext.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+Rule = Literal["model", "package", "path"]
+"""When a command uses a path here and not the zoo's network of that name.
+
+`model`: if it is a file; `package`: if it is a package or a bundle as well; `path`: always.
+"""
+
+
+def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback of an argument or option that names models: it tells what an ambiguous name stands for."""
+
+    def tell(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        for word in [value] if isinstance(value, str) else value or ():
+            if not Path(word).exists():
+                continue  # and the zoo, which takes a while, need not be imported
+            from toolchain import pipeline
+            from toolchain.models import names
+
+            built = rule == "path" or (rule == "package" and pipeline.is_built(word))
+            console = context.find_root().obj
+            if console and (text := names.ambiguity(word, built=built)):
+                console.say(text)
+        return value
+
+    return tell
+
+
+model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models, callback=telling("model"))
 shapes = single(ModelOptions, "shapes")
 fixed = single(ModelOptions, "fixed")
 
@@ -468,5 +547,5 @@ def toolchain() -> Any:
     return option(
         "--toolchain",
         type=click.Choice(["container", "host"]),
-        help="Where libraries are linked; the board file's choice by default.",
+        help="Compiler to link with: in the container image, or on this machine. Default: as in the board file.",
     )

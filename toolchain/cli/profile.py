@@ -40,18 +40,20 @@ class ProfileOptions:
         default=50,
         show_default=True,
         type=click.IntRange(3, 10_000),
-        help="Runs, watched and unwatched each.",
+        help="Number of runs, both with and without profiling.",
     )
     threads: int | None = same(options.MeasureOptions, "threads")
     no_pin: bool = same(options.MeasureOptions, "no_pin")
     against: str | None = option(
         "--against",
         metavar="RELEASE-OR-PACKAGE",
-        help="Run it in turns with this one, layer by layer: a package, a bundle's folder, or a release on the device.",
+        help="Compare layer by layer with this package, bundle or release; both run in turns.",
     )
     json_path: Path | None = same(options.ReportOptions, "json_path")
-    html: Path | None = option("--html", type=options.PATH, help="Write a page with bars.")
-    trace: Path | None = option("--trace", type=options.PATH, help="Write a typical run for Perfetto or Chrome.")
+    html: Path | None = options.html()
+    trace: Path | None = option(
+        "--trace", type=options.PATH, help="Write the trace of a typical run, for Perfetto or Chrome."
+    )
 
     def wanted(self) -> Wanted:
         """Return how to profile."""
@@ -61,14 +63,20 @@ class ProfileOptions:
 
 
 @click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
-@click.argument("source", metavar="[PACKAGE]", required=False, shell_complete=completion.models)
+@click.argument(
+    "source",
+    metavar="[PACKAGE]",
+    required=False,
+    shell_complete=completion.models,
+    callback=options.telling("path"),
+)
 @gathered("asked", ProfileOptions)
 @click.pass_obj
 def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> Result:
-    """Show what each kernel of PACKAGE, or of the release that a device runs, takes there, in order.
+    """Show the time of each kernel of a release on its device.
 
-    PACKAGE is a package or a bundle's folder, or a release that the device keeps: its number, or the beginning of its
-    digest. The device goes on with the release that it runs.
+    PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
+    its digest). Default: the current release. The command does not change which release is current.
     """
     from toolchain.bundle import check_board
     from toolchain.device.lock import Owner
@@ -76,9 +84,11 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, shown
 
-    kind = asked.device.board()
     if asked.against and asked.trace:
-        raise InputError("--trace is of one release, and --against has two", hint="leave one of them out")
+        raise InputError(
+            "--trace and --against exclude each other: a trace is of one release", hint="leave one of them out"
+        )
+    kind = asked.device.board()
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
         for _, bundle in made:
@@ -120,5 +130,5 @@ def _side(word: str, made: Bundle | None, kind: Board, lab: Lab) -> Side:
     from toolchain.pipeline import profile as profiling
 
     side = profiling.of_bundle(made) if made else profiling.of_release(lab, word)
-    check_board(side.manifest, kind)
+    check_board(side.manifest, kind, root="" if made else lab.store.root)
     return side

@@ -36,26 +36,26 @@ class QuantizeOptions:
     calibration: str | None = option(
         "--calibration",
         metavar="DIR|random",
-        help="Folder of samples: pictures, or .npz and .npy files; or random numbers. A quantized model needs none.",
+        help="Folder of samples: pictures, .npz or .npy files; or `random`. A quantized model needs none.",
     )
     samples: int | None = option(
         "--samples",
         type=click.IntRange(min=1),
-        help=f"Most samples to use, spread over the folder; {_SAMPLES}, or {_RANDOM_SAMPLES} random ones, by default.",
+        help=f"Largest number of samples to use. Default: {_SAMPLES}, or {_RANDOM_SAMPLES} random ones.",
     )
     method: str | None = option(
         "--method",
         type=click.Choice(["mse", "max", "percentile", "file"]),
-        help="Scales of activations: least squared error, nothing cut off, one value in 10000, or the ranges of a "
-        "quantized file, which are kept by default.",
+        help="How scales of activations are chosen: least squared error, no clipping, clipping one value in 10000, or "
+        "the ranges in the file. Default: file for a quantized model, mse for others.",
     )
     exclude: tuple[str, ...] = option(
-        "--exclude", multiple=True, metavar="NODE", help="Leave this convolution on floats."
+        "--exclude", multiple=True, metavar="NODE", help="Do not quantize this convolution; can be repeated."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="The model to write; MODEL-int8.onnx by default."
+        "-o", "--output", type=options.PATH, help="Where to write the model. Default: MODEL-int8.onnx."
     )
-    report_path: Path | None = option("--report", type=options.PATH, help="Write what --json prints to a file.")
+    report_path: Path | None = option("--report", type=options.PATH, help="Write the JSON result to a file.")
     model: options.ModelOptions = record(options.ModelOptions)
 
     @property
@@ -70,10 +70,10 @@ class QuantizeOptions:
 @options.json_flag
 @click.pass_obj
 def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_json: bool) -> Result:
-    """Quantize the convolutions of MODEL (a zoo name or an .onnx file) to int8, with powers of two as scales.
+    """Quantize the convolutions of a model to int8.
 
-    The result is a standard ONNX model with QuantizeLinear and DequantizeLinear. The figures compare it with MODEL on
-    the samples.
+    MODEL is a predefined network or an .onnx file. The scales are powers of two. The result is a standard ONNX model
+    with QuantizeLinear and DequantizeLinear. The figures compare it with MODEL on the samples.
     """
     from toolchain import files
     from toolchain import quantize as quantizing
@@ -106,7 +106,7 @@ def _check_target(source: Path, output: Path) -> None:
     from toolchain import outputs
 
     if output.exists() and source.exists() and output.samefile(source):
-        raise InputError(f"{output} is the model itself, and is left alone", hint="name another file with -o")
+        raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")
     outputs.check_file(output, "a quantized model", _foreign_model)
 
 
@@ -127,8 +127,8 @@ def _check_ranges(loaded: SourceModel, asked: QuantizeOptions) -> None:
 
     if asked.calibration is None and not quantize.has_ranges(loaded):
         raise InputError(
-            f"{loaded.name} is on floats, and nothing says how far its activations go",
-            hint="give a folder of samples with --calibration, or --calibration random to try it",
+            f"{loaded.name} is not quantized, and the ranges of its activations are not known",
+            hint="add --calibration FOLDER with samples, or --calibration random to try it",
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolchain import tables
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
@@ -23,16 +23,23 @@ if TYPE_CHECKING:
     from toolchain.records.maintenance import Row, Table
 
 _file = click.argument("file", type=options.PATH, required=False)
-_board = click.option(
-    "--board", "board_name", default="local", show_default=True, help="Whose file, where no FILE is named."
+_board = helptext.option(
+    "--board",
+    "board_name",
+    metavar="BOARD",
+    default="local",
+    show_default=True,
+    help="Board type whose records are used if FILE is left out.",
 )
-_target = click.option("--target", "target_id", metavar="ID", help="Only this target; `records show` prints the IDs.")
-_output = click.option("-o", "--output", type=options.PATH, required=True, help="Where to write.")
+_target = helptext.option(
+    "--target", "target_id", metavar="ID", help="Only records for this target; `records show` prints the IDs."
+)
+_output = helptext.option("-o", "--output", type=options.PATH, required=True, help="Where to write the result.")
 
 
-@click.group("records")
+@click.group("records", cls=helptext.Group)
 def records() -> None:
-    """Look at tuning records; keep the best, merge them, export them, or forget some."""
+    """Show, merge, export or forget tuning records."""
 
 
 @records.command("show")
@@ -42,7 +49,7 @@ def records() -> None:
 @options.json_flag
 @click.pass_obj
 def show(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
-    """Show what is known in FILE of each kernel, for each target."""
+    """Show the tuning records of each kernel, for each target."""
     from toolchain.records import maintenance
 
     source = file or _board_file(board_name, console)
@@ -60,29 +67,45 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 @options.json_flag
 @click.pass_obj
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
-    """Print what decides of each kernel in FILE, for each target: the candidate that a build applies, if any."""
+    """Show the record of each kernel that a build applies, for each target."""
     source = file or _board_file(board_name, console)
     found = _read(source, console)
     chosen = [record for key in _keys(found, target_id, source) for record in found.best(key).values()]
-    return Result("\n".join(_best_line(found, one) for one in chosen), chosen, as_json)
+    rows = [_best_row(found, record) for record in chosen]
+    text = (
+        tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
+        if rows
+        else f"{source} holds no trials"
+    )
+    return Result(text, chosen, as_json)
 
 
 @dataclass(frozen=True)
 class ForgetOptions:
     """The options of `records forget`."""
 
-    board_name: str = option("--board", default="local", show_default=True, help="Whose file, where no FILE is named.")
+    board_name: str = option(
+        "--board",
+        metavar="BOARD",
+        default="local",
+        show_default=True,
+        help="Board type whose records are used if FILE is left out.",
+    )
     target_id: str | None = option(
-        "--target", metavar="ID", help="Those of this target; `records show` prints the IDs."
+        "--target", metavar="ID", help="Records for this target; `records show` prints the IDs."
     )
-    model: str | None = option("--model", metavar="MODEL", help="Those of this model's kernels.")
-    name: str | None = option("--op", metavar="NAME", help="Those of kernels with this in the name that `show` prints.")
-    machine: str | None = option("--machine", metavar="NAME", help="Those that the board of this name measured.")
+    model: str | None = option(
+        "--model", metavar="MODEL", callback=options.telling("model"), help="Records of the kernels of this model."
+    )
+    name: str | None = option(
+        "--op", metavar="NAME", help="Records of kernels whose name, as `records show` prints it, contains NAME."
+    )
+    machine: str | None = option("--machine", metavar="NAME", help="Records that the device of this name measured.")
     older: str | None = option(
-        "--older-than", metavar="30d", help="Those that were measured longer ago: a number with s, m, h or d."
+        "--older-than", metavar="30d", help="Records that are older than this: a number with s, m, h or d."
     )
-    everything: bool = option("--all", is_flag=True, help="All of them.")
-    dry: bool = option("--dry-run", is_flag=True, help="Only say what would be forgotten.")
+    everything: bool = option("--all", is_flag=True, help="All records.")
+    dry: bool = option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
 
     def which(self, console: Console) -> Which:
         """Return what is to be forgotten.
@@ -96,9 +119,7 @@ class ForgetOptions:
         limits = (self.target_id, self.model, self.name, self.machine, self.older)
         if any(one is not None for one in limits) == self.everything:
             raise InputError(
-                "it is not said which records are to be forgotten"
-                if not self.everything
-                else "--all goes without a choice",
+                "no records are chosen" if not self.everything else "--all and a choice of records exclude each other",
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
             )
         before = time.time() - seconds(self.older) if self.older is not None else None
@@ -121,7 +142,10 @@ class ForgetOptions:
 @options.json_flag
 @click.pass_obj
 def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_json: bool) -> Result:
-    """Take records out of FILE, so that they are measured anew; what all the options say must be true of them."""
+    """Remove records from FILE, so that they are measured again.
+
+    A record is removed if it matches all of the options.
+    """
     from toolchain.records import RecordFile, forgetting
 
     which = asked.which(console)
@@ -142,11 +166,20 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
 @records.command("distill")
 @click.argument("file", type=options.PATH)
 @_output
-@click.option("--keep", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates of each kernel.")
+@helptext.option(
+    "--keep",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of candidates to keep for each kernel.",
+)
 @options.json_flag
 @click.pass_obj
 def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
-    """Keep the best records of FILE for each target; -o may name FILE itself."""
+    """Keep only the best records of FILE for each target.
+
+    -o may name FILE itself.
+    """
     from toolchain.records import maintenance
 
     return _written(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
@@ -158,7 +191,10 @@ def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json
 @options.json_flag
 @click.pass_obj
 def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
-    """Write the records of several files to one, each once; -o may name one of them."""
+    """Merge the records of several files into one.
+
+    Each record is written once. -o may name one of the files.
+    """
     from toolchain.records import maintenance
 
     return _written(maintenance.merge(sources, output, console.say), output, as_json=as_json)
@@ -171,14 +207,17 @@ def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_js
 @options.json_flag
 @click.pass_obj
 def export(console: Console, /, file: Path, output: Path, target_id: str | None, *, as_json: bool) -> Result:
-    """Write FILE's records of one target as a database of MetaSchedule's, into the folder that -o names."""
+    """Write the records of one target as a MetaSchedule database.
+
+    -o names the folder.
+    """
     from toolchain.records import export as records_export
 
     found = _read(file, console)
     keys = _keys(found, target_id, file)
     if len(keys) != 1:
         raise InputError(
-            f"{file} has records for {len(keys)} targets, and a database of MetaSchedule's is for one",
+            f"{file} has records for {len(keys)} targets, but a MetaSchedule database holds one",
             details="\n".join(map(_key_text, keys)),
             hint="choose one with --target ID",
         )
@@ -208,7 +247,7 @@ def _keys(found: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...
         raise InputError(
             f"{source} has no records for target {target_id}",
             details="\n".join(map(_key_text, found.keys)),
-            hint="`toolchain records show` prints the IDs of those there are",
+            hint="`toolchain records show` lists the IDs",
         )
     return keys
 
@@ -260,10 +299,10 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms"
 
 
-def _best_line(found: Catalog, record: Record) -> str:
+def _best_row(found: Catalog, record: Record) -> tuple[str, ...]:
     known = found.workloads.get(record.workload)
-    stays = "  untuned" if record.verdict == "untuned" else ""
-    return f"{record.key.id}  {known.name if known else record.workload}  {_milliseconds(record.latency_s)}{stays}"
+    name = known.name if known else record.workload
+    return record.key.id, name, _milliseconds(record.latency_s), "untuned" if record.verdict == "untuned" else ""
 
 
 def _table_document(table: Table) -> dict[str, Any]:

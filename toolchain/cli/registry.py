@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.errors import InputError
@@ -24,14 +24,14 @@ class RegistryOptions:
     """How a registry is reached."""
 
     authorities: Path | None = option(
-        "--ca", type=options.PATH, help="CA certificates of the registry, instead of the system's."
+        "--ca", type=options.PATH, help="CA certificates for the registry. Default: those of the system."
     )
-    plain: bool = option("--plain-http", is_flag=True, help="Speak to the registry without encryption.")
+    plain: bool = option("--plain-http", is_flag=True, help="Connect to the registry without encryption.")
     username: str | None = option(
-        "--username", help="Log in to the registry as this user, instead of with what `docker login` has kept."
+        "--username", metavar="USER", help="User name at the registry. Default: the login that `docker login` stored."
     )
     password_stdin: bool = option(
-        "--password-stdin", is_flag=True, help="Read the password from standard input; a terminal is asked otherwise."
+        "--password-stdin", is_flag=True, help="Read the password from standard input. Default: ask at the terminal."
     )
 
     def check(self, source: str) -> None:
@@ -46,7 +46,7 @@ class RegistryOptions:
             registry.parse(source)
         elif self != RegistryOptions():
             raise InputError(
-                "--ca, --plain-http, --username and --password-stdin are for a registry, and the package is in none",
+                "--ca, --plain-http, --username and --password-stdin are only for packages in a registry",
                 hint=f"leave them out, or name a package as {registry.SCHEME}HOST/REPOSITORY:TAG",
             )
 
@@ -59,7 +59,10 @@ class RegistryOptions:
         from toolchain.registry import Access
 
         if self.plain and self.authorities:
-            raise InputError("--ca is for encryption, which --plain-http does without", hint="leave one of them out")
+            raise InputError(
+                "--ca and --plain-http exclude each other: without encryption no certificate is used",
+                hint="leave one of them out",
+            )
         return Access(self.authorities, self.plain, self._login())
 
     def _login(self) -> Login | None:
@@ -67,11 +70,13 @@ class RegistryOptions:
 
         if not self.username:
             if self.password_stdin:
-                raise InputError("--password-stdin is the password of nobody", hint="say whose with --username")
+                raise InputError("--password-stdin needs --username", hint="add --username USER")
             return None
         password = self._password()
         if not password:
-            raise InputError(f"there is no password for {self.username}", hint="pipe it in, and add --password-stdin")
+            raise InputError(
+                f"there is no password for {self.username}", hint="add --password-stdin and pipe the password in"
+            )
         return Login(self.username, password)
 
     def _password(self) -> str:
@@ -88,7 +93,7 @@ def _line_of_input() -> str:
         line = sys.stdin.readline().rstrip("\r\n")
         line.encode()  # some locales let bytes through that are no text
     except UnicodeError as fault:
-        raise InputError("the password is not text in UTF-8", hint="check what is piped in") from fault
+        raise InputError("the password is not valid UTF-8", hint="check the text that is piped in") from fault
     return line
 
 
@@ -96,20 +101,23 @@ def _line_of_input() -> str:
 class PullOptions:
     """The options of `pull`."""
 
-    output: Path = option("-o", "--output", type=options.PATH, required=True, help="Folder for the bundle.")
+    output: Path = option(
+        "-o", "--output", type=options.PATH, metavar="FOLDER", required=True, help="Folder to write the bundle to."
+    )
     registry: RegistryOptions = record(RegistryOptions)
 
 
-@click.command("push")
+@click.command("push", cls=helptext.Command)
 @click.argument("package", type=options.PATH)
 @click.argument("address")
 @gathered("reached", RegistryOptions)
 @options.json_flag
 @click.pass_obj
 def push(console: Console, /, package: Path, address: str, reached: RegistryOptions, *, as_json: bool) -> Result:
-    """Bring PACKAGE (a bundle's folder or a package) to a registry at ADDRESS: oci://HOST/REPOSITORY:TAG.
+    """Upload a package to a registry.
 
-    Its digest there is the bundle's own. The reference and the tuning records go with it.
+    PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the registry
+    is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
     """
     from toolchain import bundle, registry
 
@@ -131,13 +139,17 @@ def push(console: Console, /, package: Path, address: str, reached: RegistryOpti
     return Result(f"{done.address}: {made.manifest.name} for {made.manifest.board}, {sent}", document, as_json)
 
 
-@click.command("pull")
+@click.command("pull", cls=helptext.Command)
 @click.argument("address")
 @gathered("asked", PullOptions)
 @options.json_flag
 @click.pass_obj
 def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool) -> Result:
-    """Bring the package at ADDRESS, such as oci://HOST/REPOSITORY:TAG, into a folder as a bundle."""
+    """Download a package from a registry.
+
+    ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
+    as a bundle.
+    """
     from toolchain import bundle, registry
 
     place = registry.parse(address)
@@ -151,5 +163,5 @@ def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool
         "manifest": made.manifest,
     }
     said = f"{made.folder}: {made.manifest.name} for {made.manifest.board}, sha256:{made.digest}"
-    said += "; WITHOUT its reference, so that only `deploy --unchecked` takes it" if made.reference is None else ""
+    said += "; WITHOUT reference outputs: only `deploy --unchecked` accepts it" if made.reference is None else ""
     return Result(said, document, as_json)

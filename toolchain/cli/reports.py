@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 from toolchain.cli.console import Result
+from toolchain.cli.helptext import Command
 from toolchain.errors import InputError
 from toolchain.failure import NOT_ENDED, Failure
 
@@ -85,7 +87,7 @@ def _failed_json(failure: Failure, _run: Run) -> bytes:
 def _foreign_junit(path: Path) -> str:
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
-    return "" if f'name="{_SUITE}'.encode() in head else "it is no JUnit XML of this toolchain"
+    return "" if f'name="{_SUITE}'.encode() in head else "it is not JUnit XML of this toolchain"
 
 
 JSON = json_kind("a report", "schema_version", "bundle_digest")
@@ -101,7 +103,7 @@ def _foreign_page(path: Path) -> str:
 
     with path.open("rb") as stream:
         head = stream.read(page.HEAD)
-    return "" if page.is_ours(head) else "it is no page of this toolchain"
+    return "" if page.is_ours(head) else "it is not a page of this toolchain"
 
 
 def _failed_page(failure: Failure, run: Run) -> bytes:
@@ -200,7 +202,7 @@ def written(found: Result, json_path: Path | None, others: Mapping[Path | None, 
     return replace(found, as_json=found.as_json or printed)
 
 
-class ReportingCommand(click.Command):
+class ReportingCommand(Command):
     """A command with options that name reports.
 
     Args:
@@ -225,7 +227,7 @@ class ReportingCommand(click.Command):
             if fault:
                 raise fault
             context = super().make_context(info_name, args, parent, **extra)
-        known = [str(context.params.get(name) or "") for name in ("board_name", "source")]
+        known = [_board_of(context.params), str(context.params.get("source") or "")]
         about = ".".join(Path(name).stem for name in known if name)
         run = replace(reports.run, about=about or command, properties=_properties(context.params))
         context.meta[__name__] = replace(reports, run=run)
@@ -243,9 +245,14 @@ class ReportingCommand(click.Command):
 
 def _properties(given: Mapping[str, Any]) -> dict[str, str]:
     """Return what a command line says of the board and the device, as reports name them."""
-    board = str(given.get("board_name") or "")
-    device = str(given.get("host") or given.get("place") or "")
+    board, device = _board_of(given), str(given.get("host") or given.get("place") or "")
     return {name: value for name, value in (("board", board and Path(board).stem), ("device", device)) if value}
+
+
+def _board_of(given: Mapping[str, Any]) -> str:
+    """Return the board type that a command line says; empty if it is the one of the device that it names."""
+    named = given.get("board_name")
+    return str(named or ("" if named is None or given.get("host") or given.get("place") else "local"))
 
 
 def _waited(context: click.Context) -> dict[str, str]:
@@ -277,8 +284,35 @@ def failure_of(fault: BaseException) -> Failure:
     if isinstance(fault, click.Abort):
         return Failure.of(fault.__cause__ if isinstance(fault.__cause__, KeyboardInterrupt) else KeyboardInterrupt())
     if isinstance(fault, click.UsageError):
-        path = fault.ctx.command_path if fault.ctx else "toolchain"
-        return Failure(fault.format_message(), hint=f"`{path} --help` shows what it takes", exit_code=fault.exit_code)
+        named = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
+        message = fault.message if named else fault.format_message()
+        return Failure(_in_our_style(message), hint=_usage_hint(fault), exit_code=fault.exit_code)
     if isinstance(fault, click.ClickException):
-        return Failure(fault.format_message(), exit_code=InputError.exit_code)
+        return Failure(_in_our_style(fault.format_message()), exit_code=InputError.exit_code)
     return Failure.of(fault)
+
+
+def _in_our_style(message: str) -> str:
+    """Write one of click's messages as ours are: without a capital and a full stop."""
+    return f"{message[:1].lower()}{message[1:].removesuffix('.').removesuffix(' range')}"
+
+
+def _usage_hint(fault: click.UsageError) -> str:
+    """Name what was meant by a wrong command line, or the help that lists what there is."""
+    path = fault.ctx.command_path if fault.ctx else "toolchain"
+    if isinstance(fault, click.NoSuchCommand | click.NoSuchOption) and fault.possibilities:
+        return f"did you mean {fault.possibilities[0]}?"
+    if isinstance(fault, click.NoSuchCommand):
+        return f"`{path} --help` lists the commands"
+    if isinstance(fault, click.BadOptionUsage) and fault.option_name == "--json":
+        return "`--json -` prints the report, and `--json FILE` writes it to a file"
+    if _is_file_for_json(fault):
+        return f"--json of `{path}` takes no file, it prints: write `--json > FILE`"
+    return f"`{path} --help` lists the arguments and options"
+
+
+def _is_file_for_json(fault: click.UsageError) -> bool:
+    """Whether one word is too many for a command whose --json is a flag; other commands write to the file of --json."""
+    params = fault.ctx.command.params if fault.ctx else []
+    is_flag = any(isinstance(param, click.Option) and param.is_flag and "--json" in param.opts for param in params)
+    return is_flag and "extra argument" in fault.message and "--json" in own(sys.argv[1:])

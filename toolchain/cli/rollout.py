@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -40,17 +40,19 @@ class FleetOptions:
     """Which devices there are, and how they are reached."""
 
     fleet: Path | None = option(
-        "--fleet", type=options.PATH, help="A fleet.toml, or a devices.toml: the devices, and bounds of their types."
+        "--fleet",
+        type=options.PATH,
+        help="The devices, and limits for each board type: a fleet.toml or a devices.toml.",
     )
     inventory: Path | None = option(
-        "--inventory", type=options.PATH, help="Devices as `ansible-inventory --list` prints them."
+        "--inventory", type=options.PATH, help="The devices, as `ansible-inventory --list` prints them."
     )
     board_variable: str = option(
         "--board-var",
         default="edge_board",
         show_default=True,
         metavar="NAME",
-        help="The inventory's variable that names a host's board type.",
+        help="Variable of the inventory that names the board type of a host.",
     )
     identity: Path | None = same(AddressOptions, "identity")
     ssh_config: Path | None = same(AddressOptions, "ssh_config")
@@ -68,8 +70,8 @@ class FleetOptions:
             raise InputError(f"there is no key file {self.identity}")
         if not self.fleet and not self.inventory:
             raise InputError(
-                "which devices? None are named",
-                hint="--fleet fleet.toml, or --inventory with Ansible's: docs/rollout.md",
+                "no devices are named",
+                hint="add --fleet fleet.toml, or --inventory FILE of Ansible (see docs/rollout.md)",
             )
         return fleet.read(self.fleet, self.inventory, self.board_variable)
 
@@ -86,40 +88,46 @@ class RuleOptions:
     """How a roll-out is done."""
 
     parallel: int = option(
-        "--parallel", default=8, show_default=True, type=click.IntRange(1, 256), help="Devices at once."
+        "--parallel",
+        default=8,
+        show_default=True,
+        type=click.IntRange(1, 256),
+        help="Number of devices to deploy to at the same time.",
     )
     stop_after: str = option(
         "--stop-after",
         default="1",
         show_default=True,
         metavar="N|N%",
-        help="Error threshold: stop once so many devices of a group have failed, or so many percent of it.",
+        help="Stop when this number or share of a group's devices has failed.",
     )
     success: float = option(
         "--success-threshold",
         metavar="PERCENT",
         default=0.0,
         type=options.Limit(min=0.0, max=100.0),
-        help="Begin the next group only if so many percent of this one are done.",
+        help="Start the next group only if at least PERCENT of this one succeeded. Default: 0.",
     )
     roll_back: bool = option(
-        "--roll-back", is_flag=True, help="Where it stops, take that group back to the release before."
+        "--roll-back", is_flag=True, help="When the roll-out stops, return that group to the previous release."
     )
     wait_s: float = option(
         "--wait",
+        subject=helptext.ROLLOUT,
         metavar="SECONDS",
         default=_WAIT_S,
         show_default=True,
         type=options.Limit(min=0.0, max=_DAY_S),
-        help="Wait so long for a device that others are at work on.",
+        help="Wait up to SECONDS for a device that is in use.",
     )
     limit_s: float = option(
         "--timeout",
+        subject=helptext.ROLLOUT,
         metavar="SECONDS",
         default=1800.0,
         show_default=True,
         type=options.Limit(min=1.0, max=_DAY_S),
-        help="Leave a device that takes longer.",
+        help="Give up on a device after SECONDS.",
     )
 
     @property
@@ -134,7 +142,8 @@ class RuleOptions:
         error = Share.read(self.stop_after)
         if error is None:
             raise InputError(
-                f"--stop-after {self.stop_after} is no number of devices, and no percentage", hint="such as 5, or 10%"
+                f"--stop-after {self.stop_after} is not a number of devices or a percentage",
+                hint="write for example 5 or 10%",
             )
         return Thresholds(error, self.success)
 
@@ -154,14 +163,15 @@ class RolloutOptions:
         "--waves",
         default="1,10%,100%",
         show_default=True,
-        help="Groups: up to how many devices are reached with each, or a tag, whose devices it adds.",
+        metavar="GROUPS",
+        help="Groups of devices: the total number or share of devices that each one reaches, or a tag.",
     )
     rules: RuleOptions = record(RuleOptions)
     state: Path = option(
-        "--state", type=options.PATH, default=_STATE, show_default=True, help="The file that it goes on from."
+        "--state", type=options.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
     )
-    fresh: bool = option("--fresh", is_flag=True, help="Begin anew, whatever that file says.")
-    budget: float = options.budget(2.0, "to measure each device")
+    fresh: bool = option("--fresh", is_flag=True, subject=helptext.ROLLOUT, help="Ignore that file and start again.")
+    budget: float = options.budget(2.0, "the release on each device")
     json_path: Path | None = same(options.ReportOptions, "json_path")
     junit_path: Path | None = same(options.ReportOptions, "junit_path")
     html_path: Path | None = options.html()
@@ -178,12 +188,15 @@ class RolloutOptions:
         self.registry.check(source)
         if not pipeline.is_built(source):
             raise InputError(
-                f"{source!r} is no package, and the same one goes to every device",
-                hint="`toolchain build` and `toolchain package` make one",
+                f"{source!r} is not a package; a roll-out deploys one package to every device",
+                hint="make one with `toolchain build` and `toolchain package`",
             )
         reports = {path.resolve() for path in (self.json_path, self.junit_path, self.html_path) if path}
         if self.state.resolve() in reports:
-            raise InputError(f"{self.state} is the state, and a report would replace it", hint="name another file")
+            raise InputError(
+                f"{self.state} is the state file of the roll-out, which a report would replace",
+                hint="name another file",
+            )
 
     def written(self, found: Rollout) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
@@ -221,7 +234,7 @@ def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, consol
     bound = fleet.limits(kind.name).latency_ms
     if kind.keep < _ENOUGH and (bound or asked.rules.roll_back):
         raise InputError(
-            f"board {kind.name} keeps {kind.keep} activation(s), so that no device could go back",
+            f"board {kind.name} keeps {kind.keep} release(s), so devices cannot go back",
             hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
@@ -238,9 +251,10 @@ REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"
 @gathered("asked", RolloutOptions)
 @click.pass_obj
 def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
-    """Deploy PACKAGE to the devices of a fleet, group by group, and stop where too many fail.
+    """Deploy a package to many devices, group by group.
 
-    Run again, it goes on where it was: devices that are done are left alone, and those that were in flight are asked.
+    The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
+    those that were in progress are checked.
     """
     from toolchain import board, bundle
     from toolchain.device import deploy
@@ -258,7 +272,7 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
         places = groups.assigned(plan.waves, fleet.devices)
         left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
         if left_out:
-            console.say(f"{left_out} device(s) of the fleet are no {kind.name}, and take no part")
+            console.say(f"{left_out} device(s) of the fleet are not {kind.name} and are left out")
         with state.held(asked.state):
             kept = state.opened(asked.state, plan, places, fresh=asked.fresh)
             work = _work(made, kind, fleet, asked, console)

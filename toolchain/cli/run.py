@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -25,12 +25,17 @@ class RunOptions:
     npz: Path | None = option(
         "--input",
         type=options.PATH,
-        help="Inputs as an .npz file, one array for each input, with one more axis in front for many samples; or .npy.",
+        help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
     )
     pictures: tuple[Path, ...] = option(
-        "--image", type=options.PATH, multiple=True, help="A picture or a folder of them; may be given several times."
+        "--image",
+        type=options.PATH,
+        multiple=True,
+        help="Picture to use as the input, or a folder of pictures; can be repeated.",
     )
-    output: Path = option("-o", "--output", type=options.PATH, required=True, help="The .npz file for the outputs.")
+    output: Path = option(
+        "-o", "--output", type=options.PATH, required=True, help="Where to write the outputs, an .npz file."
+    )
     labels: Path | None = same(options.InputOptions, "labels")
     threads: int | None = same(options.MeasureOptions, "threads")
 
@@ -43,16 +48,19 @@ class RunOptions:
         return wanted
 
 
-@click.command("run")
+@click.command("run", cls=helptext.Command)
 @gathered("asked", RunOptions)
 @options.json_flag
 @click.pass_obj
 def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
-    """Run the release of a device on your own inputs, and write its outputs to a file."""
+    """Run the deployed release on your own inputs.
+
+    Its outputs are written to a file.
+    """
     from toolchain.pipeline import DeviceStages, preflight
     from toolchain.pipeline import run as running
 
-    kind, wanted = asked.device.board(), asked.wanted()
+    wanted, kind = asked.wanted(), asked.device.board()
     with open_device(kind, asked.device, console.say) as lab:
         preflight.before_bench(kind, lab)
         done = running.run(DeviceStages(kind, console.say), lab, wanted)

@@ -6,19 +6,24 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import helptext, options
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered
 
 
-@click.command("sdk")
+@click.command("sdk", cls=helptext.Command)
 @gathered("kind", BoardOptions)
-@click.option("-o", "--output", type=options.PATH, required=True, help="Folder for the SDK.")
+@helptext.option(
+    "-o", "--output", type=options.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
+)
 @options.json_flag
 @click.pass_obj
 def sdk(console: Console, /, kind: BoardOptions, output: Path, *, as_json: bool) -> Result:
-    """Write what an application needs to run releases: a C library for the board, examples, Python."""
+    """Write the C and Python libraries for your application.
+
+    An application that uses them runs releases by itself. The folder also has examples.
+    """
     from toolchain.native import sdk as sdks
 
     made = sdks.write(kind.board(), output, console.say)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import connection, options
+from toolchain.cli import connection, helptext, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
@@ -25,18 +25,20 @@ class SignOptions:
     """The options of `sign`."""
 
     key: Path = option(
-        "--key", type=options.PATH, required=True, default=Path(),
-        help="An Ed25519 key of OpenSSH; of a public one an SSH agent has the private half.",
+        "--key", type=options.PATH, required=True,
+        help="Ed25519 key of OpenSSH. If it is a public key, the SSH agent must have the private key.",
     )  # fmt: skip
     sequence: int | None = option(
         "--sequence",
         type=click.IntRange(min=1),
-        help="The release's place among those of its model; without it, the statement that is there is signed.",
+        help="Sequence number of this release of the model. Default: sign the statement that the package has already.",
     )
     minimum: int | None = option(
-        "--minimum", type=click.IntRange(min=1), help="From this release on, devices take none with a lower sequence."
+        "--minimum",
+        type=click.IntRange(min=1),
+        help="Devices that accept this release refuse lower sequence numbers from then on.",
     )
-    replace: bool = option("--replace", is_flag=True, help="Drop another statement, and the signatures under it.")
+    replace: bool = option("--replace", is_flag=True, help="Replace an existing statement, and drop its signatures.")
 
     def order(self) -> Order | None:
         """Return where the release stands; None if that was said before.
@@ -49,16 +51,19 @@ class SignOptions:
         if self.sequence is not None:
             return Order(self.sequence, self.minimum)
         if self.minimum is not None or self.replace:
-            raise InputError("--minimum and --replace are for a new statement", hint="add --sequence N")
+            raise InputError("--minimum and --replace need --sequence", hint="add --sequence N")
         return None
 
 
-@click.command("sign")
+@click.command("sign", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=options.PATH)
 @gathered("asked", SignOptions)
 @options.json_flag
 def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
-    """Sign PACKAGE (or a bundle's folder) as a release: it stays what it is, and is signed beside that."""
+    """Sign a package.
+
+    PACKAGE is a package or the folder of a bundle. Its digest does not change; the signature is added next to it.
+    """
     from toolchain import bundle
     from toolchain.signing import keys
     from toolchain.signing.sign import sign as signed
@@ -85,7 +90,7 @@ def _passphrase(key: Path) -> str:
         if not given.isatty():
             raise InputError(
                 f"{key} has a passphrase, and there is no terminal to ask for it",
-                hint=f"`ssh-add {key}` gives it to an agent; then name {key}.pub",
+                hint=f"run `ssh-add {key}`, then use --key {key}.pub",
             )
     return str(click.prompt(f"passphrase of {key}", hide_input=True, err=True))
 
@@ -95,19 +100,21 @@ class VerifyOptions:
     """The options of `verify`."""
 
     trusted: Path = option(
-        "--trusted", type=options.PATH, required=True, default=Path(),
-        help="Whom to believe: lines of OpenSSH's allowed_signers.",
+        "--trusted", type=options.PATH, required=True,
+        help="Trusted signers, in OpenSSH's allowed_signers format.",
     )  # fmt: skip
-    revoked: Path | None = option("--revoked", type=options.PATH, help="Keys that count no more, in such lines.")
+    revoked: Path | None = option("--revoked", type=options.PATH, help="Revoked keys, in the same format.")
     threshold: int = option(
         "--threshold",
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="So many of them must have signed.",
+        help="Number of trusted signers that must have signed.",
     )
-    board: str = option("--board", default="", metavar="NAME", help="The release must be for this board type.")
-    floor: int = option("--floor", type=click.IntRange(min=0), default=0, help="The least sequence to take.")
+    board: str = option("--board", default="", metavar="BOARD", help="Fail unless the release is for this board type.")
+    floor: int = option(
+        "--floor", type=click.IntRange(min=0), default=0, help="Lowest sequence number to accept. Default: any."
+    )
 
     def trust(self) -> Trust:
         """Return whom to believe."""
@@ -116,12 +123,15 @@ class VerifyOptions:
         return Trust.read(self.trusted, self.revoked, self.threshold)
 
 
-@click.command("verify")
+@click.command("verify", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=options.PATH)
 @gathered("asked", VerifyOptions)
 @options.json_flag
 def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
-    """See that PACKAGE (or a bundle's folder) is whole, and that those who are trusted have signed it."""
+    """Check a package's integrity and its signatures.
+
+    PACKAGE is a package or the folder of a bundle.
+    """
     from toolchain import bundle
     from toolchain.signing import trust as trusting
 
@@ -134,17 +144,20 @@ def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
     return Result(text, {"package": str(source), "statement": said, "signers": found.signers}, as_json)
 
 
-@click.command("floor")
+@click.command("floor", cls=helptext.Command)
 @click.argument("sequence", type=click.IntRange(min=1))
 @connection.device
 @options.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Have a device take no release of its current one's model below SEQUENCE any more."""
+    """Set the lowest release number that a device accepts.
+
+    From now on the device refuses releases of its current model whose sequence number is below SEQUENCE.
+    """
     from toolchain.device import trust
     from toolchain.device.lock import Owner
 
     with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("floor")):
         found = trust.raise_floor(lab.store, sequence)
-    text = f"{lab.shell.name} takes no {found.model} below sequence {found.floor}; it runs {found.sequence}"
+    text = f"{lab.shell.name} accepts {found.model} from sequence number {found.floor} on; it runs {found.sequence}"
     return Result(text, {**dataclasses.asdict(found), "waited": lab.store.waited}, as_json)

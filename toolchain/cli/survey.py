@@ -27,24 +27,33 @@ class SurveyOptions:
     device: DeviceOptions = record(DeviceOptions)
     toolchain: str | None = options.toolchain()
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Folder for report.md and report.json; survey-BOARD by default."
+        "-o",
+        "--output",
+        type=options.PATH,
+        metavar="FOLDER",
+        help="Folder for report.md and report.json. Default: survey-BOARD.",
     )
-    budget: float = options.budget(10.0, "to time each network")
+    budget: float = options.budget(10.0, "each network")
     trials: int = option(
-        "--trials", default=32, show_default=True, type=click.IntRange(min=1), help="Trials of each short tuning."
+        "--trials",
+        default=32,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="Number of trials of each short tuning.",
     )
     html_path: Path | None = options.html()
 
 
 @click.command("survey", cls=ReportingCommand, reports=options.PAGES)
-@click.argument("networks", nargs=-1, shell_complete=completion.models)
+@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=options.telling("model"))
 @gathered("asked", SurveyOptions)
 @options.json_flag
 @click.pass_obj
 def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions, *, as_json: bool) -> Result:
-    """Try everything on one device with a few NETWORKS, and write a report to send: it names no host and no person.
+    """Try everything on one device and write a report.
 
-    A step that fails is recorded, and the next one follows; the exit code is that of the first failure.
+    NETWORKS are predefined networks. The report can be sent to others: it names no host and no person. A step that
+    fails is recorded, and the next step runs; the exit code is that of the first failure.
     """
     from toolchain.pipeline import survey as surveys
     from toolchain.pipeline.pages import surveyed
@@ -66,7 +75,9 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     _check(wanted, asked.device, console)
     folder = asked.output or Path(f"survey-{kind.name}")
     found = surveys.run(wanted, folder, console.say)
-    text = f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}: no names, no addresses"
+    text = (
+        f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
+    )
     result = Result(text, found.document(), as_json, found.fault)
     return written(result, None, {asked.html_path: lambda: surveyed.html(found).encode()})
 

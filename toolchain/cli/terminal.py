@@ -33,7 +33,7 @@ _STYLES = {
 _WORDS = (
     r"(?P<bad>^(internal )?error:|\b(MISSING|FAILED|DIFFER FROM|lost|broken)\b)",
     r"(?P<warning>^warning:?(?=\s|$)|\b(outdated|missing|emulated|stopped|quarantined)\b)",
-    r"(?P<hint>^hint:)",
+    r"(?P<hint>^(hint|next):)",
     r"(?P<good>\bmatch(?= onnxruntime)|^(ready|running)$)",
 )
 
@@ -43,7 +43,10 @@ def show(shown: Shown, stream: IO[str]) -> None:
     if not stream.isatty():
         click.echo(plain(shown), file=stream)
         return
-    _print(shown, _console(stream))
+    console = _console(stream)
+    _print(shown, console)
+    if left_out := _left_out(shown, console.width):
+        console.print(f"not shown in {console.width} columns: {', '.join(left_out)}", soft_wrap=True)
 
 
 def _print(shown: Shown, console: Console) -> None:
@@ -98,6 +101,16 @@ def _fitted(table: Table, width: int) -> RenderableType:
     if _least(table) > width and table.head:
         return _stacked(table, width)
     return _rich(table, _widths(table, width))
+
+
+def _left_out(shown: Shown, width: int) -> list[str]:
+    """Name the columns of tables that are left out in this width."""
+    names: list[str] = []
+    for table in parts(shown):
+        while isinstance(table, Table) and _least(table) > width and table.spare:
+            names += [table.head[table.spare[0]]] if table.head else []
+            table = table.without(table.spare[0])  # noqa: PLW2901 - what is left of it
+    return list(dict.fromkeys(names))
 
 
 def _columns(table: Table) -> list[tuple[str, ...]]:

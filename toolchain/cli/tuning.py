@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import compare, connection, options
+from toolchain.cli import compare, connection, helptext, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -37,32 +37,36 @@ class TuneOptions:
     kernels: options.KernelOptions = record(options.KernelOptions)
     threads: int | None = same(options.MeasureOptions, "threads")
     operators: tuple[str, ...] = option(
-        "--op", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID."
+        "--op", metavar="TASK", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID."
     )
     records: Path | None = option(
-        "--records", type=options.PATH, help="File of records; by default the project's or yours."
+        "--records", type=options.PATH, help="File of tuning records. Default: yours, or the project's."
     )
-    tracker: str | None = option("--tracker", metavar="HOST:PORT", help="A tracker of your own, instead of the farm.")
+    tracker: str | None = option(
+        "--tracker", metavar="HOST:PORT", help="Use the boards of this TVM tracker instead of the farm."
+    )
     most: int | None = option(
         "--boards",
         metavar="N",
         type=click.IntRange(1, 10_000),
-        help="Use at most N of the farm's boards and leave the others free; by default all, shared with who waits.",
+        help="Use at most N boards of the farm. Default: all, shared with others who wait.",
     )
-    key: str | None = option("--key", help="Key of the boards at that tracker; the board type by default.")
+    key: str | None = option(
+        "--key", metavar="NAME", help="Key of the boards at that tracker. Default: the board type."
+    )
     modelled: bool = option(
-        "--modelled", is_flag=True, help="Ask no board: rank candidates by a model of its GPU, in records of their own."
+        "--modelled",
+        is_flag=True,
+        help="Use no board: rank candidates by a model of its GPU. The records are kept apart.",
     )
     prune: float | None = option(
         "--prune",
         metavar="TIMES",
         type=options.Limit(min=1.0, max=1000.0),
-        help="Measure no candidate that spills or costs more than TIMES the best known, by a model of the GPU.",
+        help="Skip candidates that, by a model of the GPU, spill or cost more than TIMES the best one.",
     )
-    fresh: bool = option("--fresh", is_flag=True, help="Measure everything anew, whatever the file has of these tasks.")
-    no_compare: bool = option(
-        "--no-compare", is_flag=True, help="Leave out the comparison of the whole model at the end."
-    )
+    fresh: bool = option("--fresh", is_flag=True, help="Ignore existing records and measure again.")
+    no_compare: bool = option("--no-compare", is_flag=True, help="Do not compare the whole model at the end.")
     builders: options.BuilderOptions = record(options.BuilderOptions)
     html_path: Path | None = options.html()
 
@@ -129,16 +133,19 @@ class TaskOptions:
     inputs: options.GivenOptions = record(options.GivenOptions)
     kernels: options.KernelOptions = record(options.KernelOptions)
     operators: tuple[str, ...] = same(TuneOptions, "operators")
-    cost: bool = options.cost("Say what each costs untuned, the costliest first")
+    cost: bool = options.cost("Show the cost of each untuned kernel, the highest first")
 
 
-@click.command("tasks")
+@click.command("tasks", cls=helptext.Command)
 @options.model_argument
 @gathered("asked", TaskOptions)
 @options.json_flag
 @click.pass_obj
 def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool) -> Result:
-    """List the kernels of MODEL that can be tuned: shape, operator, weight, work."""
+    """List the kernels of a model that can be tuned.
+
+    For each one: shape, operator, weight (how often the model runs it) and work.
+    """
     from toolchain.pipeline import BuildRequest, costed, tune
     from toolchain.records import tasks as extracted
 
@@ -169,7 +176,10 @@ def _row(found: Costed) -> dict[str, Any]:
 @options.json_flag
 @click.pass_obj
 def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool) -> Result:
-    """Tune the kernels of MODEL on boards of one type; an interrupted run goes on where it was."""
+    """Search for faster kernels of a model on real boards.
+
+    All boards are of one type. The same command resumes an interrupted run.
+    """
     from toolchain.tuning import report
 
     found = tuned(console, source, asked)
@@ -236,12 +246,15 @@ def _opened(device: DeviceOptions, wanted: Wanted) -> Opened | None:
     return lambda: open_device(kind, device)
 
 
-@click.command("hardware")
+@click.command("hardware", cls=helptext.Command)
 @connection.device
 @options.json_flag
 @click.pass_obj
 def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Show what boards say of their hardware over RPC, held against the board file."""
+    """Compare a device's hardware with its board file.
+
+    The device reports its hardware over RPC.
+    """
     from toolchain.farm import boards
     from toolchain.pipeline import preflight
     from toolchain.rpc import hardware as examined
@@ -259,14 +272,15 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     return Result("\n".join(lines), rows, as_json)
 
 
-@click.command("python-runtime")
+@click.command("python-runtime", cls=helptext.Command)
 @connection.board
 @options.json_flag
 @click.pass_obj
 def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:
-    """Build what TVM lacks to use a board's kind of accelerator in Python here.
+    """Build what Python needs to use an accelerator here.
 
-    Every later `import tvm` loads it: `tvm.device(KIND).exist` then tells whether this machine has such a device.
+    It is the device runtime that TVM lacks for the accelerator of the board. Every later `import tvm` loads it:
+    `tvm.device(KIND).exist` then says whether this machine has such a device.
     """
     from toolchain.backends import backend_of
 

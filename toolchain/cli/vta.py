@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from toolchain import outputs
+from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
@@ -20,7 +22,7 @@ from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
 from toolchain.board import Board
-from toolchain.cli import connection, options
+from toolchain.cli import connection, helptext, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -30,7 +32,9 @@ from toolchain.errors import InputError
 from toolchain.farm import boards
 from toolchain.pipeline import tune
 from toolchain.records import RecordFile, default_path
+from toolchain.records.tasks import called, layer_hash, layer_of
 from toolchain.tables import Table
+from toolchain.units import duration
 
 _REVISIONS = {one.date: one for one in Revision}
 _NEWEST = Revision.V2020_12
@@ -43,10 +47,14 @@ class MachineOptions:
     """Which machine a program is for."""
 
     config_path: Path | None = option(
-        "--config", type=options.PATH, help="The machine's vta_config.json; the default one if not given."
+        "--config",
+        type=options.PATH,
+        help="Configuration of the accelerator, a vta_config.json. Default: that of the toolchain.",
     )
     revision: str | None = option(
-        "--revision", type=click.Choice(list(_REVISIONS)), help=f"Its encoding; {_NEWEST.date} if not given."
+        "--revision",
+        type=click.Choice(list(_REVISIONS)),
+        help=f"Revision of the instruction encoding. Default: {_NEWEST.date}.",
     )
 
     def chosen(self) -> tuple[config.VtaConfig | None, Revision | None]:
@@ -58,16 +66,16 @@ class MachineOptions:
 _machine = gathered("machine", MachineOptions)
 
 
-@click.group("vta")
+@click.group("vta", cls=helptext.Group)
 def vta() -> None:
-    """Look into programs of the VTA accelerator."""
+    """Inspect programs of the VTA accelerator."""
 
 
 @vta.command("disasm")
 @click.argument("file", type=options.PATH)
-@click.option("--raw", is_flag=True, help="FILE is bare instructions of 16 bytes.")
+@helptext.option("--raw", is_flag=True, help="FILE contains only instructions of 16 bytes, without a header.")
 @_machine
-@click.option("--uops", "with_uops", is_flag=True, help="Show the micro-ops that each instruction runs.")
+@helptext.option("--uops", "with_uops", is_flag=True, help="Also show the micro-ops that each instruction runs.")
 @options.json_flag
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
@@ -81,7 +89,7 @@ def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptio
 @_machine
 @options.json_flag
 def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
-    """Show the fields of each instruction: their bits, and what they may hold."""
+    """Show the fields of each instruction, with their bits and allowed values."""
     chosen, encoding = machine.chosen()
     isa = Isa(chosen or config.DEFAULT, encoding or _NEWEST)
     fields = {opcode: [_field_document(one) for one in found] for opcode, found in isa.fields().items()}
@@ -93,13 +101,23 @@ def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
 class KernelsOptions:
     """The options of `vta kernels`."""
 
-    board_name: str = option("--board", default="vta-sim", show_default=True, help="Board type, or its .toml.")
+    board_name: str = option(
+        "--board",
+        metavar="BOARD",
+        default="vta-sim",
+        show_default=True,
+        help="Board type, or a board file (.toml).",
+    )
     model: options.ModelOptions = record(options.ModelOptions)
     records: Path | None = option(
-        "--records", type=options.PATH, help="Tuning records to apply; by default the project's or yours."
+        "--records", type=options.PATH, help="File of tuning records to apply. Default: yours, or the project's."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Write each kernel's stream into this folder."
+        "-o",
+        "--output",
+        type=options.PATH,
+        metavar="FOLDER",
+        help="Write the instruction stream of each kernel into this folder.",
     )
 
 
@@ -109,7 +127,10 @@ class KernelsOptions:
 @options.json_flag
 @click.pass_obj
 def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json: bool) -> Result:
-    """List the kernels of MODEL on the array: tiles, instructions, and modelled cycles."""
+    """List the kernels of MODEL on the accelerator.
+
+    For each one: tiles, instructions and modelled cycles.
+    """
     kind = _with_vta(BoardOptions(asked.board_name).board())
     if asked.output:
         outputs.check_folder(asked.output, _STREAMS, _foreign)
@@ -119,10 +140,10 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
     machine = devices.device(kind).config
     profiles = profiles_for(machine)
     totals = {one.label: listing.total_ms(found, one.label) for one in profiles}
-    summary = ", ".join(f"{label} {value:.1f} ms" for label, value in totals.items())
+    summary = ", ".join(f"{label} {duration(value)}" for label, value in totals.items())
     basis = [f"{one.label}: {one.calibration}" for one in profiles if one.calibration]
     document = {"config": machine.name, "kernels": [one.document() for one in found], "modelled_ms": totals}
-    told = f"all calls: {summary}; cycles are modelled, not measured"
+    told = f"all calls: {summary}; cycles are modelled, not measured; a deploy reports those of the board's own profile"
     shown: list[str | Table] = [listing.table(found, profiles), told, *basis]
     return Result(shown, document, as_json)
 
@@ -132,7 +153,10 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
 @options.json_flag
 @click.pass_obj
 def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Let boards try their array: every kind of instruction, against values that are known."""
+    """Test every kind of instruction on the accelerators of boards.
+
+    The results are compared with known values.
+    """
     kind = _with_vta(device.board())
     with boards.opened(device.boards(kind, "self-test"), console.say) as held:
         found = {place.name: self_test.self_test(place, devices.device(kind)) for place in held.places}
@@ -160,7 +184,7 @@ def _write(found: Sequence[listing.Kernel], folder: Path) -> None:
 
 def _foreign(folder: Path) -> str:
     others = [path.name for path in sorted(folder.iterdir()) if not _is_stream(path)]
-    return f"it holds {others[0]}, which is no kernel's stream" if others else ""
+    return f"it holds {others[0]}, which is not a kernel's stream" if others else ""
 
 
 def _is_stream(path: Path) -> bool:
@@ -168,13 +192,15 @@ def _is_stream(path: Path) -> bool:
 
 
 def _kernels(source: str, kind: Board, asked: KernelsOptions, console: Console) -> list[listing.Kernel]:
-    known = tune.extract(BuildRequest(asked.model.model(source), kind, console.say))
+    """Return the kernels as a build has them: tasks of one shape may differ in the buffers of their network."""
+    lowered = tune.extract(BuildRequest(asked.model.model(source), kind, console.say)).lowered
+    layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
+    calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
     best = _best(asked.records or default_path(kind.name), kind)
     templates = Vta(kind).templates
     return [
-        listing.kernel(Conv2d.from_json(one.layer), one.weight, best.get(one.workload), templates)
-        for one in known.tasks
-        if is_layer(one.layer)
+        listing.kernel(Conv2d.from_json(exact), number, best.get(layer_hash(layer)), templates)
+        for (layer, exact), number in calls.items()
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,21 +13,20 @@ import tvm
 import toolchain
 from toolchain import bundle, files, tensors, versions
 from toolchain.backends.base import Backend
-from toolchain.backends.base.attributes import EXACT, OPERATIONS
+from toolchain.backends.base.attributes import EXACT, NODES, OPERATIONS
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
 from toolchain.bundle.manifest import InHalf, InInt8, Manifest, Modelled, Tuned
-from toolchain.compile import executable, prepare, rounding
+from toolchain.compile import executable, nodes, prepare, rounding
 from toolchain.compile import known as records
 from toolchain.compile.constants import ENTRY, Compiled, lift_constants
 from toolchain.compile.known import Known
 from toolchain.compile.request import BuildRequest, precision
 from toolchain.errors import BuildError, InputError
-from toolchain.models import importer, source
+from toolchain.models import importer, origins, source
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
-from toolchain.records import Records
 from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
@@ -145,7 +145,9 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
         bundle.check_board(made.manifest, kind)
         for word in precision(kind):
             if word not in made.manifest.command.split():
-                raise InputError(f"{path.name} was not built with {word}", hint="leave it out, or build it again")
+                raise InputError(
+                    f"{path.name} was not built with {word}", hint="leave the option out, or build it again"
+                )
         text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
     module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
     return module
@@ -154,15 +156,9 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
 def _tell_of(applied: Applied, known: Known, request: BuildRequest) -> None:
     """Say for how many kernels there was a record."""
     for skipped in applied.skipped:
-        request.tell(f"the tuning record of {skipped} does not fit it any more, and is left out")
-    key = records.found_key(request, known.records or Records())
-    if known.records is not None and key not in known.records.keys:
-        request.tell(f"no tuning records are for the target of {request.board.name}")
-    elif known.records is not None:
-        mark, by = (f"{key.mark} ", f": {key.modelled}") if key.modelled else ("", "")
-        request.tell(f"applied {mark}tuning records for {applied.tuned} of {applied.tasks} tasks{by}")
-    if applied.shipped:
-        request.tell(f"applied the toolchain's own records for {applied.shipped} of {applied.tasks} tasks")
+        request.tell(f"the tuning record of {skipped} no longer fits the kernel and is ignored")
+    if line := records.summary(applied, known, request):
+        request.tell(line)
 
 
 def _tuned(applied: Applied) -> Tuned:
@@ -189,13 +185,23 @@ def _modelled(lowered: tvm.IRModule, applied: Applied, backend: Backend) -> Mode
 
 def _write(work: _Work, staging: Path) -> None:
     """Write what the manifest is about."""
-    compiled, graph = work.compiled, _without_bodies(work.compiled.module)
+    compiled, graph = work.compiled, _graph(work)
     _write_library(work, staging / bundle.LIBRARY)
     files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
     files.write_atomic(staging / bundle.GRAPH_TEXT, (graph.script().rstrip() + "\n").encode())
     tensors.save(staging / bundle.PARAMS, compiled.params)
     if work.applied.tuned:
         files.write_atomic(staging / bundle.RECORDS, work.applied.records)
+
+
+def _graph(work: _Work) -> tvm.IRModule:
+    """Return the module as the bundle shows it: what its kernels compute, and which nodes of the file, but not how."""
+    module = _without_bodies(work.compiled.module)
+    calls = json.dumps(nodes.of_calls(module, work.imported.module), separators=(",", ":"))
+    module = origins.with_spans(module, {binding.var: None for binding in origins.bindings(module)})
+    return tvm.IRModule(
+        {**dict(module.functions_items()), module.get_global_var(ENTRY): module[ENTRY].with_attr(NODES, calls)}
+    )
 
 
 def _without_bodies(module: tvm.IRModule) -> tvm.IRModule:
@@ -237,7 +243,7 @@ def _guarded(name: str, step: Callable[[], Any]) -> Any:
         raise BuildError(
             f"TVM cannot compile {name}: {type(fault).__name__}",
             details=str(fault).strip()[-2000:],
-            hint="`--debug` shows where; `toolchain model inspect` shows the model's operators",
+            hint="run it again with --debug to see where; `toolchain model inspect` lists the model's operators",
         ) from fault
 
 

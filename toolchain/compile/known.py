@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,19 +115,33 @@ def own_records(request: BuildRequest) -> Catalog | None:
     if request.records and key not in found.keys:
         raise InputError(
             f"{path} has no records for {request.board.name}",
-            details="\n".join([f"wanted: {_described(key)}", *(f"found:  {_described(one)}" for one in found.keys)]),
-            hint="`toolchain tune MODEL --board BOARD` makes some; --no-records builds without",
+            details="\n".join([f"needed: {_described(key)}", *(f"found:  {_described(one)}" for one in found.keys)]),
+            hint="create some with `toolchain tune MODEL --board BOARD`, or build without them: --no-records",
         )
     return found
 
 
-def tell_of_own(request: BuildRequest, found: Catalog | None) -> None:
-    """Say where the user's tuning records are from, or where there are none, if any were to be applied."""
-    path, name = _own_file(request), request.board.name
-    if path is not None and found is None:
-        request.tell(f"no tuning records for {name} in {_listed(state.records_places(name))}")
-    elif path is not None:
-        request.tell(f"tuning records: {path}")
+def summary(applied: Applied, known: Known, request: BuildRequest) -> str:
+    """Say in one sentence how many kernels use a tuning record, and whose; empty where none was to be applied."""
+    path = _own_file(request)
+    if path is None and not applied.shipped:
+        return ""
+    if known.records is None and known.shipped is None:
+        board = request.board.name
+        return f"tuning records: none of yours in {_own_places(request)}, and the toolchain has none for {board}"
+    key = found_key(request, known.records or Records())
+    marks = {"modelled": f" (by the model of {key.modelled})", "emulated": " (measured on an emulator)"}
+    parts = []
+    if known.records is not None and key in known.records.keys:
+        parts.append(f"{applied.tuned} from {path}{marks.get(key.mark, '')}")
+    elif known.records is not None:
+        parts.append(f"0 from {path}, which has none for this target")
+    if applied.shipped:
+        parts.append(f"{applied.shipped} from the toolchain")
+    if path is not None and known.records is None:
+        parts.append(f"none of yours in {_own_places(request)}")
+    total = applied.tuned + applied.shipped
+    return f"tuning records for {total} of {applied.tasks} kernels: {', '.join(parts)}"
 
 
 def _own_file(request: BuildRequest) -> Path | None:
@@ -137,8 +151,8 @@ def _own_file(request: BuildRequest) -> Path | None:
     return request.records or default_path(request.board.name)
 
 
-def _listed(places: Sequence[Path]) -> str:
-    return " or ".join(str(place.parent) for place in places)
+def _own_places(request: BuildRequest) -> str:
+    return " or ".join(str(place.parent) for place in state.records_places(request.board.name))
 
 
 def _described(key: Key) -> str:
@@ -151,7 +165,7 @@ def shipped_for(request: BuildRequest) -> Records | None:
     """Read the toolchain's own records; a user who asked for them alone is told where there are none."""
     found = shipped_records(request.backend) if request.tuned else None
     if found is None and request.only_shipped:
-        request.tell(f"the toolchain has no records of its own that suit {request.board.name}")
+        request.tell(f"the toolchain includes no tuning records for {request.board.name}")
     return found
 
 

@@ -61,12 +61,12 @@ def suited(source: SourceModel, request: BuildRequest) -> Suited:
     if not request.backend.computes_int8 or quantize.is_quantized(source):
         return Suited(source)
     if obstacle := _obstacle(source):
-        tell(f"{obstacle}: the CPU computes everything")
+        tell(f"{obstacle}: the whole model runs on the CPU")
         return Suited(source)
     if quantize.has_ranges(source):
-        tell("its scales become powers of two, within its own ranges; `toolchain quantize` tells of each layer")
+        tell("rounding its scales to powers of two, within its ranges; `toolchain quantize` reports each layer")
     else:
-        tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does that with data of your own")
+        tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does this with your data")
     own = _own(given, source)
     samples = [*own, *_random(given, source, _SAMPLES)][:_SAMPLES]
     made = quantize.quantized(source, samples, quantize.Settings(random=not own))
@@ -118,4 +118,4 @@ def _obstacle(source: SourceModel) -> str:
         found = quantize.quantizable(source)
     except InputError as fault:
         return fault.message
-    return "" if found else f"{source.name} has no convolution that could be quantized"
+    return "" if found else f"{source.name} has no convolution that can be quantized"

@@ -21,7 +21,7 @@ from toolchain import __version__, process, resources
 from toolchain.containers import archive as image_archive
 from toolchain.containers import run
 from toolchain.containers.recipe import Recipe
-from toolchain.errors import BuildError, InputError
+from toolchain.errors import BuildError, InputError, reason
 from toolchain.progress import Step
 
 Tell = Callable[[str], None]
@@ -86,7 +86,7 @@ class BuildOptions:
         certificates = [Path(name) for name in get("TOOLCHAIN_EXTRA_CA", "").split(os.pathsep) if name]
         created = get("SOURCE_DATE_EPOCH", "")
         if created and not created.isdecimal():
-            raise InputError(f"SOURCE_DATE_EPOCH is {created!r}, which is no number of seconds")
+            raise InputError(f"SOURCE_DATE_EPOCH is {created!r}, which is not a valid number of seconds")
         return cls(
             base=get("TOOLCHAIN_BASE_IMAGE", ""),
             snapshot=get("TOOLCHAIN_DEBIAN_SNAPSHOT"),
@@ -151,7 +151,7 @@ def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> Built:
     """
     start = time.monotonic()
     if options.ndk and not options.ndk_sha256:
-        raise InputError(f"the checksum of {options.ndk} is missing", hint="give its SHA-256 too")
+        raise InputError(f"the checksum of {options.ndk} is missing", hint="add the archive's SHA-256 checksum")
     arguments = options.arguments(recipe)
     try:
         with (
@@ -162,7 +162,7 @@ def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> Built:
             image = _built(job, tag)
     except OSError as fault:
         hint = "files of twice the image's size are made on the way; TMPDIR names the folder for them"
-        raise BuildError(f"the image {recipe.name} could not be written: {fault}", hint=hint) from fault
+        raise BuildError(f"the image {recipe.name} could not be written: {reason(fault)}", hint=hint) from fault
     return Built(recipe.name, tag, image.id, image.attrs["Size"], time.monotonic() - start)
 
 
@@ -188,12 +188,12 @@ def _built(job: _Job, tag: str) -> Any:
     exported, archive = job.folder / "exported.tar", job.folder / "image.tar"
     try:
         _docker_build(job, work)
-        job.tell(f"{job.recipe.name}: taking its file system")
+        job.tell(f"{job.recipe.name}: exporting its file system")
         config = _exported(job, work, exported)
     finally:
         _remove_image(job.client, work)
         _remove_layers(job.client, job.lines)
-    job.tell(f"{job.recipe.name}: putting it in order")
+    job.tell(f"{job.recipe.name}: normalising its files")
     wanted = image_archive.write(exported, archive, tag, config)
     exported.unlink()
     return _loaded(job.client, archive, tag, wanted)
@@ -231,13 +231,13 @@ def _docker_build(job: _Job, tag: str) -> None:
     words += [word for name in names for word in ("--build-arg", name)]
     code = _streamed(job, [*words, str(context)], variables)
     if code != 0 and _NO_BUILDX in "\n".join(job.lines):
-        job.tell("this docker command has no buildx; taking its classic builder")
+        job.tell("this docker command has no buildx; using its classic builder")
         job.lines.clear()
         code = _streamed(job, [*words, str(context)], {**variables, "DOCKER_BUILDKIT": "0"})
     if code == 0:
         return
     text = "\n".join(job.lines)
-    hint = f"without a registry, TOOLCHAIN_BASE_IMAGE names an image that is here: see {resources.manual('containers')}"
+    hint = f"without a registry, set TOOLCHAIN_BASE_IMAGE to a local image: see {resources.manual('containers')}"
     raise BuildError(
         f"the image {job.recipe.name} could not be built",
         details=process.tail(text),
@@ -282,8 +282,8 @@ def _spawned(words: Sequence[str], variables: Mapping[str, str]) -> Iterator[Any
     except OSError as fault:
         raise BuildError(
             f"{words[0]} could not be started",
-            details=str(fault),
-            hint=f"install Docker's client, or name it in ${_DOCKER}",
+            details=reason(fault),
+            hint=f"apt-get install docker.io, or set {_DOCKER} to the docker command",
         ) from fault
     try:
         yield child

@@ -58,13 +58,13 @@ def checks(recipe: Recipe, run: Runner) -> tuple[Check, ...]:
 
 def _all(recipe: Recipe, run: Runner, folder: Path) -> Iterator[Check]:
     steps: dict[str, Callable[[], tuple[bool, str]]] = {
-        "its compiler runs": lambda: _version(recipe, run),
+        "the compiler runs": lambda: _version(recipe, run),
         f"it compiles for {recipe.triple}": lambda: _library(recipe, run, folder),
         "files belong to the calling user": lambda: _owner(run, folder),
-        "its file system is read-only": lambda: _read_only(run),
-        "it has no network": lambda: _offline(run),
-        "it has no capabilities": lambda: _powerless(run),
-        "it says what is in it": lambda: _inventory(recipe, run),
+        "the file system is read-only": lambda: _read_only(run),
+        "there is no network": lambda: _offline(run),
+        "there are no capabilities": lambda: _powerless(run),
+        "the image lists its packages": lambda: _inventory(recipe, run),
     }
     for what, step in steps.items():
         try:
@@ -142,6 +142,6 @@ def _inventory(recipe: Recipe, run: Runner) -> tuple[bool, str]:
         packages = json.loads(done.stdout)["packages"]
         versions = {entry["name"]: entry.get("versionInfo", "") for entry in packages}
     except (ValueError, KeyError, TypeError):
-        return False, done.stderr.strip() or f"{SBOM} is no SPDX"
+        return False, done.stderr.strip() or f"{SBOM} is not valid SPDX"
     package = "g++" if "g++" in versions else f"g++-{recipe.triple}"
     return package in versions, f"{len(versions)} packages, {package} {versions.get(package, 'missing')}"

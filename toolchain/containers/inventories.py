@@ -102,6 +102,8 @@ def _parts(tag: str, listed: str) -> tuple[Component, ...]:
         found = TypeAdapter(_List).validate_json(listed).packages
     except ValidationError as fault:
         raise VerificationError(
-            f"{tag} does not list what is in it", details=f"{SBOM} is no SPDX", hint="`toolchain containers build`"
+            f"{tag} has no valid list of its contents",
+            details=f"{SBOM} is not a valid SPDX document",
+            hint="`toolchain containers build`",
         ) from fault
     return tuple(Component("library", one.name, one.version, one.purl) for one in found if one.purl)

@@ -115,7 +115,7 @@ def recipe(name: str, root: Path = resources.ROOT) -> Recipe:
     if name in known:
         return known[name]
     hint = did_you_mean(name, known) or "`toolchain containers list` shows all"
-    raise InputError(f"there is no image {name}", details=f"images: {', '.join(known)}", hint=hint)
+    raise InputError(f"there is no image recipe {name}", details=f"images: {', '.join(known)}", hint=hint)
 
 
 def read(path: Path, root: Path) -> Recipe:

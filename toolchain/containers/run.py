@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolchain import process
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, EngineError, reason
 
 WORK_LABEL = "edge-toolchain.work"
 """Label of every container that this toolchain makes for one command."""
 
 _ANSWER_S = 60.0
+_SOCKET = "/var/run/docker.sock"
 # The engine ends a command by itself; this much later it counts as broken.
 _GRACE_S = 60.0
 _KILLED = 137
@@ -54,7 +56,8 @@ def engine(timeout: float = _ANSWER_S) -> Iterator[Any]:
         timeout: Seconds that one answer may take.
 
     Raises:
-        BuildError: There is none, this user may not use it, or it refuses what the block asks of it.
+        EngineError: There is none, or this user may not use it.
+        BuildError: It refuses what the block asks of it.
     """
     import requests  # noqa: PLC0415 - as docker
 
@@ -63,7 +66,7 @@ def engine(timeout: float = _ANSWER_S) -> Iterator[Any]:
         client = docker().from_env(timeout=timeout)
         yield client
     except docker().errors.APIError as fault:
-        raise BuildError("the Docker engine refused", details=str(fault.explanation or fault)) from fault
+        raise BuildError("the Docker engine refused", details=str(fault.explanation or reason(fault))) from fault
     except (docker().errors.DockerException, requests.RequestException) as fault:
         raise _unreachable(fault) from fault
     finally:
@@ -72,25 +75,26 @@ def engine(timeout: float = _ANSWER_S) -> Iterator[Any]:
 
 
 def _unreachable(fault: Exception) -> BuildError:
+    details = f"{os.environ.get('DOCKER_HOST') or _SOCKET}: {reason(fault)}"
     if "PermissionError" in str(fault) or "Permission denied" in str(fault):
-        return BuildError(
-            "this user may not use the Docker engine",
-            details=str(fault),
-            hint="join the group `docker` and log in again, or use --toolchain host",
-        )
-    return BuildError("no Docker engine answers", details=str(fault), hint="start Docker, or use --toolchain host")
+        hint = "sudo usermod -aG docker $USER, then log in again"
+        return EngineError("this user may not use the Docker engine", details=details, hint=hint)
+    hint = "start Docker, or set DOCKER_HOST to a running engine"
+    if shutil.which("docker") is None:
+        hint = f"{process.installing('docker')} and start it, or set DOCKER_HOST to a running engine"
+    return EngineError("no Docker engine answers", details=details, hint=hint)
 
 
 def inspect(client: Any, image: str, hint: str) -> Any:
     """Find an image.
 
     Raises:
-        BuildError: It is not here; `hint` says how to get it.
+        EngineError: It is not here; `hint` says how to get it.
     """
     try:
         return client.images.get(image)
     except docker().errors.ImageNotFound as fault:
-        raise BuildError(f"there is no image {image} here", hint=hint) from fault
+        raise EngineError(f"there is no image {image} here", hint=hint) from fault
 
 
 def discard(container: Any) -> None:
@@ -156,12 +160,12 @@ def _checked(path: Path) -> str:
     """
     name = os.path.abspath(path)  # noqa: PTH100 - a link's own path is the one that the command names
     if not Path(name).exists():
-        raise BuildError(f"{name} does not exist, so a container cannot see it")
+        raise BuildError(f"{name} does not exist, so a container cannot use it")
     hides = any(Path(own).is_relative_to(name) for own in _IMAGES_OWN)
     if hides or any(Path(name).is_relative_to(own) for own in (*_IMAGES_OWN, *_KERNELS_OWN)):
         raise BuildError(
             f"{name} cannot be used in a container: it would hide the image's own files",
-            hint="work in a folder of your own, or use --toolchain host",
+            hint="use a different folder, such as one in your home, or use --toolchain host",
         )
     return name
 
@@ -199,10 +203,10 @@ def _ending(client: Any, container: Any, patience: float) -> Any:
 def _judged(image: str, words: list[str], result: process.Result, timeout: float) -> process.Result:
     """Tell an exit code of the command from those of what runs it."""
     if result.returncode in _NOT_RUN and result.stderr.startswith("timeout: failed to run command"):
-        raise BuildError(f"{words[0]} is not in the image {image}", details=shlex.join(words))
+        raise BuildError(f"{words[0]} is not installed in the image {image}", details=shlex.join(words))
     if result.returncode == _KILLED:
         raise BuildError(
-            f"{words[0]} did not finish within {timeout:g} s, or ran out of memory, and was ended",
+            f"{words[0]} was stopped: it took longer than {timeout:g} s or ran out of memory",
             details=shlex.join(words),
         )
     return result

@@ -128,7 +128,7 @@ def current(store: Store, name: str) -> Current:
     """
     generation = store.current()
     if generation is None:
-        raise DeviceError(f"nothing is deployed on {name}", hint="`toolchain deploy MODEL` deploys something")
+        raise DeviceError(f"nothing is deployed on {name}", hint="deploy a model first: `toolchain deploy MODEL`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
     return Current(generation, bundle.read_manifest(data, f"the release on {name}"))
 
@@ -143,7 +143,7 @@ def check_current(store: Store, digest: str, name: str) -> None:
     if generation is None or generation.digest != digest:
         raise DeviceError(
             f"another deploy replaced the release on {name} before it was measured",
-            details=f"wanted {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
+            details=f"expected {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
             hint="run the command again",
         )
 
@@ -270,13 +270,16 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
     outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
     checks = [
         (emulated, "emulated: these times say nothing about the real board"),
-        (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: a longer --budget gives a firmer median"),
+        (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: use a longer --budget for a reliable median"),
         (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
-        (outlier > _OUTLIER, f"an outlier of {outlier:.1f} times the median"),
-        (abs(drift) > _DRIFT, f"drift: the median of the second half is {drift:+.0%} off that of the first"),
+        (outlier > _OUTLIER, f"outlier: the longest run took {outlier:.1f} times the median"),
+        (abs(drift) > _DRIFT, _drift_text(drift)),
         (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
-        (threads > cpus, f"{threads} threads on {cpus} CPUs"),
-        (bool(set(before.governors) - {"performance"}), f"governor {', '.join(before.governors)}: the clock varies"),
+        (threads > cpus, f"{threads} threads share {cpus} CPUs"),
+        (
+            bool(set(before.governors) - {"performance"}),
+            f"CPU governor {', '.join(before.governors)}: the clock rate varies",
+        ),
         (_slower(before.mhz, after.mhz), f"throttled: {before.mhz} MHz before, {after.mhz} MHz after"),
         ((after.celsius or 0) >= _HOT_C, f"hot: {after.celsius} degrees C"),
     ]
@@ -285,7 +288,9 @@ def doubts(  # noqa: PLR0913 - each is an independent fact
 
 def disturbances(before: Conditions, after: Conditions) -> tuple[str, ...]:
     """Say in plain words what else went on on a device around runs of two things that were measured in turns."""
-    busy = f"busy: other work used {before.busy:.0%} of the CPUs just before the turns, {after.busy:.0%} just after"
+    busy = (
+        f"busy: other work used {before.busy:.0%} of the CPUs just before the rounds, and {after.busy:.0%} just after"
+    )
     checks = [
         (max(before.busy, after.busy) > _BUSY, busy),
         (_slower(before.mhz, after.mhz), f"throttled: {before.mhz} MHz before, {after.mhz} MHz after"),
@@ -301,6 +306,11 @@ def _percent(latency: Latency) -> str:
 def _ratio(value: float, base: float) -> float:
     """Divide; 1 where the base is 0, as of a model that is faster than one tick of a coarse clock."""
     return value / base if base else 1.0
+
+
+def _drift_text(drift: float) -> str:
+    changed = f"{abs(drift):.0%} {'slower' if drift > 0 else 'faster'}"
+    return f"drift: the second half of the runs was {changed} than the first half (warm-up, heat or other load)"
 
 
 def _drift(samples: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ class Copies:
     def text(self) -> str:
         """All of it in one line."""
         there, back, stays = (f"{one / _MEGABYTE:.2f} MB" for one in (self.to_device, self.from_device, self.resident))
-        return f"{there} to the accelerator's memory and {back} back in each run; {stays} stay there"
+        return f"each run copies {there} to the accelerator's memory and {back} back; {stays} stay there"
 
 
 def read(value: object) -> Copies | None:
@@ -38,11 +38,11 @@ def read(value: object) -> Copies | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r:.50} says nothing of copies")
+        raise TypeError(f"{value!r:.50} is not a valid account of copies")
     return Copies(*(_count(value[name]) for name in ("to_device", "from_device", "resident")))
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
-        raise ValueError(f"{value!r:.50} is no number of bytes")
+        raise ValueError(f"{value!r:.50} is not a valid number of bytes")
     return value

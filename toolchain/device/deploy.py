@@ -107,9 +107,9 @@ def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
     if bundle.reference is None and not unchecked:
         named = bundle.manifest.reference
         raise VerificationError(
-            f"{bundle.manifest.name} is without its reference: nothing would tell whether it is computed right",
+            f"{bundle.manifest.name} has no reference outputs, so its results cannot be verified",
             details=f"the reference has sha256 {named.sha256}" if named else "it was built without one",
-            hint="`toolchain pull` and packages of `toolchain package` bring it; --unchecked does without it",
+            hint="use a package from `toolchain pull` or `toolchain package`, or skip the check with --unchecked",
         )
 
 
@@ -154,17 +154,17 @@ def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFa
     """
     if facts.machine != manifest.machine:
         raise MismatchError(
-            f"the bundle is for {manifest.machine}, and the device is {facts.machine}",
-            hint="build for the board type of this device: `toolchain boards` lists them",
+            f"the bundle is for {manifest.machine}, but the device is {facts.machine}",
+            hint="build for the board type of this device: `toolchain boards` lists the types",
         )
     check_versions(manifest, versions)
     check_tools(facts)
     missing = [flag for flag in manifest.cpu_features if flag not in facts.cpu_features]
     if missing:
         raise MismatchError(
-            f"the device's CPU has no {', '.join(missing)}",
+            f"the device's CPU does not support {', '.join(missing)}",
             details=f"the bundle was built for {manifest.target.get('mcpu')}; the device is a {facts.cpu}",
-            hint="build for a board type with a plainer target.mcpu",
+            hint="build for a board type with a more basic target.mcpu",
         )
     _check_glibc(manifest.glibc, facts, "the library")
 
@@ -193,7 +193,7 @@ def check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
     ):
         if theirs != ours:
             raise VerificationError(
-                f"the bundle was compiled with {what} {theirs or '(unknown)'}, and the runner has {what} {ours}",
+                f"the bundle was compiled with {what} {theirs or '(unknown)'}, but the runner has {what} {ours}",
                 hint="build it again with this toolchain",
             )
 
@@ -206,8 +206,8 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
     """
     if facts.machine != program.machine:
         raise MismatchError(
-            f"{program.path.name} is for {program.machine}, and the device is {facts.machine}",
-            hint="name the board type of this device: `toolchain boards` lists them",
+            f"{program.path.name} is for {program.machine}, but the device is {facts.machine}",
+            hint="pass the board type of this device with --board: `toolchain boards` lists the types",
         )
     _check_glibc(program.glibc, facts, program.path.name)
 
@@ -215,7 +215,7 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
 def _check_glibc(needed: str, facts: DeviceFacts, what: str) -> None:
     if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
         raise MismatchError(
-            f"the device has glibc {facts.glibc}, and glibc {needed} is needed",
+            f"the device has glibc {facts.glibc}, but glibc {needed} or newer is needed",
             details=f"by {what}",
             hint="build on a system as old as the device, or update the device",
         )
@@ -349,9 +349,9 @@ def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: flo
     difference = tensors.compare(tensors.cut(run.outputs, manifest.outputs), samples.expected, limit)
     if not difference.ok:
         raise OutputError(
-            f"the device computes something else than the reference for {manifest.name}",
+            f"the device's outputs differ from the reference for {manifest.name}",
             details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}; "
             f"largest absolute difference {difference.max_abs:.3g}",
-            hint="the device keeps the release that it had; --tolerance sets another limit",
+            hint="the device keeps its previous release; use --tolerance to set another limit",
         )
     return difference

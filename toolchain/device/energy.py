@@ -180,10 +180,10 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     """
     if (needed := LEAST_INFERENCES * inference_s) > _LONGEST_S:
         return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, and"
-                            f" {_LONGEST_S / 60:.0f} are the most")  # fmt: skip
+                            f" the limit is {_LONGEST_S / 60:.0f}")  # fmt: skip
     found = Found((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
     if not found.sensors and not method.meter:
-        return Energy(None, "the device has no power sensor that Linux shows, and devices.toml names no meter")
+        return Energy(None, "Linux shows no power sensor on the device, and devices.toml names no meter")
     method = method if found.fractions else slower(method)
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     limit = longest_s(method, inference_s)
@@ -232,7 +232,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a script has these parts
     except DeviceError as fault:
         if time.monotonic() - began < limit:
             raise
-        raise NoFigureError(f"it was not measured within {limit:.0f} s") from fault
+        raise NoFigureError(f"the measurement did not end within {limit:.0f} s") from fault
     runner.check_ended(shell.name, result)
     return result.stdout
 
@@ -293,7 +293,7 @@ def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: f
         idle_samples=min(one.samples(*idle) for one in kept),
         inferences=len(times),
         method=f"{' + '.join(one.name for one in kept)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
-        f"then {len(times)} inferences, apart from those that latency was measured of",
+        f"then {len(times)} inferences, in addition to those of the latency",
         warnings=tuple(one for one in heard if isinstance(one, str)),
     )
 
@@ -321,7 +321,7 @@ def _read(head: str) -> tuple[dict[str, float], list[list[str]]]:
             else:
                 marks[word] = float(values[0])
     if marks.keys() != {"start", "begin", "end"}:
-        raise NoFigureError("the device did not say when the model ran")
+        raise NoFigureError("the device did not report when the model ran")
     return marks, rows
 
 
@@ -329,11 +329,11 @@ def _of_meter(lines: Sequence[str], offset: float) -> list[Series | str]:
     pairs = [line.split() for line in lines]
     wrong = next((line for line, pair in zip(lines, pairs, strict=True) if not _is_reading(pair)), None)
     if wrong is not None:
-        raise NoFigureError(f"the meter says {wrong!r:.60}, and not a time stamp and watts")
+        raise NoFigureError(f"the meter printed {wrong!r:.60} instead of a time stamp and watts")
     seconds = np.array([float(pair[0]) + offset for pair in pairs], dtype=np.float64)
     watts = np.array([float(pair[1]) for pair in pairs], dtype=np.float64)
     if not watts.any():
-        raise NoFigureError(f"the meter says {'0 all the time' if watts.size else 'nothing'}")
+        raise NoFigureError(f"the meter printed {'only zeros' if watts.size else 'nothing'}")
     return [Series("meter", seconds, watts)]
 
 
@@ -349,7 +349,7 @@ def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tupl
     for one in series:
         for what, window in (("idle", idle), ("running", run)):
             if (count := one.samples(*window)) < LEAST_SAMPLES:
-                raise NoFigureError(f"{one.name}: {count} readings while {what}, and {LEAST_SAMPLES} are the least")
+                raise NoFigureError(f"{one.name}: {count} readings while {what}; at least {LEAST_SAMPLES} are needed")
 
 
 def _intervals(

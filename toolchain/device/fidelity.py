@@ -61,9 +61,9 @@ def carried(bundle: Bundle, count: int) -> Drawn | None:
     if drawn is None or there < count:
         origin = bundle.manifest.model.get("origin", "MODEL")
         raise InputError(
-            f"--samples {count} wants more than the reference of {bundle.manifest.name} has: {there}",
-            details="what is built already has no other outputs to compare with than those it was built with",
-            hint=f"`toolchain build {origin} --samples {count}` makes a bundle with them, or deploy the model itself",
+            f"--samples {count} is more than the reference of {bundle.manifest.name} has: {there}",
+            details="a bundle can only be compared with the reference outputs that it was built with",
+            hint=f"build a bundle with more: `toolchain build {origin} --samples {count}`; or deploy the model itself",
         )
     return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count])
 
@@ -88,18 +88,18 @@ def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell | None
     found = compare(outputs, drawn, place.manifest, tolerance)
     if found.beyond:
         raise OutputError(
-            f"the device computes something else than the reference for {place.manifest.name}, "
+            f"the device's outputs differ from the reference for {place.manifest.name}, "
             f"on {found.beyond} of {found.samples} samples",
             details=f"sample {found.worst} (seed {found.seed + found.worst}): largest relative difference "
             f"{found.difference.max_rel:.3g}, tolerance {found.difference.tolerance:.3g}; largest absolute difference "
             f"{found.difference.max_abs:.3g}{_flips_text(found)}",
-            hint="the device keeps the release that it had; --tolerance sets another limit",
+            hint="the device keeps its previous release; use --tolerance to set another limit",
         )
     return found
 
 
 def _flips_text(found: Fidelity) -> str:
-    return "" if found.flips is None else f"\nanother class in {found.flips} of {found.rows}"
+    return "" if found.flips is None else f"\na different class in {found.flips} of {found.rows}"
 
 
 def _check_drawn(given: series.Series, drawn: Drawn) -> None:
@@ -107,9 +107,9 @@ def _check_drawn(given: series.Series, drawn: Drawn) -> None:
         one = {name: value[0] for name, value in given.take(range(at, at + 1)).items()}
         if files.sha256_bytes(tensors.encode(one)) != sample.sha256:
             raise VerificationError(
-                "this machine draws other random inputs than the reference was computed for",
+                "this machine's random inputs differ from those that the reference was computed for",
                 details=f"sample {at}: numpy {np.__version__}",
-                hint="install what requirements.lock pins (`make setup`), or deploy the model itself",
+                hint="install the versions in requirements.lock (`make setup`), or deploy the model itself",
             )
 
 

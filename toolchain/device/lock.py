@@ -187,7 +187,7 @@ class Owner:
         return cls(*(printable(part.strip()) for part in (who.strip() or "someone", what, end)))
 
     def __str__(self) -> str:
-        return f"{self.who} holds it" + (f": {self.what}" if self.what else "")
+        return f"in use by {self.who}" + (f": {self.what}" if self.what else "")
 
 
 class Lease:
@@ -238,14 +238,14 @@ class Lease:
             if not line:
                 raise self._lost()
             if room < 0 or time.monotonic() > deadline:
-                raise DeviceError(f"{self._shell.name} says more than a change of its store has to say")
+                raise DeviceError(f"{self._shell.name} printed more than a change of its store should print")
             lines.append(line)
         output = "".join(lines).removesuffix("\n")
         if line.split() != [self._mark, "0"]:
             raise DeviceError(
-                f"{self._shell.name} cannot change its store",
+                f"changing the store on {self._shell.name} failed",
                 details=process.tail(output),
-                hint="is the folder writable for this login, and is the disk not full?",
+                hint="check that the folder is writable for this user and that the disk is not full",
             )
         return output
 
@@ -278,7 +278,7 @@ class Lease:
         self._held = False
         return DeviceError(
             f"this command lost its lock on {self._shell.name}",
-            details=f"its holder there ended; after {LEASE_S} s without a sign of life another command may end it",
+            details=f"its holder on the device ended; another command may lock the device after {LEASE_S} s",
             hint="run the command again",
         )
 
@@ -343,7 +343,7 @@ def _busy(name: str, words: Sequence[str]) -> BusyError:
     began, _, line = said.partition(" ")
     owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
     since = _since(int(now) - int(began)) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
-    ended = "when that has ended" + (f"; `{owner.end}` there ends it" if _END.fullmatch(owner.end) else "")
+    ended = "when that has ended" + (f"; `{owner.end}` on that machine ends it" if _END.fullmatch(owner.end) else "")
     return BusyError(
         f"{name} is busy: {owner}",
         details=f"{since}{_life(age)}",
@@ -355,11 +355,9 @@ def _busy(name: str, words: Sequence[str]) -> BusyError:
 def _life(word: str) -> str:
     """Tell when a holder gave a sign of life, or that it gives none."""
     if earlier := _EARLIER.fullmatch(word):
-        return (
-            f"its holder there, process {earlier[1]}, is of an earlier toolchain, and ends with its client's connection"
-        )
+        return f"process {earlier[1]} there, of an older toolchain, holds the lock until its client disconnects"
     age = word if _TIME.fullmatch(word) else "some"
-    return f"the last sign of life came {age} s ago; {LEASE_S} s without one free the device"
+    return f"the last sign of life came {age} s ago; the device is free after {LEASE_S} s without one"
 
 
 def _since(seconds: int) -> str:
@@ -379,7 +377,7 @@ def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
     raise DeviceError(
         f"the store on {shell.name} cannot be locked ({set_root})",
         details=holder.stderr.strip(),
-        hint="is the folder writable for this login, and is the disk not full?",
+        hint="check that the folder is writable for this user and that the disk is not full",
     )
 
 

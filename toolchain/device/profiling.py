@@ -31,7 +31,7 @@ _ONE_RUN = Plan(budget_s=0.0, min_runs=1, max_runs=1)
 _PEAK_S = 300.0  # of a slow board, or an emulated one
 _LARGEST_PEAK = 1e7
 _CLOCK = "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq 2>/dev/null | sort -n | tail -n 1"
-_DAMAGED = "deploy again; if that does not help, look whether the device is what it was"
+_DAMAGED = "deploy again; if that does not help, check that nothing else changed the device"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def _read(text: str, name: str, runs: int) -> Watched:
         watched = _times(report["watched_ns"])
         if not watched and report["other_runs"] == runs:
             raise DeviceError(
-                f"no two runs on {name} make the same calls, so there are none to tell the times of",
-                hint="`toolchain bench` times whole runs",
+                f"no two runs on {name} make the same calls, so the times of calls cannot be compared",
+                hint="`toolchain bench` measures whole runs",
             )
         found = Watched(
             calls=tuple(_call(one, len(watched)) for one in report["calls"][:_MOST_CALLS]),
@@ -154,7 +154,7 @@ def _read(text: str, name: str, runs: int) -> Watched:
         _check_whole(found, runs)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
-            f"the runner on {name} reports what is no profile",
+            f"the runner on {name} returned an invalid profile",
             details=f"{type(fault).__name__}: {fault!s:.200}",
             hint=_DAMAGED,
         ) from fault
@@ -163,9 +163,9 @@ def _read(text: str, name: str, runs: int) -> Watched:
 
 def _check_whole(found: Watched, runs: int) -> None:
     if len(found.watched_ns) + found.other_runs != runs or len(found.plain_ns) != runs:
-        raise ValueError(f"it has {len(found.watched_ns)} runs, and {runs} were asked for")
+        raise ValueError(f"it has {len(found.watched_ns)} runs instead of {runs}")
     if not found.calls:
-        raise ValueError("it has no calls, and a run of a model makes some")
+        raise ValueError("it has no calls")
 
 
 def _call(document: Any, runs: int) -> Call:
@@ -182,7 +182,7 @@ def _times(values: list[object]) -> tuple[int, ...]:
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
-        raise ValueError(f"{value!r:.50} is no time and no size")
+        raise ValueError(f"{value!r:.50} is not a valid time or size")
     return value
 
 
@@ -262,14 +262,14 @@ def _read_peak(text: str, name: str, max_khz: int) -> Peak:
         return _peak_of({**json.loads(text), "max_khz": max_khz})
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
-            f"the runner on {name} reports what is no peak", details=f"{fault!s:.200}", hint=_DAMAGED
+            f"the runner on {name} returned an invalid peak", details=f"{fault!s:.200}", hint=_DAMAGED
         ) from fault
 
 
 def _peak_of(document: Mapping[str, Any]) -> Peak:
     rates = [float(document[key]) for key in ("gflops", "gbytes_s")]
     if not all(math.isfinite(rate) and 0 < rate < _LARGEST_PEAK for rate in rates):
-        raise ValueError(f"{rates} are no rates")
+        raise ValueError(f"{rates} are not valid rates")
     return Peak(
         str(document["instructions"])[:40],
         _number(document["threads"]),

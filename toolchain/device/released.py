@@ -31,11 +31,11 @@ def named(store: Store, word: str) -> Generation:
     fitting = [one for one in kept if _is_named(one, word)]
     if len({one.digest for one in fitting}) != 1:
         known = [f"{one.number}  {one.digest[:16]}  {one.name}" for one in kept]
-        what = "several releases whose digest begins so" if fitting else "no such release"
+        what = "several releases that match" if fitting else "no such release"
         raise InputError(
             f"{store.name} has {what}: {word[:_SHOWN]}",
-            details="\n".join(["it has", *known]) if known else "nothing was deployed there",
-            hint="name `current`, a number of `toolchain releases`, eight digits of a digest or more, or the package",
+            details="\n".join(["its releases:", *known]) if known else "the device has no releases",
+            hint="write `current`, a number from `toolchain releases`, eight or more digits of a digest, or a package",
         )
     return fitting[-1]
 
@@ -66,6 +66,6 @@ def manifest(store: Store, digest: str) -> Manifest:
 def damaged(store: Store, digest: str) -> VerificationError:
     """Return the error of a release whose files are others than its digest says."""
     return VerificationError(
-        f"release {digest[:16]} on {store.name} is not what its digest says",
-        hint="deploy it again, or name the package itself",
+        f"release {digest[:16]} on {store.name} does not match its digest",
+        hint="deploy it again, or pass the package itself",
     )

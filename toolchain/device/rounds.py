@@ -137,9 +137,9 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     sections = _sections(result.stdout, token)
     if [name for name, _text in sections] != ["before", "report", "after"] * len(releases):
         raise DeviceError(
-            f"{shell.name} was asked for {len(releases)} run(s), and its answer is none",
+            f"{shell.name} did not return a valid report of {len(releases)} run(s)",
             details=result.stdout[:200],
-            hint="log in and look: its shell or its tools are not what they were",
+            hint="log in and check the device's shell and tools",
         )
     texts = [text for _name, text in sections]
     turns = [

@@ -210,9 +210,9 @@ def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
     told_s = sum(sum(run.samples_ns) + sum(run.warmup_ns) for run in runs) / 1e9
     if told_s > _CLOCKS_APART * took_s + _SLACK_S:
         raise DeviceError(
-            f"{name} reports runs of {told_s:.3g} s, and all of them together took {took_s:.3g} s here",
-            details="no run takes longer than the command that it is a part of",
-            hint="look at the device's clock; its times cannot be believed",
+            f"{name} reports {told_s:.3g} s of runs, but the whole command took only {took_s:.3g} s",
+            details="a run cannot take longer than its command",
+            hint="check the device's clock; its times are not reliable",
         )
 
 
@@ -229,15 +229,15 @@ def check_ended(name: str, result: Result) -> None:
     """
     if result.returncode == UNTRUSTED:
         raise VerificationError(
-            f"{name} does not take this release",
+            f"{name} does not accept this release",
             details=result.stderr.strip(),
-            hint="`toolchain sign` signs a package; docs/security.md tells which keys a device takes",
+            hint="sign the package with `toolchain sign`, and check the device's trusted keys (docs/security.md)",
         )
     if result.returncode != 0:
         raise DeviceError(
             f"the model does not run on {name}",
             details=result.stderr.strip() or f"the runner ended with code {result.returncode}",
-            hint="the device keeps the release that it had",
+            hint="the device keeps its previous release; check the model and the device's log, and deploy again",
         )
 
 
@@ -271,9 +271,9 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
-            f"the runner on {name} reports what is no report",
+            f"the runner on {name} sent an invalid report",
             details=f"{type(fault).__name__}: {fault}\n{text[:_SHOWN]}",
-            hint="deploy again; if that does not help, look whether the device is what it was",
+            hint="deploy again; if that does not help, check the device and its storage",
         ) from fault
 
 
@@ -286,26 +286,26 @@ def timed(text: str) -> tuple[int, ...]:
     try:
         return _enough(tuple(map(_time, json.loads(text)["samples_ns"])), 1)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
-        raise DeviceError("the runner reports what is no report", details=f"{fault!s:.200}") from fault
+        raise DeviceError("the runner sent an invalid report", details=f"{fault!s:.200}") from fault
 
 
 def _enough(samples: tuple[int, ...], least: int, most: int = 0) -> tuple[int, ...]:
     """Return samples that are as many as were asked for; `most` of 0 is any number."""
     if most and len(samples) > most:
-        raise ValueError(f"it has {len(samples)} samples, and at most {most} were asked for")
+        raise ValueError(f"it has {len(samples)} samples, more than {most}")
     if len(samples) < least:
-        raise ValueError(f"it has {len(samples)} samples, and {least} were asked for")
+        raise ValueError(f"it has {len(samples)} samples, fewer than {least}")
     return samples
 
 
 def _duration(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
-        raise ValueError(f"{value!r:.50} is no time")
+        raise ValueError(f"{value!r:.50} is not a valid time")
     return float(value)
 
 
 def _time(value: object) -> int:
     """Return a number of a report, which JSON may have made anything."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
-        raise ValueError(f"{value!r:.50} is no time and no size")
+        raise ValueError(f"{value!r:.50} is not a valid time or size")
     return value

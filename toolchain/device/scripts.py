@@ -39,12 +39,13 @@ mkdir -p "$ROOT"
 
 # What a killed deploy may have left: never anything that a link points to. A folder of somebody's is not swept,
 # whatever list of devices or command line named it, such as an OCI layout, which has a blobs/ of its own. That of a
-# store has partial/, which is made first; without it a store holds nothing yet.
+# store has partial/, which is made first; without it a store holds nothing yet. The default store of this machine is in
+# the folder of the user's tuning records, which may be there before the first deploy; no script touches them.
 SWEEP = """
 if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
     case $entry in
-      '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | blobs | blobs/sha256) ;;
+      '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | records | blobs | blobs/sha256) ;;
       *) echo "$ROOT is no store: it holds $entry; name another folder" >&2; exit 1 ;;
     esac
   done
@@ -226,7 +227,7 @@ if [ -e lock.within ]; then
   flock -n 8 8>&8 || exit 0
 fi
 [ -e trial ] || exit 0
-printf 'busy %s///0 the device itself\\trolling back a trial that broke off\\t\\t\\n' $$ >lock
+printf 'busy %s///0 the device itself\\trolling back an interrupted trial\\t\\t\\n' $$ >lock
 {UNDO}
 if read_trial; then undo; echo "generation $new was on trial; generation $old is current again"; fi
 ended

@@ -200,16 +200,16 @@ def read(sensors: Sequence[Sensor], rows: Sequence[Sequence[str]]) -> list[Serie
 def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequence[str]]) -> Series:
     if sensor.unit == "mVmA" and not sensor.label:
         first = PurePosixPath(sensor.files[0]).name
-        raise NoFigureError(f"{sensor.name}, {first}: it has no label that says which rail it is")
+        raise NoFigureError(f"{sensor.name}, {first}: it has no label, so its rail is unknown")
     values = np.ones(len(seconds))
     for texts, path in zip(parts, sensor.files, strict=True):
         wrong = next((text for text in texts if _number(text) is None), None)
         if wrong is not None:
-            why = "it could not be read" if wrong == "x" else f"it says {wrong!r:.40}, which is no number"
+            why = "it could not be read" if wrong == "x" else f"its value {wrong!r:.40} is not a number"
             raise NoFigureError(f"{sensor.name}, {PurePosixPath(path).name}: {why}")
         values = values * np.array([float(text) for text in texts])
     if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
-        raise NoFigureError(f"{sensor.name}: it says {f'{values[0]:g}' if values.size else 'nothing'} all the time")
+        raise NoFigureError(f"{sensor.name}: it {f'stays at {values[0]:g}' if values.size else 'has no values'}")
     if sensor.unit == "uJ":
         return Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
     return Series(sensor.name, seconds, _drawn(sensor, values) * _TO_WATTS[sensor.unit])
@@ -220,7 +220,7 @@ def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if sensor.chip == _SUPPLY and (values <= 0).all():
         return -values
     if (values.min() < 0 and sensor.chip == _SUPPLY) or values.mean() < 0:
-        raise NoFigureError(f"{sensor.name}: it says {values.min():g}, power that flows the other way")
+        raise NoFigureError(f"{sensor.name}: its power is negative ({values.min():g})")
     return values
 
 
@@ -228,7 +228,7 @@ def _unwrapped(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float6
     """Add the range of a counter wherever it began anew."""
     fallen = np.diff(values) < 0
     if fallen.any() and sensor.wraps <= 0:
-        raise NoFigureError(f"{sensor.name}: its counter fell, and it does not say where it wraps")
+        raise NoFigureError(f"{sensor.name}: its counter decreased, and its range is unknown")
     times: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(fallen)])[: values.size]
     return values + times * sensor.wraps
 
@@ -251,7 +251,7 @@ def counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
     whole = [place for place in chips if sensors[place].is_whole]
     if len(whole) > 1:
         names = ", ".join(sensors[place].name for place in whole)
-        raise NoFigureError(f"{names}: each says by its label that it is the whole input, and one alone can be")
+        raise NoFigureError(f"{names}: the label of each says that it is the whole input, but only one can be")
     supplies = [place for place in places if sensors[place].chip == _SUPPLY]
     processors = [place for place in places if sensors[place].chip == _POWERCAP]
     platform = [place for place in processors if sensors[place].is_whole][:1]

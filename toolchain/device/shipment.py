@@ -150,7 +150,7 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
         damaged = store.publish(missing, executable=shipment.programs)
     if damaged:
         raise VerificationError(
-            f"{len(damaged)} uploaded blob(s) have another digest on the device",
+            f"{len(damaged)} uploaded blob(s) have a different digest on the device",
             details="\n".join(damaged),
             hint="run the command again; if it happens again, check the device's storage",
         )
@@ -163,7 +163,7 @@ def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: De
     needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
     if missing and needed + SPARE_KIB > facts.free_kib:
         free, wanted = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
-        raise FullError(f"the device has {free} free, and {wanted} are needed", hint=_MAKE_ROOM)
+        raise FullError(f"the device has {free} free, but {wanted} are needed", hint=_MAKE_ROOM)
 
 
 def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, tell: Tell | None) -> None:
@@ -193,7 +193,7 @@ def _noticing_full(store: Store) -> Iterator[None]:
 
 
 def _tell(tell: Tell, total: int, before: int, done: int) -> None:
-    tell(Step("sending what the device lacks", before + done, total, MEGABYTES))
+    tell(Step("sending files to the device", before + done, total, MEGABYTES))
 
 
 def install(shipment: Shipment, store: Store) -> dict[str, str]:

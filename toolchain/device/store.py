@@ -162,7 +162,7 @@ class Store:
         pairs = [line.split("=", 1) for line in output.split("\n") if "=" in line]
         values = dict(pairs)
         if not values.get("root") or not values.get("machine"):
-            raise self._nonsense("what it is", output)
+            raise self._nonsense("a description of itself", output)
         self._root = values["root"]
         version = values.get("glibc", "").split()
         return DeviceFacts(
@@ -303,7 +303,7 @@ class Store:
     def no_earlier(self) -> DeviceError:
         """Return the error for a roll-back without anything to go back to."""
         return DeviceError(
-            f"there is no earlier release on {self.name}", hint="`toolchain releases` shows what there is"
+            f"there is no earlier release on {self.name}", hint="list the releases: `toolchain releases`"
         )
 
     def recover(self) -> None:
@@ -313,8 +313,12 @@ class Store:
         if not found:
             return
         new, old, code = found.split()[1:]
-        back = f"generation {old} is current again" if old != "0" else "there was none before, so none is current"
-        self._tell(f"generation {new} on {self._shell.name} was on trial, and whoever tried it is gone: {back}")
+        back = (
+            f"generation {old} is current again" if old != "0" else "there was no previous release, so none is current"
+        )
+        self._tell(
+            f"generation {new} on {self._shell.name} was on trial, and the command that tried it has ended: {back}"
+        )
         if code != "0":
             words = process.tail("\n".join(said[said.index(found) + 1 :]))
             self._tell(f"the application there could not be restarted: {words or f'exit code {code}'}")
@@ -360,7 +364,7 @@ class Store:
         current = next((line[8:] for line in lines if line.startswith("current ")), "")
         rows = [_GENERATION.fullmatch(line) for line in lines if line.startswith("generation ")]
         if not all(rows):
-            raise self._nonsense("what releases it has", output)
+            raise self._nonsense("the list of its releases", output)
         found = [row.groups() for row in rows if row]
         made = [
             Generation(int(number), digest, int(seconds), name, f"generations/{number}" == current)
@@ -379,7 +383,7 @@ class Store:
     @property
     def _held(self) -> Lease:
         if self._lease is None:
-            raise RuntimeError("the store is changed without its lock")
+            raise RuntimeError("the store was changed without its lock")
         return self._lease
 
     def _change(self, script: str) -> str:
@@ -391,11 +395,11 @@ class Store:
         rows = [line.split() for line in self._change(script).split("\n")]
         return [row for row in rows if len(row) == columns and len(row[1]) == _DIGEST_CHARACTERS]
 
-    def _nonsense(self, asked: str, said: str) -> DeviceError:
+    def _nonsense(self, what: str, said: str) -> DeviceError:
         return DeviceError(
-            f"{self._shell.name} was asked {asked}, and its answer is none",
+            f"{self._shell.name} did not return {what} in a valid form",
             details=process.tail(said)[:_SHOWN],
-            hint="log in and look: its shell, its tools or its store are not what they were",
+            hint="log in and check the device's shell, tools and store",
         )
 
     def _run(self, script: str) -> str:
@@ -405,7 +409,7 @@ class Store:
             raise DeviceError(
                 f"{self._shell.name} has no usable store ({self._set_root})",
                 details=process.tail(result.stderr or result.stdout),
-                hint="is the folder writable for this login? --root names another one",
+                hint="check that the folder is writable for this user, or choose another one with --root",
             )
         return result.stdout
 

@@ -22,7 +22,7 @@ from toolchain.native.programs import RUNNER
 
 _HASHING_S = 300
 _FLOOR = 8  # how the runner ends where the release itself is below a floor: kExitFloor
-_REMEDY = "`toolchain sign` signs a package; docs/security.md tells which keys a device takes"
+_REMEDY = "sign the package with `toolchain sign`, and check the device's trusted keys (docs/security.md)"
 
 # What the runner says of a release: one line of JSON, or why not, and `code N`. The newest runner that the device has
 # checks what an older one deployed, if none is named.
@@ -32,7 +32,7 @@ runner={{runner}}
 [ -n "$runner" ] || runner=$(ls -t runners/*/{RUNNER} 2>/dev/null | head -n 1)
 code=none
 if [ -L releases ]; then
-  echo "releases is a link, and floors would not be found from there: let the whole folder be one"
+  echo "releases is a link, so floors would not be found: make the whole folder a link instead"
 elif [ -x "$runner" ]; then
   code=0
   "$runner" --verify {{release}} {{more}} 2>&1 || code=$?
@@ -111,7 +111,7 @@ def check_signed(name: str, facts: DeviceFacts, bundle: Bundle) -> None:
     """
     if facts.signed_only and (bundle.statement is None or bundle.signatures is None):
         raise VerificationError(
-            f"{name} takes signed releases only, and {bundle.manifest.name} {bundle.digest[:16]} is not signed",
+            f"{name} accepts only signed releases, but {bundle.manifest.name} {bundle.digest[:16]} is not signed",
             hint=_REMEDY,
         )
 
@@ -230,7 +230,8 @@ def raise_floor(store: Store, floor: int) -> Verified:
     found = _answer(store, store.attempt(checking("current/", more=f"--floor {floor:d}"), _HASHING_S))
     if found is None:
         raise InputError(
-            f"{store.name} takes any release, signed or not", hint=f"{TRUST}/trusted there names who is trusted"
+            f"{store.name} does not check signatures, so a floor has no effect",
+            hint=f"create {TRUST}/trusted on it first (docs/security.md)",
         )
     return found
 
@@ -247,9 +248,9 @@ def note_minimum(store: Store, found: Verified | None, runner: str) -> Verified 
         return _answer(store, store.attempt(noting(f"{runner}/{RUNNER}"), _HASHING_S))
     except ToolchainError as fault:
         raise DeviceError(
-            f"{store.name} runs the release, but could not note the least sequence that its signers ask for",
+            f"{store.name} runs the release, but could not store the minimum sequence that its signers require",
             details=f"{fault.message}\n{fault.details}",
-            hint="is its disk full? The next deploy or roll-back notes it first",
+            hint="check the device's disk space; the next deployment or roll-back stores it first",
         ) from fault
 
 
@@ -263,14 +264,16 @@ def _answer(store: Store, output: str) -> Verified | None:
         return _read(store, lines)
     if last == f"code {UNTRUSTED}":
         raise VerificationError(
-            f"{store.name} does not take this release", details=words, hint=f"it keeps what it runs; {_REMEDY}"
+            f"{store.name} does not accept this release", details=words, hint=f"it keeps its current release; {_REMEDY}"
         )
     if last == f"code {_FLOOR}":
-        raise InputError(f"{store.name} refuses this floor", details=words, hint="`toolchain status` shows what it has")
+        raise InputError(
+            f"{store.name} refuses this floor", details=words, hint="run `toolchain status` to see its floor"
+        )
     raise DeviceError(
         f"{store.name} cannot check the release",
-        details=words or "it has no program that could",
-        hint="`toolchain deploy` of this version brings one",
+        details=words or "it has no program for this check",
+        hint="deploy with this version of the toolchain: `toolchain deploy`",
     )
 
 
@@ -279,5 +282,5 @@ def _read(store: Store, lines: list[str]) -> Verified:
         return _READER.validate_json(next((line for line in lines if line.startswith("{")), ""))
     except ValidationError as fault:
         raise VerificationError(
-            f"{store.name} answers what no program of ours says", details=str(fault), hint="deploy again"
+            f"{store.name} sent an invalid answer", details=str(fault), hint="deploy again"
         ) from fault

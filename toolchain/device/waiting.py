@@ -103,6 +103,6 @@ class Patience:
         """Add to an error how long was waited."""
         if not self._waited:
             return fault
-        lines = [f"this command waited {one.seconds:.0f} s: {one.owner}" for one in self._waited]
+        lines = [f"this command waited {one.seconds:.0f} s for {one.owner}" for one in self._waited]
         details = "\n".join(filter(None, [fault.details, *lines]))
         return BusyError(fault.message, details=details, hint=fault.hint, owner=fault.owner)

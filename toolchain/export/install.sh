@@ -18,7 +18,7 @@ usage() {
     "  --json          tell the result as JSON, on standard output" \
     "" \
     "Exit codes: 0 done, or nothing to do; 2 usage; 4 the device cannot do it; 5 the update is damaged, does not" \
-    "fit the device, or computes something else there; 75 somebody else is at work on the device; 130 interrupted." \
+    "fit the device, or its outputs differ there; 75 another command uses the device; 130 interrupted." \
     "Unless it ends with 0, the device keeps the release that it had."; do
     printf '%s\n' "$line"
   done
@@ -76,7 +76,7 @@ options() {
         value "$1" "$2"
         shift
         ;;
-      *) wrong "there is no option '$1'" ;;
+      *) wrong "unknown option '$1'" ;;
     esac
     shift
   done
@@ -84,7 +84,7 @@ options() {
 
 value() {
   case $1 in
-    --root) root=$2; [ -n "$2" ] || wrong "--root names a folder" ;;
+    --root) root=$2; [ -n "$2" ] || wrong "--root needs a folder" ;;
     --user) user=$2; case $2 in '' | -* | *[!A-Za-z0-9_.-]*) wrong "--user takes a name, not '$2'" ;; esac ;;
     --keep) number "$1" "$2" 1; keep=$2 ;;
     --threads) number "$1" "$2" 0; threads=$2 ;;
@@ -94,7 +94,7 @@ value() {
 
 find_root() {
   case $root in
-    '~/'*) [ -n "${HOME-}" ] || fail 2 "HOME is not set, and the store is $root" "" "--root names another folder"
+    '~/'*) [ -n "${HOME-}" ] || fail 2 "HOME is not set, but the store is $root" "" "set HOME, or choose another folder with --root"
       ROOT=$HOME/${root#??} ;;
     /*) ROOT=$root ;;
     *) ROOT=$PWD/$root ;;
@@ -108,12 +108,12 @@ become() {
   mine=$(id -u)
   if [ -z "$user" ]; then
     owner=$(stat -L -c %U "$place")
-    [ "$mine" != 0 ] || [ "$(stat -L -c %u "$place")" = 0 ] || fail 2 "$place belongs to $owner, and you are root" \
-      "what root writes there its owner could not change any more" \
-      "--user $owner applies it as that user, --user root as root"
+    [ "$mine" != 0 ] || [ "$(stat -L -c %u "$place")" = 0 ] || fail 2 "$place belongs to $owner, but this command runs as root" \
+      "its owner could not change files that root writes there" \
+      "use --user $owner to apply the update as that user, or --user root to apply it as root"
   elif [ "$user" != root ] && [ "$user" != "$(id -un)" ]; then
     [ "$mine" = 0 ] || fail 2 "only root can apply an update as $user" "" "leave --user out, or run it as root"
-    id -u "$user" >/dev/null 2>&1 || fail 2 "there is no user $user" "" "--user takes a name of this device"
+    id -u "$user" >/dev/null 2>&1 || fail 2 "there is no user $user" "" "pass a user of this device with --user"
     command -v su >/dev/null || fail 4 "this device lacks su" "" "apply the update as $user, without --user"
     as_user "test -r$(words "$self")" </dev/null || lend
     exec su -s /bin/sh -c "exec /bin/sh $words" "$user"
@@ -130,7 +130,7 @@ lend_copy() {
     find $near -maxdepth 1 -name '.edge-toolchain-update-*' -mtime +0 -exec rm -f {} + 2>/dev/null
     copy=\$(mktemp $near/.edge-toolchain-update-XXXXXX) && { cat >\"\$copy\" || { rm -f \"\$copy\"; false; }; } &&
       echo \"\$copy\"" <"$self") ||
-    fail 4 "$user cannot read the update, and has no place for a copy near the store" "" \
+    fail 4 "$user cannot read the update, and cannot write a copy near the store" "" \
       "copy it to where $user can read it, or free some space"
   trap : 1 2 15 # which end what is started here; the copy goes afterwards
   as_user "exec /bin/sh$(words "$copy")${words#"$(words "$self")"}" </dev/null
@@ -154,14 +154,14 @@ check_tools() {
 }
 
 check_fits() {
-  [ "$(fact machine)" = "$machine" ] || fail 5 "the update is for $machine, and this device is $(fact machine)" "" \
+  [ "$(fact machine)" = "$machine" ] || fail 5 "the update is for $machine, but this device is $(fact machine)" "" \
     "export an update for the board type of this device"
   missing=
   for flag in $features; do
     case " $(fact features) " in *" $flag "*) ;; *) missing="$missing $flag" ;; esac
   done
-  [ -z "$missing" ] || fail 5 "the CPU of this device has no$missing" "it is a $(fact cpu)" \
-    "export an update for a board type with a plainer target.mcpu"
+  [ -z "$missing" ] || fail 5 "the CPU of this device does not support$missing" "the CPU is a $(fact cpu)" \
+    "export an update for a board type with a more basic target.mcpu"
   [ -z "$glibc" ] || check_glibc "$(fact glibc)"
 }
 
@@ -172,7 +172,7 @@ check_glibc() {
     "glibc "[0-9]*.*) older "${1##* }" "$glibc" || return 0 ;;
     *) return 0 ;;
   esac
-  fail 5 "this device has $found, and glibc $glibc or newer is needed" "" "update the device"
+  fail 5 "this device has $found, but glibc $glibc or newer is needed" "" "update the device"
 }
 
 older() { # of two versions such as 2.28, whether the first one is the older one
@@ -194,7 +194,7 @@ check_space() {
   done
   set -- $(df -Pk "$place" | tail -n 1)
   [ $needed = 0 ] || [ "${4:-0}" -ge $((needed + spare_kib)) ] ||
-    fail 4 "the device has $(megabytes "${4:-0}") free, and $(megabytes $((needed + spare_kib))) are needed" "" \
+    fail 4 "the device has $(megabytes "${4:-0}") free, but $(megabytes $((needed + spare_kib))) are needed" "" \
       "free some space there, or keep fewer releases (--keep)"
 }
 
@@ -215,9 +215,9 @@ busy() { # seconds since the holder's last sign of life
   holder=${line%%"$tab"*} line=${line#*"$tab"}
   purpose=${line%%"$tab"*} line=${line#*"$tab"}
   end=${line%%"$tab"*}
-  [ -z "$end" ] || end="; \`$end\` there ends it"
-  fail 75 "this device is busy: ${holder:-someone} holds it: $purpose" \
-    "${since}the last sign of life came $1 s ago; $lease s without one free the device" \
+  [ -z "$end" ] || end="; \`$end\` on that machine ends it"
+  fail 75 "this device is busy: in use by ${holder:-someone}: $purpose" \
+    "${since}the last sign of life came $1 s ago; the device is free after $lease s without one" \
     "run the command again when that has ended$end"
 }
 
@@ -235,7 +235,7 @@ left() { # on any way out
   [ -z "$child" ] || kill "$child" 2>/dev/null
   [ $held = no ] || rm -rf "${ROOT:?}/blobs/partial/$token" "$ROOT/run/$token"
   [ "$1" = 0 ] || [ $told = yes ] || fail 4 "the store $ROOT cannot be locked" "" \
-    "is the folder writable for this user, and is the disk not full?"
+    "check that the folder is writable for this user and that the disk is not full"
   exit "$1"
 }
 
@@ -250,8 +250,8 @@ interrupted() {
 # A step keeps the lock open: where this shell is killed, a step of its own comes to its end before another one begins.
 change() {
   output=$(set -eu; umask 022; cd "$ROOT"; "$1" 2>&1 </dev/null)
-  [ $? = 0 ] || fail 4 "this device cannot change its store" "$(printf '%s\n' "$output" | tail -n 5)" \
-    "is $ROOT writable for this user, and is the disk not full?"
+  [ $? = 0 ] || fail 4 "changing the store on this device failed" "$(printf '%s\n' "$output" | tail -n 5)" \
+    "check that $ROOT is writable for this user and that the disk is not full"
 }
 
 unpack() {
@@ -268,7 +268,7 @@ unpack() {
 
 whole() { # what was unpacked is what is in the update
   case $output in
-    *damaged*) fail 5 "what was unpacked is not what is in the update" "$output" \
+    *damaged*) fail 5 "the unpacked files differ from those in the update" "$output" \
       "copy the update again; if it happens again, check the device's storage" ;;
   esac
 }
@@ -278,8 +278,8 @@ taken() { # MESSAGE
   case $output in
     open | *"code 0") ;;
     *"code 7") fail 5 "$1" "$(printf '%s\n' "$output" | sed '$d')" \
-      "it keeps the release that it had; \`toolchain sign\` signs a package, and updates are made of packages" ;;
-    *) fail 4 "this device cannot check the release" "$output" "apply an update that this toolchain has made" ;;
+      "the device keeps its previous release; sign the package with \`toolchain sign\`, and export it again" ;;
+    *) fail 4 "this device cannot check the release" "$output" "apply an update that this toolchain exported" ;;
   esac
 }
 
@@ -288,7 +288,7 @@ note_pending() {
   change note_minimum
   case $output in
     '' | open | *"code 0" | *"code 7") ;;
-    *) fail 4 "this device cannot check the release that it runs" "$output" "is its disk full?" ;;
+    *) fail 4 "this device cannot check the release that it runs" "$output" "check the device's disk space" ;;
   esac
 }
 
@@ -310,18 +310,18 @@ try_it() {
 }
 
 refused() {
-  [ $code != 6 ] || fail 5 "this device computes something else than the reference for $model" "$1" \
-    "the device keeps the release that it had; --tolerance sets another limit"
-  [ $code != 7 ] || fail 5 "this device does not take this release" "$1" \
-    "it keeps the release that it had; \`toolchain sign\` signs a package, and this update is made of one"
+  [ $code != 6 ] || fail 5 "this device's outputs differ from the reference for $model" "$1" \
+    "the device keeps its previous release; use --tolerance to set another limit"
+  [ $code != 7 ] || fail 5 "this device does not accept this release" "$1" \
+    "the device keeps its previous release; sign the package with \`toolchain sign\`, and export it again"
   fail 4 "the model does not run on this device" "${1:-the runner ended with code $code}" \
-    "the device keeps the release that it had"
+    "the device keeps its previous release; check the model on another device, and export it again"
 }
 
 settle() { # a trial that nobody finishes
   change recover
   case $output in
-    *"recovered "*" 0") tell "a release was on trial, and whoever tried it is gone: it was taken back first" ;;
+    *"recovered "*" 0") tell "a release was on trial, and the command that tried it has ended: the release was taken back first" ;;
     *"recovered "*) tell "a release was on trial, and was taken back first; the application could not be restarted" ;;
   esac
 }
@@ -340,7 +340,7 @@ apply() {
   change install
   note_pending
   change verify
-  taken "this device does not take this release"
+  taken "this device does not accept this release"
   change attach
   tell "running it once, and comparing its outputs"
   try_it
@@ -348,8 +348,8 @@ apply() {
   change note_minimum
   case $output in
     '' | open | *"code 0") ;;
-    *) fail 4 "this device runs the release, but could not note the least sequence that its signers ask for" "$output" \
-      "is its disk full? The next update notes it first" ;;
+    *) fail 4 "this device runs the release, but could not store the minimum sequence that its signers require" "$output" \
+      "check the device's disk space; the next update stores it first" ;;
   esac
   change prune
 }
@@ -358,7 +358,7 @@ apply() {
 # it (device/application/scripts.py), in a process of its own that goes on, and holds the lock, where this one is killed.
 switch() {
   if [ -n "$application" ]; then
-    tell "restarting $application, and waiting up to $within_s s until it is well"
+    tell "restarting $application, and waiting up to $within_s s until it is healthy"
     change "$1"
     note busy # the trial had put itself there
     [ "$output" = none ] || tried
@@ -378,7 +378,7 @@ tried() {
 end"*) ;;
     *) broken=$output
       change recover
-      fail 4 "the trial with $application broke off" "$broken" "apply the update again" ;;
+      fail 4 "the trial with $application ended early" "$broken" "apply the update again" ;;
   esac
   set -- $(printf '%s\n' "$output" | sed -n 's/^trial //p')
   if printf '%s\n' "$output" | grep -q '^failed$'; then
@@ -390,15 +390,15 @@ end"*) ;;
 unwell() { # NEW OLD
   back=$(printf '%s\n' "$output" | sed -n 's/^back //p')
   case "$1 $back" in
-    "$2 "*) now="the device ran this release before, and keeps it" ;;
-    *" 0 "*) now="there was no release before, so the device has none now" ;;
-    *" well") now="generation $2 is current again, and the application is well there" ;;
-    *" unwell") now="generation $2 is current again, and the application is NOT WELL there either" ;;
-    *) now="the release before could not be made current: it will be at the next command, or start of the device" ;;
+    "$2 "*) now="the device already ran this release, and keeps it" ;;
+    *" 0 "*) now="there was no previous release, so the device has none now" ;;
+    *" well") now="generation $2 is current again, and the application is healthy there" ;;
+    *" unwell") now="generation $2 is current again, and the application is NOT HEALTHY there either" ;;
+    *) now="the previous release could not be made current: the next command or the next start of the device does that" ;;
   esac
-  fail 5 "$application is not well within $within_s s; $now" \
+  fail 5 "$application did not become healthy within $within_s s; $now" \
     "$(printf '%s\n' "$output" | sed -n -e 's/^words //p' -e 's/^unit //p')" \
-    "mend the application or the model, and apply the update again"
+    "fix the application or the model, and apply the update again"
 }
 
 undo() {
@@ -409,9 +409,9 @@ undo() {
   change sweep
   note_pending
   change verify_previous
-  [ "$output" = none ] || taken "this device does not take the release before this one"
+  [ "$output" = none ] || taken "this device does not accept the previous release"
   switch roll_back
-  [ "$result" != none ] || fail 4 "there is no release before this one" "" "apply another update"
+  [ "$result" != none ] || fail 4 "there is no previous release" "" "apply another update"
   succeed back "this device runs $(current | cut -c 1-16) again"
 }
 
@@ -434,12 +434,12 @@ main() {
   before=null running=$(current)
   [ -z "$running" ] || before="\"sha256:$running\""
   if [ $check = yes ]; then
-    [ -w "$place" ] || fail 4 "$place is not writable" "" "--root names another folder, --user another user"
+    [ -w "$place" ] || fail 4 "$place is not writable" "" "choose another folder with --root, or another user with --user"
     check_space
     [ -n "$signed" ] || ! asks || [ -e "$ROOT/releases/$release/release.signed" ] ||
-      fail 5 "this device takes signed releases only, and this update has none" "" \
-        "\`toolchain sign\` signs a package, and updates are made of packages"
-    succeed fits "it can be applied: $(megabytes $needed) would be unpacked"
+      fail 5 "this device accepts only signed releases, but this update is not signed" "" \
+        "sign the package with \`toolchain sign\`, and export it again"
+    succeed fits "the update can be applied: $(megabytes $needed) would be unpacked"
     return
   fi
   trap interrupted 1 2 15

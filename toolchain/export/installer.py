@@ -35,8 +35,8 @@ fi
 if [ -f "$$self" ] && [ "$$(tail -c +$first "$$self" | sha256sum | cut -c 1-64)" = $digest ]; then
   :
 else
-  echo "error: $$self is damaged: it has other bytes than were exported" >&2
-  echo "hint: copy it again, and compare its sha256sum with what the export told" >&2
+  echo "error: $$self is damaged: its bytes differ from those that were exported" >&2
+  echo "hint: copy it again, and compare its sha256sum with the one that the export printed" >&2
   case " $$* " in *" --json "*) echo '{"error": {"message": "the update is damaged", "exit_code": 5}}' ;; esac
   exit 5
 fi
@@ -59,7 +59,7 @@ content() { cat "${self%/*}/blobs/${1%%:*}"; } # DIGEST:KIB:SIZE:PLACE
 check_content() {
   for blob in $blobs $expected; do
     [ "$(sha256sum 2>/dev/null <"${self%/*}/blobs/${blob%%:*}" | cut -c 1-64)" = "${blob%%:*}" ] ||
-      fail 5 "${self%/*} is damaged: blobs/${blob%%:*} has other bytes than were exported" "" "copy the folder again"
+      fail 5 "${self%/*} is damaged: blobs/${blob%%:*} differs from the exported file" "" "copy the folder again"
   done
 }
 """

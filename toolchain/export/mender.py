@@ -20,7 +20,7 @@ from toolchain.export.update import Update
 
 MODULE = "edge-toolchain"
 ARTIFACT = "update.mender"
-_WHAT = "an artifact of Mender"
+_WHAT = "a Mender artifact"
 _VERSION = b'{"format":"mender","version":3}'
 _SOFTWARE = "data-partition.edge-toolchain"
 _SCRIPT = Path(__file__).parent / "mender-module.sh"
@@ -105,13 +105,13 @@ def _foreign_file(path: Path) -> str:
         with tarfile.open(path) as archive:
             names = [member.name for member in archive]
     except (tarfile.TarError, EOFError):
-        return "it is no artifact of Mender"
-    return "" if names[:2] == ["version", "manifest"] else "it is another archive"
+        return "it is not a Mender artifact"
+    return "" if names[:2] == ["version", "manifest"] else "it is a different kind of archive"
 
 
 def _foreign_folder(folder: Path) -> str:
     strangers = sorted({item.name for item in folder.iterdir()} - {ARTIFACT, MODULE})
     if strangers:
-        return f"it holds {', '.join(strangers[:5])}"
+        return f"it contains {', '.join(strangers[:5])}"
     artifact = folder / ARTIFACT
-    return _foreign_file(artifact) if artifact.is_file() else f"it holds no {ARTIFACT}"
+    return _foreign_file(artifact) if artifact.is_file() else f"it does not contain {ARTIFACT}"

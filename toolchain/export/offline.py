@@ -98,12 +98,12 @@ def _write_folder(update: Update, target: Path) -> Written:
 
 def _foreign_file(path: Path) -> str:
     with path.open("rb") as stream:
-        return "" if stream.read(len(MARK)) == MARK else "it is no update of this toolchain"
+        return "" if stream.read(len(MARK)) == MARK else "it is not an update of this toolchain"
 
 
 def _foreign_folder(folder: Path) -> str:
     strangers = sorted({item.name for item in folder.iterdir()} - {INSTALLER, BLOBS})
     if strangers:
-        return f"it holds {', '.join(strangers[:5])}"
+        return f"it contains {', '.join(strangers[:5])}"
     script = folder / INSTALLER
-    return _foreign_file(script) if script.is_file() else f"it holds no {INSTALLER}"
+    return _foreign_file(script) if script.is_file() else f"it does not contain {INSTALLER}"

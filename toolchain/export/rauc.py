@@ -41,8 +41,8 @@ def check_target(target: Path, *, folder: bool) -> None:
     """
     if not folder:
         raise InputError(
-            "a bundle of RAUC is signed with your key, by `rauc bundle`, which makes it from a folder",
-            hint=f"name a folder: -o {target}/",
+            "`rauc bundle` makes the RAUC bundle from a folder, and signs it with your key",
+            hint=f"pass a folder: -o {target}/",
         )
     outputs.check_folder(target, _WHAT, _foreign_folder)
 
@@ -78,5 +78,5 @@ def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Wri
 def _foreign_folder(folder: Path) -> str:
     found = {item.name for item in folder.iterdir()}
     if strangers := sorted(found - {UPDATE, MANIFEST, HANDLER}):
-        return f"it holds {', '.join(strangers[:5])}"
-    return "" if {UPDATE, MANIFEST} <= found else f"it holds no {UPDATE}"
+        return f"it contains {', '.join(strangers[:5])}"
+    return "" if {UPDATE, MANIFEST} <= found else f"it does not contain {UPDATE}"

@@ -69,18 +69,18 @@ class Wanted:
         here = self.board.connection == "local"
         if self.most and (here or self.host or self.tracker):
             raise InputError(
-                "--boards says how many of the farm's boards of a type are used at most",
-                hint="leave it out: this machine, --host and --place are one board, and a tracker's are all used",
+                "--boards limits how many of the farm's boards of a type are used",
+                hint="leave it out: this machine, --host and --place are one board; a tracker's boards are all used",
             )
         if here and (self.host or self.tracker):
             raise InputError(
-                f"board {self.board.name} is this machine; it takes no host and no tracker",
-                hint="name the board type with --board: `toolchain boards` lists them",
+                f"board {self.board.name} is this machine, so --host and --tracker do not apply",
+                hint="pass the device's board type with --board: `toolchain boards` lists the types",
             )
         if self.host and self.tracker:
-            raise InputError("--host and --tracker exclude each other", hint="a tracker's boards are named by --key")
+            raise InputError("--host and --tracker cannot be combined", hint="choose a tracker's board with --key")
         if self.key and not self.tracker:
-            raise InputError("--key goes with --tracker", hint="the farm's boards are named by --board and --host")
+            raise InputError("--key requires --tracker", hint="choose the farm's boards with --board and --host")
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _folder(wanted: Wanted, tell: Tell, patience: Patience) -> Iterator[Path | N
         device = replace(device, root=wanted.root)
     if source := whence(device):
         tell(f"device {name} of {source}")
-    tell(f"serving {name} for this run; `toolchain farm up` serves all of the lab's devices")
+    tell(f"serving {name} for this run; `toolchain farm up` serves all devices of the lab")
     with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell, patience) as folder:
         yield folder
 
@@ -257,8 +257,8 @@ def _at_tracker(wanted: Wanted, tracker: tuple[str, int], key: str) -> tuple[Pla
     if not known:
         host, port = tracker
         raise DeviceError(
-            f"the tracker at {host}:{port} knows no board {key}",
-            hint=f"start a board server with --tracker {host}:{port} --key {key}, or name its --key",
+            f"the tracker at {host}:{port} has no board {key}",
+            hint=f"start a board server with --tracker {host}:{port} --key {key}, or pass a registered --key",
         )
     places = (f"{key}-{number}" for number in range(1, len(known) + 1))
     return tuple(
@@ -274,5 +274,5 @@ def parse_tracker(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise InputError(f"{text!r} is no address of a tracker", hint="write --tracker 127.0.0.1:9190")
+        raise InputError(f"{text!r} is not a valid tracker address", hint="write --tracker 127.0.0.1:9190")
     return host, int(port)

@@ -20,7 +20,7 @@ from typing import IO, Any
 from toolchain import process
 from toolchain.board import Board
 from toolchain.devices import Device
-from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean
+from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean, reason
 from toolchain.farm import protocol
 from toolchain.farm.protocol import Link, Message, Served
 from toolchain.native import programs
@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 _START_S, _ANSWER_S, _END_S = 90.0, 30.0, 15.0
 _UP_S = 120.0
-_NOT_UP = "the farm serves no devices"
+_NOT_UP = "the farm is not running"
 _DEFAULT_SSH = SshOptions()
 
 
@@ -130,7 +130,7 @@ def answer(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lamb
                 return found["ok"]
     except OSError as fault:
         raise DeviceError(
-            "the farm's daemon does not answer", details=str(fault), hint="toolchain farm down"
+            "the farm's daemon does not answer", details=reason(fault), hint="toolchain farm down"
         ) from fault
     raise DeviceError("the farm's daemon ended before it answered", hint="toolchain farm up")
 
@@ -209,7 +209,7 @@ def start_daemon(place: Path, tell: Tell, *, attached: bool = False) -> Any:
         link.close()
         return None
     protocol.make_folder(place)
-    tell("starting the farm's daemon")
+    tell("starting the farm daemon")
     words = [sys.executable, "-P", "-m", "toolchain.farm.daemon", str(place.absolute())]
     log = place / protocol.LOG
     daemon = process.spawn_background(words + (["attached"] if attached else []), log, attached=attached)
@@ -219,9 +219,7 @@ def start_daemon(place: Path, tell: Tell, *, attached: bool = False) -> Any:
             daemon.kill()
             daemon.wait()
             words_of = process.tail(log.read_text(encoding="utf-8", errors="replace"), 8)
-            raise DeviceError(
-                "the farm's daemon does not start", details=words_of, hint="" if attached else f"see {log}"
-            )
+            raise DeviceError("the farm daemon does not start", details=words_of, hint="" if attached else f"see {log}")
         time.sleep(0.05)
     link.close()
     return daemon
@@ -334,8 +332,8 @@ def choose(names: Sequence[str], devices: Mapping[str, Device], load: Callable[[
         if name not in devices:
             raise InputError(
                 f"there is no device {name!r}",
-                details="there are: " + (", ".join(devices) or "none"),
-                hint=did_you_mean(name, devices) or "enter it in devices.toml",
+                details="known devices: " + (", ".join(devices) or "none"),
+                hint=did_you_mean(name, devices) or "add it to devices.toml",
             )
     password = os.environ.get("TOOLCHAIN_SSH_PASSWORD")
     all_of_them = [
@@ -346,10 +344,10 @@ def choose(names: Sequence[str], devices: Mapping[str, Device], load: Callable[[
     found = [one for one in all_of_them if one.board.connection == "ssh"]
     here = [one.name for one in all_of_them if one.board.connection != "ssh"]
     if here and (names or not found):
-        raise InputError(f"{shlex.join(here)} is this machine, which needs no farm", hint="leave it out")
+        raise InputError(f"{shlex.join(here)} is this machine, which a farm cannot serve", hint="leave it out")
     if not found:
         raise InputError(
             "there are no devices to serve",
-            hint="enter them in devices.toml, or make some: toolchain farm up --virtual rpi4=2",
+            hint="add them to devices.toml, or start virtual ones: toolchain farm up --virtual rpi4=2",
         )
     return found

@@ -115,7 +115,9 @@ class Daemon:
             "release": lambda: self._pool.release(message["board"]),
         }
         if do not in actions:
-            raise InputError(f"the farm's daemon cannot {do!r}", hint="toolchain farm down, then toolchain farm up")
+            raise InputError(
+                f"the farm daemon does not support {do!r}", hint="toolchain farm down, then toolchain farm up"
+            )
         return link.send({"ok": actions[do]()})
 
     def _up(self, link: Link, message: Message) -> Message:
@@ -173,10 +175,10 @@ def _reachable(served: Served) -> Served:
     if served.adb_server in {"", adb.server_address()}:
         return served
     raise InputError(
-        f"{served.name} is known to the adb server at {served.adb_server}, and this farm asks the one at "
+        f"{served.name} belongs to the adb server at {served.adb_server}, but this farm uses the one at "
         f"{adb.server_address()}",
-        details="a farm has ADB_SERVER_SOCKET and ANDROID_ADB_SERVER_PORT from whoever started it",
-        hint="unset them; or `toolchain farm down`, then `toolchain farm up` with them",
+        details="a farm keeps the ADB_SERVER_SOCKET and ANDROID_ADB_SERVER_PORT that it was started with",
+        hint="unset them, or restart the farm with them: `toolchain farm down`, then `toolchain farm up`",
     )
 
 

@@ -48,7 +48,7 @@ class Joining:
     def joined(self, board: LeasedBoard) -> None:
         """See `Follower.joined`."""
         if board.emulated and not self.emulated:
-            self.tell(f"{board.name}: its times are an emulator's, and those of this run are not; it is left out")
+            self.tell(f"{board.name}: not used: it is emulated, and this run measures real boards")
             self.lease.give(board.name, for_good=True)
             return
         place = self.place(board)
@@ -63,7 +63,7 @@ class Joining:
 
     def wanted_back(self, name: str) -> None:
         """See `Follower.wanted_back`."""
-        self.tell(f"{name}: is given back after its trial, as others wait")
+        self.tell(f"{name}: returned to the farm after its trial, because others wait for it")
         self.crew.retire(name, lambda: self.lease.give(name))
 
     def lost(self, name: str, why: ToolchainError) -> None:

@@ -314,15 +314,15 @@ def _answer(link: Link, seconds: float, patience: Patience) -> Message:
 
 
 def _silent() -> DeviceError:
-    return DeviceError("the farm's daemon does not answer", hint="toolchain farm down")
+    return DeviceError("the farm daemon does not answer", hint="toolchain farm down")
 
 
 def _farm_ended() -> BusyError:
     """Return the error of who had boards of a farm that is gone; waiting for them does not help."""
     return BusyError(
-        "the farm's daemon ended, and with it the lease",
-        details="with `toolchain farm down`, or it was killed",
-        hint="toolchain farm up; then the same command again",
+        "the farm daemon ended, and with it the lease",
+        details="`toolchain farm down` was run, or the daemon was killed",
+        hint="run `toolchain farm up`, then the same command again",
         owner="nobody",
     )
 

@@ -22,7 +22,7 @@ _NOTICE_S = 2.0  # a client that was killed just now may not be noticed yet
 _LOOK_S = 0.5
 _SAY_S = 5.0
 _REST_S = 30.0  # to look costs the device time, which others may be measuring
-_EXPIRED = "it gave no sign of life"
+_EXPIRED = "its client gave no sign of life"
 
 Tell = Callable[[Message], None]
 
@@ -164,8 +164,8 @@ class Leasing:
         """
         if name not in self._slots:
             raise InputError(
-                f"the farm serves no board {name!r}",
-                details="it serves: " + (", ".join(self._slots) or "none"),
+                f"the farm does not serve board {name!r}",
+                details="boards of the farm: " + (", ".join(self._slots) or "none"),
                 hint=did_you_mean(name, self._slots) or f"toolchain farm up {name}",
             )
         return self._slots[name]
@@ -396,4 +396,4 @@ class _Saying:
 def _check(ask: Ask) -> None:
     """See that who waits is still there."""
     if ask.ended is not None:
-        raise DeviceError(f"the client that asked for boards is gone: {ask.ended}")
+        raise DeviceError(f"the client that requested boards has ended: {ask.ended}")

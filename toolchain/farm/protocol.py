@@ -219,12 +219,12 @@ def _check_private(place: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise VerificationError(
             f"{place} belongs to another user",
-            details=f"it is of uid {found.st_uid}, and this is uid {os.geteuid()}",
-            hint="set TOOLCHAIN_CACHE to a folder of your own",
+            details=f"its owner is uid {found.st_uid}, but this process runs as uid {os.geteuid()}",
+            hint="set TOOLCHAIN_CACHE to a folder that you own",
         )
     if mode & _OF_OTHERS:
         raise VerificationError(
-            f"{place} is open to other users", details=f"its mode is {mode:04o}", hint=f"chmod 700 {place}"
+            f"other users can access {place}", details=f"its mode is {mode:04o}", hint=f"chmod 700 {place}"
         )
 
 
@@ -259,7 +259,7 @@ def connect(place: Path) -> Link | None:
         except OSError:
             return None
         if not link.is_ours:
-            raise VerificationError(f"another user's process answers in {place}", hint="toolchain farm down")
+            raise VerificationError(f"a process of another user answers at {place}", hint="toolchain farm down")
         stack.pop_all()
     return link
 

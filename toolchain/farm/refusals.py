@@ -32,7 +32,7 @@ def none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> Toolch
     if len(others) == 1 and others[0].board.is_busy:
         return not_now(others[0])
     if not others:
-        return DeviceError(f"the farm serves no {kind or 'board'}", hint="toolchain farm up")
+        return DeviceError(f"the farm has no {kind or 'board'}", hint="toolchain farm up")
     details = "\n".join(_why_not(slot) for slot in others)
     what = ", ".join(names) if names else f"no {kind or 'board'}"
     verb = ("are not" if len(names) > 1 else "is not") if names else "is"
@@ -60,7 +60,7 @@ def _owner(slot: Slot) -> str:
 def _why_not(slot: Slot) -> str:
     board = slot.board
     if board.state != "ready" or board.is_busy:
-        why = board.fault.message if board.fault else "it is being connected"
+        why = board.fault.message if board.fault else "the farm is still connecting to it"
         return f"{slot.name}: {why}"
     return not_now(slot).message
 
@@ -68,15 +68,15 @@ def _why_not(slot: Slot) -> str:
 def given_to_others(kind: str, names: Sequence[str], who: str) -> BusyError:
     """Return the error for boards that are free, and due to somebody who asked before."""
     what = ", ".join(names) or kind or "every board"
-    return BusyError(f"{what} is about to be given to {who}", hint="toolchain farm status", owner=who)
+    return BusyError(f"{what} is reserved for {who}, who asked first", hint="toolchain farm status", owner=who)
 
 
 def expired() -> BusyError:
     """Return what the client of a lease is told that gave no sign of life for too long."""
     return BusyError(
         f"the lease is over: its client gave no sign of life for {EXPIRE_S:g} s",
-        details="it was stopped, or this machine had no time for it; what was measured before counts",
-        hint="run the command again: a tuning goes on where it was",
+        details="the client was stopped, or this machine was overloaded; earlier measurements are kept",
+        hint="run the command again: a tuning continues where it stopped",
     )
 
 
@@ -84,17 +84,17 @@ def released(name: str) -> BusyError:
     """Return what the client of a lease is told whose board its owner took back."""
     return BusyError(
         f"the lease of {name} was ended by its owner",
-        details="with `toolchain farm release`",
-        hint="lease the board again: `toolchain farm status` shows who has it",
+        details="`toolchain farm release` was run",
+        hint="lease the board again; `toolchain farm status` shows who uses it",
     )
 
 
 def served_no_longer(name: str) -> BusyError:
     """Return what the client of a lease is told whose board the farm gave up."""
     return BusyError(
-        f"{name} is served no longer",
-        details="with `toolchain farm down`",
-        hint=f"`toolchain farm up {name}` serves it again",
+        f"the farm no longer serves {name}",
+        details="`toolchain farm down` was run",
+        hint=f"serve it again: `toolchain farm up {name}`",
     )
 
 

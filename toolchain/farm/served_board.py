@@ -128,7 +128,9 @@ class KeptBoard:
         """
         shell, server = self._shell, self._server
         if shell is None or server is None:
-            raise self.fault or DeviceError(f"{self.served.name} is being connected", hint="toolchain farm status")
+            raise self.fault or DeviceError(
+                f"the farm is still connecting to {self.served.name}", hint="toolchain farm status"
+            )
         return board_server.dial(shell, server, timeout_s)
 
     def carry(self, client: socket.socket, board: socket.socket) -> None:
@@ -325,7 +327,7 @@ def _read(process: RemoteProcess, shell: Shell, events: queue.SimpleQueue[str | 
             if not line:
                 break
             if events.qsize() > _MOST_EVENTS:  # nobody has so much to tell
-                _LOG.error("%s says more than a board server has to say", shell.name)
+                _LOG.error("%s printed more than a board server should print", shell.name)
                 break
             events.put(line.rstrip("\n")[:_LONGEST_EVENT])
         except DeviceError:  # it has nothing to say, or cannot be heard any more

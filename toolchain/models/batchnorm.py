@@ -25,19 +25,19 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     folded = onnx.ModelProto()
     folded.CopyFrom(proto)
-    _Folder(folded.graph, _ranks(folded)).run()
+    _Folder(folded.graph, _tensor_types(folded)).run()
     return folded
 
 
 class _Folder:
     """Rewrites one graph; knows its constants, who makes a tensor, and how many read it."""
 
-    def __init__(self, graph: onnx.GraphProto, ranks: dict[str, int]) -> None:
+    def __init__(self, graph: onnx.GraphProto, types: dict[str, onnx.TypeProto.Tensor]) -> None:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
         self._uses = collections.Counter(_reads(graph))
-        self._ranks = ranks
+        self._types = types
 
     def run(self) -> None:
         nodes: list[onnx.NodeProto] = []
@@ -57,7 +57,11 @@ class _Folder:
             convolution.output[0] = node.output[0]
             self._makers[node.output[0]] = convolution
             return []
-        return self._multiply_and_add(node, scale, shift) if node.input[0] in self._ranks else [node]
+        data = self._types.get(node.input[0])
+        # From opset 15 on, data in half precision may come with statistics in single precision.
+        if data is None or data.elem_type != self._weights[node.input[1]].data_type:
+            return [node]
+        return self._multiply_and_add(node, scale, shift, len(data.shape.dim))
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         """Whether a node is a batch normalization with known statistics; in training it takes those of its input."""
@@ -96,11 +100,11 @@ class _Folder:
         self._store(node.input[2], shift, weight.dtype)
 
     def _multiply_and_add(
-        self, node: onnx.NodeProto, scale: NDArray[np.float64], shift: NDArray[np.float64]
+        self, node: onnx.NodeProto, scale: NDArray[np.float64], shift: NDArray[np.float64], rank: int
     ) -> list[onnx.NodeProto]:
         output = node.output[0]
         dtype = self._value(node.input[1]).dtype
-        shape = (-1, *[1] * (self._ranks[node.input[0]] - 2))
+        shape = (-1, *[1] * (rank - 2))
         factor, offset, scaled = (self._unused(f"{output}.{word}") for word in ("scale", "shift", "scaled"))
         self._store(factor, scale.reshape(shape), dtype)
         self._store(offset, shift.reshape(shape), dtype)
@@ -140,11 +144,11 @@ def _reads(graph: onnx.GraphProto) -> Iterator[str]:
         yield value.name
 
 
-def _ranks(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return the number of dimensions of every tensor that shape inference knows."""
+def _tensor_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """Return the type of every tensor whose shape's length is known to shape inference."""
     graph = shape_inference.infer_shapes(proto).graph
     return {
-        value.name: len(value.type.tensor_type.shape.dim)
+        value.name: value.type.tensor_type
         for value in [*graph.input, *graph.value_info, *graph.output]
         if value.type.tensor_type.HasField("shape")
     }

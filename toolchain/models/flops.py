@@ -99,3 +99,5 @@ _COUNTERS: dict[str, Callable[[onnx.NodeProto, dict[str, _Shape]], int]] = {
     "QLinearMatMul": _matmul,
     "Gemm": _gemm,
 }
+COUNTED = frozenset(_COUNTERS)
+"""Operators that most of a network's work is in."""

@@ -12,12 +12,12 @@ _LONGEST_HEADER = 1 << 27  # of a safetensors file, which begins with its header
 _TORCH = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True), where the model is a torch.nn.Module'
 _TF = "pip install tf2onnx; python -m tf2onnx.convert --{kind} {path} --output model.onnx"
 _KERAS = 'in Python: keras.saving.load_model("{path}").export("model.onnx", format="onnx")'
-_WHOLE = "fetch the file itself: what is here is not the model"
-_PICKLE, _PACKED = "a Python pickle, as torch.save wrote models", "a compressed file"
+_WHOLE = "download the model file itself"
+_PICKLE, _PACKED = "a Python pickle, as written by torch.save", "a compressed file"
 _MAGIC = (
     (4, b"TFL3", "a TensorFlow Lite model", _TF.replace("{kind}", "tflite")),
-    (4, b"ORTM", "a model in ONNX Runtime's own format", "take the .onnx file that it was converted from"),
-    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes models", _KERAS),
+    (4, b"ORTM", "a model in ONNX Runtime's own format", "use the .onnx file that it was converted from"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, as written by Keras", _KERAS),
     *((0, bytes([0x80, protocol]), _PICKLE, _TORCH) for protocol in range(2, 6)),
     (0, b"\x1f\x8b", _PACKED, "gunzip {path}"),
     (0, b"BZh", _PACKED, "bunzip2 {path}"),
@@ -65,19 +65,19 @@ def _folder(path: Path) -> Format:
         )
     if "manifest.json" in names:
         return Format(
-            "a folder with a manifest, such as a bundle", f"a bundle is deployed as it is: toolchain deploy {path}"
+            "a folder with a manifest, such as a bundle", f"deploy a bundle directly: toolchain deploy {path}"
         )
     if models:
-        return Format("a folder", f"name the model in it: {path / models[0]}")
-    return Format("a folder", "name the .onnx file; `toolchain model list` shows the zoo")
+        return Format("a folder", f"pass the model in it: {path / models[0]}")
+    return Format("a folder", "pass the .onnx file; `toolchain model list` lists the zoo")
 
 
 def _by_magic(head: bytes, path: Path) -> Format | None:
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < _LONGEST_HEADER:
-        way = f"load it into the network, then {_TORCH}"
-        return Format("a safetensors file, which holds weights and no network", way)
+        way = f"load the weights into the network, then {_TORCH}"
+        return Format("a safetensors file, which contains weights but no network", way)
     for start, magic, name, way in _MAGIC:
         if head.startswith(magic, start):
             return Format(name, way.format(path=path))
@@ -90,24 +90,24 @@ def _archive(path: Path) -> Format:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except zipfile.BadZipFile:
-        return Format("a zip archive that is cut off or damaged", "fetch or export it again")
+        return Format("a truncated or damaged zip archive", "fetch or export it again")
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
         scripted = any("/code/" in name for name in names)
         return Format("a TorchScript model" if scripted else "a PyTorch checkpoint", _TORCH)
     if "model.weights.h5" in names:
         return Format("a Keras model", _KERAS.format(path=path))
     if names and all(name.endswith(".npy") for name in names):
-        return Format("an .npz file of arrays", "arrays go with --input; name the .onnx file as the model")
+        return Format("an .npz file of arrays", "pass arrays with --input, and the .onnx file as the model")
     inside = next((name for name in names if name.endswith(".onnx")), "")
-    return Format("a zip archive", f"unzip {path}" + (f", then name {inside}" if inside else ""))
+    return Format("a zip archive", f"unzip {path}" + (f", then pass {inside}" if inside else ""))
 
 
 def _by_text(head: bytes, path: Path) -> Format | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:100].lower()
     if start.startswith(b"version https://git-lfs"):
-        return Format("a Git LFS pointer, not the file that it stands for", f"git lfs pull --include {path.name}")
+        return Format("a Git LFS pointer instead of the file", f"git lfs pull --include {path.name}")
     if start.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
-        return Format("a web page", f"{_WHOLE}; a link to a page on GitHub needs ?raw=true")
+        return Format("a web page", f"{_WHOLE}; add ?raw=true to a GitHub link")
     if start.startswith((b"{", b"[")):
         return Format("a JSON document", _WHOLE)
     return None

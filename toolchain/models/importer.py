@@ -28,7 +28,8 @@ class ImportedModel:
 
     Attributes:
         source: Where it came from.
-        module: Relax module; its function `main` takes the inputs in order.
+        module: Relax module; its function `main` takes the inputs in order. Its variables say which node of the file
+            they come from (`origins`).
         outputs: Signature of the results, in order.
     """
 
@@ -57,29 +58,30 @@ def import_model(source: SourceModel) -> ImportedModel:
     """
     from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - two seconds that `inspect` and tests can save
 
-    from toolchain.models import converters  # noqa: PLC0415 - as above
+    from toolchain.models import converters, origins  # noqa: PLC0415 - as above
 
     proto, bounds = bounded.with_counts(as_imported(source), converters.names())
     if unsupported := unsupported_nodes(proto):
         raise InputError(
             f"{source.name} has {len(unsupported)} node(s) that TVM cannot import",
             details="\n".join(map(str, unsupported[:20])),
-            hint="export the model without these operators; `toolchain model inspect` lists them",
+            hint="export the model without these operators; list them with `toolchain model inspect`",
         )
     for node in proto.graph.node:  # errors tell them apart by their names
         node.name = node.name or next(iter(node.output), "")
     try:
         # It warns of renamed inputs (our signature keeps the file's names) and prints on the results' stream.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), converters.registered():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), converters.registered() as imported:
             warnings.simplefilter("ignore")
-            module = from_onnx(batchnorm.fold(proto))
+            folded = batchnorm.fold(proto)
+            module = origins.marked(from_onnx(folded), folded.graph.node, imported.values)
     except InputError:
         raise
     except Exception as fault:  # the converters raise whatever they trip over, of any class
         raise InputError(
             f"TVM cannot import {source.name}: {type(fault).__name__} at {_failing_node(fault)}",
             details=str(fault).strip()[-2000:],
-            hint="change that node when exporting; `toolchain model inspect` shows what it is made of",
+            hint="export the model without that node; `toolchain model inspect` shows the nodes",
         ) from fault
     return ImportedModel(source, module, _output_specs(module, source, proto, bounds))
 
@@ -129,7 +131,7 @@ def _output_specs(
         raise InputError(
             f"the output shapes of {source.name} depend on its data",
             details=_first_open(proto) or str(result),
-            hint="make a constant of the input that decides them (--fix NAME=VALUE), or export the model without them",
+            hint="make the input that determines them constant (--fix NAME=VALUE), or export the model without them",
         ) from fault
     if any(0 in shape for shape in shapes):
         raise InputError(f"an output of {source.name} has no elements", details=str(result))

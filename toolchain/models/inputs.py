@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.models import memory
 from toolchain.progress import size_text
 from toolchain.tensors import TensorSpec, check_signature
@@ -47,7 +47,7 @@ def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
         InputError: A file is missing or unreadable, or does not fit the model's signature.
     """
     if source.npz and source.image:
-        raise InputError("--input and --image exclude each other")
+        raise InputError("--input and --image cannot be combined")
     if source.npz:
         return from_npz(source.npz, specs)
     if source.image:
@@ -58,6 +58,7 @@ def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
 def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
     """Draw inputs: standard normal for floats, 0..255 for uint8, small non-negative numbers for other integers.
 
+    Where the model restricts the values of an input (`TensorSpec.draw`), they are uniform between its limits.
     Every tensor has a stream of its own, derived from the seed and its name.
     """
     return {spec.name: _draw(spec, seed) for spec in specs}
@@ -66,6 +67,10 @@ def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
 def _draw(spec: TensorSpec, seed: int) -> NDArray[Any]:
     stream = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
     kind = np.dtype(spec.dtype)
+    if spec.draw and kind.kind == "f":
+        return stream.uniform(spec.draw.low, spec.draw.high, spec.shape).astype(kind)
+    if spec.draw:
+        return stream.integers(int(spec.draw.low), int(spec.draw.high), spec.shape).astype(kind)
     if kind.kind == "f":
         return stream.standard_normal(spec.shape, dtype=np.float32).astype(kind)
     # Integers are mostly indices (tokens, classes): small ones stay inside any table.
@@ -79,7 +84,9 @@ def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
     Raises:
         InputError: The file cannot be read, or does not fit the model's signature.
     """
-    read = arrays(path, specs)
+    names = {spec.name for spec in specs}
+    # An input without elements is a constant of the model; whoever gives it says nothing new.
+    read = {name: array for name, array in arrays(path, specs).items() if array.size or name in names}
     faults = check_signature(read, specs)
     if faults:
         raise InputError(f"the arrays of {path.name} do not fit the model", details="\n".join(faults))
@@ -98,7 +105,7 @@ def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
         raise
     except Exception as fault:  # zip, zlib and numpy each have errors of their own for a damaged file
         raise InputError(
-            f"cannot read inputs from {path}", details=str(fault), hint="write it with numpy.savez"
+            f"cannot read inputs from {path}", details=reason(fault), hint="write it with numpy.savez"
         ) from fault
 
 
@@ -111,8 +118,8 @@ def _check_unpacked(path: Path) -> None:
     there = memory.available_bytes()
     if size > there:
         raise InputError(
-            f"the arrays of {path.name} have {size_text(size)}, and this machine has {size_text(there)} of memory free",
-            hint="give fewer samples at once",
+            f"the arrays of {path.name} have {size_text(size)}, but this machine has {size_text(there)} of free memory",
+            hint="pass fewer samples at once",
         )
 
 
@@ -124,7 +131,7 @@ def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
             return {name: np.asarray(archive[name]) for name in archive.files}
     if len(specs) != 1:
         raise InputError(
-            f"{path.name} holds one array, and the model has {len(specs)} inputs",
+            f"{path.name} contains one array, but the model has {len(specs)} inputs",
             details="its inputs: " + ", ".join(map(str, specs)),
             hint="write all of them to one file: numpy.savez(FILE, NAME=array, ...)",
         )
@@ -141,7 +148,7 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
         raise InputError(
             "the model does not take one image",
             details="its inputs: " + ", ".join(map(str, specs)),
-            hint="give its inputs with --input FILE.npz",
+            hint="pass its inputs with --input FILE.npz",
         )
     spec = specs[0]
     channels_first = spec.shape[1] == _RGB
@@ -161,7 +168,7 @@ def _opened(path: Path) -> Image.Image:
     try:
         return Image.open(path).convert("RGB")
     except Exception as fault:  # its decoders raise whatever they trip over, of any class
-        raise InputError(f"cannot read the image {path}", details=str(fault)) from fault
+        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
 
 
 def _cropped(image: Image.Image, height: int, width: int) -> Image.Image:
@@ -180,9 +187,9 @@ def read_labels(path: Path, classes: int) -> list[str]:
     try:
         labels = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as fault:
-        raise InputError(f"cannot read the labels {path}", details=str(fault)) from fault
+        raise InputError(f"cannot read the labels {path}", details=reason(fault)) from fault
     if len(labels) < classes:
-        raise InputError(f"{len(labels)} labels for {classes} classes", hint="give one line for each class")
+        raise InputError(f"{len(labels)} labels for {classes} classes", hint="write one line for each class")
     return labels
 
 

@@ -31,9 +31,9 @@ def check(proto: onnx.ModelProto) -> None:
     if needed > there:
         sizes = ", ".join(f"{value.name} {'x'.join(map(str, _dims(value)))}" for value in proto.graph.input)
         raise InputError(
-            f"one run needs {needed / 2**30:.1f} GiB and more, and this machine has {there / 2**30:.1f} GiB free",
+            f"one run needs {needed / 2**30:.1f} GiB or more, but this machine has {there / 2**30:.1f} GiB free",
             details=f"inputs: {sizes}",
-            hint="take smaller inputs: --shape NAME:1,3,224,224",
+            hint="use smaller inputs: --shape NAME:1,3,224,224",
         )
 
 

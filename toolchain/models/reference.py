@@ -43,8 +43,9 @@ _ACCURACY, _OF_8_BITS = "accuracy_level", 4
 # Ours, and the reference's two ways, are three orders of summation: two of them may lie on both sides of the third.
 _MARGIN = 4
 
-# Half precision has 11 bits: 5e-4 at each rounding, of which a deep network has many.
+# Half precision has 11 bits: 5e-4 at each rounding, of which a deep network has many. bfloat16 has 8.
 _FLOAT16_TOLERANCE = 2e-2
+_BFLOAT16_TOLERANCE = 1e-1
 
 # ONNX Runtime promises what is of this opset or newer.
 _OLDEST = 7
@@ -53,13 +54,47 @@ _OLDEST = 7
 def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
     """Return the limit for a model's relative difference where it does not follow from its output's dtype.
 
+    The least precise type that the model computes in decides, also where its outputs are of a more precise one.
+
     Args:
         source: The model.
         float16: Whether the device computes in half precision.
     """
     if _is_quantized(source):
         return _QUANTIZED_TOLERANCE
-    return _FLOAT16_TOLERANCE if float16 else None
+    used = _computed_types(source.proto)
+    if onnx.TensorProto.BFLOAT16 in used:
+        return _BFLOAT16_TOLERANCE
+    return _FLOAT16_TOLERANCE if float16 or onnx.TensorProto.FLOAT16 in used else None
+
+
+def _computed_types(proto: onnx.ModelProto) -> set[int]:
+    """Return the element types that nodes compute in: those they read, and those that numbers are converted to.
+
+    Weights that are stored in half precision and converted before anything reads them count as what they become.
+    """
+    types: set[int] = set()
+    graphs = [proto.graph]
+    known: dict[str, int] = {}
+    bodies = [function.node for function in proto.functions]
+    while graphs:
+        graph = graphs.pop()
+        known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        known |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        bodies.append(graph.node)
+        for node in graph.node:
+            for attribute in node.attribute:
+                graphs += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+    for nodes in bodies:
+        for node in nodes:
+            attributes = {attribute.name: attribute for attribute in node.attribute}
+            if node.op_type == "Constant" and "value" in attributes:
+                known[node.output[0]] = attributes["value"].t.data_type
+            elif node.op_type != "Cast":
+                types |= {known[name] for name in node.input if name in known}
+            elif node.input[0] not in known:
+                types.add(attributes["to"].i)
+    return types
 
 
 def _is_quantized(source: SourceModel) -> bool:
@@ -145,7 +180,7 @@ def _explained(source: SourceModel) -> Iterator[None]:
         yield
     except Exception as fault:  # its exceptions share no base class of their own
         raise InputError(
-            f"ONNX Runtime cannot run {source.name}, so its outputs have no reference",
+            f"ONNX Runtime cannot run {source.name}, so there are no reference outputs",
             details=str(fault).strip()[-2000:],
             hint=_advice(source),
         ) from fault
@@ -154,5 +189,5 @@ def _explained(source: SourceModel) -> Iterator[None]:
 def _advice(source: SourceModel) -> str:
     opset = max((entry.version for entry in source.proto.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
     if opset < _OLDEST:
-        return f"it is of opset {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
+        return f"its opset is {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
     return "check the model with `toolchain model inspect`"

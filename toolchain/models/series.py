@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.models import inputs
 from toolchain.tensors import TensorSpec, check_signature
 
@@ -87,9 +87,7 @@ def _pictures(path: Path) -> list[Path]:
     known = Image.registered_extensions()
     found = sorted(one for one in path.iterdir() if one.suffix.lower() in known and one.is_file())
     if not found:
-        raise InputError(
-            f"there are no pictures in {path}", hint="name a folder with files such as NAME.jpg or NAME.png"
-        )
+        raise InputError(f"there are no images in {path}", hint="pass a folder with files such as NAME.jpg or NAME.png")
     return found
 
 
@@ -98,7 +96,7 @@ def _check_picture(path: Path) -> None:
     try:
         Image.open(path).close()
     except Exception as fault:  # its decoders raise whatever they trip over, of any class
-        raise InputError(f"cannot read the image {path}", details=str(fault)) from fault
+        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
 
 
 def random(specs: Sequence[TensorSpec], seed: int, count: int) -> Series:

@@ -55,8 +55,8 @@ def _constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, Any]:
     sizes = [dim.dim_value for dim in tensor.shape.dim]
     if not exact or (not sizes and array.size > 1):
         raise InputError(
-            f"{text!r} is no value for input {value.name}, which is {dtype} and {_dims_text(value)}",
-            hint=f"give numbers: --fix {value.name}=1" + (",2,3" if sizes else ""),
+            f"{text!r} is not a valid value for input {value.name}, which is {dtype} and {_dims_text(value)}",
+            hint=f"pass numbers: --fix {value.name}=1" + (",2,3" if sizes else ""),
         )
     shape = sizes if all(size > 0 for size in sizes) else [array.size if size <= 0 else size for size in sizes]
     try:
@@ -78,7 +78,7 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
     Args:
         proto: The model, changed in place.
-        shapes: Shapes by input name.
+        shapes: Shapes by input name. An input with a size of 0 becomes a constant without elements.
 
     Returns:
         What was guessed, a line each.
@@ -94,15 +94,30 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         _known(name, inputs)
         known |= _named_sizes(inputs[name], shape)
         _set_shape(inputs[name], shape)
+    empty = {name for name, shape in shapes.items() if 0 in shape}
+    empty |= {value.name for value in inputs.values() if any(known.get(dim.dim_param) == 0 for dim in _dims_of(value))}
     for value in inputs.values():
         _set_named(value, known)
+    _make_constant(proto, empty)
+    inputs = {name: value for name, value in inputs.items() if name not in empty}
     guessed = tuple(line for value in inputs.values() if (line := _guess_batch(value, known)))
     for value in inputs.values():
         _set_named(value, known)
-    if before != [_dims(value) for value in inputs.values()]:
+    if empty or before != [_dims(value) for value in inputs.values()]:
         _forget_inferred(proto.graph)
     _check_closed(inputs.values(), declared)
     return guessed
+
+
+def _make_constant(proto: onnx.ModelProto, names: Collection[str]) -> None:
+    """Make constants of inputs without elements: nobody can give them another value, and no device takes them."""
+    for value in proto.graph.input:
+        if value.name in names:
+            sizes = [max(size, 0) for size in _dims(value)]
+            dtype = dtype_of(value.name, value.type.tensor_type.elem_type)
+            proto.graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), value.name))
+    if names:
+        drop_weights(proto)
 
 
 def _forget_inferred(graph: onnx.GraphProto) -> None:
@@ -125,7 +140,7 @@ def check_outputs(proto: onnx.ModelProto) -> None:
             maker = makers.get(value.name)
             raise InputError(
                 f"output {value.name} is not a tensor but a {kind}",
-                details=f"{maker.op_type} node {maker.name or value.name!r} makes it" if maker else "",
+                details=f"{maker.op_type} node {maker.name or value.name!r} computes it" if maker else "",
                 hint="export the model with tensors as its outputs",
             )
 
@@ -133,6 +148,10 @@ def check_outputs(proto: onnx.ModelProto) -> None:
 def _known(name: str, inputs: Mapping[str, Any]) -> None:
     if name not in inputs:
         raise InputError(f"the model has no input {name!r}", details="its inputs: " + ", ".join(inputs))
+
+
+def _dims_of(value: onnx.ValueInfoProto) -> Any:
+    return value.type.tensor_type.shape.dim
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[int]:
@@ -163,7 +182,7 @@ def _guess_batch(value: onnx.ValueInfoProto, known: dict[str, int]) -> str:
         known[dims[0].dim_param] = 1
     before = _dims_text(value)
     dims[0].dim_value = 1
-    return f"input {value.name} is {before} in the file: a batch of 1 is taken (--shape sets another)"
+    return f"input {value.name} is {before} in the file: using a batch of 1 (set another with --shape)"
 
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -179,8 +198,8 @@ def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
     if not fits:
         raise InputError(
             f"shape {shape} does not fit input {value.name}, which is {_dims_text(value)} in the model",
-            details="only dimensions that the file leaves open can be set",
-            hint="leave --shape out, or set the open dimensions alone: `toolchain model inspect` shows them",
+            details="only open dimensions can be set",
+            hint="leave --shape out, or set only the open dimensions: `toolchain model inspect` shows them",
         )
     del dims[:]
     for size in shape:
@@ -196,7 +215,7 @@ def _check_closed(values: Collection[onnx.ValueInfoProto], declared: Mapping[str
     for value in values:
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             raise InputError(
-                f"the file does not say how many dimensions input {value.name} has",
+                f"the number of dimensions of input {value.name} is not in the file",
                 hint=f"set them, for example: --shape {value.name}:1,3,224,224",
             )
         if not value.type.tensor_type.HasField("shape"):

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import external, memory, signature, zoo
+from toolchain.models import attributes, canonical, draws, external, memory, names, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -22,9 +22,12 @@ _LARGEST = 2**31
 
 # What to do, by what the checker says.
 _ADVICE = (
-    ("outside the directory", "move the weights into the model's folder, and save it with a location inside that"),
-    ("should be stored in", "put that file beside the model: its weights are there"),
-    ("ir_version", "save it as an older format: model.ir_version = 10; onnx.save(model, FILE)"),
+    (
+        "outside the directory",
+        "move the weights into the model's folder, and save the model with a location in that folder",
+    ),
+    ("should be stored in", "copy that file, which has the weights, next to the model"),
+    ("ir_version", "save it in an older format: model.ir_version = 10; onnx.save(model, FILE)"),
 )
 
 
@@ -62,7 +65,7 @@ def load(
     """Read a model of the zoo by its name, or an ONNX file by its path.
 
     Args:
-        source: Zoo name, or path of an `.onnx` file.
+        source: Zoo name, perhaps with `zoo:` in front, or path of an `.onnx` file.
         shapes: Shapes by input name, for inputs whose file leaves dimensions open.
         seed: Seed of a zoo network's weights.
         fixed: Values by input name, for inputs that are to be constants.
@@ -71,16 +74,19 @@ def load(
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
     """
     path = Path(source)
-    if source in zoo.NAMES and not path.is_file():
-        proto, name, origin = zoo.build(source, seed), source, source
+    if network := names.network(source):
+        proto, name, origin = zoo.build(network, seed), network, network
     else:
         proto, name, origin = _read(path), _named(path), path.name
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(_copied, proto.graph.input))
     guessed = signature.set_shapes(proto, shapes or {})
-    specs = signature.specs(proto)
+    specs = draws.with_draws(proto, signature.specs(proto))
+    declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
+    if not specs and any(0 in shape for shape in (shapes or {}).values()):
+        raise InputError(f"no input of model {name} has any elements", hint="set at least one --shape without a 0")
     if not specs or not proto.graph.output:
         raise InputError(f"model {name} has no inputs or no outputs", hint="export it with its graph's signature")
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
@@ -91,7 +97,7 @@ def load(
 def _named(path: Path) -> str:
     """Return what a file's model is called, on devices and in their lists, too."""
     if not path.stem.isprintable():
-        raise InputError(f"{path.name!a} is no name for a model", hint="rename the file, with printable characters")
+        raise InputError(f"{path.name!a} is not a valid model name", hint="rename the file: use printable characters")
     return path.stem
 
 
@@ -106,7 +112,7 @@ def _check_size(path: Path, more: int = 0) -> None:
     size = path.stat().st_size + more
     if size >= _LARGEST:
         raise InputError(
-            f"{path.name} has {size / 2**30:.1f} GiB of weights, and less than {_LARGEST / 2**30:.0f} are supported",
+            f"{path.name} has {size / 2**30:.1f} GiB of weights, but less than {_LARGEST / 2**30:.0f} are supported",
             hint="store them in half precision: onnxconverter_common.float16.convert_float_to_float16(model)",
         )
 
@@ -164,12 +170,14 @@ def _read(path: Path) -> onnx.ModelProto:
         )
     try:
         if found := recognised(path):
-            raise InputError(f"{path.name} is {found.name}, and no ONNX model", hint=found.way)
+            raise InputError(f"{path.name} is {found.name}, not an ONNX model", hint=found.way)
         _check_size(path)
         proto = onnx.load(path, format="protobuf", load_external_data=False)
         _check_size(path, external.size(proto, path.parent))
         onnx.load_external_data_for_model(proto, str(path.parent))
+        canonical.canonical(proto)
         _check(proto)
+        attributes.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
             f"{path.name} is not a valid ONNX model", details=str(fault).strip(), hint=_advice(str(fault))
@@ -178,4 +186,6 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _advice(fault: str) -> str:
-    return next((hint for text, hint in _ADVICE if text in fault), "export it again; is it whole?")
+    return next(
+        (hint for text, hint in _ADVICE if text in fault), "the file may be truncated or is not ONNX; export it again"
+    )

@@ -69,9 +69,9 @@ def _find(name: str) -> _Network:
     if name in _NETWORKS:
         return _NETWORKS[name]
     raise InputError(
-        f"there is no predefined network called {name!r}",
+        f"there is no predefined network named {name!r}",
         details="the predefined networks: " + ", ".join(NAMES),
-        hint=did_you_mean(name, NAMES) or "`toolchain model list` describes them",
+        hint=did_you_mean(name, NAMES) or "list them: `toolchain model list`",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Protocol
 from toolchain import process
 from toolchain.board import Board
 from toolchain.containers import images
-from toolchain.errors import BuildError, InputError
+from toolchain.errors import BuildError, EngineError, InputError
 from toolchain.native.linker import EMPTY, Batch, Linker, Pair, Words, gnu_driver, is_android
 
 __all__ = ["LINK_TIMEOUT_S", "NDK_VARIABLE", "ContainerCross", "Cross", "Description", "HostCross", "Pair", "choose"]
@@ -155,7 +156,8 @@ class ContainerCross:
     def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command in a container that sees the given folders and those of the command's own files."""
         words = [os.fspath(word) for word in argv]
-        return images.run(self.image, words, writable=writable, readable=_folders_of(words), timeout=timeout)
+        with self._or_on_this_machine():
+            return images.run(self.image, words, writable=writable, readable=_folders_of(words), timeout=timeout)
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
         """Link objects into a shared library."""
@@ -192,7 +194,20 @@ class ContainerCross:
 
     def describe(self) -> Description:
         """Ask the compiler who it is, and Docker which image it came from."""
-        return Description(_version_line(self), images.identity(self.image))
+        with self._or_on_this_machine():
+            return Description(_version_line(self), images.identity(self.image))
+
+    @contextlib.contextmanager
+    def _or_on_this_machine(self) -> Iterator[None]:
+        """Add to an error about Docker how the same is done without it."""
+        try:
+            yield
+        except EngineError as fault:
+            compiler = HostCross(self.triple, self.driver).compiler
+            first = "" if shutil.which(compiler) else process.installing(compiler)
+            other = f"{first} and use --toolchain host" if first else "use --toolchain host"
+            hint = fault.hint if other in fault.hint else f"{fault.hint}; or {other}"
+            raise EngineError(fault.message, details=fault.details, hint=hint) from fault
 
 
 def choose(board: Board, where: str = "") -> Cross:
@@ -209,7 +224,7 @@ def choose(board: Board, where: str = "") -> Cross:
         return HostCross(board.triple, board.compiler)
     if not board.image:
         raise InputError(
-            f"board {board.name} has no image to compile in",
+            f"board {board.name} has no image with a compiler",
             hint=f"use --toolchain host, or set `image` in boards/{board.name}.toml",
         )
     return ContainerCross(board.triple, board.image, board.compiler)
@@ -218,7 +233,7 @@ def choose(board: Board, where: str = "") -> Cross:
 def _version_line(cross: Cross) -> str:
     first = cross.run([cross.compiler, "--version"], timeout=60.0).stdout.splitlines()
     if not first:
-        raise BuildError(f"{cross.compiler} does not say its version")
+        raise BuildError(f"{cross.compiler} does not print its version")
     return first[0]
 
 

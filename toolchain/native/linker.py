@@ -112,7 +112,7 @@ class Batch:
             return None
         words = _shell(self.links[number])
         if not code:
-            return whole or BuildError(f"the container of {image} ended before a link", details=words)
+            return whole or BuildError(f"the container of {image} ended before linking was finished", details=words)
         return BuildError(
             f"{self.links[number][0]} failed with exit code {code} in the image {image}",
             details=f"{words}\n{process.tail(_text(self._folder / f'{number}.said'))}",

@@ -122,7 +122,7 @@ def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Pro
         with _only_builder(place, tell):
             if (found := _load(place.folder, machine)) is None:
                 if tell:
-                    tell(f"building the {_words(name)} for {triple} (once, about a minute)")
+                    tell(f"building {_words(name)} for {triple} (once; it takes up to some minutes)")
                 found = _build_into(compiler, place, machine, tell)
     return found
 
@@ -150,7 +150,8 @@ def building(name: str, triple: str, machine: str) -> Iterator[None]:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ")
+    """Call a program as people and the documents do."""
+    return f"lib{name}" if name == LIBRARY else name.replace("_", " ")
 
 
 @contextlib.contextmanager
@@ -163,7 +164,7 @@ def _only_builder(place: _Place, tell: Tell | None) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if tell:
-                tell(f"waiting for a build of the device programs for {place.triple} that is under way")
+                tell(f"waiting for another process that builds the device programs for {place.triple}")
             with compiling.watched(place.workplace, place.name, tell):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -199,9 +200,9 @@ def _compiler(triple: str) -> Compiler:
     if is_android(triple):
         return _ndk(triple)
     raise BuildError(
-        f"there are no device programs for {triple}",
+        f"device programs cannot be built for {triple}",
         details="supported: " + ", ".join(TRIPLES),
-        hint="name one of these as the board's `triple`",
+        hint="set the board's `triple` to one of these",
     )
 
 
@@ -216,7 +217,7 @@ def _ndk(triple: str) -> Compiler:
     if not driver:
         raise BuildError(
             f"the device programs for {triple} need Android's NDK, which is not part of this toolchain",
-            details="Android has a C library of its own, and only its NDK links with that",
+            details="only Android's NDK can link with Android's C library",
             hint=f"set {NDK_VARIABLE} to {wanted}: see {resources.manual('android')}",
         )
     version = HostCross(triple, driver).describe().compiler

@@ -76,7 +76,7 @@ def localized(data: bytes, exported: Callable[[str], bool]) -> bytes:
         BuildError: It is no such file.
     """
     if data[:4] != b"\x7fELF" or (data[5:6], data[16:18]) != (_LITTLE_ENDIAN, _RELOCATABLE):
-        raise BuildError("what was linked is no relocatable object file")
+        raise BuildError("the linked file is not a relocatable object file")
     return _File(bytearray(data), _LAYOUTS[data[4] == _IS_64]).localized(exported)
 
 
@@ -94,7 +94,7 @@ class _File:
     def localized(self, exported: Callable[[str], bool]) -> bytes:
         tables = [number for number, one in enumerate(self.sections) if one.type == _SYMTAB]
         if len(tables) != 1 or any(one.type == _SYMTAB_INDICES for one in self.sections):
-            raise BuildError("what was linked has too many sections, or no symbols")
+            raise BuildError("the linked file has too many sections or no symbols")
         moved = self._sort_symbols(tables[0], exported)
         for number, one in enumerate(self.sections):
             if one.type in {_RELA, _REL} and one.link == tables[0]:

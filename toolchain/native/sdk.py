@@ -171,7 +171,7 @@ def _foreign(folder: Path) -> str:
         record = files.read_json(folder / RECORD)
         known = {RECORD, *record["files"]}
     except (InputError, KeyError, TypeError):
-        return f"it holds no {RECORD} of an SDK"
+        return f"it does not contain the {RECORD} of an SDK"
     strangers = [str(path.relative_to(folder)) for path in _files(folder)]
     strangers = [name for name in strangers if name not in known]
-    return f"it holds {', '.join(strangers[:_FEW_NAMES])}" if strangers else ""
+    return f"it contains {', '.join(strangers[:_FEW_NAMES])}" if strangers else ""

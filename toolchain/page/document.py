@@ -61,7 +61,24 @@ class Section:
     def html(self) -> str:
         """Write it as HTML."""
         inner = [text for text in (part.html() for part in self.parts) if text]
-        return "\n".join(["<section>", f"<h2>{escaped(self.title)}</h2>", *inner, "</section>"]) if inner else ""
+        return "\n".join([_SECTION, f"<h2>{escaped(self.title)}</h2>", *inner, "</section>"]) if inner else ""
+
+
+_SECTION = "<section>"
+
+
+def _paired(sections: Sequence[str]) -> list[str]:
+    """Let two sections in a row that have neither a plot nor a wide table share the width of a desk."""
+    found = list(sections)
+    small = ["<figure>" not in text and 'class="wide"' not in text for text in found]
+    place = 0
+    while place + 1 < len(found):
+        if small[place] and small[place + 1]:
+            for one in (place, place + 1):
+                found[one] = found[one].replace(_SECTION, '<section class="half">', 1)
+            place += 1
+        place += 1
+    return found
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,7 @@ class Page:
             f"<h1>{escaped(self.title)}</h1>",
             *self._marks(),
             *self._verdict(),
-            *(text for text in (section.html() for section in self.sections) if text),
+            *_paired([text for text in (section.html() for section in self.sections) if text]),
             "</main>",
             "</body>",
             "</html>",

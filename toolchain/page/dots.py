@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.page import figure, scale
-from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH, Level
+from toolchain.page.figure import BOTTOM, TOP, Level
 from toolchain.page.scale import Scale
 
 _HEIGHT = 320
@@ -62,16 +62,14 @@ class Dots:
         if not dots:
             return figure.nothing(self.caption)
         up = scale.spanning(self._spanned(dots), _HEIGHT - BOTTOM, TOP)
-        left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
+        left, right = figure.left_of(up.ticks()), figure.right_of(self.levels)
         across = scale.spanning([one.x for one in dots], left + _ROOM, right - _ROOM, exact=True)
-        lines, names = figure.levels(self.levels, up, left, right)
         drawn = [
             *figure.vertical_axis(up, left, right, self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
             *(_whisker(one, across, up) for one in dots),
-            *lines,
+            *figure.levels(self.levels, up, left, right),
             *(_drawn(one, across, up, _SMALL if len(dots) > _MANY else _LARGE) for one in dots),
-            *names,
         ]
         said = f"{len(dots)} values of {self.up} by {self.across}, from {min(one.y for one in dots):.4g} to "
         said += f"{max(one.y for one in dots):.4g}."

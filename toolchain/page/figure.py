@@ -18,6 +18,7 @@ TOP, BOTTOM, RIGHT = 18, 48, 18
 
 _LETTER = 8.0  # width of a letter in the picture, about; some fonts are wide
 _LINE = 16  # height of a line of text
+_BESIDE, _MOST_NAME = 6, 250  # names of levels: how far from the plot, and how wide
 _NOTHING = "Nothing to draw: there are no values."
 
 
@@ -118,19 +119,21 @@ def vertical_axis(scale: Scale, left: float, right: float, name: str) -> list[st
     return [*drawn, f'<text x="14" y="{middle:g}" text-anchor="middle" {turned}>{escaped(name)}</text>']
 
 
-def levels(found: Sequence[Level], scale: Scale, left: float, right: float) -> tuple[list[str], list[str]]:
-    """Draw levels across a plot.
+def right_of(found: Sequence[Level]) -> float:
+    """Return where a plot ends, so that the names of its levels have room beside it and cover none of its values."""
+    return WIDTH - min(_MOST_NAME, max((_BESIDE + wide_as(one.name) for one in found if one.name), default=RIGHT))
 
-    Returns:
-        The lines, and their names, which lie over everything and not on each other.
-    """
-    lines, names, free = [], [], math.inf
+
+def levels(found: Sequence[Level], scale: Scale, left: float, right: float) -> list[str]:
+    """Draw levels across a plot, with their names beside it."""
+    drawn, free = [], math.inf
     for level in sorted(found, key=lambda one: one.value):
         y = scale.at(level.value)
-        lines.append(f'<line class="level" x1="{left:g}" y1="{y:g}" x2="{right:g}" y2="{y:g}"/>')
-        free = min(y - 5, free - _LINE)
-        names.append(text(right - 2, max(free, _LINE - 2), level.name, "end", "over"))
-    return lines, names
+        drawn.append(f'<line class="level" x1="{left:g}" y1="{y:g}" x2="{right:g}" y2="{y:g}"/>')
+        free = min(y + 4, free - _LINE)
+        name = shortened(level.name, WIDTH - right - _BESIDE)
+        drawn.append(text(right + _BESIDE, max(free, _LINE - 2), name, "start"))
+    return drawn
 
 
 def wide_as(name: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.page import figure, scale
-from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH, Level
+from toolchain.page.figure import BOTTOM, TOP, Level
 from toolchain.page.scale import Scale
 
 MOST_POINTS = 5000
@@ -65,15 +65,13 @@ class Series:
             return figure.nothing(self.caption)
         values = [value for _, value in everything]
         up = scale.fitting([*values, *(level.value for level in self.levels)], _HEIGHT - BOTTOM, TOP)
-        left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
+        left, right = figure.left_of(up.ticks()), figure.right_of(self.levels)
         across = scale.spanning([place for place, _ in everything], left + _ROOM, right - _ROOM, exact=True)
-        lines, names = figure.levels(self.levels, up, left, right)
         drawn = [
             *figure.vertical_axis(up, left, right, f"{self.up}, logarithmic" if up.logarithmic else self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
             *(_drawn(one, across, up, figure.colour(place)) for place, one in enumerate(points) if one),
-            *lines,
-            *names,
+            *figure.levels(self.levels, up, left, right),
         ]
         said = f"{len(values)} values of {self.up} in order, from {min(values):.4g} to {max(values):.4g}."
         made = figure.figure(self.caption, said, _HEIGHT, drawn)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.page import figure, scale
-from toolchain.page.figure import BOTTOM, RIGHT, TOP, WIDTH, Level
+from toolchain.page.figure import BOTTOM, TOP, Level
 from toolchain.page.scale import Scale
 
 _HEIGHT = 320
@@ -54,15 +54,13 @@ class Steps:
             return figure.nothing(self.caption)
         values = [*(one.y for one in steps), *(level.value for level in self.levels)]
         up = scale.logarithmic(values, _HEIGHT - BOTTOM, TOP)
-        left, right = figure.left_of(up.ticks()), WIDTH - RIGHT
+        left, right = figure.left_of(up.ticks()), figure.right_of(self.levels)
         across = Scale(0.0, max(self.end, steps[-1].x) or 1.0, left, right)
-        under, names = figure.levels(self.levels, up, left, right)
         drawn = [
             *figure.vertical_axis(up, left, right, self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across),
-            *under,
+            *figure.levels(self.levels, up, left, right),
             _line(across, up, steps),
-            *names,
             *_points(across, up, steps),
         ]
         said = f"A step line of {self.up} over {self.across}, from {steps[0].y:.4g} to {steps[-1].y:.4g}."

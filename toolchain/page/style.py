@@ -15,7 +15,7 @@ _COLOURS = """
 _TEXT = """
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--ink); font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto;
-  max-width: 80rem; overflow-wrap: anywhere; padding: 0 1rem; }
+  max-width: 90rem; overflow-wrap: anywhere; padding: 0 1rem; }
 h1 { font-size: 1.4rem; line-height: 1.3; margin: 0 0 0.6rem; }
 h2 { break-after: avoid; font-size: 1.1rem; margin: 2.2rem 0 0.6rem; }
 .good { color: var(--good); } .bad { color: var(--bad); } .doubt { color: var(--doubt); }
@@ -38,7 +38,6 @@ tbody th { font-weight: 500; overflow-wrap: anywhere; }
 td { overflow-wrap: anywhere; }
 th.number { overflow-wrap: normal; white-space: nowrap; }
 thead th.number { white-space: normal; }
-.facts th { min-width: 11rem; width: 11rem; }
 thead th { overflow-wrap: normal; vertical-align: bottom; }
 th.number, td.number { text-align: right; }
 td.number { white-space: nowrap; }
@@ -62,7 +61,7 @@ _WIDE = """
 # Letters of 13 in a picture that is 720 wide are 10 pixels high where it is 560 pixels wide; it gets no narrower.
 _PLOTS = """
 figure { container-type: inline-size; margin: 1rem 0 1.4rem; }
-figure svg { break-inside: avoid; display: block; height: auto; max-width: 56rem; min-width: 560px; width: 100%; }
+figure svg { break-inside: avoid; display: block; height: auto; max-width: 64rem; min-width: 560px; width: 100%; }
 figcaption { font-weight: 600; }
 figcaption span { font-weight: 400; margin-left: 1rem; white-space: nowrap; }
 .key { border-left: 0.9em solid; margin-right: 0.4em; }
@@ -87,6 +86,23 @@ svg .said { fill: var(--ink); }
 .middle { stroke: var(--ink); stroke-width: 1.5; }
 """
 
+# A screen has room for names in one line; facts and plots that are alone in their rows would leave half of it empty.
+_DESK = """
+@media screen and (min-width: 48.01rem) {
+  .facts { display: block; }
+  .facts tbody { display: grid; grid-template-columns: fit-content(24rem) 1fr; }
+  .facts tr { display: contents; }
+}
+@media screen and (min-width: 75rem) {
+  main { column-gap: 1.5rem; display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  main > * { grid-column: 1 / -1; }
+  main > .half { grid-column: auto; }
+  section:has(> figure ~ figure) { column-gap: 1.5rem; display: grid;
+    grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  section:has(> figure ~ figure) > :not(figure) { grid-column: 1 / -1; }
+}
+"""
+
 _NARROW = """
 @media screen and (max-width: 48rem) {
   body { margin: 1rem auto; }
@@ -94,7 +110,6 @@ _NARROW = """
   thead { display: none; }
   tr { border-bottom: 1px solid var(--rule); padding: 0.5rem 0; }
   tbody th, td { border: 0; min-width: 0; overflow-wrap: anywhere; padding: 0; }
-  .facts th { width: auto; }
   th.number, td.number { text-align: left; white-space: normal; }
   td:empty { display: none; }
   td[data-name]::before { color: var(--soft); content: attr(data-name) ": "; }
@@ -113,4 +128,4 @@ _PAPER = """
 }
 """
 
-STYLE = f"{_COLOURS}{_TEXT}{_TABLES}{_WIDE}{_PLOTS}{_NARROW}{_PAPER}"
+STYLE = f"{_COLOURS}{_TEXT}{_TABLES}{_WIDE}{_PLOTS}{_DESK}{_NARROW}{_PAPER}"

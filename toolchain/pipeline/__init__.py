@@ -11,7 +11,8 @@ from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device import fidelity
 from toolchain.device.deploy import Stages
-from toolchain.models import inputs
+from toolchain.errors import InputError
+from toolchain.models import inputs, names
 from toolchain.native import cross
 from toolchain.pipeline.device import DeviceStages, Lab, Settings, opened
 from toolchain.progress import stage
@@ -20,6 +21,7 @@ from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
     from toolchain.models.source import SourceModel
+    from toolchain.pipeline.expected import Expected, Expecting
 
 __all__ = ["BuildRequest", "DeviceStages", "Lab", "Loaded", "Pipeline", "Settings", "Tell", "is_built", "opened"]
 
@@ -108,7 +110,6 @@ class Pipeline:
         if folder:
             bundle.check_target(folder)
         found = known.own_records(request)  # what is asked for is possible
-        known.tell_of_own(request, found)
         cross.choose(request.board, request.toolchain).describe()  # and so is the link, before a minute goes into it
         with self.stages.timed("import"):
             tell(stage(f"importing {request.model.source}"))
@@ -119,13 +120,20 @@ class Pipeline:
             loaded = suited.source
             imported = importer.import_model(loaded)
         with self.stages.timed("reference"):
-            expected = replace(self._reference(loaded, read.fed), int8=suited.quantized)
+            reference, loaded = self._reference(loaded, read.fed)
+            expected = replace(reference, int8=suited.quantized)
+            imported = replace(imported, source=loaded)
         with self.stages.timed("compile"):
             tell(stage(f"compiling for {request.board.name}"))
             both = known.Known(found, known.shipped_for(request))
             return compiler.build(imported, request, target, reference=expected, known=both)
 
-    def _reference(self, loaded: SourceModel, fed: Tensors) -> bundle.Reference:
+    def _reference(self, loaded: SourceModel, fed: Tensors) -> tuple[bundle.Reference, SourceModel]:
+        """Run the model with the reference.
+
+        Returns:
+            Inputs and outputs, and the model; its inputs are drawn from other values where it refused the first ones.
+        """
         from toolchain.compile import prepare  # noqa: PLC0415 - as above
         from toolchain.models import reference  # noqa: PLC0415 - as above
         from toolchain.pipeline.expected import Expecting  # noqa: PLC0415 - as above
@@ -134,7 +142,10 @@ class Pipeline:
         name = reference.name(to_the_letter=exact)
         self.request.tell(stage(f"running it with {name}"))
         expecting = Expecting(loaded, to_the_letter=exact, float16=self.request.board.target.float16)
-        found = expecting.of(fed)
+        try:
+            found = expecting.of(fed)
+        except InputError as fault:
+            expecting, fed, found = self._with_other_inputs(expecting, fault)
         if found.amplified:
             self.request.tell(
                 f"these inputs amplify rounding, in the reference too: the limit is {found.tolerance:.0e}"
@@ -142,7 +153,34 @@ class Pipeline:
         drawn = None
         if self.samples > 1:
             drawn = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
-        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn)
+        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn), expecting.source
+
+    def _with_other_inputs(self, expecting: Expecting, fault: InputError) -> tuple[Expecting, Tensors, Expected]:
+        """Draw integers from 0 and 1 after the reference refused those of the usual range.
+
+        Raises:
+            InputError: It refuses these too, the inputs are the user's own, or none of them are integers.
+        """
+        from toolchain.models import draws  # noqa: PLC0415 - as above
+
+        given, source = self.request.model.given, expecting.source
+        integers = [spec.name for spec in source.inputs if draws.is_integer(spec)]
+        if given.npz or given.image or not integers:
+            raise fault
+        source = replace(source, inputs=draws.binary(source.inputs))
+        expecting, fed = replace(expecting, source=source), inputs.random(source.inputs, given.seed)
+        try:
+            found = expecting.of(fed)
+        except InputError as second:
+            raise InputError(
+                second.message,
+                details=second.details,
+                hint=f"give values that the model accepts, for {', '.join(integers)} above all: --input FILE.npz",
+            ) from fault
+        self.request.tell(
+            f"the reference refuses random numbers from 0 to 9: 0 and 1 are used for {', '.join(integers)}"
+        )
+        return expecting, fed, found
 
     def has_records(self) -> bool:
         """Whether there are any tuning records for the board where they are to be taken from."""
@@ -182,6 +220,8 @@ class Pipeline:
 
 def is_built(source: str) -> bool:
     """Tell whether a word names a bundle or a package, a registry's among them, and no model."""
+    if source.startswith(names.PREFIX):
+        return False
     path = Path(source)
     packed = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
     return registry.is_address(source) or packed

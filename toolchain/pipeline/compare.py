@@ -6,7 +6,7 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
 from toolchain.pipeline import Loaded, Pipeline
 from toolchain.pipeline.device import Lab, Settings
-from toolchain.progress import stage
+from toolchain.progress import Step, stage
 from toolchain.stats import Ratio
 from toolchain.tensors import Difference
+from toolchain.units import duration
 
 ROUNDS = 12
 """Turns of each bundle: an even number, since each goes first in every other one, and enough for an interval of 99 %
@@ -89,12 +90,12 @@ class Comparison:
         """What came of it, in one line."""
         value = f"{self.ratio.value:.2f} times as fast as untuned"
         if self.ratio.ci99 is None:
-            return f"tuned is {value}, with too few turns to be sure"
+            return f"tuned is {value}, in too few rounds to be sure"
         within = f"99 % within {self.ratio.ci99[0]:.2f} to {self.ratio.ci99[1]:.2f}"
         sure = {
             "faster": f"tuned is {value}, {within}",
             "slower": f"tuned is SLOWER: {value}, {within}",
-            "": f"tuned is NOT surely faster: {value}, {within}",
+            "": f"tuned is NOT measurably faster: {value}, {within}",
         }
         return sure[self.ratio.verdict]
 
@@ -126,14 +127,18 @@ def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
     applied = known.tuned if known else 0
     if not applied:
         raise nothing_to_compare(second.manifest.name, second.manifest.board, "no tuning record applies to it", remedy)
-    why = f"the best of {applied} kernel(s) in the tuning records are what these are untuned"
+    why = f"for all {applied} kernel(s) with records, the untuned version is the fastest"
     raise nothing_to_compare(second.manifest.name, second.manifest.board, why, f"{remedy}, with more --trials")
 
 
-def nothing_to_compare(model: str, board: str, why: str, remedy: str) -> InputError:
+class SameCodeError(InputError):
+    """Two builds that were to be compared are the same code."""
+
+
+def nothing_to_compare(model: str, board: str, why: str, remedy: str) -> SameCodeError:
     """Describe a comparison of two builds that are the same."""
-    message = f"there is nothing to compare: {model} tuned for {board} is {model} untuned"
-    return InputError(message, details=why, hint=remedy)
+    message = f"nothing to compare: {model} for {board} is the same code tuned and untuned"
+    return SameCodeError(message, details=why, hint=remedy)
 
 
 def compared(
@@ -159,12 +164,27 @@ def compared(
     tell = jobs[1].request.tell
     with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
         with jobs[1].on_device.building_runner():
-            untuned, tuned = (job.build(Path(work) / f"{place}", read) for place, job in enumerate(jobs))
+            untuned, tuned = (
+                _in_one_line(job, how).build(Path(work) / how, read)
+                for job, how in zip(jobs, ("untuned", "tuned"), strict=True)
+            )
             check_differ(untuned, tuned, remedy)
             program = jobs[1].on_device.runner()
         with connect() as lab:
             tell(stage(f"measuring for {settings.budget_s:g} s"))
             return run((untuned, tuned), program, lab, settings)
+
+
+def _in_one_line(job: Pipeline, how: str) -> Pipeline:
+    """Say once what a build makes, and let it tell no stages: both builds have the same."""
+    tell = job.request.tell
+    tell(stage(f"building {job.request.model.source} {how}"))
+
+    def tell_others(line: str) -> None:
+        if not isinstance(line, Step) or line.is_counted:
+            tell(line)
+
+    return replace(job, request=replace(job.request, tell=tell_others))
 
 
 def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Settings) -> Comparison:
@@ -241,7 +261,7 @@ def _summed(
     difference = tensors.compare(last.outputs, turns.first[0].outputs, limit)
     if not difference.ok:
         raise VerificationError(
-            f"the two builds of {manifest.name} compute different outputs",
+            f"the tuned and the untuned build of {manifest.name} compute different outputs",
             details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}",
             hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
         )
@@ -271,12 +291,12 @@ def _summed(
 def table(found: Comparison) -> str:
     """Render a comparison for a terminal, as the tutorials of old end: mean, median and std of both."""
     mark = "  emulated: says nothing about the real board" if found.emulated else ""
-    rows: list[tuple[str, ...]] = [("", "mean", "median", "std", "min", "runs")]
+    rows: list[tuple[str, ...]] = [("", "MEAN", "MEDIAN", "STD", "MIN", "RUNS")]
     for name, one in (("untuned", found.first), ("tuned", found.second)):
-        values = (f"{value:.3f} ms" for value in (one.mean, one.median, one.std, one.min))
+        values = map(duration, (one.mean, one.median, one.std, one.min))
         rows.append((name, *values, str(len(one.samples))))
     lines = [
-        f"{found.model} on {found.board} at {found.host}, {found.threads} thread(s), in {ROUNDS} turns of each{mark}",
+        f"{found.model} on {found.board} at {found.host}, {found.threads} thread(s), {ROUNDS} rounds of each{mark}",
         "\n".join("  ".join(f"{cell:>12}" for cell in row).rstrip() for row in rows),
         found.outcome,
         f"records applied to {found.tuned} of {found.tasks} kernels, the toolchain's own to {found.shipped}",

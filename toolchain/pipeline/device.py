@@ -205,12 +205,14 @@ class DeviceStages:
         owner = Owner.here("bench")
         lab.store.settle(owner)
         seen = bench.current(lab.store, lab.shell.name)
-        fed, labels = self._fitting(given, seen.manifest, settings)  # before a runner is built for what does not fit
+        root = lab.store.root
+        # What does not fit is refused before a runner is built.
+        fed, labels = self._fitting(given, seen.manifest, settings, root)
         program = self.runner()
         with lab.store.lock(owner):
             found = bench.current(lab.store, lab.shell.name)
             if found.generation.digest != seen.generation.digest:  # a deploy that was waited for has changed it
-                fed, labels = self._fitting(given, found.manifest, settings)
+                fed, labels = self._fitting(given, found.manifest, settings, root)
             measured = self._measure(lab, program, fed, settings)
             spent = self._energy(lab, program, fed, (found, measured), settings) if settings.energy else None
         return Report(
@@ -232,9 +234,11 @@ class DeviceStages:
             waited=lab.store.waited,
         )
 
-    def _fitting(self, given: inputs.Source, manifest: Manifest, settings: Settings) -> tuple[Tensors, list[str]]:
+    def _fitting(
+        self, given: inputs.Source, manifest: Manifest, settings: Settings, root: str
+    ) -> tuple[Tensors, list[str]]:
         """Return inputs and labels for a release, or refuse those that do not fit it, and one of another board."""
-        check_board(manifest, self.board)
+        check_board(manifest, self.board, root=root)
         return inputs.make(given, manifest.inputs), _labels(settings, manifest)
 
     def _energy(
@@ -244,7 +248,7 @@ class DeviceStages:
         found, latency = measured
         times = latency.run.samples_ns
         if lab.emulated:
-            return Energy(None, "an emulator draws no power of the board's")
+            return Energy(None, "an emulator does not have the board's power consumption")
         self.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
         with self.stages.timed("energy"), tempfile.TemporaryDirectory(prefix="toolchain-") as work:
             shipment = Shipment.of_run(program, fed, Path(work))  # it is there, from the latency before

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import files, resources
+from toolchain import files, process, resources
 from toolchain.board import Board
 from toolchain.containers import images
 from toolchain.errors import BuildError
@@ -22,7 +22,7 @@ from toolchain.tables import Table
 
 _PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 _FREE = 2e9
-_APT = "apt-get install "
+_PACKAGE = re.compile(r"apt-get install ([\w.+-]+)")
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ def _merged(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 def _one_command(checks: Sequence[Check]) -> list[str]:
     """Say the one command that brings all the missing packages of the system."""
-    remedies = dict.fromkeys(one.remedy for one in checks if not one.ok and one.remedy.startswith(_APT))
-    packages = " ".join(remedy.removeprefix(_APT) for remedy in remedies)
-    return ["", f"all packages at once: {_APT}{packages}"] if packages else []
+    found = (_PACKAGE.match(check.remedy) for check in checks if not check.ok)
+    packages = " ".join(dict.fromkeys(match[1] for match in found if match))
+    return ["", f"all packages at once: apt-get install {packages}"] if packages else []
 
 
 def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Check, ...]:
     """Look for what every board needs, then for what each of the given boards needs; adb asks for no SSH keys."""
-    common = [*(_pin(name, version) for name, version in _PINS.items()), _program("make", "make"), _space()]
+    common = [*(_pin(name, version) for name, version in _PINS.items()), _program("make"), _space()]
     return (*common, *(check for board in boards for check in _for_board(board, by_adb=by_adb)))
 
 
@@ -91,8 +91,8 @@ def _pin(name: str, version: str) -> Check:
     return Check("", f"{name} {version}", found if found == version else "", resources.REPAIR)
 
 
-def _program(name: str, package: str, board: str = "") -> Check:
-    return Check(board, name, shutil.which(name) or "", f"{_APT}{package}")
+def _program(name: str, board: str = "") -> Check:
+    return Check(board, name, shutil.which(name) or "", process.installing(name) or f"install {name}")
 
 
 def _space() -> Check:
@@ -111,7 +111,7 @@ def _for_board(board: Board, *, by_adb: bool) -> list[Check]:
         remedy = f"set {NDK_VARIABLE}: see {resources.manual('android')}"
         checks.append(Check(board.name, "an Android NDK", named, remedy))
     if by_adb:
-        checks.append(_program(os.environ.get(ADB_VARIABLE) or "adb", "adb", board.name))
+        checks.append(_adb(board))
     elif is_android(resolved.triple):
         checks.append(_way_to_android(board))
     elif board.connection == "ssh":
@@ -127,19 +127,27 @@ def _way_to_android(board: Board) -> Check:
     """Look for adb's client, or trusted keys of an SSH server on the device."""
     keys = Path.home() / ".ssh" / "known_hosts"
     found = shutil.which(os.environ.get(ADB_VARIABLE) or "adb") or (str(keys) if keys.is_file() else "")
-    return Check(board.name, "adb, or trusted host keys", found, f"{_APT}adb")
+    return Check(board.name, "adb, or trusted host keys", found, process.installing("adb"))
+
+
+def _adb(board: Board) -> Check:
+    client = os.environ.get(ADB_VARIABLE) or "adb"
+    return Check(board.name, client, shutil.which(client) or "", process.installing("adb"))
 
 
 def _compiler(board: Board) -> Check:
-    native = board.machine == platform.machine()
-    package = "g++" if native else f"g++-{board.triple.replace('_', '-')}"
-    return _program(HostCross(board.triple, board.compiler).compiler, package, board.name)
+    return _program(HostCross(board.triple, board.compiler).compiler, board.name)
 
 
 def _image(board: Board) -> Check:
-    """Look for the image that a board is linked in; without an engine, the engine's own remedy is told."""
-    what = f"image {board.image}, or --toolchain host"
+    """Look for what a board's libraries are linked by: its image, or a compiler of this machine."""
+    compiler = HostCross(board.triple, board.compiler).compiler
+    what = f"image {board.image}, or {compiler}"
     try:
         return Check(board.name, what, images.identity(board.image), "")
     except BuildError as fault:
-        return Check(board.name, what, "", fault.hint)
+        if there := shutil.which(compiler):
+            return Check(board.name, what, f"{there}, with --toolchain host", "")
+        package = process.installing(compiler)
+        ways = [package and f"{package} for --toolchain host", fault.hint]
+        return Check(board.name, what, "", "; or ".join(filter(None, ways)))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolchain import board as boards
-from toolchain import bundle, files, pipeline
+from toolchain import bundle, files, pipeline, registry
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -95,9 +95,7 @@ def _together(faults: Mapping[str, ToolchainError]) -> ToolchainError:
     if not others:
         return first
     parts = [_described(name, fault) for name, fault in faults.items()]
-    return type(first)(
-        f"{len(faults)} things are in the way: {', '.join(faults)}", details="\n".join(parts), hint=first.hint
-    )
+    return type(first)(f"{len(faults)} problems: {', '.join(faults)}", details="\n".join(parts), hint=first.hint)
 
 
 def _described(name: str, fault: ToolchainError) -> str:
@@ -237,7 +235,7 @@ def _check_free(folder: Path, variable: str) -> None:
     free = free if limit == resource.RLIM_INFINITY else min(free, limit)
     if free < _LEAST_FREE:
         raise InputError(
-            f"{folder} takes {free >> 20} MiB more, and a build needs {_LEAST_FREE >> 20} MiB",
+            f"{folder} has {free >> 20} MiB left, and a build needs {_LEAST_FREE >> 20} MiB",
             hint=f"free some space there, set {variable} to a folder on another disk, or raise `ulimit -f`",
         )
 
@@ -254,7 +252,7 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
         raise MismatchError(
             f"board {kind.name} is for {kind.machine}, and the device is {facts.machine}",
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
-            hint="name the board type of this device with --board",
+            hint="use --board with the board type of this device; `toolchain boards` lists them",
         )
     deploy.check_tools(facts)
     _check_c_library(kind, facts)
@@ -262,7 +260,7 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
         raise MismatchError(
             f"the device's CPU has no {', '.join(missing)}",
             details=f"board {kind.name} builds for {kind.target.mcpu}; the device is a {facts.cpu or facts.machine}",
-            hint="name a board type with a plainer target.mcpu",
+            hint="use --board with a type for an older CPU, or lower target.mcpu in the board file",
         )
 
 
@@ -279,9 +277,18 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
 
 def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
     made, _given = job.obtain(folder)
-    bundle.check_board(made.manifest, job.request.board)
+    bundle.check_board(made.manifest, job.request.board, _as_path(job.request.model.source))
     deploy.check_referenced(made, unchecked=job.unchecked)
     return made
+
+
+def _as_path(source: str) -> str:
+    """Name what a word stands for that is a folder or a file here, and could be taken for a model's name."""
+    path = Path(source)
+    if registry.is_address(source) or not path.exists():
+        return ""
+    shown = source if "/" in source else f"./{source}"
+    return f"the {'bundle' if path.is_dir() else 'package'} {shown}"
 
 
 def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
@@ -315,6 +322,14 @@ class Named:
     host: str
     devices: Mapping[str, Device]
 
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Explain a word that is not a host, for the time of a block that connects to it."""
+        try:
+            yield
+        except DeviceError as fault:
+            raise self.explained(fault) from fault
+
     def explained(self, fault: DeviceError) -> ToolchainError:
         """Say what a word that is no host was perhaps meant to be."""
         if set(self.host) & set("@.:") or self.host in self.devices or "cannot be resolved" not in fault.message:
@@ -337,8 +352,5 @@ def opened(  # noqa: PLR0913, PLR0917 - as `pipeline.opened`, and how it was nam
     patience: Patience,
 ) -> Iterator[Lab]:
     """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
-    try:
-        with pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
-            yield lab
-    except DeviceError as fault:
-        raise named.explained(fault) from fault
+    with named.explaining(), pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
+        yield lab

@@ -53,6 +53,7 @@ class Report:
         waited: Who was at work on the device meanwhile, and how long they were waited for.
         half: How far half precision is from the reference by the machine that built it; None in single precision.
         int8: How near a network that was made int8 is to the user's own, by that machine; None where it was not.
+        board_reason: Why the board type is the one, where a probe of the device chose it; else empty.
     """
 
     board: str
@@ -77,6 +78,7 @@ class Report:
     waited: tuple[Waited, ...] = ()
     half: InHalf | None = None
     int8: InInt8 | None = None
+    board_reason: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""
@@ -84,6 +86,7 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             "board": self.board,
+            "board_reason": self.board_reason or None,
             "host": {"name": self.host, **_machine(self.facts)},
             "model": self.model,
             "bundle_digest": f"sha256:{self.bundle_digest}",
@@ -202,7 +205,7 @@ def outputs_text(report: Report) -> str:
     if report.unchecked:
         return "UNCHECKED: the release was deployed without its reference"
     if report.difference is None:
-        return "not compared: there is no reference for these inputs"
+        return "not compared: no reference for these inputs"
     verdict = "match" if report.difference.ok else "DIFFER FROM"
     return (
         f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
@@ -273,7 +276,7 @@ def application_text(started: Started | None) -> str:
     """Say how the device's application started; empty where there is none."""
     if started is None:
         return ""
-    how = f"well {started.seconds:.1f} s after the switch" if started.restarted else "well on this release already"
+    how = f"running {started.seconds:.1f} s after the switch" if started.restarted else "already running this release"
     return f"{started.name}, {how}"
 
 
@@ -315,7 +318,7 @@ def junit(report: Report) -> bytes:
     checked = sum(report.stages.get(stage, 0.0) for stage in ("smoke", "samples"))
     outputs = ET.SubElement(suite, "testcase", classname=name, name="outputs", time=f"{checked:.3f}")
     if report.difference is None:
-        ET.SubElement(outputs, "skipped", message="there is no reference for these inputs")
+        ET.SubElement(outputs, "skipped", message="no reference for these inputs")
         suite.set("skipped", "1")
     measured = report.stages.get("bench", 0.0)
     latency = ET.SubElement(suite, "testcase", classname=name, name="latency", time=f"{measured:.3f}")

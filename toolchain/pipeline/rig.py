@@ -229,7 +229,7 @@ class Release:
         manifest = self.place.manifest
         given = {name: np.asarray(value) for name, value in fed.items()}
         if faults := tensors.check_signature(given, manifest.inputs):
-            raise InputError("these are no inputs of the model", details="\n".join(faults))
+            raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
         series = Series(1, lambda _: {name: value[None] for name, value in given.items()}, single=True)
         found = sampling.run_all(self.place, series).outputs
         return tensors.cut({name: value[0] for name, value in found.items()}, manifest.outputs)

@@ -56,14 +56,16 @@ class Wanted:
             InputError: There are no inputs, or two kinds of them; a file is missing; the outputs cannot be written.
         """
         if not self.npz and not self.pictures:
-            raise InputError("there is nothing to run", hint="name inputs with --input FILE.npz or --image FILE")
+            raise InputError("there is nothing to run", hint="pass inputs with --input FILE.npz or --image FILE")
         if self.npz and self.pictures:
-            raise InputError("--input and --image exclude each other", hint="leave one of them out")
+            raise InputError("--input and --image cannot be combined", hint="leave one of them out")
         for path in (*((self.npz,) if self.npz else ()), *self.pictures, *((self.labels,) if self.labels else ())):
             if not path.exists():
-                raise InputError(f"there is no file {path}", hint="name a file that exists")
+                raise InputError(f"there is no file {path}", hint="pass an existing file")
             if path.resolve() == self.output.resolve():
-                raise InputError(f"{path} is what is read, and --output would replace it", hint="name another file")
+                raise InputError(
+                    f"{path} is an input, which --output would overwrite", hint="choose another output file"
+                )
         arrays.check_target(self.output)
 
     def series(self, manifest: Manifest) -> Series:
@@ -177,12 +179,13 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     owner = Owner.here("run")
     lab.store.settle(owner)
     seen = bench.current(lab.store, lab.shell.name)
-    given, labels = _fitting(wanted, seen.manifest, stages)  # what does not fit is told before the runner is built
+    # What does not fit is refused before the runner is built.
+    given, labels = _fitting(wanted, seen.manifest, stages, lab.store.root)
     program = stages.runner()
     with lab.store.lock(owner):
         found = bench.current(lab.store, lab.shell.name)
         if found.generation.digest != seen.generation.digest:  # a deploy that was waited for has changed it
-            given, labels = _fitting(wanted, found.manifest, stages)
+            given, labels = _fitting(wanted, found.manifest, stages, lab.store.root)
         threads = wanted.threads or stages.board.threads
         sampled = _run_current(found, program, lab, given, threads, stages.tell)
     kept = _outputs(sampled, given, found.manifest)
@@ -208,14 +211,14 @@ def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
     )
 
 
-def _fitting(wanted: Wanted, manifest: Manifest, stages: DeviceStages) -> tuple[Series, list[str]]:
+def _fitting(wanted: Wanted, manifest: Manifest, stages: DeviceStages, root: str) -> tuple[Series, list[str]]:
     """Return the samples and the labels for a release.
 
     Raises:
         InputError: They do not fit it.
         VerificationError: It was built for another board.
     """
-    check_board(manifest, stages.board)
+    check_board(manifest, stages.board, root=root)
     given = wanted.series(manifest)
     return given, inputs.read_labels(wanted.labels, manifest.outputs[0].elements) if wanted.labels else []
 

@@ -52,7 +52,7 @@ _CACHE = "XDG_CACHE_HOME"
 _MIB = 1024
 _WIDEST = 80
 _LARGE = 1000.0
-_ALONE = "the command of that step, on its own, keeps its files: `toolchain tune --help`, `toolchain build --help`"
+_ALONE = "run that step's command alone to keep its files: see `toolchain tune --help`, `toolchain build --help`"
 
 Figure = float | int | str | bool | None
 Figures = Mapping[str, Figure]
@@ -142,7 +142,7 @@ class Survey:
     def table(self) -> str:
         """Return it as Markdown, for an issue."""
         failed = sum(one.fault is not None for one in self.outcomes)
-        mark = " (emulated: times mean nothing)" if self.emulated else ""
+        mark = " (emulated: times do not apply to a real board)" if self.emulated else ""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         lines = [
             f"{_HEADING}{self.board}{mark}",
@@ -293,7 +293,7 @@ def _foreign_json(path: Path) -> str:
         found = files.read_json(path)
     except InputError as fault:
         return fault.message
-    return "" if isinstance(found, dict) and "steps" in found else "it lists no steps of a survey"
+    return "" if isinstance(found, dict) and "steps" in found else "it does not contain the steps of a survey"
 
 
 def _foreign_markdown(path: Path) -> str:
@@ -322,7 +322,7 @@ def _hardware(job: _Job) -> Figures:
     with places.opened(job.wanted.boards, job.tell) as held:
         found, notes = hardware.examine(job.wanted.board, held.places[0])
     if found is None:
-        return {"server": "TVM's own, which does not say what it runs on"}
+        return {"server": "TVM's own, which does not describe its hardware"}
     caches = {f"{name}_kib": size for name, size in found.cache_kib.items()}
     own = dataclasses.asdict(found.accelerator) if found.accelerator else {}
     job.has_float16 = own.get("float16", False)
@@ -332,7 +332,7 @@ def _hardware(job: _Job) -> Figures:
 
 def _float16(job: _Job, network: str) -> Figures:
     if not job.has_float16:
-        return {"left out": "the device does not compute in half precision, or does not say so"}
+        return {"left out": "the device does not compute in half precision, or does not report it"}
     return _deploy(job, network, job.wanted.board.in_float16())
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolchain import files
 from toolchain.backends.base import Backend, MachineModel
@@ -48,6 +49,9 @@ from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
 from toolchain.tuning.run import Tuning
 from toolchain.tuning.task_state import TaskState
 from toolchain.tuning.trials import Builds, Measures
+
+if TYPE_CHECKING:
+    import tvm
 
 _FLOAT_BYTES = 4
 _MOST_EXPECTED = 128  # boards that a run gets ready for before they are there
@@ -94,11 +98,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Extracted:
-    """A model's tasks for a board type."""
+    """A model's tasks for a board type, and the calls of kernels that they are the tasks of."""
 
     imported: ImportedModel
     backend: Backend
     tasks: tuple[Task, ...]
+    lowered: tvm.IRModule
 
 
 def extract(request: BuildRequest) -> Extracted:
@@ -122,7 +127,7 @@ def extract(request: BuildRequest) -> Extracted:
         request.tell(line)
     imported = importer.import_model(prepare.suited(loaded, request).source)
     lowered = backend.lowered(prepare.fitted(imported, request))
-    return Extracted(imported, backend, tasks.extract(lowered, backend))
+    return Extracted(imported, backend, tasks.extract(lowered, backend), lowered)
 
 
 @dataclass
@@ -411,13 +416,12 @@ def plan_for(board: Board, plan: Plan) -> Plan:
 
 def live(job: Tuning) -> Shown:
     """Return the table of the tasks as it is now."""
-    return report.live([_row(state) for state in job.states], _totals(job))
+    return report.live([_row(job, state) for state in job.states], _totals(job))
 
 
-def _row(state: TaskState, untuned_s: float | None = None) -> TaskRow:
+def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskRow:
     task, decision = state.task, state.decision
     best = None if math.isinf(state.fastest_s) else state.fastest_s
-    done = state.exhausted
     return TaskRow(
         id=task.id,
         name=task.name,
@@ -428,7 +432,7 @@ def _row(state: TaskState, untuned_s: float | None = None) -> TaskRow:
         trials=state.measured,
         failed=state.failed,
         best_s=decision.latency_s if decision else best,
-        done=done,
+        done=bool(job.why_done(state)),
         untuned_s=untuned_s,
         pruned=state.pruned,
         verdict=decision.verdict if decision else "",
@@ -458,11 +462,14 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         seed=job.plan.seed,
         options=asdict(job.plan.options),
         trials=job.trials,
+        planned=job.plan.trials,
+        first_batch=job.first_batch,
+        ended=job.ended,
         resumed=job.resumed,
         causes=dict(job.causes),
         seconds=job.seconds,
         shares=job.shares.seconds,
-        tasks=tuple(_row(state, untuned.get(state.task.workload)) for state in job.states),
+        tasks=tuple(_row(job, state, untuned.get(state.task.workload)) for state in job.states),
         points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
         boards=rows,
         waited=watch.boards.waited,

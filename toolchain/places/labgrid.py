@@ -110,7 +110,9 @@ class _Lab:
             words = " ".join(map(str, fault.args))
             if "matches nothing" in words or "multiple places" in words:
                 raise InputError(
-                    f"labgrid has no place {self._name!r}", details=words, hint="`labgrid-client places` lists them"
+                    f"labgrid has no place {self._name!r}",
+                    details=words,
+                    hint="list the places: `labgrid-client places`",
                 ) from fault
             raise self._refused(words or f"no answer within {_ANSWER_S:g} s") from fault
         except self._client.grpc.aio.AioRpcError as fault:
@@ -118,9 +120,9 @@ class _Lab:
 
     def _refused(self, words: str) -> DeviceError:
         return DeviceError(
-            f"labgrid's coordinator at {self._address} does not give place {self._name}",
+            f"the labgrid coordinator at {self._address} does not assign place {self._name}",
             details=words[:1000],
-            hint=f"{_COORDINATOR} names the coordinator; `labgrid-client -p {self._name} show` tells about the place",
+            hint=f"check the coordinator in {_COORDINATOR}; `labgrid-client -p {self._name} show` describes the place",
         )
 
     async def _in_session(self, action: Callable[[Any], Awaitable[T]]) -> T:
@@ -141,7 +143,7 @@ class _Lab:
             raise BusyError(
                 f"place {self._name} is acquired by {place.acquired}",
                 hint=f"run the command again later, or with --wait SECONDS; `labgrid-client -p {self._name} release`"
-                " there ends it",
+                " on that machine ends it",
                 owner=f"{place.acquired}: place {self._name}",
             )
         await session.stub.AcquirePlace(self._wire.AcquirePlaceRequest(placename=place.name))
@@ -158,7 +160,7 @@ class _Lab:
         found = [one for (_, kind), one in session.get_target_resources(place).items() if kind == _SERVICE]
         if len(found) != 1:
             raise InputError(
-                f"place {self._name} has {len(found)} resources of kind {_SERVICE}, and one is needed",
+                f"place {self._name} has {len(found)} resources of kind {_SERVICE}, but exactly one is needed",
                 hint=f"`labgrid-client -p {self._name} add-match EXPORTER/GROUP/{_SERVICE}`",
             )
         given = found[0].args
@@ -174,7 +176,7 @@ class _Lab:
             return None
         if not _KEY.fullmatch(key):
             raise VerificationError(
-                f"the tag {_TAG} of place {self._name} is no public host key",
+                f"the tag {_TAG} of place {self._name} is not a valid public host key",
                 details=repr(key)[:200],
                 hint=f"labgrid-client -p {self._name} set-tags '{_TAG}=ssh-ed25519 AAAA...'",
             )
@@ -202,7 +204,7 @@ def _labgrid() -> tuple[Any, Any]:
         raise InputError(
             "--place needs labgrid, which is not installed",
             details=str(fault),
-            hint="pip install 'edge-toolchain[labgrid]'",
+            hint="pip install 'labgrid>=26'",
         ) from fault
     finally:
         sys.excepthook = before

@@ -58,8 +58,8 @@ def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:
 def _not_finite(tensor: str, number: int) -> InputError:
     return InputError(
         f"tensor {tensor!r} of the float model is infinite or not a number in sample {number}",
-        details="samples count from 0, in the order of their file names",
-        hint="leave that sample out, or see why the model overflows on it",
+        details="samples are numbered from 0, in the order of their file names",
+        hint="remove that sample, or check why the model overflows on it",
     )
 
 

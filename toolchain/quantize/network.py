@@ -177,7 +177,7 @@ def quantized(
     wanted = plan(graph, chosen.exclude, source.name)
     say(f"quantizing {len(wanted.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
     written, exponents = _converted(graph, wanted, samples, chosen, floating)
-    say("comparing it with the model's own results" if refitted else "comparing it with the network on floats")
+    say("comparing it with the model's own results" if refitted else "comparing it with the float network")
     tensors = [layer.output for layer in wanted.layers]
     own = as_declared(source) if refitted else None
     accuracy = quantize_accuracy.compare(floating.proto, written, tensors, samples, own)
@@ -198,7 +198,7 @@ def _settled(chosen: Settings, floating: Floating, name: str) -> Settings:
     """Return settings with a method that the model allows."""
     if chosen.method == FILE and floating.ranges is None:
         raise InputError(
-            f"{name} is on floats, and says no ranges of its own", hint=f"take one of {', '.join(METHODS)}"
+            f"{name} is a float model without quantization ranges in the file", hint=f"use one of {', '.join(METHODS)}"
         )
     usual = METHODS[0] if floating.ranges is None else FILE
     return dataclasses.replace(chosen, method=chosen.method or usual)
@@ -265,18 +265,18 @@ def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[s
     found = []
     if chosen.random and chosen.method == FILE:
         found.append(
-            "the samples are random numbers: the ranges are the file's own, but the figures say nothing of real data; "
-            "give a folder of real samples with --calibration"
+            "the samples are random numbers: the ranges are those of the file, but the figures do not apply to real "
+            "data; pass a folder of real samples with --calibration"
         )
     elif chosen.random:
         found.append(
-            "the samples are random numbers: the scales fit noise, and the figures say nothing of real data; "
-            "give a folder of real samples with --calibration"
+            "the samples are random numbers: the scales fit noise, and the figures do not apply to real "
+            "data; pass a folder of real samples with --calibration"
         )
     elif samples < _FEW:
         found.append(
-            f"{samples} sample(s) are few: the scales may be too small for other data, and the figures tell of the "
-            f"same samples that the scales were made from; give at least {_FEW}"
+            f"{samples} sample(s) are few: the scales may be too small for other data, and the figures come from "
+            f"the same samples as the scales; pass at least {_FEW}"
         )
     if inexact:
         found.append(

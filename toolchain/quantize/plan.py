@@ -81,14 +81,14 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
     names = [title(node) for node in convolutions]
     for name in exclude:
         if name not in names:
-            hint = did_you_mean(name, names) or "`toolchain quantize` without it lists the layers"
+            hint = did_you_mean(name, names) or "run `toolchain quantize` without --exclude to list the layers"
             raise InputError(f"{model} has no convolution {name!r} to exclude", hint=hint)
     chosen = quantizable(graph, exclude)
     if not chosen:
         raise InputError(
             f"{model} has no convolution to quantize",
-            details="those whose weights are not constant float32 stay as they are",
-            hint="`toolchain model inspect` shows its operators",
+            details="convolutions whose weights are not constant float32 are not quantized",
+            hint="list its operators: `toolchain model inspect`",
         )
     left = tuple(name for name in names if name not in {title(node) for node in chosen})
     return Plan(_Chains(graph, chosen, _depths(graph)).layers(), left)

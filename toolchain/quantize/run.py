@@ -59,7 +59,7 @@ def _probed(proto: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
 
 def _refused(fault: Exception) -> InputError:
     return InputError(
-        "ONNX Runtime cannot run the model, so its activations are not known",
+        "ONNX Runtime cannot run the model, so its activations cannot be measured",
         details=str(fault).strip()[-2000:],
         hint="check the model with `toolchain model inspect`",
     )

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.models import inputs
 from toolchain.tensors import Tensors, TensorSpec, check_signature
 
@@ -35,7 +35,7 @@ class Folder(Sequence[Tensors]):
         found = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
         if not found:
             raise InputError(
-                f"there are no samples in {root}", hint="put pictures, .npz or .npy files there; each is one sample"
+                f"there are no samples in {root}", hint="add images, .npz or .npy files; each file is one sample"
             )
         count = min(most or len(found), len(found))
         self.paths = tuple(found[place * len(found) // count] for place in range(count))
@@ -71,7 +71,8 @@ def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
 def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
     if len(specs) != 1:
         raise InputError(
-            f"{path} holds one array, and the model has {len(specs)} inputs", hint="write .npz files, with their names"
+            f"{path} contains one array, but the model has {len(specs)} inputs",
+            hint="write .npz files with the names of the inputs",
         )
     found = {specs[0].name: _loaded(path)}
     faults = check_signature(found, specs)
@@ -85,7 +86,7 @@ def _loaded(path: Path) -> NDArray[Any]:
         with path.open("rb") as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except (OSError, ValueError, EOFError) as fault:
-        raise InputError(f"cannot read {path}", details=str(fault), hint="write it with numpy.save") from fault
+        raise InputError(f"cannot read {path}", details=reason(fault), hint="write it with numpy.save") from fault
 
 
 def random(specs: Sequence[TensorSpec], count: int, seed: int = 0) -> list[Tensors]:

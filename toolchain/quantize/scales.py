@@ -200,9 +200,9 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[froze
         found = raised
     names = [layer.name for layer in layers]
     raise InputError(
-        "no scales of these layers give shifts that hardware has",
+        "no scales for these layers give shifts that the hardware supports",
         details="\n".join(names),
-        hint=f"leave one on floats: --exclude {names[-1]}",
+        hint=f"keep one layer in float: --exclude {names[-1]}",
     )
 
 

@@ -82,9 +82,9 @@ def check_operators(proto: onnx.ModelProto, name: str) -> None:
     ]
     if found:
         raise InputError(
-            f"{name} has {len(found)} node(s) that compute with integers: it is quantized in another way",
+            f"{name} has {len(found)} node(s) that compute with integers: it is quantized in an unsupported form",
             details="\n".join(found[:20]),
-            hint="give the float model that it was made from, or one in QDQ form",
+            hint="pass the original float model, or a model in QDQ form",
         )
 
 
@@ -144,8 +144,8 @@ class _Stripper:
 
     def _refused(self, tensor: str, what: str) -> InputError:
         return InputError(
-            f"{self._name} has {tensor!r}, {what} of integers, so its floats cannot be restored",
-            hint="give the float model that it was made from",
+            f"{self._name} has {tensor!r}, {what} of integers, so the float values cannot be restored",
+            hint="pass the original float model",
         )
 
     def _drop_quantize(self, node: onnx.NodeProto) -> None:

@@ -157,7 +157,7 @@ class RecordFile:
         except OSError as fault:
             raise InputError(
                 f"cannot read the tuning records {self.path}: {fault.strerror or fault}",
-                hint="`toolchain tune MODEL --board BOARD` makes some; or name another file",
+                hint="create records with `toolchain tune MODEL --board BOARD`, or pass another file",
             ) from fault
 
     def begin(self, start: Start) -> Catalog:

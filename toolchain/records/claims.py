@@ -55,9 +55,9 @@ def _taken(path: Path, owner: Owner, records: Path) -> int:
             other = Owner.read(os.pread(handle, _LONGEST_OWNER, 0).decode(errors="replace"))
             os.close(handle)
             raise BusyError(
-                f"this very search is under way with {records}: {other}",
-                details="a second one would do its trials again",
-                hint="--wait 1h waits for its end, to go on from its records; another --seed searches elsewhere",
+                f"the same search is already running with {records}: {other}",
+                details="a second search would repeat its trials",
+                hint="wait for it with --wait 1h and continue from its records, or use another --seed",
                 owner=str(other),
             ) from None
         if files.is_at(handle, path):

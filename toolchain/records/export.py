@@ -33,7 +33,7 @@ def export(records: Catalog, key: Key, folder: Path) -> int:
         InputError: The folder holds a database already, or a workload's module is not in the records.
     """
     if any((folder / name).exists() for name in FILES):
-        raise InputError(f"{folder} holds a database already", hint="name a new folder with -o")
+        raise InputError(f"{folder} already contains a database", hint="pass a new folder with -o")
     target = tvm.target.Target(json.loads(key.target))
     modules = {workload: _module(records, workload) for workload in records.tallies(key)}
     modules = {workload: module for workload, module in modules.items() if not layer_of(module["main"])}
@@ -45,7 +45,7 @@ def export(records: Catalog, key: Key, folder: Path) -> int:
 def _module(records: Catalog, workload: str) -> tvm.IRModule:
     known = records.workloads.get(workload)
     if known is None:
-        raise InputError(f"the records do not hold the module of workload {workload}")
+        raise InputError(f"the records do not contain the module of workload {workload}")
     try:
         return tvm.ir.load_json(known.text())
     except (RuntimeError, ValueError, TypeError) as fault:

@@ -177,7 +177,7 @@ def _unpacked(data: bytes) -> bytes:
     unpacker = zlib.decompressobj()
     found = unpacker.decompress(data, _LARGEST_MODULE)
     if unpacker.unconsumed_tail or not unpacker.eof:
-        raise ValueError(f"it is cut off, or has more than {_LARGEST_MODULE} bytes")
+        raise ValueError(f"it is truncated, or has more than {_LARGEST_MODULE} bytes")
     return found
 
 
@@ -246,13 +246,13 @@ class Record:
         if bool(self.samples_s) == bool(self.cause):
             raise ValueError("a trial has either samples or a cause")
         if self.verdict and self.cause:
-            raise ValueError("what failed decides nothing")
+            raise ValueError("a failed trial cannot have a verdict")
         if self.schema == EARLIER and any(getattr(self, name) for name in _SINCE_2):
-            raise ValueError("records of schema 1 do not say how they were measured, and have no verdict")
+            raise ValueError("records of schema 1 have no measurement method and no verdict")
         if self.modelled and not self.emulated:
-            raise ValueError("what a model computed counts as emulated, too")
+            raise ValueError("a modelled time must also be marked as emulated")
         if not all(0 < sample < math.inf for sample in (*self.samples_s, *self.base_s)):
-            raise ValueError("samples are positive numbers of seconds")
+            raise ValueError("samples must be positive numbers of seconds")
         if not _is_plain(self.target):
             _compact(self.target)  # a number that JSON lacks, such as infinity, has no place in a key
         if len(self.error) > _ERROR_LENGTH:
@@ -375,7 +375,7 @@ def parsed(line: bytes, number: int, where: str) -> Line:
         InputError: It is no line of a file of records.
     """
     if len(line) > _LONG and _has_many_keys(line):
-        raise _damaged(line, number, where, "it has keys that no record has")
+        raise _damaged(line, number, where, "it has unknown keys")
     try:
         return _READER.validate_json(line)
     except ValidationError as fault:
@@ -394,15 +394,15 @@ def _damaged(line: bytes, number: int, where: str, details: str) -> InputError:
     schema = _schema_of(line)
     if schema not in {None, EARLIER, _SCHEMA}:
         return InputError(
-            f"line {number} of {where} is of schema version {schema}, and this toolchain reads up to {_SCHEMA}",
-            hint="use the toolchain that wrote it, or name another file",
+            f"line {number} of {where} has schema version {schema}, but this toolchain reads up to {_SCHEMA}",
+            hint="use the toolchain that wrote it, or pass another file",
         )
     return InputError(
-        f"line {number} of {where} is no tuning record",
+        f"line {number} of {where} is not a valid tuning record",
         details=details,
-        hint=f"name a file of tuning records; if this is one, take line {number} out, the others are good"
+        hint=f"pass a file of tuning records; if it is one, remove line {number}: the others are valid"
         if number > 1
-        else "name a file of tuning records, such as `toolchain tune` writes",
+        else "pass a file of tuning records from `toolchain tune`",
     )
 
 

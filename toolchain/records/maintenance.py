@@ -94,8 +94,8 @@ def _rewrite(target: Path, sources: Sequence[Path], make: Callable[[], Iterable[
         return write(target, make())
     if not any(source.exists() and source.samefile(target) for source in sources):
         raise InputError(
-            f"{target} exists, and its records would be lost",
-            hint=f"name a new file; or merge them: `toolchain records merge FILE... {target} -o {target}`",
+            f"{target} exists, and its records would be overwritten",
+            hint=f"pass a new file name, or merge the records: `toolchain records merge FILE... {target} -o {target}`",
         )
     return RecordFile(target).replace(make)
 

@@ -121,9 +121,14 @@ def called(module: tvm.IRModule) -> Iterator[tuple[str, Any]]:
     """Yield name and function of each call of a kernel of a lowered Relax module."""
     for block in module[_ENTRY].body.blocks:
         for binding in block.bindings:
-            if getattr(getattr(binding.value, "op", None), "name", "") in _CALLS:
-                called = binding.value.args[0]
-                yield str(called.name_hint), module[called]
+            if name := kernel_of(binding.value):
+                yield name, module[binding.value.args[0]]
+
+
+def kernel_of(value: Any) -> str:
+    """Return the name of the kernel that an expression calls; empty if it calls none."""
+    is_call = getattr(getattr(value, "op", None), "name", "") in _CALLS
+    return str(value.args[0].name_hint) if is_call else ""
 
 
 def _task(number: int, item: Any, key: str) -> Task:
@@ -165,9 +170,9 @@ def select(tasks: Sequence[Task], wanted: Sequence[str]) -> tuple[Task, ...]:
         if not any(_is_named(task, word) for task in tasks):
             known = sorted({task.operator for task in tasks})
             raise InputError(
-                f"no task is called {word!r}",
+                f"no task is named {word!r}",
                 details="operators: " + ", ".join(known),
-                hint=did_you_mean(word, known) or "`toolchain tasks MODEL` lists them",
+                hint=did_you_mean(word, known) or "list the tasks: `toolchain tasks MODEL`",
             )
     return tuple(task for task in tasks if not wanted or any(_is_named(task, word) for word in wanted))
 

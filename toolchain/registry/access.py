@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ def trusted(authorities: Path | None) -> str | Literal[True]:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(authorities)
     except OSError as fault:  # an SSLError is one
         raise InputError(
-            f"{authorities} holds no CA certificates", details=str(fault), hint="name a file in PEM format with --ca"
+            f"{authorities} holds no CA certificates", details=reason(fault), hint="name a file in PEM format with --ca"
         ) from fault
     return str(authorities)

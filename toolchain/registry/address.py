@@ -68,8 +68,14 @@ def parse(text: str) -> Address:
     """
     found = _ADDRESS.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None or (found["port"] and int(found["port"]) not in _PORTS) or not _is_host(found["host"]):
-        hint = "a login is none of its parts: `docker login` keeps it" if "@" in text.partition("@sha256:")[0] else ""
-        raise InputError(f"{text[:_LONGEST]!r} names no package in a registry", details=f"expected {_FORM}", hint=hint)
+        hint = (
+            "leave the user name out: `docker login` stores the login" if "@" in text.partition("@sha256:")[0] else ""
+        )
+        raise InputError(
+            f"{text[:_LONGEST]!r} is not a valid address of a package in a registry",
+            details=f"expected {_FORM}",
+            hint=hint,
+        )
     registry = found["host"] + (f":{found['port']}" if found["port"] else "")
     return Address(registry, found["repository"], found["tag"] or "", found["digest"] or "")
 

@@ -18,7 +18,7 @@ import urllib3
 from requests import adapters, exceptions, utils
 
 from toolchain import __version__
-from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError
+from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError, reason
 from toolchain.registry import login
 from toolchain.registry.access import Access, Login, trusted
 from toolchain.registry.address import Address
@@ -131,7 +131,7 @@ class Client:
         if scheme == "basic":
             return login.basic(user) if user else ""
         if scheme != "bearer" or not words.get("realm"):
-            raise RegistryError(f"{self.registry} asks for an unknown kind of login", details=_plain(challenge))
+            raise RegistryError(f"{self.registry} requires an unknown kind of login", details=_plain(challenge))
         asked = {name: words[name] for name in ("service", "scope") if words.get(name)}
         headers = {"Authorization": login.basic(user)} if user else {}
         realm = words["realm"]
@@ -148,9 +148,11 @@ class Client:
         token = login.token_of(document(response)) if response.ok else ""
         if not token:
             raise RegistryError(
-                f"the server of tokens of {self.registry} answered {status}, and gave no token",
+                f"the token server of {self.registry} answered {status} without a token",
                 details="" if response.ok else _said(response),
-                hint="run the same command again later" if status in _PASSING else "is that registry set up well?",
+                hint="run the same command again later"
+                if status in _PASSING
+                else "check the configuration of that registry",
             )
         return f"Bearer {token}"
 
@@ -158,25 +160,26 @@ class Client:
         """Say what kept a request from an answer."""
         if isinstance(fault, ValueError):  # as what is wrong with a URL is, to each of the libraries
             return VerificationError(
-                f"{self.registry} leads to an address that is not encrypted, or none at all",
+                f"{self.registry} redirects to an address that is not encrypted or not valid",
                 details=_plain(str(fault)),
-                hint="that is a fault of the registry's configuration, or somebody in between",
+                hint="check the registry's configuration; another machine may also intercept the connection",
             )
         if isinstance(fault, exceptions.SSLError):
-            return self._untrusted(str(fault))
+            return self._untrusted(fault)
         return RegistryError(
             f"{self.registry} cannot be reached",
-            details=_plain(str(fault)),
+            details=_plain(reason(fault)),
             hint="is its address right, and is the registry running?",
         )
 
-    def _untrusted(self, details: str) -> ToolchainError:
+    def _untrusted(self, fault: Exception) -> ToolchainError:
+        details = str(fault)
         if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
             hint = "--plain-http speaks to it without encryption, where everybody in between can listen"
-            return RegistryError(f"{self.registry} does not speak TLS", details=_plain(details), hint=hint)
+            return RegistryError(f"{self.registry} does not speak TLS", details=_plain(reason(fault)), hint=hint)
         return VerificationError(
             f"the certificate of {self.registry} is not trusted",
-            details=_plain(details),
+            details=_plain(reason(fault)),
             hint="--ca FILE names the certificate of the authority that signed it",
         )
 
@@ -184,22 +187,22 @@ class Client:
         status = response.status_code
         said = _said(response)
         if status == _UNAUTHORIZED and not self._authorization:
-            hint = f"`docker login {self.registry}` keeps a login; or use --username and --password-stdin"
-            return RegistryError(f"{self.registry} asks for a login", details=said, hint=hint)
+            hint = f"run `docker login {self.registry}`, or use --username and --password-stdin"
+            return RegistryError(f"{self.registry} requires a login", details=said, hint=hint)
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
             return self._refused(said)
         if status == requests.codes.not_found:
-            return InputError(f"there is no {what}", details=said, hint="are repository, tag and digest right?")
-        hint = "run the same command again later" if status in _PASSING else "is it an OCI registry?"
+            return InputError(f"there is no {what}", details=said, hint="check the repository, the tag and the digest")
+        hint = "run the same command again later" if status in _PASSING else "check that it is an OCI registry"
         if status == requests.codes.bad_request and self.origin.startswith("http:"):
-            hint = "does it speak TLS? On this machine it is asked to only where --ca names its authority"
-        return RegistryError(f"{self.registry} answered {status} when asked for {what}", details=said, hint=hint)
+            hint = "if it uses TLS, add --ca FILE: a registry on this machine is contacted with TLS only then"
+        return RegistryError(f"{self.registry} answered {status} to the request for {what}", details=said, hint=hint)
 
     def _refused(self, said: str) -> RegistryError:
         return RegistryError(
             f"{self.registry} refuses this user",
             details=said,
-            hint="are name and password right, and may this user push there, or pull?",
+            hint="check the user name, the password and the user's permission to push or pull there",
         )
 
 
@@ -246,7 +249,7 @@ def document(response: requests.Response) -> bytes:
     for chunk in chunks(response):
         found += chunk
         if len(found) > LARGEST_DOCUMENT:
-            raise VerificationError(f"{urlsplit(response.url).netloc} answers with more than a manifest can be")
+            raise VerificationError(f"{urlsplit(response.url).netloc} sent more data than a manifest may have")
     return bytes(found)
 
 

@@ -6,7 +6,7 @@ import base64
 import json
 import warnings
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.registry.access import Login
 
 
@@ -32,13 +32,13 @@ def kept(registry: str) -> Login | None:
     ) as fault:
         raise InputError(
             f"the login for {registry} cannot be read from Docker's configuration",
-            details=str(fault),
+            details=reason(fault),
             hint=f"`docker login {registry}` writes it again; or use --username and --password-stdin",
         ) from fault
     named = {key.lower(): value for key, value in found.items()}
     if named.get("identitytoken"):
         raise InputError(
-            f"Docker keeps an identity token for {registry}, and no password",
+            f"Docker stored an identity token for {registry}, not a password",
             hint="use --username and --password-stdin, with an access token as the password",
         )
     name, password = named.get("username"), named.get("password")

@@ -71,8 +71,8 @@ class Repository:
             kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
             data = self._document(response)
         if kind != MANIFEST_TYPE:
-            hint = "name one of its manifests by its digest" if kind == INDEX_TYPE else f"expected {MANIFEST_TYPE}"
-            raise InputError(f"{self.address} is no package", details=f"it is {kind[:200]!r}", hint=hint)
+            hint = "choose one of its manifests by digest" if kind == INDEX_TYPE else f"expected {MANIFEST_TYPE}"
+            raise InputError(f"{self.address} is not a package", details=f"it is {kind[:200]!r}", hint=hint)
         if self.address.digest:
             contents.checked(data, Descriptor(self.address.digest, len(data), kind), self.name)
         return data
@@ -108,7 +108,7 @@ class Repository:
         free = shutil.disk_usage(target.parent).free - _SPARE
         if wanted.size > free:
             raise InputError(
-                f"{target.name} in {self.name} has {size_text(wanted.size)}, and there is room for {size_text(free)}",
+                f"{target.name} in {self.name} needs {size_text(wanted.size)}, but only {size_text(free)} are free",
                 hint="free some space, or set TMPDIR to a folder on another disk",
             )
         for left in reversed(range(_TRIES)):
@@ -203,7 +203,9 @@ class Repository:
         with response:
             kept = response.headers.get("Docker-Content-Digest", "")
         if kept and kept != f"sha256:{files.sha256_bytes(data)}":
-            raise VerificationError(f"{self.client.registry} keeps a manifest under another digest", details=kept[:80])
+            raise VerificationError(
+                f"{self.client.registry} stored the manifest under a different digest", details=kept[:80]
+            )
         return response.headers
 
     def refer(self, subject: str, described: Mapping[str, Any]) -> None:
@@ -231,7 +233,7 @@ def _with_digest(place: str, digest: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if not parts.path:
-        raise RegistryError("the registry does not say where an upload goes")
+        raise RegistryError("the registry's answer has no upload address")
     query = "&".join(filter(None, [parts.query, urlencode({"digest": digest})]))
     return urlunsplit(parts._replace(query=query))
 

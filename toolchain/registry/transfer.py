@@ -102,8 +102,8 @@ def check_tag(address: Address) -> None:
     """
     if address.digest or not address.tag:
         raise InputError(
-            f"{address} does not say under which tag the package is to be found",
-            hint=f"such as {Address(address.registry, address.repository, 'latest')}",
+            f"{address} has no tag for the package",
+            hint=f"add a tag, such as {Address(address.registry, address.repository, 'latest')}",
         )
 
 
@@ -122,7 +122,7 @@ def pull(address: Address, folder: Path, access: Access, tell: Tell) -> Bundle:
         VerificationError: Its certificate is not trusted, or a digest or a form is not what it must be.
     """
     if not (address.tag or address.digest):
-        raise InputError(f"{address} names neither a tag nor a digest", hint=f"such as {address}:TAG")
+        raise InputError(f"{address} has neither a tag nor a digest", hint=f"add a tag: {address}:TAG")
     from toolchain.registry.client import Client  # noqa: PLC0415 - slow to import
     from toolchain.registry.repository import Repository  # noqa: PLC0415 - as above
 

@@ -113,7 +113,9 @@ class Client:
             self._ask({"load": True}, Terms(_START_S))
         except (CallError, TimeoutError) as fault:
             self.kill()
-            raise DeviceError("TVM's RPC client does not start", details=str(fault), hint=resources.REPAIR) from fault
+            raise DeviceError(
+                "TVM's RPC client process does not start", details=str(fault), hint=resources.REPAIR
+            ) from fault
 
     def open(self, port: int, key: str, terms: Terms) -> None:
         """Let TVM connect to a port of this host's loopback address.
@@ -171,7 +173,7 @@ def _line(stream: int, terms: Terms | None) -> bytes:
 
 
 def _ended() -> DeviceError:
-    return DeviceError("the session was cut", details="TVM's RPC client, a process of its own, has ended")
+    return DeviceError("the session was cut", details="the process of TVM's RPC client has ended")
 
 
 def _fault_of(kind: str, message: str, details: str, hint: str) -> Exception:

@@ -52,7 +52,7 @@ def check(dial: Dial, place: str, terms: Terms) -> bool:
     found = ask(dial, place, terms)
     if found is None and not terms.stock_allowed:
         raise VerificationError(
-            f"the RPC server at {place} cannot say its versions; it is not this toolchain's",
+            f"the RPC server at {place} does not report its versions: it is not this toolchain's board_server",
             hint="start this toolchain's board_server there",
         )
     faults = _differences(found, terms.expected) if found is not None else []
@@ -60,7 +60,7 @@ def check(dial: Dial, place: str, terms: Terms) -> bool:
         raise VerificationError(
             faults[0],
             details="\n".join([f"at {place}", *faults[1:]]),
-            hint="put this toolchain's board_server on the board, and start it in place of the other",
+            hint="start this toolchain's board_server on the board instead of the other server",
         )
     return found is None
 
@@ -86,7 +86,7 @@ def open_session(dial: Dial, place: str, key: str, terms: Terms) -> socket.socke
         The stream, on which TVM's packets follow. The caller closes it.
 
     Raises:
-        KeyRefusedError: The server does not serve this key.
+        KeyRefusedError: The server does not accept this key.
         DeviceError: There is no session in time, or no board server.
     """
     limit = f" -timeout={terms.session_s}" if terms.session_s else ""
@@ -105,18 +105,18 @@ def open_session(dial: Dial, place: str, key: str, terms: Terms) -> socket.socke
 def stranger(place: str, details: str) -> DeviceError:
     """Say that something else than a board server answers."""
     return DeviceError(
-        f"{place} does not answer as a board server does",
+        f"{place} is not a board server",
         details=details,
-        hint="check the port; board_server prints its own when it starts",
+        hint="check the port: board_server prints its port when it starts",
     )
 
 
 def silent(place: str, terms: Terms) -> DeviceError:
     """Say that there is no session in time."""
     return DeviceError(
-        f"{place} opens no session within {terms.timeout_s:g} s",
-        details="it serves another session, it hangs, or it is no board server",
-        hint="read the board server's log; wait for the other session, or give this more time",
+        f"{place} did not open a session within {terms.timeout_s:g} s",
+        details="it serves another session, it hangs, or it is not a board server",
+        hint="read the board server's log, wait for the other session to end, or allow more time",
     )
 
 
@@ -126,7 +126,7 @@ def _speaking(place: str, terms: Terms) -> Iterator[None]:
         yield
     except ConnectionRefusedError as fault:
         raise DeviceError(
-            f"no board server listens at {place}", hint="start board_server there, or the tunnel that leads to it"
+            f"no board server listens at {place}", hint="start board_server there, or the tunnel to it"
         ) from fault
     except TimeoutError as fault:
         raise silent(place, terms) from fault
@@ -154,7 +154,7 @@ def _welcome(link: socket.socket, place: str, terms: Terms) -> bytes:
         raise KeyRefusedError
     size = struct.unpack("<i", terms.receive(link, 4))[0] if code == MAGIC else 0
     if not 0 < size <= _MOST_WORDS:
-        raise stranger(place, f"it says {code} and {size}")
+        raise stranger(place, f"its answer was {code} and {size}")
     return terms.receive(link, size)
 
 
@@ -162,18 +162,18 @@ def _parsed(text: bytes, place: str) -> dict[str, str]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        raise VerificationError(f"the board server at {place} says its versions in no known form") from fault
+        raise VerificationError(f"the board server at {place} reports its versions in an unknown form") from fault
     if not isinstance(found, dict):
-        raise VerificationError(f"the board server at {place} says its versions in no known form")
+        raise VerificationError(f"the board server at {place} reports its versions in an unknown form")
     return {str(name): str(value) for name, value in found.items()}
 
 
 def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     sentences = {
-        "tvm": "the board server has TVM {}, and this toolchain has TVM {}",
-        "tvm_ffi": "the board server has tvm-ffi {}, and this toolchain has tvm-ffi {}: their binary interfaces differ",
-        "device": "the board server is of version {}, and this toolchain brings version {}",
-        "machine": "the board server runs on {}, and {} is expected",
+        "tvm": "the board server has TVM {}, but this toolchain has TVM {}",
+        "tvm_ffi": "the board server has tvm-ffi {}, but this toolchain has tvm-ffi {}: their binary interfaces differ",
+        "device": "the board server has version {}, but this toolchain includes version {}",
+        "machine": "the board server runs on {}, but {} is expected",
     }
     faults = []
     for name, wanted in expected.items():

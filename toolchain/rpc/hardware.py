@@ -113,14 +113,14 @@ def read(place: Place, kind: str = _CPU) -> Hardware | None:
     try:
         return replace(_READER.validate_json(text), accelerator=accelerator, fault=fault)
     except ValidationError as wrong:
-        raise VerificationError(f"{place.name} says of its hardware what nobody understands", details=text) from wrong
+        raise VerificationError(f"{place.name} sent an invalid description of its hardware", details=text) from wrong
 
 
 def _asked(session: Session, name: str) -> str | None:
     try:
         found = session.run(child.text, _FUNCTION)
     except CallError as fault:
-        raise DeviceError(f"{name} does not say what it is", details=words(fault)) from fault
+        raise DeviceError(f"{name} does not describe its hardware", details=words(fault)) from fault
     return None if found is None else str(found)
 
 
@@ -133,7 +133,7 @@ def _accelerator(session: Session, kind: str) -> tuple[Accelerator | None, str]:
     try:
         return _ACCELERATOR.validate_python(found), ""
     except ValidationError as wrong:
-        return None, f"it says what nobody understands of itself: {documents.words(wrong)}"
+        return None, f"its description is not valid: {documents.words(wrong)}"
 
 
 def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[str, ...]:
@@ -154,27 +154,25 @@ def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[
     """
     if found.fault:
         raise DeviceError(
-            f"{name} has no {board.target.kind} device that can be used",
+            f"{name} has no usable {board.target.kind} device",
             details=found.fault,
-            hint="install its vendor's driver, or choose the board type of its CPU",
+            hint="install its vendor's driver, or use the board type for its CPU",
         )
     if found.machine != board.machine:
         raise VerificationError(
-            f"{name} is {found.machine}, and board {board.name} is {board.machine}",
-            hint="name the board type of this device: `toolchain boards` lists them",
+            f"{name} is {found.machine}, but board {board.name} is {board.machine}",
+            hint="pass the board type of this device with --board: `toolchain boards` lists the types",
         )
     missing = [flag for flag in board.cpu_features if flag not in found.features]
     if missing and not emulated:
         raise VerificationError(
-            f"the CPU of {name} has no {', '.join(missing)}",
-            details=f"it is a {found.cpu or found.machine}",
+            f"the CPU of {name} does not support {', '.join(missing)}",
+            details=f"the CPU is a {found.cpu or found.machine}",
             hint=f"correct cpu_features and target in boards/{board.name}.toml",
         )
     notes = _notes_on_accelerator(board, found.accelerator, emulated=emulated) if found.accelerator else []
     if board.cores and board.cores != found.cpus:
-        notes.append(
-            f"{name} has {found.cpus} CPUs, and kernels are scheduled for {board.cores}, as its board file says"
-        )
+        notes.append(f"{name} has {found.cpus} CPUs, but kernels are scheduled for the {board.cores} of its board file")
     return tuple(notes)
 
 
@@ -192,12 +190,12 @@ def _notes_on_accelerator(board: Board, found: Accelerator, *, emulated: bool) -
     beyond = [f"{name} = {found.sensible()[name]}" for name, value in asked.items() if value > getattr(found, name)]
     if beyond:
         raise VerificationError(
-            f"boards/{board.name}.toml asks for more than {found.name} has",
+            f"boards/{board.name}.toml requires more than {found.name} has",
             details=str(found),
             hint=f"in [target], write {' and '.join(beyond)}",
         )
     return [
-        f"{found.name} has {name} = {found.sensible()[name]}, and kernels are scheduled for {value}"
+        f"{found.name} has {name} = {found.sensible()[name]}, but kernels are scheduled for {value}"
         for name, value in asked.items()
         if 0 < value < found.sensible()[name] and not emulated
     ]

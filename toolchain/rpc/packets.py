@@ -38,7 +38,7 @@ def check_head(size: int, code: int) -> None:
         ForgedAnswerError: It is no answer, or too large.
     """
     if code not in {RETURN, EXCEPTION, COPY_ACK}:
-        raise ForgedAnswerError(f"it sends {CODES.get(code, f'code {code}')} in place of an answer")
+        raise ForgedAnswerError(f"it sends {CODES.get(code, f'code {code}')} instead of an answer")
     if not struct.calcsize("<I") <= size <= MOST_BYTES:
         raise ForgedAnswerError(f"it sends an answer of {size} bytes")
 
@@ -56,7 +56,7 @@ def check_body(code: int, body: bytes) -> None:
     except struct.error as fault:
         raise ForgedAnswerError("it sends an answer that ends too early") from fault
     if code == EXCEPTION and kinds not in ([_RAW_STR], [_STR]):
-        raise ForgedAnswerError("it sends an error without words")
+        raise ForgedAnswerError("it sends an error without a message")
 
 
 def _kinds(body: bytes) -> list[int]:
@@ -70,7 +70,7 @@ def _kinds(body: bytes) -> list[int]:
         place = _behind(kind, body, place + 4)
         kinds.append(kind)
     if place != len(body):
-        raise ForgedAnswerError("it sends an answer with something behind its values")
+        raise ForgedAnswerError("it sends an answer with extra data after its values")
     return kinds
 
 

@@ -1,6 +1,6 @@
 """What stands between TVM's client and a board: it passes on questions, and of what comes back only answers.
 
-TVM's protocol is the same in both directions. A client obeys a server that, in place of an answer, asks it to look up
+TVM's protocol is the same in both directions. A client obeys a server that, instead of an answer, asks it to look up
 and to call a function, such as the one that executes a program. From a board therefore come returns, exceptions and
 acknowledgements of copies, each of a bounded size and well formed, and nothing else.
 """
@@ -53,7 +53,7 @@ class Relay:
         board: The stream to the board.
 
     Attributes:
-        forged: What the board sent in place of an answer; empty if it only answered.
+        forged: What the board sent instead of an answer; empty if it only answered.
     """
 
     def __init__(self, client: socket.socket, board: socket.socket) -> None:

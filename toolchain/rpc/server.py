@@ -99,14 +99,14 @@ class Server:
         """
         order = line.partition(" ")[0]  # what follows is a secret
         if not line or "\n" in line:
-            raise InputError("an order to a board server is one line")
+            raise InputError("a command to a board server must be one line")
         with self._turn:
             self._owed.append(order)
             self.process.write(line + "\n")
             answer = self._answer(time.monotonic() + timeout_s)
         if not answer.startswith(_OK):
             raise DeviceError(
-                f"the board server on {self.device} refuses the order {order!r}", details=answer.removeprefix(_ERROR)
+                f"the board server on {self.device} refused the command {order!r}", details=answer.removeprefix(_ERROR)
             )
         return answer
 
@@ -117,7 +117,7 @@ class Server:
             if not line.endswith("\n"):
                 raise DeviceError(f"the board server on {self.device} has ended", details=self.process.stderr.strip())
             if time.monotonic() > deadline:
-                raise DeviceError(f"the board server on {self.device} talks, and does not answer in time")
+                raise DeviceError(f"the board server on {self.device} sends output, but did not answer in time")
             if line.startswith(_EVENT):
                 self.events.append(line.rstrip("\n")[:_SHOWN])
                 del self.events[:-_EVENTS_KEPT]
@@ -148,7 +148,7 @@ def push(program: Program, store: Store, tell: Tell | None = None) -> str:
         folders={"servers": (program.sha256, {BOARD_SERVER: program.sha256})},
         programs=(program.sha256,),
     )
-    with store.lock(Owner.here("bring the board server")):
+    with store.lock(Owner.here("start the board server")):
         send(shipment, store, facts, tell)
         return f"{install(shipment, store)['servers']}/{BOARD_SERVER}"
 
@@ -236,6 +236,6 @@ def _peer_user(link: socket.socket) -> int:
 def _check_owner(server: Server, users: set[int]) -> None:
     if users != {os.geteuid()}:
         raise DeviceError(
-            f"the board server at {server.socket} is another user's",
-            details=f"user id {', '.join(map(str, sorted(users)))}, and this is {os.geteuid()}",
+            f"the board server at {server.socket} belongs to another user",
+            details=f"user id {', '.join(map(str, sorted(users)))}, but this process runs as {os.geteuid()}",
         )

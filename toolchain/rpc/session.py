@@ -64,9 +64,9 @@ class Session:
         if not self._relay.forged:
             return None
         return VerificationError(
-            f"{self.place} tried to make this host run something: {self._relay.forged}",
-            details="a board server only answers; the session was cut, and nothing was run",
-            hint="take the board out of service: what runs there is not this toolchain's board server",
+            f"{self.place} tried to make this host run code: {self._relay.forged}",
+            details="a board server only answers calls; the session was closed and nothing was run",
+            hint="take the board out of service: it does not run this toolchain's board server",
         )
 
     def cut(self) -> None:
@@ -135,8 +135,8 @@ def deadline(session: Session, seconds: float) -> Iterator[None]:
 
 def _late(session: Session, seconds: float) -> DeviceError:
     return DeviceError(
-        f"the board at {session.place} says nothing for {seconds:g} s",
-        hint="read the board server's log; is the board well?",
+        f"the board at {session.place} has not answered for {seconds:g} s",
+        hint="read the board server's log, and check the board",
     )
 
 
@@ -177,9 +177,9 @@ def connect(  # noqa: PLR0913 - a session has these independent parts
         return connected(dial, place, client, key, terms)
     except KeyRefusedError as fault:
         raise DeviceError(
-            f"the board server at {place} does not serve this key",
-            details="the lease that the key belongs to is over, or somebody else has the board",
-            hint="run the command again; `toolchain farm status` shows who has which board",
+            f"the board server at {place} does not accept this key",
+            details="the lease of this key has ended, or another client has the board",
+            hint="run the command again; `toolchain farm status` shows who uses each board",
         ) from fault
 
 
@@ -187,7 +187,7 @@ def connected(dial: Dial, place: str, client: Client, key: str, terms: Terms) ->
     """Do what `connect` does.
 
     Raises:
-        KeyRefusedError: The server does not serve this key.
+        KeyRefusedError: The server does not accept this key.
     """
     client.start()  # it loads TVM meanwhile
     stock = greeting.check(dial, place, terms)
@@ -226,7 +226,7 @@ def _relayed(client: Client, board: socket.socket, place: str, terms: Terms) -> 
             if doorman.relay is None or not doorman.relay.forged:
                 raise _given_up(doorman, _cannot_begin(place, fault)) from fault
         if doorman.relay is None:
-            raise DeviceError("TVM's RPC client opened no session", hint="run the command again")
+            raise DeviceError("TVM's RPC client did not open a session", hint="run the command again")
         return doorman.relay
 
 
@@ -239,7 +239,7 @@ def _given_up(doorman: _Doorman, fault: DeviceError) -> DeviceError:
 def _cannot_begin(place: str, fault: CallError) -> DeviceError:
     words = (str(fault).strip().splitlines() or [fault.kind])[-1].strip()
     if fault.kind == "RPCError":  # told in the protocol's own way
-        return DeviceError(f"{place} cannot begin a session", details=words, hint="read the board server's log")
+        return DeviceError(f"{place} cannot start a session", details=words, hint="read the board server's log")
     return stranger(place, words)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, reason
 from toolchain.rpc.client import Client
 from toolchain.rpc.greeting import KeyRefusedError
 from toolchain.rpc.session import Session, connected
@@ -52,7 +52,7 @@ def registered(address: tuple[str, int], timeout_s: float = _ANSWER_S) -> tuple[
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         hint = f"python -m tvm.exec.rpc_tracker --host {address[0]} --port {address[1]}"
         raise DeviceError(
-            f"the tracker at {address[0]}:{address[1]} does not answer", details=str(fault), hint=hint
+            f"the tracker at {address[0]}:{address[1]} does not answer", details=reason(fault), hint=hint
         ) from fault
 
 
@@ -94,8 +94,8 @@ def request(  # noqa: PLR0913 - as `connect`
         except KeyRefusedError as fault:  # the board has offered itself anew in the meantime: ask again
             if terms.left() <= _ASK_AGAIN_S:
                 raise DeviceError(
-                    f"the board that the tracker named for {kind} at {host}:{port} refuses its key",
-                    hint="look whether two board servers use one address: python -m tvm.exec.query_rpc_tracker",
+                    f"the board at {host}:{port}, which the tracker assigned for {kind}, refuses its key",
+                    hint="check whether two board servers use the same address: python -m tvm.exec.query_rpc_tracker",
                 ) from fault
             time.sleep(_ASK_AGAIN_S)
 
@@ -120,12 +120,12 @@ def _granted(address: tuple[str, int], kind: str, terms: Terms) -> tuple[str, in
     except TimeoutError as fault:
         raise DeviceError(
             f"the tracker at {place} has no free board {kind} within {terms.timeout_s:g} s",
-            details="all are busy, none is registered, or the tracker hangs",
-            hint=f"python -m tvm.exec.query_rpc_tracker --host {address[0]} --port {address[1]}",
+            details="all boards are busy, none is registered, or the tracker hangs",
+            hint=f"see its boards: python -m tvm.exec.query_rpc_tracker --host {address[0]} --port {address[1]}",
         ) from fault
     except (OSError, ValueError, TypeError) as fault:
         raise DeviceError(
-            f"there is no tracker at {place}", details=str(fault), hint="start python -m tvm.exec.rpc_tracker"
+            f"there is no tracker at {place}", details=reason(fault), hint="start python -m tvm.exec.rpc_tracker"
         ) from fault
 
 
@@ -134,7 +134,7 @@ def _asked(address: tuple[str, int], message: list[Any], terms: Terms) -> Any:
     with socket.create_connection(address, timeout=max(terms.left(), 0.01)) as link:
         link.sendall(struct.pack("<i", _MAGIC))
         if struct.unpack("<i", terms.receive(link, 4))[0] != _MAGIC:
-            raise ValueError("it is no tracker")
+            raise ValueError("it is not a tracker")
         data = json.dumps(message).encode()
         link.sendall(struct.pack("<i", len(data)) + data)
         size = struct.unpack("<i", terms.receive(link, 4))[0]

@@ -70,9 +70,9 @@ def parse_address(text: str) -> Address:
         ipaddress.ip_address(host)
         name = host.partition("%")[2] or "none"  # Python takes anything for a zone; a ProxyCommand may get it to read
     if not _NAME.fullmatch(name):
-        raise _no_address(text, f"{host!r} is no host name and no IP address")
+        raise _no_address(text, f"{host!r} is not a valid host name or IP address")
     if at and not _NAME.fullmatch(user):
-        raise _no_address(text, f"{user!r} is no user name")
+        raise _no_address(text, f"{user!r} is not a valid user name")
     return Address(host, user or None, port)
 
 
@@ -81,7 +81,7 @@ def _split_port(text: str, place: str) -> tuple[str, int | None]:
     if place.startswith("["):
         host, _, rest = place[1:].partition("]")
         if ":" not in host or (rest and not rest.startswith(":")) or "]" not in place:
-            raise _no_address(text, "brackets hold an IPv6 address, and only a port follows them")
+            raise _no_address(text, "brackets enclose an IPv6 address, and only a port may follow them")
         return host, _port(text, rest[1:]) if rest else None
     if place.count(":") != 1:
         return place, None
@@ -91,13 +91,13 @@ def _split_port(text: str, place: str) -> tuple[str, int | None]:
 
 def _port(text: str, number: str) -> int:
     if not _NUMBER.fullmatch(number) or int(number) not in _PORTS:
-        raise _no_address(text, f"{number!r:.50} is no port from 1 to 65535")
+        raise _no_address(text, f"{number!r:.50} is not a port from 1 to 65535")
     return int(number)
 
 
 def _no_address(text: str, why: str) -> InputError:
     return InputError(
-        f"{text!r} is no address of a device",
+        f"{text!r} is not a valid device address",
         details=why,
         hint="write user@host, user@host:port or user@[IPv6 address]:port",
     )

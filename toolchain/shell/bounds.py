@@ -117,8 +117,8 @@ class Bounded:
         if self.size > self._most:
             raise DeviceError(
                 f"{self._who} wrote more than {self._most} bytes and was ended",
-                details="no more than that is ever an answer",
-                hint="log in and look what the device runs there; it may be broken, or hostile",
+                details="no valid answer is longer than that",
+                hint="log in and check which program answers on the device; it may be broken or hostile",
             )
         self._sink.write(data)
 

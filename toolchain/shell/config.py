@@ -95,7 +95,7 @@ class Config:
             InputError: The configuration is wrong, or asks for what is not supported or not allowed.
         """
         if depth > _MAX_HOPS:
-            raise InputError(f"ProxyJump of {address.host} goes in circles")
+            raise InputError(f"ProxyJump of {address.host} refers back to itself")
         try:
             found = self._lookup(address)
             tokens = _tokens(found, address.host)
@@ -110,7 +110,7 @@ class Config:
         except paramiko.ConfigParseError as fault:
             raise self._unreadable(fault) from fault
         except (KeyError, OSError, ValueError, paramiko.SSHException) as fault:
-            raise InputError(f"the SSH configuration does not work out for {address.host}: {fault}") from fault
+            raise InputError(f"the SSH configuration is not valid for {address.host}: {fault}") from fault
 
     def _lookup(self, address: Address) -> dict[str, Any]:
         # The first value wins, and as with `ssh` those of the command line come first.
@@ -207,7 +207,7 @@ def _tokens(found: Mapping[str, Any], alias: str) -> dict[str, str]:
 def _expanded(text: str, tokens: Mapping[str, str]) -> str:
     def meaning(token: re.Match[str]) -> str:
         if token[1] not in {"%", *tokens}:
-            raise ValueError(f"{text!r} has {token[0]}, which means nothing there")
+            raise ValueError(f"{text!r} has {token[0]}, which is not a valid token there")
         return tokens.get(token[1], "%")
 
     return re.sub("%(.?)", meaning, text)

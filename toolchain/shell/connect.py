@@ -65,7 +65,7 @@ class Wire:
         except TimeoutError:
             self._blocked_since = self._blocked_since or time.monotonic()
             if time.monotonic() - self._blocked_since > self._stall:
-                raise ConnectionAbortedError("the peer takes no data") from None
+                raise ConnectionAbortedError("the peer accepts no data") from None
             raise
         self._blocked_since = None
         self.sent += count
@@ -114,7 +114,8 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
         ) from fault
     except TimeoutError:
         raise UnreachableError(
-            f"{hop.name} does not answer within {hop.timeout:g} s", hint=f"is it switched on? try: ping {hop.host}"
+            f"{hop.name} does not answer within {hop.timeout:g} s",
+            hint=f"check that the device is switched on; try: ping {hop.host}",
         ) from None
     except OSError as fault:
         raise UnreachableError(
@@ -197,24 +198,29 @@ def _no_ssh(fault: Exception, wire: Wire, hop: Hop, *, late: bool) -> Unreachabl
     """Return the error for a server that did not get as far as to show its key."""
     if wire.greeting and not wire.greeting.startswith(b"SSH-"):
         said = wire.greeting.decode(errors="replace").splitlines()[0]
-        return UnreachableError(f"{hop.name} is no SSH server", details=f"it says: {said!r}", hint="check the port")
+        return UnreachableError(
+            f"{hop.name} is not an SSH server", details=f"its first line: {said!r}", hint="check the port"
+        )
     if hop.proxy_command and not wire.greeting:
         return UnreachableError(
-            f"the ProxyCommand of {hop.alias} reaches no SSH server" + (f" within {hop.timeout:g} s" if late else ""),
+            f"the ProxyCommand of {hop.alias} does not reach an SSH server"
+            + (f" within {hop.timeout:g} s" if late else ""),
             details=f"{hop.proxy_command}\n{wire.complaints()}".strip(),
             hint=f"try it as `ssh` runs it: {shlex.join(in_shell(f'exec {hop.proxy_command}'))}",
         )
     if late:
         return UnreachableError(
             f"{hop.name} accepts connections but does not answer within {hop.timeout:g} s",
-            hint="is it an SSH server, and not overloaded? restart sshd on the device, or check the port",
+            hint="check the port and the load of the device, or restart sshd on it",
         )
     if not wire.greeting:
         return UnreachableError(
-            f"{hop.name} hangs up before it greets",
+            f"{hop.name} closes the connection before the SSH greeting",
             details=words_of(fault),
-            hint="is it an SSH server? if it is, it may have too many connections (MaxStartups) or block this host",
+            hint="check the port; the SSH server may have too many connections (MaxStartups) or block this host",
         )
     return UnreachableError(
-        f"{hop.name} and this host agree on no keys", details=words_of(fault), hint="update the device's SSH server"
+        f"{hop.name} and this host support no common key exchange, cipher or host key type",
+        details=words_of(fault),
+        hint="update the device's SSH server",
     )

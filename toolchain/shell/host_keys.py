@@ -64,7 +64,7 @@ def trust(key: OfferedKey) -> Path:
     """
     if key.file is None:
         raise InputError(
-            f"no known_hosts file is looked into for {key.host}", hint="name one: --known-hosts ~/.ssh/known_hosts"
+            f"no known_hosts file is configured for {key.host}", hint="pass one: --known-hosts ~/.ssh/known_hosts"
         )
     line = f"{key.host} {key.kind} {base64.b64encode(key.blob).decode()}\n".encode()
     files.edit(key.file, lambda before: before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
@@ -144,15 +144,15 @@ class HostKeyPolicy:
         commands = self._commands(key)
         if not self._trusted:
             raise UnknownHostKeyError(
-                f"{what}, which is not known here",
+                f"{what}, which is not in a known_hosts file",
                 details=f"looked in {', '.join(str(path) for path in self._hop.known_hosts)}",
-                hint=f"compare it with the one the device itself shows; to trust it:\n{commands}",
+                hint=f"compare it with the key that the device itself shows; to trust it:\n{commands}",
                 key=self._offered(key),
             )
         raise HostKeyError(
-            f"{what}, which is not the key known for it: the device was set up anew, or somebody is in between",
-            details=f"the known key stands at {_places(self._trusted)}",
-            hint=f"compare it with the one the device itself shows; to replace the known one:\n{commands}",
+            f"{what}, not the known key: the device was set up again, or another machine answers in its place",
+            details=f"the known key is at {_places(self._trusted)}",
+            hint=f"compare it with the key that the device itself shows; to replace the known key:\n{commands}",
         )
 
     def _offered(self, key: Any) -> OfferedKey:

@@ -85,17 +85,17 @@ class Login:
             except OSError as fault:
                 self._tried.append(f"key file {path}: {fault.strerror}")
             except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as fault:
-                self._tried.append(f"key file {path}: it is no private key ({fault})")
+                self._tried.append(f"key file {path}: it is not a valid private key ({fault})")
 
     def _attempt(self, label: str, present: Callable[[str, Any], Sequence[str]], proof: Any) -> bool:
         try:
             more = present(self._hop.user, proof)
         except paramiko.AuthenticationException as fault:
             alive = self._transport.is_active()
-            self._tried.append(f"{label}: {'refused' if alive else 'the server hung up'} ({fault})")
+            self._tried.append(f"{label}: {'refused' if alive else 'the server closed the connection'} ({fault})")
             return False
         if more:
-            self._tried.append(f"{label}: accepted, but the server wants {' or '.join(more)} as well")
+            self._tried.append(f"{label}: accepted, but the server also requires {' or '.join(more)}")
         return not more
 
     def _refused(self, methods: set[str]) -> UnreachableError:
@@ -110,7 +110,7 @@ class Login:
             hint = f"ssh-copy-id {jump}-p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
         accepts = ", ".join(sorted(methods)) or "nothing"
         return UnreachableError(
-            f"{hop.name} lets nobody in with what was tried",
+            f"login to {hop.name} failed",
             details=f"the server accepts: {accepts}\ntried:\n{tried}",
             hint=hint,
         )

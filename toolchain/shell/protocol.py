@@ -164,7 +164,7 @@ class Shell(ABC):
                 finish(io.BytesIO(), 0, moved)
             if sent < left:
                 raise DeviceError(
-                    f"{self.name} lacks the last {left - sent} bytes of {source}", hint="resume the upload"
+                    f"{self.name} did not receive the last {left - sent} bytes of {source}", hint="resume the upload"
                 )
 
     def pull(self, source: str, target: Path, *, most: int) -> None:

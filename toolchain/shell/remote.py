@@ -67,7 +67,7 @@ class RemoteProcess:
             too_long = line is None and self._lines.is_full
             self._changed.notify_all()
         if too_long:
-            raise DeviceError(f"a process on {self._device} wrote a line of more than {MOST_SAID} bytes")
+            raise DeviceError(f"a process on {self._device} wrote a line longer than {MOST_SAID} bytes")
         if line is None:
             message = f"a process on {self._device} wrote no line within {timeout:g} s"
             raise DeviceError(message, details=self.stderr)
@@ -85,7 +85,7 @@ class RemoteProcess:
             self._channel.send(text.encode(), Limit(_WRITE_S))
         except (OSError, ValueError) as fault:
             self._check_alive("writing to a process")
-            message = f"a process on {self._device} reads no more input"
+            message = f"a process on {self._device} does not read its input any more"
             raise DeviceError(message, details=self.stderr) from fault
 
     def close(self) -> int | None:

@@ -34,7 +34,7 @@ _REKEY_BYTES = 1 << 36
 # A server counts a command as running until it has waited for it, which is a moment after its channel was closed.
 _FREED_S = 5.0
 _CONNECT_FAILED = 2  # RFC 4254, section 5.1
-_MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it runs too few commands of one connection at once"
+_MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too few sessions in one connection"
 
 # OpenSSH gives each command a session of its own; dropbear does not, there setsid does. The shell is the one in the
 # login's PATH: an older Android has no /bin.
@@ -68,7 +68,7 @@ class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
     def feed(self, data: bytes) -> None:
         """Add what came; the connection ends with a device that sends more."""
         if len(self) + len(data) > _WINDOW:
-            raise paramiko.SSHException("the device sends more than it was told that we take")
+            raise paramiko.SSHException("the device sends more data than this host announced to accept")
         super().feed(data)
 
 
@@ -179,7 +179,9 @@ class SshShell(Shell):
         try:
             Login(transport, hop, options).run()
         except BROKEN as fault:
-            raise UnreachableError(f"{hop.name} hung up during the login", details=words_of(fault)) from fault
+            raise UnreachableError(
+                f"{hop.name} closed the connection during the login", details=words_of(fault)
+            ) from fault
         transport.set_keepalive(options.keepalive)
         self._wires.append(wire)
         self._transport = transport

@@ -11,11 +11,11 @@ from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from toolchain.errors import InputError
+from toolchain.errors import InputError, reason
 from toolchain.signing import sshsig
 
 _LARGEST = 1 << 16
-_MAKE = "`ssh-keygen -t ed25519 -f release_key` makes one"
+_MAKE = "run `ssh-keygen -t ed25519 -f release_key` to create one"
 
 
 class Key(Protocol):
@@ -69,11 +69,13 @@ class AgentKey:
                 )
             answer = Message(kept.sign_ssh_data(data))
         except SSHException as fault:
-            raise InputError("the SSH agent did not sign", details=str(fault), hint="does it ask somewhere?") from fault
+            raise InputError(
+                "the SSH agent did not sign", details=reason(fault), hint="does it ask somewhere?"
+            ) from fault
         finally:
             agent.close()
         if answer.get_binary() != sshsig.KEY_TYPE:
-            raise InputError("the SSH agent signed with another kind of key")
+            raise InputError("the SSH agent signed with a different type of key")
         return bytes(answer.get_binary())
 
 
@@ -91,13 +93,13 @@ def load(path: Path, ask: Callable[[], str]) -> Key:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST)
     except OSError as fault:
-        raise InputError(f"{path} cannot be read", details=str(fault), hint=_MAKE) from fault
+        raise InputError(f"{path} cannot be read", details=reason(fault), hint=_MAKE) from fault
     if data.startswith(b"-----BEGIN"):
         return FileKey(_private(path, data, ask))
     try:
         public = load_ssh_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as fault:
-        raise InputError(f"{path} holds no key of OpenSSH", details=str(fault), hint=_MAKE) from fault
+        raise InputError(f"{path} holds no key of OpenSSH", details=reason(fault), hint=_MAKE) from fault
     if not isinstance(public, Ed25519PublicKey):
         raise _other_kind(path)
     return AgentKey(public.public_bytes_raw())
@@ -107,7 +109,7 @@ def _private(path: Path, data: bytes, ask: Callable[[], str]) -> Ed25519PrivateK
     try:
         found = _decrypted(path, data, ask)
     except (ValueError, UnsupportedAlgorithm) as fault:
-        raise InputError(f"{path} cannot be used to sign", details=str(fault), hint=_MAKE) from fault
+        raise InputError(f"{path} cannot be used to sign", details=reason(fault), hint=_MAKE) from fault
     if not isinstance(found, Ed25519PrivateKey):
         raise _other_kind(path)
     return found
@@ -122,9 +124,9 @@ def _decrypted(path: Path, data: bytes, ask: Callable[[], str]) -> object:
         return load_ssh_private_key(data, ask().encode())
     except (ValueError, TypeError, InvalidTag) as fault:  # of ciphers without and with authentication
         raise InputError(
-            f"that is not the passphrase of {path}", details=str(fault), hint="run the command again"
+            f"that is not the passphrase of {path}", details=reason(fault), hint="run the command again"
         ) from fault
 
 
 def _other_kind(path: Path) -> InputError:
-    return InputError(f"{path} is no Ed25519 key", details="devices check no other kind", hint=_MAKE)
+    return InputError(f"{path} is not an Ed25519 key", details="devices accept no other type of key", hint=_MAKE)

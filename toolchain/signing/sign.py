@@ -43,7 +43,7 @@ def sign(bundle: Bundle, key: Key, order: Order | None, *, replace: bool = False
         _check_form(written, message)
         others = tuple(one for one in sshsig.read(signatures, SIGNATURES) if one.key != key.public)
     if len(others) >= sshsig.MOST:
-        raise InputError(f"this package has {sshsig.MOST} signatures, and no device takes more", hint="use --replace")
+        raise InputError(f"this package has {sshsig.MOST} signatures, and devices accept no more", hint="use --replace")
     signed = (*others, Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(message))))
     files.write_atomic(bundle.folder / STATEMENT, message)
     files.write_atomic(bundle.folder / SIGNATURES, b"".join(map(sshsig.armoured, signed)))
@@ -54,8 +54,8 @@ def _check_form(signed: bytes, message: bytes) -> None:
     """See that what others have signed is written as here: nobody should sign what two readers may read differently."""
     if signed != message:
         raise InputError(
-            "the statement of this package is written in a form of its own",
-            hint="--sequence N --replace writes it again, and drops the signatures under it",
+            "the statement of this package does not have the form that this toolchain writes",
+            hint="use --sequence N --replace to write it again; this removes its signatures",
         )
 
 
@@ -65,13 +65,13 @@ def _wanted(bundle: Bundle, before: Statement | None, order: Order | None) -> St
         if before is None:
             raise InputError(
                 "this package has no statement yet",
-                hint="--sequence N says which place the release has among those of its model",
+                hint="use --sequence N to set the position of this release among the releases of its model",
             )
         return before
     said = statement.about(bundle.manifest, bundle.digest, order)
     if before is not None and before != said:
         raise InputError(
             f"this package is signed with sequence {before.sequence} and minimum {before.minimum or 'none'}",
-            hint="leave --sequence out to sign that too; --replace drops it, and the signatures under it",
+            hint="leave --sequence out to sign that statement, too; use --replace to discard it and its signatures",
         )
     return said

@@ -82,12 +82,12 @@ def read(text: bytes, where: str) -> tuple[Signature, ...]:
     while end < len(text):
         armour = _ARMOUR.match(text, end)
         if armour is None or len(found) == MOST:
-            why = "this is no signature of OpenSSH" if armour is None else f"there are more than {MOST}"
+            why = "this is not an OpenSSH signature" if armour is None else f"there are more than {MOST}"
             raise _fault(where, why)
         found.append(_read_blob(_decoded(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
         end = armour.end()
     if not found:
-        raise _fault(where, "there is none")
+        raise _fault(where, "it contains no signature")
     return tuple(found)
 
 
@@ -133,14 +133,14 @@ def fingerprint(key: bytes) -> str:
 def _read_blob(blob: bytes, where: str) -> Signature:
     values = _Reader(blob, where)
     if values.take(len(_MAGIC)) != _MAGIC or values.number() != _VERSION:
-        raise _fault(where, "this is no signature of version 1")
+        raise _fault(where, "this is not a signature of version 1")
     key = _typed(values.text(), KEY_BYTES, where)
     namespace, reserved, hashed = values.text(), values.text(), values.text()
     if namespace != NAMESPACE:
         shown = namespace[:_LINE].decode(errors="replace")
         raise _fault(where, f"the signature is for {shown!r}, not for {NAMESPACE.decode()!r}")
     if reserved or hashed not in _HASHES:
-        raise _fault(where, "the signature is of a kind that this toolchain does not know")
+        raise _fault(where, "the signature is of a type that this toolchain does not support")
     value = _typed(values.text(), SIGNATURE_BYTES, where)
     values.end()
     return Signature(key, hashed, value)
@@ -152,9 +152,9 @@ def _typed(blob: bytes, size: int, where: str) -> bytes:
     kind, value = values.text(), values.text()
     values.end()
     if kind != KEY_TYPE:
-        raise _fault(where, f"a key or signature of the type {kind[:_LINE].decode(errors='replace')!r}")
+        raise _fault(where, f"a key or signature has the type {kind[:_LINE].decode(errors='replace')!r}")
     if len(value) != size:
-        raise _fault(where, "a key or signature of a wrong length")
+        raise _fault(where, "a key or signature has a wrong length")
     return value
 
 
@@ -191,11 +191,13 @@ def _decoded(text: bytes, where: str) -> bytes:
     except (binascii.Error, ValueError):
         found = b""
     if base64.b64encode(found) != text:  # also where bits are set that belong to no byte
-        raise _fault(where, "a key or signature is no base64 text")
+        raise _fault(where, "a key or signature is not valid base64 text")
     return found
 
 
 def _fault(where: str, why: str) -> VerificationError:
     return VerificationError(
-        f"{where} holds no signature of a release", details=why, hint="`toolchain sign PACKAGE` signs with Ed25519 keys"
+        f"{where} does not contain a valid release signature",
+        details=why,
+        hint="sign it with an Ed25519 key: `toolchain sign PACKAGE`",
     )

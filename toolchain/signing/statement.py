@@ -66,8 +66,8 @@ def about(manifest: Manifest, digest: str, order: Order) -> Statement:
     """
     if order.minimum is not None and order.minimum > order.sequence:
         raise InputError(
-            f"--minimum {order.minimum} is above --sequence {order.sequence}: no device would take the release itself",
-            hint="give a minimum of at most the sequence",
+            f"--minimum {order.minimum} is above --sequence {order.sequence}: no device would accept this release",
+            hint="set --minimum to at most --sequence",
         )
     try:
         return Statement(1, digest, manifest.name, manifest.board, order.sequence, order.minimum)
@@ -75,7 +75,7 @@ def about(manifest: Manifest, digest: str, order: Order) -> Statement:
         raise InputError(
             f"{manifest.name} for {manifest.board} cannot be signed",
             details=words(fault),
-            hint="names of signed models have letters, digits, and . _ - after the first: build with another name",
+            hint="build with another name: letters and digits, and . _ - after the first character",
         ) from fault
 
 
@@ -89,8 +89,8 @@ def read(data: bytes, where: str) -> Statement:
         found = _READER.validate_json(data)
     except ValidationError as fault:
         raise VerificationError(
-            f"{where} is no statement about a release", details=words(fault), hint="sign the package again"
+            f"{where} is not a valid statement about a release", details=words(fault), hint="sign the package again"
         ) from fault
     if found.minimum is not None and found.minimum > found.sequence:
-        raise VerificationError(f"{where} asks for more than its own sequence", hint="sign the package again")
+        raise VerificationError(f"{where} has a minimum above its own sequence", hint="sign the package again")
     return found

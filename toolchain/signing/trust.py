@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import LARGEST_STATEMENT
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import InputError, VerificationError, reason
 from toolchain.signing import sshsig, statement
 from toolchain.signing.statement import Statement
 
@@ -102,7 +102,7 @@ def documents(bundle: Bundle) -> tuple[bytes, bytes]:
     if bundle.statement is None or bundle.signatures is None:
         raise VerificationError(
             f"{bundle.manifest.name} {bundle.digest[:16]} is not signed",
-            hint="`toolchain sign PACKAGE --key FILE --sequence N` signs it",
+            hint="sign it: `toolchain sign PACKAGE --key FILE --sequence N`",
         )
     return _read(bundle.statement), _read(bundle.signatures)
 
@@ -127,21 +127,21 @@ def _check_about(found: Statement, bundle: Bundle) -> None:
     has = (bundle.digest, bundle.manifest.name, bundle.manifest.board)
     if said != has:
         raise VerificationError(
-            "the statement is about another bundle",
-            details=f"it says    {' '.join(said)}\nthis is    {' '.join(has)}",
-            hint="sign this bundle itself: `toolchain sign`",
+            "the statement describes another bundle",
+            details=f"statement  {' '.join(said)}\nbundle     {' '.join(has)}",
+            hint="sign this bundle: `toolchain sign`",
         )
 
 
 def _check_wanted(found: Statement, wanted: Wanted) -> None:
     if wanted.board and found.board != wanted.board:
         raise VerificationError(
-            f"the release is for {found.board}, not for {wanted.board}", hint="take the release for this board"
+            f"the release is for {found.board}, not for {wanted.board}", hint="use the release for this board"
         )
     if found.sequence < wanted.floor:
         raise VerificationError(
-            f"the release has sequence {found.sequence}, and none below {wanted.floor} is taken",
-            hint="take a newer release",
+            f"the release has sequence {found.sequence}, and the lowest accepted is {wanted.floor}",
+            hint="use a newer release",
         )
 
 
@@ -152,15 +152,15 @@ def _signers(message: bytes, signatures: bytes, trust: Trust, name: str) -> tupl
         if one.key in trust.revoked:
             reasons.append(f"{sshsig.fingerprint(one.key)} is revoked")
         elif one.key not in known:
-            reasons.append(f"{sshsig.fingerprint(one.key)} is trusted by nobody here")
+            reasons.append(f"{sshsig.fingerprint(one.key)} is not among the trusted keys")
         elif not sshsig.holds(one, message):
-            reasons.append(f"the signature of {known[one.key]} does not hold")
+            reasons.append(f"the signature of {known[one.key]} does not match")
         else:
             names[one.key] = known[one.key]
     if len(names) < trust.threshold:
         raise VerificationError(
-            f"{len(names)} of {trust.threshold} trusted signatures", details="\n".join(reasons),
-            hint="`toolchain sign` adds a signature",
+            f"only {len(names)} of {trust.threshold} required trusted signatures", details="\n".join(reasons),
+            hint="add a signature: `toolchain sign`",
         )  # fmt: skip
     return tuple(names.values())
 
@@ -178,7 +178,9 @@ def _lines(path: Path) -> Iterator[tuple[list[str], str]]:
     try:
         text = _read(path).decode()
     except (OSError, ValueError) as fault:
-        raise InputError(f"{path} cannot be read", details=str(fault), hint="name a file of allowed signers") from fault
+        raise InputError(
+            f"{path} cannot be read", details=reason(fault), hint="name a file of allowed signers"
+        ) from fault
     for number, line in enumerate(text.split("\n"), start=1):
         words = re.findall(r"[^ \t\r]+", line)
         if words and not words[0].startswith("#"):
@@ -198,7 +200,7 @@ def _signer(words: list[str], place: str) -> Signer:
 def _check_option(option: str, place: str) -> None:
     """The option of a line that limits what its key is for; a device keeps no other."""
     if not (option.startswith(_NAMESPACES) and option.endswith('"') and len(option) > len(_NAMESPACES)):
-        raise _wrong_line(place, f"the option {option} is not one that a device keeps")
+        raise _wrong_line(place, f"the option {option} is not supported by devices")
     if sshsig.NAMESPACE.decode() not in option[len(_NAMESPACES) : -1].split(","):
         raise _wrong_line(place, f"the key is not for {sshsig.NAMESPACE.decode()}")
 
@@ -217,4 +219,8 @@ def _key(text: str, place: str) -> bytes:
 
 
 def _wrong_line(place: str, why: str) -> InputError:
-    return InputError(f"{place} names no signer", details=why, hint='NAME namespaces="edge-release" ssh-ed25519 KEY')
+    return InputError(
+        f"{place} is not a valid line for a signer",
+        details=why,
+        hint='write NAME namespaces="edge-release" ssh-ed25519 KEY',
+    )

@@ -133,7 +133,7 @@ def undecided(final: Final, built: Sequence[Built], *, by_model: bool) -> Decisi
     base = built[0]
     if base.library is None and by_model:
         measured = Measured(final.fastest.samples_s, board=final.fastest.board)
-        return Decision(final.rivals[0], measured, why=f"untuned it has no time: {base.error}")
+        return Decision(final.rivals[0], measured, why=f"the untuned kernel could not be measured: {base.error}")
     fault = base.error or next(one.error for one in built if one.error)
     return Decision(final.base, Measured((), "build", f"a candidate of the final does not compile: {fault}"))
 
@@ -155,8 +155,8 @@ def decided(final: Final, built: Sequence[Built], measured: Measured) -> Decisio
     judged.sort(key=lambda one: one[0].value)
     surely = next((one for one in judged if one[0].high < -LEAST_GAIN), None)
     if surely is None:
-        closest = f"; the closest one: {_words(judged[0][0])}" if judged else ""
-        return Decision(base, measured, base_s, f"none of {len(final.rivals)} is surely faster{closest}")
+        closest = f"; the best of them: {_words(judged[0][0])}" if judged else ""
+        return Decision(base, measured, base_s, f"none of {len(final.rivals)} candidates is measurably faster{closest}")
     change, winner, samples_s = surely
     return Decision(winner, replace(measured, samples_s=samples_s), base_s, _words(change))
 

@@ -16,7 +16,7 @@ from toolchain.tuning.plan import Plan
 from toolchain.tuning.template_search import Candidate
 from toolchain.tuning.trials import Measured
 
-_TOO_SHORT = "a run took less than the board's clock can tell; raise --number or --min-repeat-ms"
+_TOO_SHORT = "a run is shorter than the resolution of the board's clock; increase --number or --min-repeat-ms"
 
 
 class Ledger:

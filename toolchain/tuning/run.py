@@ -83,6 +83,7 @@ class Tuning:
         self.shares = Stages(dict.fromkeys(("search", *self._way, "finals"), 0.0))
         self.causes: Counter[str] = Counter()
         self.resumed = 0
+        self.ended = ""  # why, where it ends before all trials are made
         self.current: TaskState | None = None
         self.id = plan.run_id(key, tasks, modelled_by(pruner.model.name, pruner.model.identity) if pruner else "")
         pace = plan.pace
@@ -199,7 +200,10 @@ class Tuning:
         if whole is not None:
             return whole
         left = self.plan.trials - sum(state.planned for state in self.states)
-        if left <= 0 or (self.plan.budget_s and self.seconds >= self.plan.budget_s):
+        if left <= 0:
+            return None
+        if self.plan.budget_s and self.seconds >= self.plan.budget_s:
+            self.ended = "the time of --time-budget is used up"
             return None
         while (place := task_scheduler.pick([self._progress(state) for state in self.states])) is not None:
             state = self.states[place]
@@ -210,6 +214,8 @@ class Tuning:
                 of_task = self.plan.per_task - state.planned if self.plan.per_task else left
                 return self._round(number, state, found, min(left, of_task))
             state.exhausted = True
+        counts = Counter(map(self.why_done, self.states))
+        self.ended = ", ".join(f"{reason} for {number} kernels" for reason, number in counts.items())
         return None
 
     def _recorded(self, number: int) -> Round | None:
@@ -238,16 +244,26 @@ class Tuning:
         return Round(number, state, [found[place] for place in kept], [results[place] for place in kept], len(found))
 
     def _progress(self, state: TaskState) -> task_scheduler.Progress:
-        plan = self.plan
-        done = (
-            state.exhausted
-            or bool(plan.per_task and state.planned >= plan.per_task)
-            or bool(plan.early_stop and state.stale >= plan.early_stop)
-            or state.hopeless >= _GIVEN_UP
-            or self._is_negligible(state)
-        )
         under_way = sum(one.state is state for one in self._pending)
+        done = bool(self.why_done(state))
         return task_scheduler.Progress(state.task.weight, state.planned, state.best_s, under_way, done)
+
+    def why_done(self, state: TaskState) -> str:
+        """Say why a task is not searched any further; empty while it is."""
+        plan = self.plan
+        reasons = (
+            (state.exhausted, "no candidates left"),
+            (plan.per_task and state.planned >= plan.per_task, "--trials-per-task reached"),
+            (plan.early_stop and state.stale >= plan.early_stop, "no gain for --early-stop trials"),
+            (state.hopeless >= _GIVEN_UP, "nothing but failures"),
+            (self._is_negligible(state), "too little of the model's time"),
+        )
+        return next((reason for is_done, reason in reasons if is_done), "")
+
+    @property
+    def first_batch(self) -> int:
+        """Trials of the first round of a task; each task gets one before any task gets a second."""
+        return self._pace.first_batch
 
     def _is_negligible(self, state: TaskState) -> bool:
         """Whether a kernel beside those of templates takes too little of the model's time to be worth a search."""
@@ -345,7 +361,7 @@ class Tuning:
             boards = "" if self._key.modelled else "; `toolchain farm status` shows the boards"
             raise BuildError(
                 f"none of {self.trials} candidates of {len(self.states)} task(s) gave a latency",
-                details=f"{_causes(self.causes)}\nthe last one said: {self._last_error}",
+                details=f"{_causes(self.causes)}\nlast error: {self._last_error}",
                 hint=f"`toolchain records show {shlex.quote(str(self._file.path))}` lists the failures{boards}",
             )
 

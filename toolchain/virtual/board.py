@@ -121,7 +121,7 @@ def architecture(wanted: Board) -> str:
     if found and wanted.connection == "ssh" and _GNU in wanted.triple:
         return found
     raise InputError(
-        f"there are no virtual boards of type {wanted.name}: it is {wanted.triple} on {wanted.machine}",
+        f"there are no virtual boards of type {wanted.name}: its target is {wanted.triple} on {wanted.machine}",
         details=f"virtual boards run GNU/Linux on {' or '.join(_ARCHITECTURES)}",
         hint="`toolchain boards` lists the board types",
     )

@@ -11,7 +11,7 @@ from typing import Any
 from toolchain import process
 from toolchain.board import Board
 from toolchain.containers.run import discard, docker
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, reason
 from toolchain.virtual import board as boards
 from toolchain.virtual import emulation, image
 from toolchain.virtual.board import Login, Tell, VirtualBoard
@@ -74,13 +74,13 @@ class DockerBoards:
         for _ in range(_ATTEMPTS):
             name = boards.next_name(wanted.name, {*taken, *refused, *self._taken()})
             refused.add(name)
-            with _spoken(f"no container for a {wanted.name} can be started"):
+            with _spoken(f"a container for a {wanted.name} cannot be started"):
                 try:
                     return _described(self._started(self._created(name, wanted, login)))
                 except docker().errors.APIError as fault:
                     if not any(words in str(fault.explanation) for words in _TAKEN):
                         raise
-        raise DeviceError(f"no name or port for a {wanted.name} stays free", hint="run the command again")
+        raise DeviceError(f"no free name or port for a {wanted.name} was found", hint="run the command again")
 
     def _taken(self) -> set[str]:
         """Name the boards whose containers' names are in use, by whomever."""
@@ -140,7 +140,7 @@ class DockerBoards:
     def _container(self, one: VirtualBoard) -> Any:
         container = self._engine.containers.get(f"{_PREFIX}{one.name}")
         if container.labels.get(_FOLDER) != str(self._folder):
-            raise docker().errors.NotFound(f"{_PREFIX}{one.name} is not of this farm")
+            raise docker().errors.NotFound(f"{_PREFIX}{one.name} does not belong to this farm")
         return container
 
 
@@ -164,8 +164,8 @@ def connect() -> Any:
     except (docker().errors.DockerException, requests.RequestException) as fault:
         raise DeviceError(
             "virtual boards need a Docker engine, and none answers",
-            details=str(fault),
-            hint="install docker.io and start it, or let DOCKER_HOST name a running one",
+            details=reason(fault),
+            hint="apt-get install docker.io and start it, or set DOCKER_HOST to a running engine",
         ) from fault
     return engine
 
@@ -183,11 +183,11 @@ def _described(container: Any) -> VirtualBoard:
 
 
 @contextlib.contextmanager
-def _spoken(message: str = "the Docker engine refuses", hint: str = "") -> Iterator[None]:
+def _spoken(message: str = "the Docker engine refused the request", hint: str = "") -> Iterator[None]:
     """Turn the engine's errors into ours."""
     import requests  # noqa: PLC0415 - as docker
 
     try:
         yield
     except (docker().errors.DockerException, requests.RequestException) as fault:
-        raise DeviceError(message, details=str(fault), hint=hint) from fault
+        raise DeviceError(message, details=reason(fault), hint=hint) from fault

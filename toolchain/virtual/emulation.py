@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 
 from toolchain import process
-from toolchain.errors import DeviceError
+from toolchain.errors import DeviceError, reason
 from toolchain.virtual.board import Tell
 
 _HANDLERS = {"arm64": "qemu-aarch64", "armhf": "qemu-arm"}
@@ -24,12 +24,12 @@ def fault(architecture: str) -> str:
         return ""
     rule = RULES / _HANDLERS[architecture]
     if not rule.is_file():
-        return f"{rule} is missing: the kernel has no rule for programs of {architecture}"
+        return f"{rule} is missing: the kernel has no rule to run {architecture} programs"
     lines = rule.read_text(encoding="utf-8").splitlines()
     if lines[:1] != ["enabled"]:
         return f"{rule} is switched off"
     if not any(line.startswith("flags:") and "F" in line.removeprefix("flags:") for line in lines):
-        return f"{rule} lacks flag F, so that QEMU is not found inside a container"
+        return f"{rule} lacks flag F, so QEMU is not found inside a container"
     return ""
 
 
@@ -46,14 +46,14 @@ def ensure(architecture: str, tell: Tell) -> None:
     recipe = RECIPES / f"{handler}.conf"
     if not recipe.is_file():
         raise DeviceError(
-            f"programs of {architecture} do not run here", details=cause, hint=f"apt-get install {_PACKAGE}"
+            f"{architecture} programs do not run on this machine", details=cause, hint=f"apt-get install {_PACKAGE}"
         )
     if os.geteuid() != 0 or (RULES / handler).exists():
-        raise DeviceError(f"programs of {architecture} do not run here", details=cause, hint=_remedy(recipe))
-    tell(f"adding the kernel's rule for programs of {architecture} ({recipe})")
+        raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
+    tell(f"adding a kernel rule to run {architecture} programs ({recipe})")
     _register(recipe)
     if cause := fault(architecture):
-        raise DeviceError(f"programs of {architecture} do not run here", details=cause, hint=_remedy(recipe))
+        raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
 
 
 def _register(recipe: Path) -> None:
@@ -62,7 +62,7 @@ def _register(recipe: Path) -> None:
     try:
         (RULES / "register").write_bytes(recipe.read_bytes())
     except OSError as cause:
-        raise DeviceError(f"the kernel does not take {recipe}", details=str(cause)) from cause
+        raise DeviceError(f"the kernel does not take {recipe}", details=reason(cause)) from cause
 
 
 def _remedy(recipe: Path) -> str:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from toolchain import board, devices, files
 from toolchain.board import Board
-from toolchain.errors import DeviceError, InputError, did_you_mean
+from toolchain.errors import DeviceError, InputError, did_you_mean, reason
 from toolchain.virtual import board as boards
 from toolchain.virtual.board import Kind, Login, Tell, VirtualBoard
 from toolchain.virtual.container import DockerBoards
@@ -90,8 +90,8 @@ def down(names: Collection[str] = (), tell: Tell = lambda _message: None) -> tup
             if name not in found:
                 raise InputError(
                     f"there is no virtual board {name!r}",
-                    details="there are: " + (", ".join(found) or "none"),
-                    hint=did_you_mean(name, found) or "`toolchain farm status` lists them",
+                    details="known devices: " + (", ".join(found) or "none"),
+                    hint=did_you_mean(name, found) or "list them: `toolchain farm status`",
                 )
         gone = [name for name in found if not names or name in names]
         for name in gone:
@@ -121,7 +121,7 @@ def parse_wanted(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, _, number = part.strip().partition("=")
         if not name or name in wanted or not re.fullmatch(r"[0-9]{0,4}", number) or part.strip().endswith("="):
-            raise InputError(f"{text!r} does not say which virtual boards", hint="write --virtual rpi4=2,pynq=1")
+            raise InputError(f"{text!r} is not a valid list of virtual boards", hint="write --virtual rpi4=2,pynq=1")
         wanted[name] = int(number or 1)
     return wanted
 
@@ -143,7 +143,7 @@ def _checked(name: str, count: int) -> _Order:
     wanted = board.load(name)
     boards.architecture(wanted)
     if not 1 <= count <= MOST:
-        raise InputError(f"{count} virtual boards of type {name} make no sense", hint=f"ask for 1 to {MOST}")
+        raise InputError(f"{count} is not a valid number of virtual boards of type {name}", hint=f"use 1 to {MOST}")
     return _Order(wanted, count)
 
 
@@ -192,7 +192,7 @@ def _lock(folder: Path, tell: Tell) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("waiting for another farm command to end")
+            tell("waiting for another farm command to finish")
             fcntl.flock(handle, fcntl.LOCK_EX)
         # Whoever held it may have removed the folder.
         if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
@@ -209,7 +209,7 @@ def _login(folder: Path) -> Login:
         private = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError) as fault:
         raise InputError(
-            f"the farm's key {path} cannot be read", details=str(fault), hint="`toolchain farm down` removes it"
+            f"the farm's key {path} cannot be read", details=reason(fault), hint="`toolchain farm down` removes it"
         ) from fault
     public = private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return Login(public.decode(), files.sha256_bytes(public)[:16])
@@ -286,7 +286,7 @@ def _reach(kind: Kind, order: _Order, login: Login, taken: set[str], tell: Tell)
     """Let as many boards of a type run as are wanted: those there are, then new ones."""
     mine = [one for one in kind.found() if one.board == order.board.name]
     for one in [one for one in mine if one.client != login.fingerprint]:
-        tell(f"removing {one.name}, which lets in another key than the farm's")
+        tell(f"removing {one.name}, which accepts a different key than the farm's")
         kind.remove(one)
         mine.remove(one)
     for one in [one for one in mine if not one.running][: max(0, order.count - sum(one.running for one in mine))]:

@@ -59,7 +59,7 @@ def copy_out(image: Any, path: str, target: Path) -> None:
             with tarfile.open(fileobj=archive) as tar, target.open("wb") as stream:
                 content = tar.extractfile(tar.getmembers()[0])
                 if content is None:
-                    raise BuildError(f"{path} in the image {image.id} is no file")
+                    raise BuildError(f"{path} in the image {image.id} is not a file")
                 shutil.copyfileobj(content, stream)
     finally:
         discard(container)

@@ -126,7 +126,7 @@ class KernelBoards:
         settings = _read(folder)
         if not all((_cache(settings.image) / part).is_file() for part in _PARTS):
             raise DeviceError(
-                f"{one.name} cannot be started again: the image that it was made from is gone",
+                f"{one.name} cannot be started again: its image was removed",
                 hint=f"toolchain farm down {one.name}",
             )
         _boot(folder, settings)
@@ -240,7 +240,7 @@ def _kill(folder: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         if not select.select([handle], [], [], _END_S)[0]:
-            raise DeviceError(f"{folder.name} does not end", details=f"process {_process(folder)}")
+            raise DeviceError(f"{folder.name} does not stop", details=f"process {_process(folder)}")
 
 
 @contextlib.contextmanager

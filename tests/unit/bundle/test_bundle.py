@@ -211,10 +211,10 @@ def with_companion(package, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda document: document.update(layers=[]), "is no application"),
-        (lambda document: document["layers"].append(document["layers"][0]), "is no application"),
-        (lambda document: document.pop("subject"), "is no application"),
-        (lambda document: document["subject"].update(digest=f"sha256:{'0' * 64}"), "accompanies another bundle"),
+        (lambda document: document.update(layers=[]), "is not a valid application"),
+        (lambda document: document["layers"].append(document["layers"][0]), "is not a valid application"),
+        (lambda document: document.pop("subject"), "is not a valid application"),
+        (lambda document: document["subject"].update(digest=f"sha256:{'0' * 64}"), "belongs to another bundle"),
         (lambda document: document.update(layers="none"), "no valid OCI manifest"),
         (lambda document: document["layers"][0].update(digest="../../../etc/passwd"), "no valid OCI manifest"),
         (lambda document: document["layers"][0].update(size=3), "not the one that the bundle was built with"),
@@ -222,7 +222,7 @@ def with_companion(package, change):
             lambda document: document["layers"][0].update(digest=f"sha256:{'0' * 64}"),
             "not the one that the bundle was built with",
         ),
-        (lambda document: document["subject"].update(size=1), "accompanies another bundle"),
+        (lambda document: document["subject"].update(size=1), "belongs to another bundle"),
     ],
 )
 def test_a_companion_of_another_form_is_refused(package, tmp_path, change, message):
@@ -248,7 +248,7 @@ def test_another_archive_is_no_package(tmp_path):
         info = tarfile.TarInfo("index.json")
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
-    with pytest.raises(InputError, match="holds no bundle"):
+    with pytest.raises(InputError, match="does not contain a bundle"):
         bundle.unpack(stranger, tmp_path / "out")
 
 
@@ -256,13 +256,13 @@ def test_a_full_folder_is_not_unpacked_into(package, tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("mine")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="something other"):
         bundle.unpack(package, full)
     assert [item.name for item in full.iterdir()] == ["mine"]
 
 
 def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
-    with pytest.raises(InputError, match="holds no bundle"):
+    with pytest.raises(InputError, match="is not a bundle"):
         bundle.load(tmp_path)
 
 
@@ -304,7 +304,7 @@ def test_a_manifest_that_lists_itself_is_refused(tiny):
 def test_the_same_manifest_in_other_bytes_is_refused(tiny):
     with pytest.raises(VerificationError, match="not valid") as caught:
         bundle.read_manifest(tiny.manifest.encoded() + b" ", "a test")
-    assert "not written as the toolchain writes it" in caught.value.details
+    assert "does not have the exact form that the toolchain writes" in caught.value.details
 
 
 BOXES = {"name": "boxes", "shape": [9, 4], "dtype": "float32", "bound": {"axis": 0, "count": "boxes.count"}}
@@ -324,11 +324,11 @@ def test_a_manifest_with_an_output_whose_size_depends_on_the_data(tiny):
     [
         ([BOXES | {"bound": {"axis": 2, "count": "boxes.count"}}, COUNT], "an axis that it does not have"),
         ([BOXES | {"bound": {"axis": -1, "count": "boxes.count"}}, COUNT], "an axis that it does not have"),
-        ([BOXES], "no other output of one int64 counts it"),
-        ([BOXES, COUNT | {"shape": [2]}], "no other output of one int64 counts it"),
-        ([BOXES, COUNT | {"dtype": "int32"}], "no other output of one int64 counts it"),
-        ([COUNT | {"bound": {"axis": 0, "count": "boxes.count"}}], "no other output of one int64 counts it"),
-        ([COUNT, COUNT], "two tensors of one name"),
+        ([BOXES], "no other output with one int64 value counts it"),
+        ([BOXES, COUNT | {"shape": [2]}], "no other output with one int64 value counts it"),
+        ([BOXES, COUNT | {"dtype": "int32"}], "no other output with one int64 value counts it"),
+        ([COUNT | {"bound": {"axis": 0, "count": "boxes.count"}}], "no other output with one int64 value counts it"),
+        ([COUNT, COUNT], "two tensors have the same name"),
     ],
 )
 def test_a_manifest_with_outputs_that_nobody_can_count_is_refused(tiny, outputs, told):
@@ -403,7 +403,7 @@ def older(tiny, folder, schema=2):
 @pytest.mark.parametrize("schema", [1, 2, 4])
 def test_a_bundle_of_another_schema_is_refused_by_its_version(tiny, tmp_path, schema):
     with pytest.raises(
-        VerificationError, match=f"schema version {schema}, and this toolchain reads version 3"
+        VerificationError, match=f"schema version {schema}, but this toolchain reads version 3"
     ) as caught:
         bundle.load(older(tiny, tmp_path / "old", schema))
     assert "build it again" in caught.value.hint
@@ -442,7 +442,7 @@ def test_a_reference_keeps_what_computed_it_and_its_tolerance(tmp_path, toleranc
 
 def test_a_reference_with_a_senseless_tolerance_is_refused(tmp_path):
     tensors.save(tmp_path / bundle.REFERENCE, {"input.x": np.ones(1)}, {"tolerance": "much"})
-    with pytest.raises(VerificationError, match="no number"):
+    with pytest.raises(VerificationError, match="not a number"):
         bundle.Reference.read(tmp_path / bundle.REFERENCE)
 
 
@@ -510,7 +510,7 @@ def test_records_that_were_changed_in_a_package_are_refused(tuned, tmp_path):
     def change(content):
         content[blob_of(content, bundle.RECORDS)] = b"better ones\n"
 
-    with pytest.raises(VerificationError, match=r"records\.jsonl in other\.oci\.tar is not what its digest says"):
+    with pytest.raises(VerificationError, match=r"records\.jsonl in other\.oci\.tar does not match its digest"):
         bundle.unpack(rewritten(target, change), tmp_path / "out")
 
 
@@ -575,7 +575,7 @@ def test_a_folder_that_is_no_mere_bundle_is_left_alone(make, tiny, package, tmp_
     make(folder) if make is webapp else make(folder, tiny)
     before = tree(tmp_path)
     for attempt in (bundle.check_target, lambda target: bundle.unpack(package, target)):
-        with pytest.raises(InputError, match="something else than a bundle") as caught:
+        with pytest.raises(InputError, match="something other than a bundle") as caught:
             attempt(folder)
         assert caught.value.details
         assert caught.value.hint
@@ -593,6 +593,6 @@ def test_only_a_package_gives_way_to_a_package(tiny, package, tmp_path):
     bundle.check_package_target(package)
     for name, content in {"thesis.tar": b"mine", "model.onnx": b"\x08\x0a"}.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match="something else than a package"):
+        with pytest.raises(InputError, match="something other than a package"):
             bundle.check_package_target(tmp_path / name)
         assert (tmp_path / name).read_bytes() == content

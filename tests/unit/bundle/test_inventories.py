@@ -82,7 +82,7 @@ def test_they_come_back_out_of_a_package_and_leave_its_digest(tiny, copied, tmp_
 def test_those_of_another_bundle_are_refused(tiny, copied, tmp_path, name):
     other = made.reweighted(tiny, tmp_path / "other", 5)
     shutil.copy(other.folder / name, copied / name)
-    with pytest.raises(VerificationError, match=f"{name} in .* is about another bundle"):
+    with pytest.raises(VerificationError, match=f"{name} in .* describes another bundle"):
         bundle.load(copied)
 
 
@@ -92,7 +92,7 @@ def test_those_of_another_bundle_are_refused(tiny, copied, tmp_path, name):
 )
 def test_another_form_is_refused(copied, name, content):
     (copied / name).write_text(content)
-    with pytest.raises(VerificationError, match=f"{name} in .* has another form"):
+    with pytest.raises(VerificationError, match=f"{name} in .* is not in a valid form"):
         bundle.load(copied)
 
 
@@ -100,7 +100,7 @@ def test_another_form_is_refused(copied, name, content):
 def test_one_without_an_end_is_not_read(copied, name):
     with (copied / name).open("wb") as file:
         file.truncate(inventories.AT_MOST + 1)
-    with pytest.raises(VerificationError, match="no file of at most 4 MiB"):
+    with pytest.raises(VerificationError, match="not a file of at most 4 MiB"):
         bundle.load(copied)
 
 

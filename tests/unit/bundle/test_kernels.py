@@ -1,5 +1,9 @@
 """Kernels as a bundle's graph in words has them."""
 
+import json
+
+import pytest
+
 from toolchain.bundle import GRAPH_TEXT, kernels
 
 _TEXT = """class Module:
@@ -21,6 +25,31 @@ def test_a_graph_is_read():
     assert (conv.layer, conv.choice, conv.exact, conv.operations) == ('{"kind":"conv"}', '{"a":1}', "", 0)
     assert conv.shape == "1x2x8x8x16, 4x3 -> scalar"
     assert (softmax.operations, softmax.is_float32, conv.is_float32) == (123, True, False)
+
+
+_MAIN = """
+    def main(x: R.Tensor((1, 9), dtype="float32")) -> R.Tensor((1, 9), dtype="float32"):
+        R.func_attr({"num_input": 1, "toolchain.nodes": %s})
+"""
+
+
+def with_nodes(text: str) -> str:
+    return _TEXT + _MAIN % json.dumps(text)
+
+
+def test_the_calls_of_a_kernel_name_their_nodes():
+    calls = [["c", ["conv1", 'a "quoted" one']], ["softmax", []], ["c", ["conv2"]]]
+    found = kernels.read(with_nodes(json.dumps(calls)))
+    assert found["c"].nodes == (("conv1", 'a "quoted" one'), ("conv2",))
+    assert [found["c"].nodes_of(call, 2) for call in (0, 1)] == [("conv1", 'a "quoted" one'), ("conv2",)]
+    assert found["c"].nodes_of(0, 3) == (), "nobody knows which of the three calls these are"
+    assert found["softmax"].nodes == ((),)
+    assert kernels.read(_TEXT)["c"].nodes == (), "a bundle of an older toolchain"
+
+
+@pytest.mark.parametrize("nonsense", ["nothing", "5", "[1]", '[["c"]]', '[["c", 5]]', '[["c", null]]', "[" * 20_000])
+def test_nodes_that_are_not_a_list_are_passed_over(nonsense):
+    assert kernels.read(with_nodes(nonsense))["c"].nodes == ()
 
 
 def test_what_is_no_graph_has_no_kernels():

@@ -71,7 +71,7 @@ def test_the_widest_tolerance_that_is_written_is_read(tmp_path):
 @pytest.mark.parametrize("tolerance", ["Infinity", "NaN", "1", "0", "-1"])
 def test_nor_may_a_sample_have_such_a_one(tmp_path, tolerance):
     sample = f'{{"sha256": "{"0" * 64}", "tolerance": {tolerance}}}'
-    with pytest.raises(VerificationError, match="samples that nobody wrote"):
+    with pytest.raises(VerificationError, match="samples in an unknown form"):
         bundle.Reference.read(noted(tmp_path, samples=f'{{"seed": 0, "samples": [{sample}]}}'))
 
 
@@ -95,7 +95,7 @@ def with_notes(text):
 
 def test_a_tensor_of_another_kind_is_refused(tmp_path):
     tensors.save(tmp_path / bundle.REFERENCE, {"wanted.x": np.ones(1)})
-    with pytest.raises(VerificationError, match="a tensor that nobody wrote"):
+    with pytest.raises(VerificationError, match="a tensor in an unknown form"):
         bundle.Reference.read(tmp_path / bundle.REFERENCE)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import socket
 from pathlib import Path
 
 import click
 import pytest
 
-from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
+from toolchain import board, shell
+from toolchain.adoption import selection
+from toolchain.cli.connection import AddressOptions, BoardOptions, DeviceOptions, Selected, open_device
+from toolchain.cli.console import Console
 from toolchain.cli.options import KernelOptions
 from toolchain.errors import DeviceError, InputError
+from toolchain.places import labgrid
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +64,118 @@ def test_this_machine_needs_no_file_of_devices():
     found = DeviceOptions(devices=Path("no-such-file"))
     assert found.lab(found.board()) == {}
     assert found.device(found.board()).host == "local"
+
+
+RPI4 = selection.Selection(board.load("rpi4"), "its CPU is a cortex-a72", is_new=False, emulated=False)
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """A probe that finds a Raspberry Pi 4 at each address, and the addresses that were asked."""
+    importlib.import_module("toolchain.pipeline.preflight")  # imported later, it would keep what is patched here
+    asked: list[str] = []
+
+    @contextlib.contextmanager
+    def connected(address, **_config):
+        asked.append(address)
+        yield None
+
+    monkeypatch.setattr(shell, "open_shell", connected)
+    monkeypatch.setattr(selection, "select", lambda _shell: RPI4)
+    return asked
+
+
+@pytest.fixture
+def told():
+    """What a command that runs for the time of a test tells."""
+    lines: list[str] = []
+    with click.Context(click.Command("x"), obj=Console(lines.append)):
+        yield lines
+
+
+def test_without_a_board_and_a_host_it_is_this_machine(probes, lab):
+    for options in (DeviceOptions(), AddressOptions(), DeviceOptions(devices=lab)):
+        assert options.board().name == "local"
+    assert not probes
+
+
+def test_a_named_device_is_of_the_type_of_its_entry(probes, told, lab):
+    for options in (DeviceOptions(host="bench", devices=lab), AddressOptions(host="bench", devices=lab)):
+        found = options.resolve()
+        assert (found.board.name, found.reason) == ("rpi4", "")
+        assert options.device(found.board).host == "me@127.0.0.1:1"
+    assert (probes, told) == ([], [])
+
+
+def test_an_address_with_an_entry_is_of_its_type_and_that_is_told_once(probes, told, lab):
+    options = DeviceOptions(host="me@127.0.0.1:1", devices=lab)
+    assert options.board() == options.board() == board.load("rpi4").resolved()
+    assert probes == []
+    assert told == ["board rpi4: an entry of devices.toml with the address me@127.0.0.1:1 says so"]
+
+
+@pytest.mark.parametrize("host", ["me@10.0.0.7", "adb:serial", "alias"])
+def test_another_device_is_probed_once(probes, told, lab, host):
+    options = DeviceOptions(host=host, devices=lab)
+    assert options.resolve() == options.resolve() == Selected(RPI4.board.resolved(), RPI4.reason)
+    assert options.device(options.board()).host == host
+    assert list(options.boards(options.board(), "mlp").devices) == ["bench", host]
+    assert probes == [host]
+    assert told[1:] == ["board rpi4: its CPU is a cortex-a72"]
+
+
+def test_a_board_that_is_named_needs_no_probe(probes, lab):
+    assert DeviceOptions("rpi3b", host="me@10.0.0.7", devices=lab).board().name == "rpi3b"
+    with pytest.raises(InputError, match="device bench is a rpi4, not a rpi3b"):
+        DeviceOptions("rpi3b", host="bench", devices=lab).device(board.load("rpi3b"))
+    with pytest.raises(InputError, match="takes no host") as caught:
+        DeviceOptions("local", host="bench", devices=lab).device(board.load("local"))
+    assert caught.value.hint.startswith("leave --board")
+    assert not probes
+
+
+def test_an_emulator_that_a_probe_has_found_is_marked(probes, told, lab, monkeypatch):
+    monkeypatch.setattr(selection, "select", lambda _shell: dataclasses.replace(RPI4, emulated=True))
+    options = DeviceOptions(host="me@10.0.0.7", devices=lab)
+    assert options.device(options.board()).emulated
+    assert not DeviceOptions(host="me@10.0.0.8", board_name="rpi4", devices=lab).device(RPI4.board).emulated
+
+
+def test_a_list_of_devices_that_is_missing(probes):
+    with pytest.raises(InputError, match="cannot read"):
+        DeviceOptions(host="me@10.0.0.7", devices=Path("none.toml")).board()
+    assert not probes
+
+
+def test_a_host_and_a_place_exclude_each_other(probes, lab):
+    with pytest.raises(InputError, match="--host and --place exclude each other"):
+        DeviceOptions(host="me@10.0.0.7", place="desk", devices=lab).board()
+
+
+def test_a_place_is_of_its_entrys_type_or_probed(probes, told, lab, monkeypatch):
+    placed = labgrid.Placed("desk", "root", "10.0.0.9", 22)
+    monkeypatch.setattr(labgrid, "acquired", lambda _name: contextlib.nullcontext(placed))
+    options = DeviceOptions(place="desk", devices=lab)
+    assert (options.board().name, probes) == ("rpi4", ["root@10.0.0.9:22"])
+    assert options.device(options.board()).host == "root@10.0.0.9:22"
+    assert DeviceOptions(place="bench", devices=lab).board().name == "rpi4"
+    assert len(probes) == 1
+
+
+def test_an_entry_cannot_name_a_board_file(lab):
+    """Its compiler would run here, and the list may have come with a checkout."""
+    lab.write_text('[devices.bench]\nboard = "evil.toml"\nhost = "me@127.0.0.1:1"\n')
+    with pytest.raises(InputError, match="is a file and not a name"):
+        DeviceOptions(host="bench", devices=lab).board()
+
+
+def test_a_package_for_a_device_without_an_entry_says_its_board_type(probes, told, lab, tiny):
+    address = DeviceOptions(host="me@10.0.0.7", devices=lab)
+    assert address.for_bundle(str(tiny.folder)).board_name == tiny.manifest.board
+    for options in (DeviceOptions(host="bench", devices=lab), DeviceOptions("rpi3b", host="x", devices=lab)):
+        assert options.for_bundle(str(tiny.folder)) is options
+    assert DeviceOptions().for_bundle(str(tiny.folder)).board_name == ""
+    assert not probes
 
 
 def test_how_a_device_is_reached(named, monkeypatch):
@@ -124,3 +242,11 @@ def test_a_command_has_one_patience(named):
         assert options.boards(options.board(), "mlp").patience is first
         with open_device(BoardOptions().board(), dataclasses.replace(options, board_name="local", host=None)) as lab:
             assert lab.store._patience is first
+
+
+def test_a_place_with_an_entry_tells_nothing_more(probes, told, lab, monkeypatch):
+    placed = labgrid.Placed("bench", "root", "10.0.0.9", 22)
+    monkeypatch.setattr(labgrid, "acquired", lambda _name: contextlib.nullcontext(placed))
+    options = DeviceOptions(place="bench", devices=lab)
+    assert options.device(options.board()).host == "root@10.0.0.9:22"
+    assert (probes, told) == ([], [])

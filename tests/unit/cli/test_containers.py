@@ -66,6 +66,9 @@ def test_a_check_that_fails_is_a_verification_error(monkeypatch):
     seen = toolchain("containers", "check", "pynq")
     assert seen.code == 5
     assert seen.out.splitlines()[1].split() == ["pynq", "compiles", "an", "object", "file"]
-    assert "error: 1 check(s) failed\n  pynq: no network: it answers\nhint: toolchain containers build" in seen.err
+    assert (
+        "error: 1 check(s) failed (exit code 5)\n  pynq: no network: it answers\nhint: toolchain containers build"
+        in seen.err
+    )
     seen = toolchain("containers", "check", "pynq", "--json")
     assert [one["passed"] for one in json.loads(seen.out)["pynq"]] == [True, False]

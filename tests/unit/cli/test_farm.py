@@ -60,7 +60,7 @@ def test_time_spans(text, expected):
 
 @pytest.mark.parametrize("text", ["", "h", "-1", "2 h", "2w", "0", "0h", "1e3", "inf", "nan"])
 def test_no_time_spans(text):
-    with pytest.raises(InputError, match="no time span"):
+    with pytest.raises(InputError, match="not a valid time span"):
         commands.seconds(text)
 
 
@@ -135,14 +135,14 @@ def test_a_farm_that_does_not_exist(lab):
     [
         (["up"], 2, "there are no devices to serve"),
         (["up", "nobody"], 2, "there is no device 'nobody'"),
-        (["up", "a", "--virtual", "rpi4=1"], 2, "--virtual makes boards"),
-        (["up", "--kernel"], 2, "--kernel goes with --virtual"),
+        (["up", "a", "--virtual", "rpi4=1"], 2, "--virtual starts boards"),
+        (["up", "--kernel"], 2, "--kernel is only for virtual boards"),
         (["down", "nobody"], 2, "no board 'nobody'"),
         (["lock", "a"], 4, "the farm serves no devices"),
-        (["lock", "a", "--for", "soon"], 2, "no time span"),
+        (["lock", "a", "--for", "soon"], 2, "not a valid time span"),
         (["lock", "a", "--for", "1h", "--", "true"], 2, "exclude each other"),
-        (["lock", "a", "--", "true"], 4, "the farm serves no devices"),
-        (["release", "a"], 4, "the farm serves no devices"),
+        (["lock", "a", "--", "true"], 4, "the farm is not running"),
+        (["release", "a"], 4, "the farm is not running"),
     ],
 )
 def test_refusals(words, code, message):

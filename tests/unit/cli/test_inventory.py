@@ -12,8 +12,9 @@ def test_a_package_shows_its_parts(tiny, tmp_path):
     bundle.pack(tiny, tmp_path / "tiny.tar")
     for package in (tiny.folder, tmp_path / "tiny.tar"):
         shown = done("inventory", package).out.splitlines()
-        assert any(line.startswith("model.so ") and "in it" in line for line in shown)
-        assert any(line.startswith("onnxruntime ") and "made with it" in line for line in shown)
+        assert shown[0].split() == ["NAME", "VERSION", "KIND", "USED", "FOR"]
+        assert any(line.startswith("model.so ") and line.endswith("runtime") for line in shown)
+        assert any(line.startswith("onnxruntime ") and line.endswith("build only") for line in shown)
     assert parsed("inventory", tiny.folder) == json.loads((tiny.folder / bundle.BILL).read_text())
     statement = (tiny.folder / bundle.PROVENANCE).read_text()
     assert parsed("inventory", tiny.folder, "--provenance") == json.loads(statement)
@@ -22,4 +23,4 @@ def test_a_package_shows_its_parts(tiny, tmp_path):
 
 def test_what_is_no_package_is_told(tmp_path):
     seen = toolchain("inventory", tmp_path)
-    assert (seen.code, "holds no bundle" in seen.err) == (2, True)
+    assert (seen.code, "does not contain a bundle" in seen.err) == (2, True)

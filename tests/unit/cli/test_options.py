@@ -20,7 +20,7 @@ def test_shapes(texts, expected):
     assert options.parse_shapes(texts) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:0", "x:-1", "x:1,", "x:a", "x:1.5", f"x:{2**31}"])
+@pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:-1", "x:1,", "x:a", "x:1.5", f"x:{2**31}"])
 def test_no_shapes(text):
     with pytest.raises(InputError, match="is not of the form NAME:1,3,224,224"):
         options.parse_shapes((text,))
@@ -53,7 +53,7 @@ def test_templates_that_are_left_out(local):
     assert list(every) == sorted(every)
     assert options.KernelOptions().left_out(local) == ()
     assert options.KernelOptions(without=("winograd",), no_winograd=True).left_out(local) == ("winograd",)
-    with pytest.raises(InputError, match="no template is called 'winogard'") as caught:
+    with pytest.raises(InputError, match="there is no template 'winogard'") as caught:
         options.KernelOptions(without=("winogard",)).left_out(local)
     assert "winograd" in caught.value.hint
 
@@ -64,7 +64,7 @@ def test_what_a_build_is_asked_for(local):
     found = options.CompileOptions(no_records=True).request(MLP, local, print, "host", emulated=False)
     assert (found.records, found.tuned, found.emulated, found.toolchain) == (None, False, False, "host")
     assert options.CompileOptions().request(MLP, local, print, None, emulated=True).emulated
-    with pytest.raises(InputError, match="--records names what --no-records leaves out"):
+    with pytest.raises(InputError, match="--records and --no-records exclude"):
         options.CompileOptions(Path("r.jsonl"), no_records=True).request(MLP, local, print, None)
 
 

@@ -68,7 +68,9 @@ def test_show_takes_the_boards_own_file(file, monkeypatch):
 
 def test_best_prints_the_fastest_of_each_target(file):
     emulated = Key.of(OTHER, emulated=True)
-    assert run("best", file).text.splitlines() == [f"{KEY.id}  conv  1.0000 ms", f"{emulated.id}  conv  3.0000 ms"]
+    shown = run("best", file).text
+    assert shown.head == ("TARGET", "KERNEL", "LATENCY", "NOTES")
+    assert shown.rows == [(KEY.id, "conv", "1.0000 ms", ""), (emulated.id, "conv", "3.0000 ms", "")]
     assert [one["index"] for one in document("best", file, "--target", KEY.id)] == [2]
 
 
@@ -153,9 +155,9 @@ def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        ((), "it is not said which"),
-        (("--all", "--op", "conv"), "--all goes without a choice"),
-        (("--older-than", "soon"), "'soon' is no time span"),
+        ((), "no records are chosen"),
+        (("--all", "--op", "conv"), "--all and a choice of records exclude"),
+        (("--older-than", "soon"), "'soon' is not a valid time span"),
         (("--target", "abc"), "no records for target abc"),
     ],
 )
@@ -182,4 +184,4 @@ def test_show_tells_what_finals_decided_and_how_it_was_measured(file):
     text = plain(run("show", file).text)
     assert "1.50x" in text
     assert "1 thread(s), measured with" in text
-    assert run("best", file).text.endswith("untuned")
+    assert run("best", file).text.rows[-1][-1] == "untuned"

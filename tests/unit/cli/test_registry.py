@@ -57,12 +57,16 @@ def test_a_pull_names_what_it_pulled(tiny, server, tmp_path):
 
 def test_what_is_in_no_registry_takes_no_options_of_one(tiny):
     seen = toolchain("deploy", tiny.folder, "--username", "ann")
-    assert (seen.code, "the package is in none" in seen.err) == (2, True)
+    assert (seen.code, "only for packages in a registry" in seen.err) == (2, True)
 
 
 def test_an_address_is_looked_at_before_the_device():
     seen = toolchain("deploy", "oci://host/X:1", "--board", "x86_64", "--host", "me@127.0.0.1:1")
-    assert (seen.code, "names no package" in seen.err, "cannot be reached" in seen.err) == (2, True, False)
+    assert (seen.code, "is not a valid address of a package" in seen.err, "cannot be reached" in seen.err) == (
+        2,
+        True,
+        False,
+    )
 
 
 def test_a_password_is_read_from_standard_input(monkeypatch):
@@ -84,7 +88,7 @@ def test_no_password_is_told(monkeypatch, options):
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_a_password_that_is_no_text_is_told(monkeypatch, errors):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff\n"), "utf-8", errors))
-    with pytest.raises(InputError, match="not text in UTF-8"):
+    with pytest.raises(InputError, match="not valid UTF-8"):
         RegistryOptions(username="ann", password_stdin=True).access()
 
 

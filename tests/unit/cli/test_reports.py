@@ -126,7 +126,7 @@ def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp
 def test_files_of_others_are_left_alone(option, content, tmp_path):
     (tmp_path / "mine").write_text(content)
     seen = toolchain("deploy", "mlp", option, tmp_path / "mine")
-    assert (seen.code, "something else than" in seen.err) == (2, True), seen.err
+    assert (seen.code, "something other than" in seen.err) == (2, True), seen.err
     assert (tmp_path / "mine").read_text() == content
 
 

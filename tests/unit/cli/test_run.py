@@ -158,7 +158,7 @@ def model(tmp_path_factory):
 
 def test_a_deploy_compares_as_many_samples_as_it_is_told(model, tmp_path):
     words = ["deploy", model, "--root", tmp_path / "root", "--budget", 0, "--samples", 12]
-    assert ", another class in 0 of 12" in done(*words).out
+    assert ", a different class in 0 of 12" in done(*words).out
     done(*words, "--json", tmp_path / "report.json")
     found = json.loads((tmp_path / "report.json").read_text())["fidelity"]
     assert (found["samples"], found["beyond"], found["flips"], found["rows"], found["ok"]) == (12, 0, 0, 12, True)
@@ -174,7 +174,7 @@ def test_a_package_carries_the_samples_that_it_was_built_with(model, tmp_path):
     shutil.rmtree(tmp_path / "root")
     seen = toolchain(*words, "--samples", 7)
     assert seen.code == 2
-    assert "--samples 7 wants more than the reference of dense has: 6" in seen.err
+    assert "--samples 7 is more than the reference of dense has: 6" in seen.err
     assert not (tmp_path / "root" / "blobs").exists()
 
 

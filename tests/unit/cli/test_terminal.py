@@ -72,6 +72,7 @@ def test_a_table_fits_and_breaks_no_word(terminal, width):
     assert sum(line.count(WORD) for line in lines) == 9
     assert any("rk3399-cpu" in line for line in lines)
     assert any("y" * 30 in line for line in lines) == (width >= 80), "the spare column, where there is room"
+    assert (lines[-1] == f"not shown in {width} columns: SPARE") == (width < 80), "and that it is left out is said"
 
 
 def test_what_has_no_room_at_all_is_shown_a_cell_a_line(terminal):

@@ -64,15 +64,15 @@ QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
     [
         (("tasks", "mpl"), "mpl", "mlp"),
         (("tune", "mpl"), "mpl", "mlp"),
-        (("tasks", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
-        (("tune", "mlp", "--op", "densse"), "no task is called 'densse'", "dense"),
-        (("tune", "mlp", "--op", "99"), "no task is called '99'", "toolchain tasks"),
+        (("tasks", "mlp", "--op", "densse"), "no task is named 'densse'", "dense"),
+        (("tune", "mlp", "--op", "densse"), "no task is named 'densse'", "dense"),
+        (("tune", "mlp", "--op", "99"), "no task is named '99'", "toolchain tasks"),
         (("tune", "mlp", "--tuner", "annealing"), "annealing", "evolutionary-xgb"),
         (("tune", "mlp", "--trials", "0"), "--trials", "x>=1"),
         (("tune", "mlp", "--board", "rpi4", "--tracker", "nonsense"), "'nonsense' is no address", "127.0.0.1:9190"),
         ((*QUICK, "--tracker", "127.0.0.1:9190"), "local is this machine", "--board"),
         ((*QUICK, "--host", "me@there"), "local is this machine", "--board"),
-        ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key goes with --tracker", "--board"),
+        ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key requires --tracker", "--board"),
         ((*QUICK, "--board", "rpi5"), "rpi5", "rpi4"),
         ((*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"), "'a b' is no folder", "absolute"),
         ((*QUICK, "--board", "vta-sim"), "vta-sim computes none of the 3 chosen tasks", "toolchain tasks mlp"),
@@ -158,7 +158,7 @@ def test_help_waits_for_nothing_heavy(command):
         "except SystemExit as end: print('exit', end.code, sorted({m.split('.')[0] for m in sys.modules}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, check=True)
-    assert f"Usage: -c {command}" in done.stdout
+    assert f"Usage: toolchain {command}" in done.stdout
     assert "exit 0" in done.stdout
     assert not [name for name in ("numpy", "onnx", "tvm", "tvm_ffi", "paramiko") if f"'{name}'" in done.stdout]
 

@@ -76,14 +76,23 @@ def of_this_board(native, **fields):
     return tunings.record(target=json.loads(record_key(Cpu(native)).target), **fields)
 
 
-def test_where_there_are_none_it_is_told_where_they_were_looked_for(native, folder):
+def test_where_there_are_none_one_sentence_names_the_folder(native, folder):
     told = []
     wanted = request("mlp", native, told.append)
     assert known.own_records(wanted) is None
     assert not known.has_records(wanted)
     assert told == []  # who looks says nothing: a build looks before its work, and when it begins
-    known.tell_of_own(wanted, None)
-    assert str(folder / "data") in told[0]
+    line = known.summary(Applied(tvm.IRModule(), tasks=5, shipped=3), Known(shipped=Records()), wanted)
+    assert line.startswith("tuning records for 3 of 5 kernels: 3 from the toolchain, none of yours in ")
+    assert str(folder / "data") in line
+    none = known.summary(Applied(tvm.IRModule()), Known(), wanted)
+    assert none.startswith(f"tuning records: none of yours in {folder / 'data'}")
+    assert none.endswith(f", and the toolchain has none for {native.name}")
+
+
+@pytest.mark.parametrize("without", [{"tuned": False}, {"records": Path("shipped")}])
+def test_of_records_that_nobody_wants_nothing_is_told(native, folder, without):
+    assert known.summary(Applied(tvm.IRModule(), tasks=5), Known(), request("mlp", native, **without)) == ""
 
 
 def test_the_boards_own_are_found_unless_they_are_left_out(native, folder):
@@ -113,7 +122,7 @@ def test_whoever_wants_shipped_ones_alone_is_told_where_there_are_none(native):
     alone = request("mlp", dataclasses.replace(native, cores=999), told.append, records=Path("shipped"))
     assert not known.has_records(alone)
     assert known.shipped_for(alone) is None
-    assert told == [f"the toolchain has no records of its own that suit {native.name}"]
+    assert told == [f"the toolchain includes no tuning records for {native.name}"]
 
 
 def test_nothing_known_changes_nothing(native):

@@ -62,7 +62,7 @@ def test_the_word_for_no_records_but_those_of_the_toolchain(records, alone):
         (Model("x", {}, inputs.Source(Path("in/a b.npz"))), {}, "mlp.onnx --board rpi4 --input 'a b.npz' --seed 0"),
         (Model("x", {}, inputs.Source(None, Path("in/c.png"))), {}, "mlp.onnx --board rpi4 --image c.png --seed 0"),
     ],
-    ids=["plain", "host", "the board's own", "shapes", "inputs", "image"],
+    ids=["plain", "host", "the board's value", "shapes", "inputs", "image"],
 )
 def test_the_command_that_makes_it_again(model, options, words):
     assert BuildRequest(model, RPI4, **options).command("mlp.onnx") == f"toolchain build {words}"

@@ -42,7 +42,7 @@ def test_the_difference_of_each_output_is_in_the_manifest_and_told(tmp_path, sum
     (one,) = half.outputs
     assert (one.name, one.limit, one.ok) == ("y", 2e-2, True)
     assert 1e-5 < one.max_rel < 1e-2
-    assert f"y {one.max_rel:.1e} of its largest value off (limit 2e-02)" in told
+    assert f"y {one.max_rel:.1e} of the largest value off (limit 2e-02)" in told
     found = Built(made)
     assert found.refusal() is None
     assert any("emulated" in str(line) for line in found.shown())
@@ -86,7 +86,7 @@ def test_what_cannot_be_computed_here_is_said_to_be_unknown(tmp_path):
     made, told = built(nodes, (4, 50), held, tmp_path, LOCAL.in_float16())
     half = made.manifest.half
     assert (half.outputs, half.ok) == ((), True)
-    assert "scatter_nd is written as work-items" in half.obstacle
+    assert "scatter_nd is written for work-items" in half.obstacle
     assert "not known before a deploy" in told
     assert Built(made).refusal() is None
     assert "scatter_nd" in Built(made).html()

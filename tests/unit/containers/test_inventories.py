@@ -53,5 +53,5 @@ def test_both_documents_are_valid_and_name_the_image():
 
 @pytest.mark.parametrize("listed", ["", "[]", '{"packages": 1}', "[" * 100_000, '{"packages": [{"versionInfo": "1"}]}'])
 def test_another_list_is_refused(listed):
-    with pytest.raises(VerificationError, match="does not list what is in it"):
+    with pytest.raises(VerificationError, match="has no valid list of its contents"):
         described(listed)

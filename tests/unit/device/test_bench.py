@@ -125,15 +125,21 @@ def test_nothing_to_doubt():
     ("options", "text"),
     [
         ({"emulated": True}, "emulated: these times say nothing about the real board"),
-        ({"samples": STEADY[:9]}, "only 9 runs: a longer --budget gives a firmer median"),
-        ({"samples": (*STEADY, 1.6)}, "an outlier of 1.6 times the median"),
-        ({"samples": (*STEADY, *(value * 1.08 for value in STEADY))}, "drift: the median of the second half is +8%"),
-        ({"samples": (*STEADY, *(value * 0.9 for value in STEADY))}, "drift: the median of the second half is -10%"),
+        ({"samples": STEADY[:9]}, "only 9 runs: use a longer --budget for a reliable median"),
+        ({"samples": (*STEADY, 1.6)}, "outlier: the longest run took 1.6 times the median"),
+        (
+            {"samples": (*STEADY, *(value * 1.08 for value in STEADY))},
+            "drift: the second half of the runs was 8% slower than the first half",
+        ),
+        (
+            {"samples": (*STEADY, *(value * 0.9 for value in STEADY))},
+            "drift: the second half of the runs was 10% faster than the first half",
+        ),
         ({"before": changed(busy=0.25)}, "busy: other work used 25% of the CPUs just before the first run"),
-        ({"threads": 8}, "8 threads on 4 CPUs"),
+        ({"threads": 8}, "8 threads share 4 CPUs"),
         (
             {"before": changed(governors=("ondemand", "performance"))},
-            "governor ondemand, performance: ",
+            "CPU governor ondemand, performance: ",
         ),
         ({"after": changed(mhz=1800.0)}, "throttled: 2000.0 MHz before, 1800.0 MHz after"),
         ({"after": changed(celsius=80.0)}, "hot: 80.0 degrees C"),
@@ -170,15 +176,15 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
         settings = {"given": given, "threads": 1, "plan": runner.Plan(0.0), "emulated": False}
         assert len(bench.measure(found, program, shell, store, **settings).latency.samples) == 3
         deploy.deploy(other, program, shell, store, keep=2, threads=1)
-        with pytest.raises(DeviceError, match="another deploy replaced"):
+        with pytest.raises(DeviceError, match="another deployment replaced"):
             bench.measure(found, program, shell, store, **settings)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ({"busy": 0.5}, {}, "busy: other work used 50% of the CPUs just before the turns, 0% just after"),
-        ({}, {"busy": 1.0}, "0% of the CPUs just before the turns, 100% just after"),
+        ({"busy": 0.5}, {}, "busy: other work used 50% of the CPUs just before the rounds, and 0% just after"),
+        ({}, {"busy": 1.0}, "0% of the CPUs just before the rounds, and 100% just after"),
         ({}, {"mhz": 1500.0}, "throttled: 2000.0 MHz before, 1500.0 MHz after"),
         ({}, {"celsius": 85.0}, "hot: 85.0 degrees C"),
     ],

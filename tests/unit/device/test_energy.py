@@ -106,11 +106,11 @@ def test_a_sensor_that_is_dead_and_would_not_count_is_a_warning():
     found = energy._joules(recorded("0"), [_COUNTER, rail], [], 0.0, Method())
     assert found.run_w == pytest.approx(8, rel=0.01)
     assert [one.name for one in found.rails] == ["powercap package-0"]
-    assert found.warnings == ("ina226 VDD_CPU: it says 0 all the time",)
+    assert found.warnings == ("ina226 VDD_CPU: it stays at 0",)
 
 
 def test_a_sensor_that_is_dead_and_would_count_voids_the_figure():
-    with pytest.raises(energy.NoFigureError, match="power_supply BAT0: it says 0 all the time"):
+    with pytest.raises(energy.NoFigureError, match="power_supply BAT0: it stays at 0"):
         energy._joules(recorded("0"), [_COUNTER, _BATTERY], [], 0.0, Method())
 
 
@@ -119,7 +119,7 @@ def test_as_many_inferences_as_a_slow_model_needs_are_waited_for_or_refused(plac
     assert energy.longest_s(Method(), 0.001) < 300
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
     found = measure(places, tmp_path, sysfs=sysfs, inference_s=60.0)
-    assert (found.joules, found.reason) == (None, "100 inferences would take 100 minutes, and 30 are the most")
+    assert (found.joules, found.reason) == (None, "100 inferences would take 100 minutes, and the limit is 30")
     assert not (tmp_path / "state").exists()
 
 
@@ -127,7 +127,7 @@ def test_what_takes_too_long_has_no_figure_and_a_lost_device_is_told(places, tmp
     sysfs = tree(tmp_path / "sys", {"hwmon/hwmon0/name": "ina", "hwmon/hwmon0/power1_input": 5_000_000})
     monkeypatch.setattr(energy, "longest_s", lambda *_: 0.5)
     found = measure(places, tmp_path, sysfs=sysfs)
-    assert (found.joules, "not measured within" in found.reason) == (None, True)
+    assert (found.joules, "did not end within" in found.reason) == (None, True)
     assert not list((tmp_path / "run").iterdir())
 
     class Lost(LocalShell):
@@ -163,7 +163,7 @@ def test_a_meter_that_says_nonsense_has_no_figure(places, tmp_path, meter):
     (tmp_path / "runner").write_text((tmp_path / "runner").read_text().replace("sleep 4", ""))
     found = measure(places, tmp_path, meter=meter, idle_s=0.1)
     assert found.joules is None
-    assert "the meter says" in found.reason
+    assert "the meter printed" in found.reason
 
 
 def test_without_a_sensor_there_is_a_reason_at_once(places, tmp_path):
@@ -186,7 +186,7 @@ def test_too_few_readings_are_refused(places, tmp_path):
     found = measure(places, tmp_path, sysfs=sysfs, idle_s=0.7, every_s=0.05)
     assert found.joules is None
     assert "ina: " in found.reason
-    assert "20 are the least" in found.reason
+    assert "at least 20 are needed" in found.reason
 
 
 @pytest.mark.parametrize("head", ["", "start 1\nbegin 2", "start x\nbegin 2\nend 3", "at\nat 1 2\n"])

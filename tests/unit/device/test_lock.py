@@ -28,15 +28,15 @@ ME = Owner("me", "tests")
 def test_lock_excludes_and_names_its_holder(store, root):
     with (
         client(root),
-        pytest.raises(DeviceError, match="busy: the other one holds it: a deploy") as caught,
+        pytest.raises(DeviceError, match="busy: in use by the other one: a deploy") as caught,
         store.lock(ME),
     ):
         pytest.fail("two holders")
-    assert "free the device" in caught.value.details
+    assert "the device is free after" in caught.value.details
 
 
 def test_whoever_looks_sees_the_holder_and_since_when(store, root):
-    with client(root), pytest.raises(BusyError, match="busy: the other one holds it: a deploy") as caught:
+    with client(root), pytest.raises(BusyError, match="busy: in use by the other one: a deploy") as caught:
         store.check_free()
     since = r"since \d\d:\d\d:\d\d, for \d+ s by now"
     assert re.match(since + r"; the last sign of life came \d+ s ago", caught.value.details)
@@ -48,7 +48,7 @@ def test_whoever_looks_waits_as_long_as_it_would_for_the_lock(root):
     told: list[str] = []
     patience = Patience(0.3, told.append)
     looking = Store(LocalShell(), str(root), patience=patience)
-    with client(root), pytest.raises(BusyError, match="the other one holds it") as caught:
+    with client(root), pytest.raises(BusyError, match="in use by the other one") as caught:
         looking.check_free()
     assert "this command waited" in caught.value.details
     assert "waiting for up to" in told[0]
@@ -94,7 +94,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 STRANGERS = {
     "another process by now": {"start": "17"},
     "of an earlier start of the device": {"boot": "3b5a0b5e-0000-4000-8000-000000000000"},
-    "no number": {"start": "$(touch RAN)"},
+    "not a number": {"start": "$(touch RAN)"},
 }
 
 
@@ -176,7 +176,7 @@ def test_where_the_uptime_is_hidden_the_clock_has_to_do(store, root, monkeypatch
 
 def test_a_holder_without_a_name_is_seen(store, root):
     store.facts()
-    with held(root), pytest.raises(BusyError, match="busy: someone"):
+    with held(root), pytest.raises(BusyError, match="busy: in use by someone"):
         store.check_free()
 
 
@@ -196,7 +196,7 @@ def test_lock_is_free_after_an_error(store):
 def test_unsigned_lock_is_busy(store, root):
     """Between taking the lock and signing it, or on a full disk, its holder has no name."""
     store.facts()
-    with held(root), pytest.raises(DeviceError, match="busy: someone"), store.lock(ME):
+    with held(root), pytest.raises(DeviceError, match="busy: in use by someone"), store.lock(ME):
         pytest.fail("two holders")
 
 
@@ -298,8 +298,8 @@ def test_whoever_finds_it_taken_is_told_how_to_end_it(store):
     owner = Owner("ann@desk pid 7", "sh -c 'a \\n b'\n  c\td", "toolchain farm release a")
     with store.lock(owner), pytest.raises(BusyError) as caught, Store(LocalShell(), store.root).lock(ME):
         pass
-    assert caught.value.message == "local is busy: ann@desk pid 7 holds it: sh -c 'a \\n b' c d"
-    how = "when that has ended; `toolchain farm release a` there ends it, or with --wait SECONDS"
+    assert caught.value.message == "local is busy: in use by ann@desk pid 7: sh -c 'a \\n b' c d"
+    how = "when that has ended; `toolchain farm release a` on that machine ends it, or with --wait SECONDS"
     assert caught.value.hint == f"run the command again {how}"
     assert caught.value.owner == "ann@desk pid 7: sh -c 'a \\n b' c d"
 
@@ -308,12 +308,12 @@ def test_the_lock_of_an_earlier_toolchain_is_understood(store, root):
     store.facts()
     with held(root) as other:
         (root / "lock").write_text(f"busy {other.pid} {int(time.time()) - 65} ann@desk\n")
-        with pytest.raises(BusyError, match=r"busy: ann@desk holds it$") as caught:
+        with pytest.raises(BusyError, match=r"busy: in use by ann@desk$") as caught:
             store.check_free()
         assert re.search(r"for 6\d s by now", caught.value.details)
-        told = f"process {other.pid}, is of an earlier toolchain, and ends with its client's connection"
+        told = f"process {other.pid} there, of an older toolchain, holds the lock until its client disconnects"
         assert told in caught.value.details
-        with pytest.raises(BusyError, match=r"busy: ann@desk holds it$") as caught, store.lock(ME):
+        with pytest.raises(BusyError, match=r"busy: in use by ann@desk$") as caught, store.lock(ME):
             pass
         assert told in caught.value.details
         assert "sign of life" not in caught.value.details
@@ -327,7 +327,7 @@ def test_a_device_that_takes_a_trial_back_is_seen(store, root):
         subprocess.run(["/bin/sh", "-c", note.replace("$$", str(other.pid))], cwd=root, check=True)
         with pytest.raises(BusyError) as caught:
             store.check_free()
-    assert caught.value.message == "local is busy: the device itself holds it: rolling back a trial that broke off"
+    assert caught.value.message == "local is busy: in use by the device itself: rolling back an interrupted trial"
     assert caught.value.details.startswith("the last sign of life came 0 s ago")
 
 
@@ -357,7 +357,7 @@ class Babbling(LocalShell):
 
 def test_a_device_that_says_too_much_under_its_lock(root):
     store = Store(Babbling(), str(root))
-    with pytest.raises(DeviceError, match="says more than a change of its store"), store.lock(ME):
+    with pytest.raises(DeviceError, match="printed more than a change of its store"), store.lock(ME):
         store.sweep()
 
 
@@ -394,9 +394,9 @@ def test_work_inside_of_a_lock(outer, store, root, tmp_path):
 
 def test_one_at_a_time_works_inside_of_a_lock(outer, store, root):
     with client(root):
-        with pytest.raises(BusyError, match="the other one holds it"), store.lock(ME):
+        with pytest.raises(BusyError, match="in use by the other one"), store.lock(ME):
             pass
-        with pytest.raises(BusyError, match="the other one holds it"):
+        with pytest.raises(BusyError, match="in use by the other one"):
             store.check_free()
     with store.lock(ME):
         pass
@@ -405,9 +405,9 @@ def test_one_at_a_time_works_inside_of_a_lock(outer, store, root):
 @pytest.mark.parametrize("token", ["", "ab13", "12", "$(touch x)"])
 def test_others_are_outside_of_it(outer, store, monkeypatch, token):
     monkeypatch.setenv(lock.WITHIN, token)
-    with pytest.raises(BusyError, match="outer holds it: farm lock"), store.lock(ME):
+    with pytest.raises(BusyError, match="in use by outer: farm lock"), store.lock(ME):
         pass
-    with pytest.raises(BusyError, match="outer holds it: farm lock"):
+    with pytest.raises(BusyError, match="in use by outer: farm lock"):
         store.check_free()
 
 
@@ -420,7 +420,7 @@ def test_who_works_inside_of_a_lock_that_ends_changes_nothing_more(store, root, 
     with client(root, "sys.stdin.readline(); store.activate('a' * 64)") as inner:
         monkeypatch.delenv(lock.WITHIN)
         outer.__exit__(None, None, None)
-        with pytest.raises(BusyError, match="the other one holds it"), store.lock(ME):
+        with pytest.raises(BusyError, match="in use by the other one"), store.lock(ME):
             pass
         inner.stdin.write("\n")
         inner.stdin.flush()
@@ -453,5 +453,5 @@ def test_a_command_that_is_none_of_ours_is_not_told(end):
 
 def test_the_words_of_an_owner_steer_no_terminal():
     fault = lock._busy("local", ["busy", "1", "5", "3 ann\x1b[2J\ttune \x1b]0;x\x07"])
-    assert fault.message == "local is busy: ann\\x1b[2J holds it: tune \\x1b]0;x\\x07"
+    assert fault.message == "local is busy: in use by ann\\x1b[2J: tune \\x1b]0;x\\x07"
     assert "\x1b" not in fault.owner

@@ -53,4 +53,4 @@ def test_what_names_several_is_refused():
 def test_nothing_was_deployed():
     with pytest.raises(InputError, match="no such release") as caught:
         released.named(store(), "current")
-    assert caught.value.details == "nothing was deployed there"
+    assert caught.value.details == "the device has no releases"

@@ -113,7 +113,7 @@ def lying(tmp_path, *lines):
     ['echo "@0000000000000000 after" >"$report"', ': >"$report"', 'echo "{}" >"$report"', 'echo null >"$report"'],
 )
 def test_what_a_device_says_in_place_of_a_report(tmp_path, lines):
-    with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError, match="no report"):
+    with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError, match="an invalid report"):
         rounds.run(LocalShell(), folder, lying(tmp_path, lines), ["x"], threads=1, plan=PLAN)
 
 

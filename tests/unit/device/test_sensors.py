@@ -94,17 +94,17 @@ def test_a_sleep_without_fractions_is_noticed(tmp_path, monkeypatch):
     ("sensor", "rows", "said"),
     [
         (_POWER, [["1", "x"], ["2", "5"]], "ina226, power1_input: it could not be read"),
-        (_POWER, [["1", "5"], ["2", "5W"]], "ina226, power1_input: it says '5W', which is no number"),
-        (_POWER, [["1", "9" * 18], ["2", "5"]], "no number"),
-        (_POWER, [["1", "9" * 5000], ["2", "5"]], "no number"),
-        (_POWER, [["1", "0"], ["2", "0"]], "ina226: it says 0 all the time"),
-        (_POWER, [["1", "-5"], ["2", "3"]], "ina226: it says -5, power that flows the other way"),
-        (_POWER, [], "ina226: it says nothing all the time"),
+        (_POWER, [["1", "5"], ["2", "5W"]], "ina226, power1_input: its value '5W' is not a number"),
+        (_POWER, [["1", "9" * 18], ["2", "5"]], "is not a number"),
+        (_POWER, [["1", "9" * 5000], ["2", "5"]], "is not a number"),
+        (_POWER, [["1", "0"], ["2", "0"]], "ina226: it stays at 0"),
+        (_POWER, [["1", "-5"], ["2", "3"]], "ina226: its power is negative (-5)"),
+        (_POWER, [], "ina226: it has no values"),
         (_PAIR, [["1", "5", "x"]], "ina3221 VDD_CPU, curr1_input: it could not be read"),
         (Sensor("mVmA", "ina3221", "", 0, _PAIR.files), [["1", "5", "5"]], "in1_input: it has no label"),
-        (_COUNTER, [["1", "7"], ["2", "7"]], "powercap package-0: it says 7 all the time"),
-        (Sensor("uJ", "powercap", "psys", 0, ("e",)), [["1", "9"], ["2", "7"]], "powercap psys: its counter fell"),
-        (_BATTERY, [["1", "12", "-5"], ["2", "12", "5"]], "the other way"),
+        (_COUNTER, [["1", "7"], ["2", "7"]], "powercap package-0: it stays at 7"),
+        (Sensor("uJ", "powercap", "psys", 0, ("e",)), [["1", "9"], ["2", "7"]], "powercap psys: its counter decreased"),
+        (_BATTERY, [["1", "12", "-5"], ["2", "12", "5"]], "power is negative"),
     ],
 )
 def test_a_sensor_that_fails_is_named_with_what_it_said(sensor, rows, said):
@@ -115,7 +115,7 @@ def test_a_sensor_that_fails_is_named_with_what_it_said(sensor, rows, said):
 
 def test_a_sensor_that_fails_leaves_the_others():
     dead, alive = sensors.read([_POWER, _PAIR], [["1", "0", "5000", "100"], ["2", "0", "5000", "100"]])
-    assert dead == "ina226: it says 0 all the time"
+    assert dead == "ina226: it stays at 0"
     assert alive.values == pytest.approx([0.5, 0.5])
 
 
@@ -153,5 +153,5 @@ def test_rails_of_different_chips_hold_none_of_each_other():
 
 
 def test_two_that_are_the_whole_input_have_a_reason():
-    with pytest.raises(NoFigureError, match="one VDD_IN, two VIN: each says"):
+    with pytest.raises(NoFigureError, match="one VDD_IN, two VIN: the label of each says"):
         sensors.counted([rail("one VDD_IN"), rail("two VIN")])

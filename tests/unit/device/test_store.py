@@ -47,7 +47,7 @@ NUMBERS = "machine=m\nroot=/r\ncpus={0}\nmemory_kib={0}\ndf=a b c {0} e\nglibc=g
 
 @pytest.mark.parametrize("said", ["", "x", "=", "root=/r", "machine=aarch64\nroot=", "\x1b[31m"])
 def test_a_device_that_does_not_say_what_it_is(said):
-    with pytest.raises(DeviceError, match="was asked what it is, and its answer is none") as caught:
+    with pytest.raises(DeviceError, match="did not return a description of itself in a valid form") as caught:
         Store(Saying(said), "/r").facts()
     assert caught.value.hint
 
@@ -71,7 +71,7 @@ def test_facts_that_are_none(number):
     ],
 )
 def test_releases_that_are_none(row):
-    with pytest.raises(DeviceError, match="was asked what releases it has, and its answer is none") as caught:
+    with pytest.raises(DeviceError, match="did not return the list of its releases in a valid form") as caught:
         Store(Saying(f"current generations/1\ngeneration {row}"), "/r").generations()
     assert len(caught.value.details) <= 1000
 
@@ -161,7 +161,7 @@ def test_changes_need_the_lock(store):
 
 
 def test_failing_change_tells_why(held):
-    with pytest.raises(DeviceError, match="cannot change its store") as caught:
+    with pytest.raises(DeviceError, match="changing the store on") as caught:
         held._change("echo because >&2; exit 9")
     assert "because" in caught.value.details
 
@@ -394,9 +394,20 @@ def test_a_folder_of_somebody_is_not_swept(store, root):
     precious.write_text("mine")
     with store.lock(Owner.here("tests")), pytest.raises(DeviceError) as caught:
         store.sweep()
-    assert "is no store: it holds run" in caught.value.details
+    assert "is not a store: it contains run" in caught.value.details
     assert precious.read_text() == "mine"
     assert {path.name for path in root.iterdir()} <= {"run", "lock"}
+
+
+def test_a_store_may_be_made_beside_tuning_records(store, root):
+    """The default store of this machine is in their folder, and whoever tunes first has records and no store."""
+    records = root / "records" / "local.jsonl"
+    records.parent.mkdir(parents=True)
+    records.write_text("{}\n")
+    with store.lock(Owner.here("tests")):
+        store.sweep()
+    assert records.read_text() == "{}\n"
+    assert (root / "blobs" / "partial").is_dir()
 
 
 @pytest.mark.parametrize("others", [["index.json", "oci-layout"], ["blobs/sha256/" + "a" * 64], ["blobs/mine"]])
@@ -408,7 +419,7 @@ def test_a_folder_with_blobs_of_somebody_is_not_swept(store, root, others):
     before = {path for path in root.rglob("*") if path.is_file()}
     with store.lock(Owner.here("tests")), pytest.raises(DeviceError) as caught:
         store.sweep()
-    assert "is no store: it holds" in caught.value.details
+    assert "is not a store: it contains" in caught.value.details
     assert before <= {path for path in root.rglob("*") if path.is_file()}
 
 

@@ -99,7 +99,7 @@ def test_when_the_time_is_up(clock):
     fault = caught.value
     assert clock.now == pytest.approx(105)
     assert (fault.exit_code, fault.hint, fault.owner) == (75, "h", "ann")
-    assert fault.details.endswith("more\nthis command waited 5 s: ann")
+    assert fault.details.endswith("more\nthis command waited 5 s for ann")
 
 
 def test_the_time_is_for_the_whole_command(clock):
@@ -144,13 +144,13 @@ def test_a_lock_is_had_when_the_one_before_lets_go(root):
     mine.check_free()  # it will wait, so it need not know
     with mine.lock(BOB):
         assert not thread.is_alive() or other._lease is None
-        with pytest.raises(BusyError, match="bob@desk holds it: tune mlp"):
+        with pytest.raises(BusyError, match="in use by bob@desk: tune mlp"):
             other.check_free()
     thread.join()
     [one] = mine.waited
     assert (one.owner, one.seconds > 0.1) == ("ann@desk: bench", True)
     [line] = told
-    assert line.startswith("local is busy: ann@desk holds it: bench, since ")
+    assert line.startswith("local is busy: in use by ann@desk: bench, since ")
 
 
 def test_a_lock_within_ones_own_is_that_lock(root):
@@ -159,7 +159,7 @@ def test_a_lock_within_ones_own_is_that_lock(root):
         with mine.lock(BOB) as inner:
             assert inner is outer
             mine.check_free()
-        with pytest.raises(BusyError, match="ann@desk holds it: bench"):
+        with pytest.raises(BusyError, match="in use by ann@desk: bench"):
             other.check_free()
     other.check_free()
 
@@ -183,7 +183,7 @@ def test_whoever_is_interrupted_while_waiting_leaves_nothing(root):
             [sys.executable, "-c", WAITS, str(root)], stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         with process:
-            assert "ann@desk holds it" in process.stdout.readline()
+            assert "in use by ann@desk" in process.stdout.readline()
             process.send_signal(2)
             assert process.wait(30) != 0
             assert process.stdout.read() == ""

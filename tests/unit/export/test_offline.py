@@ -55,5 +55,5 @@ def test_only_an_older_update_gives_way(tiny, program, tmp_path, folder):
         (other / "install.sh").write_text("#!/bin/sh\necho mine\n")
     else:
         other.write_text("#!/bin/sh\necho mine\n")
-    with pytest.raises(InputError, match="is something else"):
+    with pytest.raises(InputError, match="is not replaced"):
         updates.written(tiny, program, other, folder=folder)

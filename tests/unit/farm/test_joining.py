@@ -66,7 +66,7 @@ def test_times_of_an_emulator_are_not_mixed_with_real_ones(run):
     run.lease.follower.joined(LeasedBoard("a", "rpi4", "5e", emulated=True))
     assert len(run.crew.places) == run.emulated
     assert run.lease.given == ([] if run.emulated else [("a", True)])
-    assert run.emulated or "emulator" in run.told[0]
+    assert run.emulated or "emulated" in run.told[0]
 
 
 def test_a_board_that_is_something_else_is_given_back_for_good(run):

@@ -76,7 +76,7 @@ def test_named_boards_are_leased_all_or_none(pool):
 
 
 def test_an_unknown_board_or_type(pool):
-    with pytest.raises(InputError, match="no board 'aa'") as caught, leased(pool, "", ["aa"]):
+    with pytest.raises(InputError, match="does not serve board 'aa'") as caught, leased(pool, "", ["aa"]):
         pass
     assert "a, b, c" in caught.value.details
     with pytest.raises(DeviceError, match="no riscv"), leased(pool, "riscv"):
@@ -196,7 +196,7 @@ def test_a_lease_does_without_boards_that_others_are_at_work_on(pool):
 @pytest.mark.parametrize(("kind", "names"), [("pynq", ()), ("", ["c"]), ("", ["a", "c"])])
 def test_a_lease_says_who_is_at_work_on_its_boards(pool, kind, names):
     board(pool, "c").busy = True
-    with pytest.raises(BusyError, match="ann@desk holds it: deploy"), leased(pool, kind, names, wait=0.05):
+    with pytest.raises(BusyError, match="in use by ann@desk: deploy"), leased(pool, kind, names, wait=0.05):
         pass
     assert states(pool) == {"a": "free", "b": "free", "c": "free"}
 
@@ -227,7 +227,7 @@ def test_a_board_that_cannot_be_served_because_others_are_at_work_on_it(pool):
     board(pool, "c").become("lost", BUSY)
     assert states(pool)["c"] == "busy"
     for act in (lambda: pool.lock("c", Client("me"), 60), leased(pool, "pynq").__enter__):
-        with pytest.raises(BusyError, match="ann@desk holds it: deploy"):
+        with pytest.raises(BusyError, match="in use by ann@desk: deploy"):
             act()
 
 
@@ -255,7 +255,7 @@ def test_a_session_is_for_the_key_of_the_lease_alone(pool):
     for key in (keys["a"], ""):
         with pytest.raises(DeviceError, match="not leased under this key"):
             pool.session("a", key, 0.0)
-    with pytest.raises(InputError, match="no board 'aa'"):
+    with pytest.raises(InputError, match="does not serve board 'aa'"):
         pool.session("aa", "", 0.0)
 
 
@@ -359,7 +359,7 @@ def test_a_locked_board_is_locked_for_deploys_too(pool):
 
 def test_a_board_that_others_are_at_work_on_is_not_locked(pool):
     board(pool, "a").busy = True
-    with pytest.raises(BusyError, match="ann@desk holds it: deploy"):
+    with pytest.raises(BusyError, match="in use by ann@desk: deploy"):
         pool.lock("a", Client("me"), 60)
     assert states(pool)["a"] == "free"
     assert board(pool, "a").wanted == Claim()

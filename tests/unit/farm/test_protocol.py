@@ -136,7 +136,7 @@ def test_a_folder_that_is_open_to_others_is_refused(place, mode):
     with protocol.listen(place):
         place.chmod(mode)
         for use in (protocol.connect, protocol.make_folder, protocol.listen):
-            with pytest.raises(VerificationError, match="open to other users") as caught:
+            with pytest.raises(VerificationError, match="other users can access") as caught:
                 use(place)
             assert "chmod 700" in caught.value.hint
 
@@ -215,5 +215,5 @@ def test_a_stranger_that_answers_as_the_daemon_is_refused():
         place.chmod(0o777)
         with stranger.running(SERVE, place):
             place.chmod(0o700)
-            with pytest.raises(VerificationError, match="another user's process answers"):
+            with pytest.raises(VerificationError, match="a process of another user answers"):
                 protocol.connect(place)

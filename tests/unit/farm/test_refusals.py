@@ -45,4 +45,4 @@ def test_boards_that_are_lost_are_nobodys_work(slots):
     fault = none_free("", ["a", "b"], slots)
     assert (fault.message, fault.details) == ("a, b are not free", "a: gone\nb: gone")
     assert not isinstance(fault, BusyError)
-    assert "serves no rpi4" in none_free("rpi4", (), []).message
+    assert "has no rpi4" in none_free("rpi4", (), []).message

@@ -245,7 +245,7 @@ def test_whoever_has_it_has_its_lock(board, store):
         board.offer(claim)
         until(lambda: board.settled)
         assert board.key == claim.key
-        with pytest.raises(BusyError, match=f"{claim.owner.who} holds it: {claim.owner.what}"):
+        with pytest.raises(BusyError, match=f"in use by {claim.owner.who}: {claim.owner.what}"):
             store.check_free()
     board.offer(Claim())
     until(lambda: board.settled)
@@ -256,7 +256,7 @@ def test_it_gives_no_key_while_somebody_else_is_at_work_on_it(board, store):
     with store.lock(Owner("ann@desk", "deploy")):
         board.offer(Claim(ME, KEY))
         until(lambda: board.is_busy)
-        assert "ann@desk holds it: deploy" in board.fault.message
+        assert "in use by ann@desk: deploy" in board.fault.message
         with board.dial(30) as link:
             assert greet(link, f"client:{KEY}") == REFUSED
     until(lambda: board.settled)
@@ -269,7 +269,7 @@ def test_it_is_not_served_before_others_have_ended_their_work_on_it(server, prog
         others.enter_context(store.lock(Owner("ann@desk", "deploy")))
         with serving(server, program, tmp_path) as board:
             until(lambda: board.is_busy)
-            assert "ann@desk holds it: deploy" in board.fault.message
+            assert "in use by ann@desk: deploy" in board.fault.message
             others.close()
             until(lambda: board.settled)
 

@@ -19,19 +19,19 @@ KINDS = {
     "script.pt": ("a TorchScript model", "torch.onnx.export("),
     "old.pt": ("a Python pickle", "torch.onnx.export("),
     "model.keras": ("a Keras model", 'export("model.onnx", format="onnx")'),
-    "model.zip": ("a zip archive", "then name resnet/resnet.onnx"),
-    "cut.zip": ("a zip archive that is cut off or damaged", "again"),
+    "model.zip": ("a zip archive", "then pass resnet/resnet.onnx"),
+    "cut.zip": ("a truncated or damaged zip archive", "again"),
     "arrays.onnx": ("an .npz file of arrays", "--input"),
     "model.tflite": ("a TensorFlow Lite model", "tf2onnx.convert --tflite"),
     "model.ort": ("a model in ONNX Runtime's own format", ".onnx"),
-    "model.h5": ("an HDF5 file, as Keras writes models", 'export("model.onnx", format="onnx")'),
-    "model.safetensors": ("a safetensors file, which holds weights and no network", "torch.onnx.export("),
+    "model.h5": ("an HDF5 file, as written by Keras", 'export("model.onnx", format="onnx")'),
+    "model.safetensors": ("a safetensors file, which contains weights but no network", "torch.onnx.export("),
     "frozen.pb": ("a frozen TensorFlow graph", "tf2onnx.convert --graphdef"),
     "saved_model.pb": ("a TensorFlow SavedModel", f"--saved-model {DATA} "),
     "model.onnx.gz": ("a compressed file", "gunzip"),
-    "pointer.onnx": ("a Git LFS pointer, not the file that it stands for", "git lfs pull --include pointer.onnx"),
+    "pointer.onnx": ("a Git LFS pointer instead of the file", "git lfs pull --include pointer.onnx"),
     "page.onnx": ("a web page", "?raw=true"),
-    "document.onnx": ("a JSON document", "not the model"),
+    "document.onnx": ("a JSON document", "download the model file"),
 }
 
 
@@ -45,7 +45,7 @@ def test_a_file_is_named_and_its_way_told(name):
     with pytest.raises(InputError) as caught:
         source.load(str(DATA / name))
     assert caught.value.message.startswith(f"{name} is {what}")
-    assert caught.value.message.endswith("no ONNX model")
+    assert caught.value.message.endswith("not an ONNX model")
     assert way in caught.value.hint
 
 
@@ -64,7 +64,7 @@ def test_the_content_tells_and_not_the_ending(tmp_path, name):
         (["saved_model.pb", "variables"], "a TensorFlow SavedModel", "tf2onnx.convert --saved-model"),
         (["config.json", "model.safetensors"], "a Hugging Face model", "optimum-cli export onnx"),
         (["manifest.json", "model.so"], "a folder with a manifest", "toolchain deploy"),
-        (["notes.txt", "net.onnx"], "a folder", "name the model in it: "),
+        (["notes.txt", "net.onnx"], "a folder", "pass the model in it: "),
         ([], "a folder", "toolchain model list"),
     ],
 )

@@ -71,7 +71,7 @@ def test_random_depends_on_the_seed_and_on_the_name_only():
 
 
 def test_two_sources():
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="cannot be combined"):
         inputs.make(Source(npz=Path("a"), image=Path("b")), [FIRST])
 
 
@@ -113,11 +113,11 @@ def test_npz(tmp_path, save):
 @pytest.mark.parametrize(
     ("arrays", "fault"),
     [
-        ({"a": GOOD["a"]}, "b: missing, wanted b scalar int64"),
+        ({"a": GOOD["a"]}, "b: missing, expected b scalar int64"),
         ({**GOOD, "c": GOOD["a"]}, "c: the model has no such input"),
-        ({**GOOD, "a": GOOD["a"].T}, "a: has (3, 2) float32, wanted a 2x3 float32"),
-        ({**GOOD, "a": GOOD["a"].astype("float64")}, "a: has (2, 3) float64, wanted a 2x3 float32"),
-        ({**GOOD, "b": np.array([7])}, "b: has (1,) int64, wanted b scalar int64"),
+        ({**GOOD, "a": GOOD["a"].T}, "a: has (3, 2) float32, expected a 2x3 float32"),
+        ({**GOOD, "a": GOOD["a"].astype("float64")}, "a: has (2, 3) float64, expected a 2x3 float32"),
+        ({**GOOD, "b": np.array([7])}, "b: has (1,) int64, expected b scalar int64"),
     ],
     ids=["missing", "extra", "shape", "dtype", "rank"],
 )
@@ -131,7 +131,7 @@ def test_npz_that_would_fill_the_memory(tmp_path, monkeypatch):
     """A thousand bytes of zeros are one in the archive, which says beforehand how many they are."""
     np.savez_compressed(tmp_path / "in.npz", a=np.zeros(1 << 20))
     monkeypatch.setattr("toolchain.models.memory.available_bytes", lambda: 1 << 20)
-    with pytest.raises(InputError, match=r"in\.npz have 8\.4 MB, and this machine has"):
+    with pytest.raises(InputError, match=r"in\.npz have 8\.4 MB, but this machine has"):
         inputs.from_npz(tmp_path / "in.npz", SPECS)
 
 
@@ -142,7 +142,7 @@ def test_npy_of_the_only_input(tmp_path):
 
 def test_npy_of_one_input_of_two(tmp_path):
     np.save(tmp_path / "in.npy", GOOD["a"])
-    with pytest.raises(InputError, match=r"in\.npy holds one array, and the model has 2 inputs") as caught:
+    with pytest.raises(InputError, match=r"in\.npy contains one array, but the model has 2 inputs") as caught:
         inputs.from_npz(tmp_path / "in.npy", SPECS)
     assert "numpy.savez" in caught.value.hint
 
@@ -213,7 +213,7 @@ def test_zip_of_text_under_an_inputs_name(tmp_path):
     (tmp_path / "in.npz").write_bytes(zipped("a", b"hello"))
     with pytest.raises(InputError, match="do not fit the model") as caught:
         inputs.from_npz(tmp_path / "in.npz", SPECS)
-    assert "a: has () |S5, wanted a 2x3 float32" in caught.value.details
+    assert "a: has () |S5, expected a 2x3 float32" in caught.value.details
 
 
 @pytest.mark.parametrize("name", ["missing.npz", "."])

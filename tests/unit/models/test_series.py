@@ -46,8 +46,11 @@ def test_an_array_alone_is_the_only_input(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "details"),
     [
-        ({"x": np.zeros((2, 1, 3), np.float32), "z": np.zeros(3, np.int64)}, r"z: has \(3,\) int64, wanted z 2 int64"),
-        ({"x": np.zeros((2, 1, 3), np.float32), "z": np.int64(1)}, r"z: has \(\) int64, wanted z 2 int64"),
+        (
+            {"x": np.zeros((2, 1, 3), np.float32), "z": np.zeros(3, np.int64)},
+            r"z: has \(3,\) int64, expected z 2 int64",
+        ),
+        ({"x": np.zeros((2, 1, 3), np.float32), "z": np.int64(1)}, r"z: has \(\) int64, expected z 2 int64"),
         ({"x": np.zeros((1, 3), np.float64), "z": np.int64(1)}, r"x: has \(1, 3\) float64.*[\s\S]*one more axis"),
         ({"x": np.zeros((2, 1, 3), np.int8), "z": np.zeros(2, np.int64)}, r"x: has \(2, 1, 3\) int8"),
         ({"x": np.zeros((1, 3), np.float32)}, "z: missing"),
@@ -66,7 +69,7 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, details):
 def pictures(tmp_path):
     for name, colour in (("b.png", "red"), ("a.jpg", "blue"), ("c.JPG", "green")):
         Image.new("RGB", (10, 10), colour).save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no images")
     return tmp_path
 
 
@@ -86,13 +89,13 @@ def test_one_picture_is_one_sample_and_several_are_many(pictures):
 
 
 def test_pictures_that_are_none_are_told_before_the_work(pictures):
-    (pictures / "d.png").write_text("no picture")
+    (pictures / "d.png").write_text("no images")
     with pytest.raises(InputError, match=r"cannot read the image .*d\.png"):
         series.of_pictures([pictures], [PICTURE])
     with pytest.raises(InputError, match="does not take one image"):
         series.of_pictures([pictures / "a.jpg"], [X])
     (pictures / "empty").mkdir()
-    with pytest.raises(InputError, match="there are no pictures in"):
+    with pytest.raises(InputError, match="there are no images in"):
         series.of_pictures([pictures / "empty"], [PICTURE])
 
 

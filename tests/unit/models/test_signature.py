@@ -29,7 +29,7 @@ def test_an_open_batch_is_one_and_told(first):
     (line,) = signature.set_shapes(proto, {})
     assert shapes(proto) == {"x": (1, 3, 8)}
     assert "input x is" in line
-    assert "a batch of 1 is taken" in line
+    assert "using a batch of 1" in line
 
 
 @pytest.mark.parametrize("shape", [("sequence", 3), (1, "batch"), ("n",), (3, "n", 4)])
@@ -87,7 +87,7 @@ def test_an_input_becomes_a_constant(dtype, shape, text, expected):
      ("float32", (), "x")],
 )  # fmt: skip
 def test_values_that_an_input_cannot_have(dtype, shape, text):
-    with pytest.raises(InputError, match=r"is no value for input k|numbers; input k"):
+    with pytest.raises(InputError, match=r"is not a valid value for input k|numbers; input k"):
         signature.fix(with_inputs(value("x", (1,)), value("k", shape, dtype)), {"k": text})
 
 

@@ -174,7 +174,7 @@ def test_broken_compiler(cache, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("cache")
 def test_unsupported_triple():
-    with pytest.raises(BuildError, match="no device programs for riscv64-linux-gnu") as caught:
+    with pytest.raises(BuildError, match="device programs cannot be built for riscv64-linux-gnu") as caught:
         programs.build(RUNNER, "riscv64-linux-gnu", "riscv64")
     for triple in ("x86_64-linux-gnu", "aarch64-linux-gnu", "arm-linux-gnueabihf"):
         assert triple in caught.value.details
@@ -322,7 +322,7 @@ def test_a_program_is_built_in_the_background(cache, tiny_sources, tmp_path, mon
             time.sleep(0.01)
         no_build(monkeypatch)
         made = make(tell, BOARD_SERVER)
-    assert told[0].startswith("waiting for a build")
+    assert told[0].startswith("waiting for another process")
     assert told[1] == "compiling the board server"
     assert finished(cache) == [made.path.parent]
     monkeypatch.setattr(programs.process, "spawn_background", lambda *_: pytest.fail("built again"))

@@ -67,11 +67,11 @@ def test_locals_come_first(thing):
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"!<arch>\n" + bytes(64), b"\x7fELF\x02\x02\x01" + bytes(64)])
 def test_what_is_no_object(data):
-    with pytest.raises(BuildError, match="no relocatable object"):
+    with pytest.raises(BuildError, match="not a relocatable object"):
         localized(data, str.isprintable)
 
 
 def test_a_program_is_no_object(tmp_path):
     subprocess.run(["c++", "-x", "c++", "-", "-o", tmp_path / "a"], input="int main() {}", text=True, check=True)
-    with pytest.raises(BuildError, match="no relocatable object"):
+    with pytest.raises(BuildError, match="not a relocatable object"):
         localized((tmp_path / "a").read_bytes(), str.isprintable)

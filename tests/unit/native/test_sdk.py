@@ -72,7 +72,7 @@ def test_a_folder_that_is_none_of_ours_is_left_alone(kind, tmp_path, record):
     (folder / "thesis.txt").write_text("years")
     if record is not None:
         (folder / sdk.RECORD).write_text(record)
-    with pytest.raises(InputError, match="something else than an SDK"):
+    with pytest.raises(InputError, match="something other than an SDK"):
         sdk.write(kind, folder)
     assert (folder / "thesis.txt").read_text() == "years"
 

@@ -68,7 +68,7 @@ def test_all_faults_are_told_together():
         Check("compiler", fails(BuildError("no compiler", hint="apt-get install g++"))),
         Check("labels", fails(InputError("no labels", details="line 3"))),
     ]
-    with pytest.raises(BuildError, match="2 things are in the way: compiler, labels") as caught:
+    with pytest.raises(BuildError, match="2 problems: compiler, labels") as caught:
         preflight.run(checks)
     assert caught.value.details.splitlines() == [
         "compiler: no compiler",
@@ -170,7 +170,7 @@ def test_a_bundle_is_opened_once(native, tiny, opened, tmp_path):
 def test_a_busy_device_and_a_missing_file_are_told_together(native, small, opened, lab, tmp_path):
     with (
         Store(LocalShell(), lab.store.root).lock(Owner.here("deploy")),
-        pytest.raises(BusyError, match="2 things are in the way: device, labels") as caught,
+        pytest.raises(BusyError, match="2 problems: device, labels") as caught,
     ):
         preflight.before_build(job_of(small, native), opened, tmp_path / "none.txt")
     assert "is busy" in caught.value.details
@@ -185,7 +185,7 @@ def test_a_bundle_for_another_machine_is_refused_without_the_device(native, tiny
 
     with pytest.raises(VerificationError, match="bundle, device") as caught:
         preflight.before_deploy(job_of(other.folder, native), tmp_path / "out", unreachable)
-    assert "was built for another board that is called local" in caught.value.details
+    assert "was built for a different board that is also named local" in caught.value.details
 
 
 def test_labels_are_counted_before_a_build(native, small, opened, tmp_path):
@@ -214,7 +214,7 @@ def test_every_network_of_a_survey_is_read(native, small, opened, tmp_path):
 
 def test_a_full_disk_of_this_machine(monkeypatch):
     monkeypatch.setattr(preflight, "_LEAST_FREE", 1 << 60)
-    with pytest.raises(InputError, match="MiB more, and a build needs") as caught:
+    with pytest.raises(InputError, match="MiB left, and a build needs") as caught:
         preflight.check_host()
     assert "TOOLCHAIN_CACHE" in caught.value.hint
 
@@ -223,7 +223,7 @@ def test_a_limit_of_files_counts_as_a_full_disk():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
-        with pytest.raises(InputError, match="takes 1 MiB more") as caught:
+        with pytest.raises(InputError, match="has 1 MiB left") as caught:
             preflight.check_room()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -233,7 +233,7 @@ def test_a_limit_of_files_counts_as_a_full_disk():
 def test_a_misspelt_cpu_and_a_missing_compiler_are_told_together(native, opened, small):
     target = dataclasses.replace(native.target, mcpu="skylakke")
     kind = dataclasses.replace(native, target=target, compiler="no-such-compiler")
-    with pytest.raises(InputError, match="2 things are in the way: target, compiler") as caught:
+    with pytest.raises(InputError, match="2 problems: target, compiler") as caught:
         preflight.before_build(job_of(small, kind), opened)
     assert "did you mean skylake" in caught.value.details
     assert "no-such-compiler is not installed" in caught.value.details

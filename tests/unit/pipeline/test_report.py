@@ -73,7 +73,7 @@ def test_many_samples():
         "max_abs_diff": 0.5, "max_rel_diff": 2e-3, "tolerance": 1e-2, "ok": True,
     }  # fmt: skip
     assert "256 random inputs match, largest relative difference 2.0e-03 (sample 17" in report.table(found)
-    assert "another class in 3 of 256" in report.table(found)
+    assert "a different class in 3 of 256" in report.table(found)
 
 
 def test_what_computed_is_told():
@@ -94,7 +94,7 @@ def test_copies_are_told():
     run = dataclasses.replace(made().measurement.run, copies=Copies(1_500_000, 1_204_224, 12_000_000))
     found = made(measurement=dataclasses.replace(made().measurement, run=run))
     assert parsed(found)["copies"] == {"to_device": 1_500_000, "from_device": 1_204_224, "resident": 12_000_000}
-    told = "1.50 MB to the accelerator's memory and 1.20 MB back in each run; 12.00 MB stay there"
+    told = "each run copies 1.50 MB to the accelerator's memory and 1.20 MB back; 12.00 MB stay there"
     assert told in report.table(found)
     assert parsed(made())["copies"] is None
     assert "copied" not in report.table(made())
@@ -110,7 +110,7 @@ def test_without_classes_there_are_no_flips():
 
 
 @pytest.mark.parametrize(
-    ("restarted", "text"), [(True, "well 2.2 s after the switch"), (False, "well on this release already")]
+    ("restarted", "text"), [(True, "running 2.2 s after the switch"), (False, "already running this release")]
 )
 def test_an_application(restarted, text):
     found = made(application=Started("detector.service", restarted=restarted, seconds=2.25))
@@ -285,7 +285,7 @@ HALF = InHalf("onnxruntime 1", "random numbers of seed 0", (HalfOutput("y", 3.1e
 def test_what_a_build_found_of_half_precision_is_in_all_forms():
     found = made(half=HALF)
     assert parsed(found)["half_precision"]["outputs"] == [{"name": "y", "max_rel": 3.1e-3, "limit": 2e-2, "ok": True}]
-    assert "in half precision, y 3.1e-03 of its largest value off (limit 2e-02) from onnxruntime 1" in report.table(
+    assert "in half precision, y 3.1e-03 of the largest value off (limit 2e-02) from onnxruntime 1" in report.table(
         found
     )
     assert "Half precision when it was built, emulated" in measured.html(found)

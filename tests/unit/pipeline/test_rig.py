@@ -199,6 +199,6 @@ def test_a_release_for_the_time_of_a_session(native, devices, tiny):
             assert not np.array_equal(first[name], second[name])
             with pytest.raises(InputError, match="no inputs of the model"):
                 found.run({"y": np.zeros(1)})
-        with pytest.raises(BusyError, match="me@desk holds it: pytest"):
+        with pytest.raises(BusyError, match="in use by me@desk: pytest"):
             Store(LocalShell(), one.store.root).check_free()
     Store(LocalShell(), devices[0].root).check_free()

@@ -22,7 +22,7 @@ def test_what_is_complete_is_taken(npz, tmp_path):
 def test_inputs_are_wanted_and_of_one_kind(npz, tmp_path):
     with pytest.raises(InputError, match="nothing to run"):
         Wanted(tmp_path / "y.npz").check()
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="cannot be combined"):
         Wanted(tmp_path / "y.npz", npz=npz, pictures=(npz,)).check()
 
 
@@ -42,8 +42,8 @@ def test_what_is_read_is_not_replaced(npz):
 
 
 def test_an_output_of_somebody_elses(npz, tmp_path):
-    (tmp_path / "picture.jpg").write_bytes(b"no picture")
-    with pytest.raises(InputError, match="something else"):
+    (tmp_path / "picture.jpg").write_bytes(b"no images")
+    with pytest.raises(InputError, match="something other"):
         Wanted(tmp_path / "picture.jpg", npz=npz).check()
     with pytest.raises(InputError, match="cannot write"):
         Wanted(tmp_path / "none" / "y.npz", npz=npz).check()

@@ -54,7 +54,7 @@ def test_what_is_clipped_is_covered_by_any_method(graph):
 def test_infinite_activations_are_told(graph):
     with pytest.raises(InputError, match=r"'r' .* in sample 1") as fault:
         calibration.calibrate(graph, plan(graph, ("s",), "net"), samples(1, np.inf), "mse")
-    assert "leave that sample out" in fault.value.hint
+    assert "remove that sample" in fault.value.hint
 
 
 def test_the_bias_makes_up_for_rounded_weights(graph):

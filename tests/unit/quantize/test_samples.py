@@ -49,7 +49,7 @@ def test_an_array_of_another_shape_is_named(tmp_path):
     np.save(tmp_path / "odd.npy", array()[0])
     with pytest.raises(InputError, match=r"odd\.npy") as fault:
         samples.Folder(tmp_path, [SPEC])[0]
-    assert "wanted x 1x3x8x8 float32" in fault.value.details
+    assert "expected x 1x3x8x8 float32" in fault.value.details
 
 
 @pytest.mark.parametrize("name", ["odd.npy", "odd.npz", "odd.png"])

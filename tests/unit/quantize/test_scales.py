@@ -172,7 +172,7 @@ def test_every_shift_is_there_in_the_end(activations, weights):
 
 def test_what_never_settles_is_told():
     layers = (layer("a", "x", "y", "z"), layer("b", "y", "t", "x"))
-    with pytest.raises(InputError, match="shifts that hardware has") as fault:
+    with pytest.raises(InputError, match="shifts that the hardware supports") as fault:
         scales.settled(layers, Exponents(about(x=0, y=0, z=0, t=0), {"a.w": (3,), "b.w": (3,)}))
     assert "--exclude" in fault.value.hint
 

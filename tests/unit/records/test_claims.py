@@ -22,7 +22,7 @@ def test_a_second_client_is_told_of_the_first_and_has_its_turn_then(tmp_path):
     records = tmp_path / "r.jsonl"
     with claimed(records, "abc", OWNER):
         with (
-            pytest.raises(BusyError, match=r"r\.jsonl: ann@desk holds it: tune mlp") as caught,
+            pytest.raises(BusyError, match=r"r\.jsonl: in use by ann@desk: tune mlp") as caught,
             claimed(records, "abc", Owner("bob", "tune mlp")),
         ):
             pass

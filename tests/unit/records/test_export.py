@@ -58,14 +58,14 @@ def test_failures_are_left_out(found, tmp_path):
 
 def test_a_database_that_exists_is_left_alone(found, tmp_path):
     (tmp_path / export.FILES[0]).write_text("mine")
-    with pytest.raises(InputError, match="holds a database already"):
+    with pytest.raises(InputError, match="already contains a database"):
         export.export(found, found.keys[0], tmp_path)
     assert (tmp_path / export.FILES[0]).read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     ("workloads", "message"),
-    [([], "do not hold the module"), ([Workload.of("{}", "conv", 1.0, "{}")], "cannot be read")],
+    [([], "do not contain the module"), ([Workload.of("{}", "conv", 1.0, "{}")], "cannot be read")],
     ids=["missing", "damaged"],
 )
 def test_modules_must_be_there(found, tmp_path, workloads, message):

@@ -25,5 +25,5 @@ def test_a_file_without_certificates_is_refused(tmp_path, content):
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InputError, match="holds no CA certificates"):
+    with pytest.raises(InputError, match="contains no CA certificates"):
         trusted(path)

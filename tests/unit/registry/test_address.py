@@ -58,7 +58,7 @@ def test_an_address_is_read_and_written(text, expected):
     ],
 )
 def test_what_is_malformed_is_refused_with_the_form(text):
-    with pytest.raises(InputError, match="names no package in a registry") as caught:
+    with pytest.raises(InputError, match="is not a valid address of a package in a registry") as caught:
         parse(text)
     assert "oci://HOST[:PORT]/REPOSITORY:TAG" in caught.value.details
 

@@ -41,7 +41,7 @@ def test_nothing_of_a_request_passes(answers, cuts):
 def test_a_request_inside_an_answer_is_found():
     """TVM's client reads on behind the values of an answer, and takes what is there for the next packet."""
     hidden = values(text("")) + program_to_run("true")[8:]
-    with pytest.raises(ForgedAnswerError, match="behind its values"):
+    with pytest.raises(ForgedAnswerError, match="after its values"):
         list(Filter().passed(packet(RETURN, hidden)))
 
 

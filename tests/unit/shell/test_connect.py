@@ -62,13 +62,13 @@ def _listener(answer: bytes, *, hold: bool):
 def test_not_an_ssh_server(hold):
     with _listener(b"HTTP/1.1 400 Bad Request\r\n\r\n", hold=hold) as host:
         fault = _fails(host)
-    assert "no SSH server" in fault.message
+    assert "not an SSH server" in fault.message
     assert "HTTP/1.1 400" in fault.details
 
 
 def test_server_that_hangs_up():
     with _listener(b"", hold=False) as host:
-        assert "hangs up" in _fails(host).message
+        assert "closes the connection" in _fails(host).message
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-sleepy\r\n"])
@@ -140,7 +140,7 @@ def test_a_proxy_command_is_run_by_the_users_shell(proxied, tmp_path, monkeypatc
 @pytest.mark.parametrize(("command", "words"), [("no-such-relay %h", "no-such-relay"), ("echo why >&2 | false", "why")])
 def test_a_proxy_command_that_fails_says_why(proxied, command, words):
     fault = _fails("board", proxied(command))
-    assert "the ProxyCommand of board reaches no SSH server" in fault.message
+    assert "the ProxyCommand of board does not reach an SSH server" in fault.message
     assert words in fault.details.partition("\n")[2]
     assert command.partition(" ")[0] in fault.hint
 

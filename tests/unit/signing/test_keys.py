@@ -62,7 +62,7 @@ def test_says_that_no_agent_has_the_key(agent, alice):
 @pytest.mark.parametrize("suffix", ["", ".pub"])
 def test_refuses_another_kind_of_key(tmp_path, kind, suffix):
     one = signers.pair(tmp_path, kind, kind)
-    with pytest.raises(InputError, match="no Ed25519 key"):
+    with pytest.raises(InputError, match="not an Ed25519 key"):
         keys.load(one.path.with_suffix(suffix), nobody_asks)
 
 

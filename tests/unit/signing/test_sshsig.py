@@ -66,24 +66,24 @@ def armour(data):
 
 
 WRONG = {
-    "empty": (b"", "there is none"),
-    "text": (b"hello\n", "no signature of OpenSSH"),
-    "no end": (b"-----BEGIN SSH SIGNATURE-----\nAAAA\n", "no signature of OpenSSH"),
-    "no base64": (armour(b"x").replace(b"eA==", b"e*=="), "no base64"),
-    "cut base64": (armour(b"x").replace(b"eA==", b"eA="), "no base64"),
-    "bits of no byte": (armour(b"SSHSIG" + bytes(4)).replace(b"AA==", b"AB=="), "no base64"),
+    "empty": (b"", "it contains no signature"),
+    "text": (b"hello\n", "not an OpenSSH signature"),
+    "no end": (b"-----BEGIN SSH SIGNATURE-----\nAAAA\n", "not an OpenSSH signature"),
+    "no base64": (armour(b"x").replace(b"eA==", b"e*=="), "not valid base64"),
+    "cut base64": (armour(b"x").replace(b"eA==", b"eA="), "not valid base64"),
+    "bits of no byte": (armour(b"SSHSIG" + bytes(4)).replace(b"AA==", b"AB=="), "not valid base64"),
     "nothing in it": (armour(b""), "cut off"),
     "other magic": (blob(magic=b"SSHSIX"), "version 1"),
     "version 2": (blob(version=struct.pack(">I", 2)), "version 1"),
     "another namespace": (blob(namespace=b"git"), "the signature is for 'git'"),
-    "reserved": (blob(reserved=b"x"), "does not know"),
-    "another hash": (blob(hash=b"md5"), "does not know"),
+    "reserved": (blob(reserved=b"x"), "does not support"),
+    "another hash": (blob(hash=b"md5"), "does not support"),
     "a short key": (blob(key=struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 31) + bytes(31)), "length"),
     "rsa": (blob(key=struct.pack(">I", 7) + b"ssh-rsa" + struct.pack(">I", 3) + b"abc"), "'ssh-rsa'"),
     "more bytes": (blob(rest=b"x"), "more bytes"),
     "a length beyond": (armour(b"SSHSIG" + struct.pack(">II", 1, 2**32 - 1)), "cut off"),
     "seventeen": (blob() * 17, "more than 16"),
-    "something after it": (blob() + b"more", "no signature of OpenSSH"),
+    "something after it": (blob() + b"more", "not an OpenSSH signature"),
 }
 
 

@@ -65,7 +65,7 @@ def test_is_about_a_bundle(tiny):
 
 
 def test_a_minimum_above_the_sequence_is_refused_before_it_is_signed(tiny):
-    with pytest.raises(InputError, match="no device would take"):
+    with pytest.raises(InputError, match="no device would accept"):
         statement.about(tiny.manifest, tiny.digest, Order(2, 3))
 
 

@@ -91,7 +91,7 @@ def test_what_is_untuned_stays_where_nobody_is_surely_faster():
     mixed = tuple(one * (0.7 if turn % 2 else 1.3) for turn, one in enumerate(BASE_S))
     found = decided(mixed, turns_of(1.1), turns_of(0.5, 4))
     assert (found.winner.key, found.measured.samples_s) == (BASE, BASE_S)
-    assert "none of 3 is surely faster; the closest one: " in found.why
+    assert "none of 3 candidates is measurably faster; the best of them: " in found.why
 
 
 def test_a_gain_of_less_than_a_hundredth_replaces_nothing():

@@ -158,6 +158,19 @@ def test_limits_of_a_task(tmp_path, kernels):
     job = tuning(tmp_path, kernels[1:3], trials=400, per_task=32)
     job.run()
     assert [state.planned for state in job.states] == [32, 32]
+    assert job.ended == "--trials-per-task reached for 2 kernels"
+
+
+def test_with_as_many_trials_as_first_rounds_take_every_task_is_measured(tmp_path, kernels):
+    """That is what the report tells whoever asked for fewer."""
+    chosen = kernels[1:4]
+    job = tuning(tmp_path, chosen, trials=9)
+    job.run()
+    assert [state.measured for state in job.states] == [8, 1, 0]
+    assert job.ended == "", "all trials were made"
+    enough = tuning(tmp_path, chosen, trials=len(chosen) * job.first_batch)
+    enough.run()
+    assert [state.measured for state in enough.states] == [job.first_batch] * 3
 
 
 def test_a_task_without_gain_is_left(tmp_path, kernels):

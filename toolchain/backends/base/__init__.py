@@ -196,8 +196,8 @@ class Backend(ABC):
             BuildError: It cannot be made here.
         """
         raise InputError(
-            f"no model says what kernels cost on board {self.board.name}",
-            hint="there is one of the boards whose file names a GPU, such as rk3588",
+            f"there is no cost model for the kernels of board {self.board.name}",
+            hint="use a board whose file has [gpu], such as rk3588",
         )
 
     @property
@@ -216,5 +216,7 @@ class Backend(ABC):
             BuildError: It cannot be built.
         """
         if not self.runtime:
-            raise InputError("TVM runs kernels for CPUs as it is", hint="name a board with an accelerator")
+            raise InputError(
+                "TVM runs CPU kernels without an additional library", hint="pass a board with an accelerator to --board"
+            )
         return build_plugin(self.runtime, tell)

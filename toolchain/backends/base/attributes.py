@@ -14,6 +14,10 @@ CHOICE = "toolchain.choice"
 OPERATIONS = "toolchain.operations"
 """A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
 
+NODES = "toolchain.nodes"
+"""The function `main` of a bundle's graph: for each call of a kernel, in order, its name and which nodes of the model's
+file it computes, the one with most of the work first, as JSON."""
+
 
 @dataclass(frozen=True)
 class Cycles:

@@ -16,7 +16,7 @@ from toolchain.backends.cpu.candidates import CpuTemplates
 from toolchain.backends.cpu.graph.folding import folded_but_bytes
 from toolchain.backends.cpu.layers import Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, machine
-from toolchain.backends.graph import fold
+from toolchain.backends.graph import fold, fusion
 from toolchain.errors import InputError
 
 _ARM_TRIPLES = ("aarch64", "arm")
@@ -76,8 +76,8 @@ class Cpu(Backend):
         """
         if self.board.target.float16:
             raise InputError(
-                f"board {self.board.name} computes with its CPU, and kernels for CPUs do so in float32 or int8",
-                hint="leave --float16 out; a network that is quantized in its file runs in int8",
+                f"board {self.board.name} computes on its CPU, whose kernels use float32 or int8",
+                hint="leave --float16 out; a quantized model runs in int8",
             )
         if not self.machine.dot:
             return self.lowered_floats(module)
@@ -99,11 +99,12 @@ class Cpu(Backend):
         return prepared
 
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
+        transform = relax.transform
         with self.host:
             blocked = graph.blocked(module, machine, self.without)
-            rewritten: tvm.IRModule = tvm.transform.Sequential(
-                [relax.get_pipeline("zero"), relax.transform.AttachAttrLayoutFreeBuffers()]
-            )(blocked)
+            first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
+            fused = fusion.fused(tvm.transform.Sequential(first)(blocked))
+            rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)
         return rewritten
 
     def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:

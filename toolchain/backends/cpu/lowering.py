@@ -15,6 +15,8 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.ir import transform
 
+from toolchain.backends.cpu.repeats import inputs_apart
+
 PIPELINE = "toolchain.cpu"
 """The name that `tvm.tirx.build` knows the pipeline by, once this module is imported."""
 
@@ -63,6 +65,7 @@ def _sequence(*, scheduled: bool) -> transform.Pass:
         s_tir.transform.HoistIfThenElse,
         s_tir.transform.RenormalizeSplitPattern,
         tirx.transform.RemoveNoOp,
+        inputs_apart,
         tirx.transform.StorageRewrite,
     )
     steps = (
@@ -79,6 +82,7 @@ def _sequence(*, scheduled: bool) -> transform.Pass:
         lambda: tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition,
         tirx.transform.VectorizeLoop,
+        inputs_apart,
         tirx.transform.StorageRewrite,
         s_tir.transform.HoistIfThenElse,
         tirx.transform.UnrollLoop,

@@ -131,6 +131,14 @@ class Functions:
         square = self.keep(x * x)
         return x * self._polynomial(square, _ERF_ABOVE) / self._polynomial(square, _ERF_BELOW)
 
+    def root_below(self, x: Expr) -> Expr:
+        """Return 1 / sqrt(x), for which TVM has no function of vectors."""
+        return self.number(1.0) / tirx.sqrt(x)
+
+    def is_nan(self, x: Expr) -> Expr:
+        """Return whether a number is a NaN: its bits, without the sign, lie above those of infinity."""
+        return tirx.bitwise_and(self._bits(x), self._whole(0x7FFFFFFF)) > self._whole(0x7F800000)
+
     def power(self, x: Expr, exponent: Expr) -> Expr | None:
         """Return a power that is a product of the number and its roots; None for others."""
         if not isinstance(exponent, prim.FloatImm):
@@ -182,6 +190,8 @@ _FUNCTIONS: dict[str, Callable[..., Expr | None]] = {
     "tirx.tanh": Functions.tanh,
     "tirx.erf": Functions.erf,
     "tirx.pow": Functions.power,
+    "tirx.rsqrt": Functions.root_below,
+    "tirx.isnan": Functions.is_nan,
 }
 
 
@@ -197,7 +207,9 @@ def spelled_out(value: Expr, keep: Keep) -> Expr:
     def spelled(part: Expr) -> Expr | None:
         if is_guard(part):
             return part  # what is kept would be computed whether it is guarded or not
-        if type(part) is not ir.Call or not isinstance(part.op, ir.Op) or str(part.ty.dtype) != "float32":
+        if type(part) is not ir.Call or not isinstance(part.op, ir.Op) or not part.args:
+            return None
+        if str(getattr(part.args[0].ty, "dtype", "")) != "float32":
             return None
         function = _FUNCTIONS.get(str(part.op.name))
         return None if function is None else function(write, *[rewritten(arg, spelled) for arg in part.args])

@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op, prim
+from tvm.ir import Call, Op, TensorLoad, prim
 
 from toolchain.backends.cpu.machine import Machine
 
@@ -33,9 +33,10 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     """
 
     def limited(found: Expr) -> Expr:
-        if not str(found.ty.dtype).startswith("float32") or not _is_number(found.b):
+        dtype = str(found.ty.dtype)
+        if not dtype.startswith("float") or not _is_limit(found.b):
             return found
-        if machine.limits_nan:
+        if machine.limits_nan and dtype.startswith("float32"):
             return tirx.call_llvm_pure_intrin(found.ty.dtype, _KINDS[type(found)], found.a, found.b)
         return type(found)(found.b, found.a)
 
@@ -43,13 +44,13 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         if not str(found.ty.dtype).startswith(("int", "uint")):
             return found
         inner = found.value
-        if isinstance(inner, prim.Max) and str(inner.ty.dtype).startswith("float32") and _is_number(inner.a):
+        if isinstance(inner, prim.Max) and str(inner.ty.dtype).startswith("float32") and _is_limit(inner.a):
             return type(found)(found.ty.dtype, prim.Max(inner.b, inner.a))
         if (
             machine.limits_nan
             and isinstance(inner, Call)
             and inner.op.same_as(_INTRINSIC)
-            and _is_number(inner.args[-1])
+            and _is_limit(inner.args[-1])
         ):
             return type(found)(found.ty.dtype, prim.Max(*inner.args[-2:]))
         return found
@@ -58,5 +59,9 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     return function.with_body(mapped)
 
 
-def _is_number(expr: Expr) -> bool:
-    return isinstance(expr.value if isinstance(expr, prim.Broadcast) else expr, prim.FloatImm)
+def _is_limit(expr: Expr) -> bool:
+    """Whether an operand is one number for all elements: an immediate, or the only element of a scalar's buffer."""
+    scalar = expr.value if isinstance(expr, prim.Broadcast) else expr
+    if isinstance(scalar, TensorLoad):
+        return all(isinstance(extent, prim.IntImm) and extent.value == 1 for extent in scalar.source.shape)
+    return isinstance(scalar, prim.FloatImm)

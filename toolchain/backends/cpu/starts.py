@@ -30,8 +30,8 @@ def from_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _started(block: Any) -> Any:
     if block.init is not None:
-        return _with(block, block.body, _infinite(block.init))
-    return _with(block, _infinite(block.body), None) if block.name_hint.endswith(_START) else block
+        return _with(block, block.body, infinite(block.init))
+    return _with(block, infinite(block.body), None) if block.name_hint.endswith(_START) else block
 
 
 def _with(block: Any, body: Any, init: Any) -> Any:
@@ -40,8 +40,9 @@ def _with(block: Any, body: Any, init: Any) -> Any:
     return s_tir.SBlock(*given, block.alloc_buffers, block.match_buffers, block.annotations, block.span)
 
 
-def _infinite(statement: Any) -> Any:
-    return tvm_ffi.structural_map(statement, (prim.FloatImm, _far))
+def infinite(start: Any) -> Any:
+    """Return an expression or a statement with infinity in the place of the greatest finite number."""
+    return tvm_ffi.structural_map(start, (prim.FloatImm, _far))
 
 
 def _far(number: Any) -> Any:

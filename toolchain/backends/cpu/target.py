@@ -23,7 +23,7 @@ def target(board: Board) -> tvm.target.Target:
     known = _cpus(board)
     if mcpu not in known:
         raise InputError(
-            f"LLVM has no CPU called {mcpu!r} for {triple}",
+            f"LLVM has no CPU named {mcpu!r} for {triple}",
             hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, known) or _usual(known)}",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
@@ -43,9 +43,9 @@ def _cpus(board: Board) -> list[str]:
     targets = [str(name) for name in codegen.llvm_get_targets()]
     if plain not in targets:
         raise InputError(
-            f"LLVM knows no processor {processor!r}",
+            f"LLVM does not support the processor {processor!r}",
             details=f"it is the first word of the triple {board.triple}",
-            hint=did_you_mean(processor, targets) or "name the compiler's own triple, such as aarch64-linux-gnu",
+            hint=did_you_mean(processor, targets) or "use the compiler's own triple, such as aarch64-linux-gnu",
         )
     return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
 

@@ -132,8 +132,8 @@ class Block:
 
     def new_value(self, like: Value, shape: tuple[int, ...], dtype: str = "float32") -> Value:
         """Return a new value, with another shape or type than that of some value."""
-        name = "part" if like.variable is None else like.variable.name
-        variable = relax.DataflowVar(f"{name}_image", relax.TensorType(shape, dtype))
+        name, span = ("part", None) if like.variable is None else (like.variable.name, like.variable.span)
+        variable = relax.DataflowVar(f"{name}_image", relax.TensorType(shape, dtype), span)
         self.values[variable] = Value(variable, shape, dtype)
         return self.values[variable]
 

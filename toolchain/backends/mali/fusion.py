@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from toolchain.backends.graph import fusion
 from toolchain.backends.graph.values import shape_of
 
 _PATTERN = "op_pattern"
@@ -23,9 +24,7 @@ def fused(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module of operators as calls of fused kernels."""
     transform = relax.transform
     written = tvm.transform.Sequential([transform.LegalizeOps(), transform.AnnotateTIROpPattern()])(module)
-    last = [transform.FoldConstant(), transform.FuseOps(), transform.FuseTIR()]
-    done: tvm.IRModule = tvm.transform.Sequential(last)(_set_apart(written))
-    return done
+    return fusion.fused(transform.FoldConstant()(_set_apart(written)))
 
 
 def _set_apart(module: tvm.IRModule) -> tvm.IRModule:

@@ -63,5 +63,5 @@ def _kind(before: str, value: str) -> str:
     name = _NAME.match(value)
     found = re.findall(rf"\b(u?char)\*?(?: restrict)? {name[1]}\b", before) if name else []
     if not found:
-        raise BuildError("bytes are gathered into a vector from what is no array", details=value)
+        raise BuildError("bytes are gathered into a vector from something that is not an array", details=value)
     return str(found[-1])

@@ -24,7 +24,7 @@ def require_launched(module: tvm.IRModule) -> None:
         if isinstance(function, tirx.PrimFunc) and not _is_launched(function):
             raise InputError(
                 f"{name.name_hint} cannot be compiled for a GPU",
-                details="its steps depend on each other, and nothing is known here that would keep their order",
+                details="its steps depend on each other, and the GPU compiler cannot keep their order",
                 hint="deploy it on the CPU: a board of the same machine with the `cpu` backend",
             )
 

@@ -108,9 +108,9 @@ def likely(layer: Conv2d, device: Device) -> Choice:
         if works(layer, choice, device):
             return choice
     raise BuildError(
-        "this convolution has no tile that fits into the memories of the accelerator",
+        "no tile of this convolution fits into the accelerator's memories",
         details=layer.to_json(),
-        hint="`--without vta` computes everything on the CPU",
+        hint="run everything on the CPU with `--without vta`",
     )
 
 

@@ -24,7 +24,7 @@ _LOOK_S = 30
 _AGE = re.compile(r"[0-9]{1,12}")  # a clock that was set back makes it less than nothing
 _TRIAL = re.compile(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})")
 _ENDS = {"interrupted": "interrupted", "failed": "failed", "healthy": "healthy", "untouched": "healthy"}
-_TOLD = {"words": "the last words of its command", "unit": "its unit"}
+_TOLD = {"words": "the last output of its command", "unit": "its unit"}
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def check_tools(store: Store) -> None:
     asked = f"for tool in {scripts.TOOLS}; do command -v $tool >/dev/null || echo $tool; done"
     if lacks := store.look(asked).split():
         raise DeviceError(
-            f"the device lacks {', '.join(lacks)}, which try a release with its application",
-            hint="install coreutils and util-linux, or busybox, or leave the device's run table out",
+            f"the device lacks {', '.join(lacks)}, which are needed to try a release with its application",
+            hint="install coreutils and util-linux, or busybox, or remove the device's run table from devices.toml",
         )
 
 
@@ -172,7 +172,7 @@ def _tried(store: Store, script: str, run: Application, tell: Callable[[str], No
         tell: Told that it is waited for.
     """
     store.put_recovery()
-    tell(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is well"))
+    tell(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))
     start = time.perf_counter()
     try:
         output = store.attempt(script, 3 * run.seconds)
@@ -185,9 +185,9 @@ def _tried(store: Store, script: str, run: Application, tell: Callable[[str], No
     if "end" not in said or not _TRIAL.fullmatch(said.get("trial", "")):
         store.recover()
         raise DeviceError(
-            f"the trial on {store.name} broke off",
+            f"the trial on {store.name} ended early",
             details=output,
-            hint="`toolchain status` shows what the device runs",
+            hint="run `toolchain status` to see which release the device runs",
         )
     if "failed" in said:
         raise _unwell(store.name, run, output)
@@ -237,9 +237,9 @@ def _unwell(name: str, run: Application, output: str) -> UnhealthyError:
     details = "\n".join("\n".join([f"{_TOLD[word]}:", *told[word]]) for word in _TOLD if told[word])
     log = f"journalctl {'--user ' if run.scope == 'user' else ''}--unit {run.unit}" if run.unit else run.health
     return UnhealthyError(
-        f"{run.name} on {name} is not well within {run.seconds} s; {_back(said)}",
+        f"{run.name} on {name} did not become healthy within {run.seconds} s; {_back(said)}",
         details=details,
-        hint=f"`{log}` on the device tells more; mend the application or the model, and run the command again",
+        hint=f"run `{log}` on the device to see why; fix the application or the model, and run the command again",
     )
 
 
@@ -247,17 +247,23 @@ def _back(said: Mapping[str, str]) -> str:
     """Say what the device runs now."""
     new, old = said.get("trial", "? ?").split()[:2]
     if new == old:
-        return "the device ran this release before, and keeps it"
+        return "the device already ran this release, and keeps it"
     if "back" not in said:
-        return "the release before could not be made current: it will be at the next command, or start of the device"
+        return (
+            "the previous release could not be made current: the next command or the next start of the device does that"
+        )
     if old == "0":
-        return "there was no release before, so the device has none now, and the application was ended"
-    well = "and the application is well there" if said["back"].endswith(" well") else "and is NOT WELL there either"
+        return "there was no previous release, so the device has none now, and the application was stopped"
+    well = (
+        "and the application is healthy there"
+        if said["back"].endswith(" well")
+        else "and the application is NOT HEALTHY there either"
+    )
     return f"generation {old} is current again, {well}"
 
 
 def _left(fault: DeviceError) -> DeviceError:
     """Say of a lost connection that the device goes on without it."""
-    goes_on = "a trial that has begun goes on without this command: `toolchain status` shows how it ends"
+    goes_on = "a started trial continues without this command; run `toolchain status` to see its result"
     fault.hint = "; ".join(filter(None, (fault.hint, goes_on)))
     return fault

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import AttributeProto, helper
@@ -18,7 +18,7 @@ from tvm import relax
 
 from toolchain.models.converters.node import Node
 
-__all__ = ["Converter", "Node", "as_operator", "converter", "names", "registered"]
+__all__ = ["UPSTREAM", "Converter", "Node", "as_operator", "converter", "names", "registered"]
 
 Converter = Callable[[Node], Any]
 
@@ -55,6 +55,8 @@ _SUBJECTS: tuple[str, ...] = (
 
 _OURS: dict[str, Converter] = {}
 _FRONTEND = "tvm.relax.frontend.onnx.onnx_frontend"
+UPSTREAM = "tvm."
+"""Prefix of an operator's name that makes `as_operator` use TVM's converter where ours has taken its place."""
 _HANDLED_BY_THE_IMPORTER = frozenset({"Constant", "If"})
 
 
@@ -80,16 +82,20 @@ def names() -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def registered() -> Iterator[None]:
-    """Have TVM's importer use the converters of this room."""
+def registered() -> Iterator[Imported]:
+    """Have TVM's importer use the converters of this room; yields what it makes of a graph's values."""
     _load()
     frontend: Any = importlib.import_module(_FRONTEND)
     # Private upstream, but it is the one registry that its importer asks.
     theirs = frontend._get_convert_map  # noqa: SLF001
-    known = theirs() | {name: _Adaptor(name, function) for name, function in _OURS.items()}
+    upstream = theirs()
+    replaced = {f"{UPSTREAM}{name}": upstream[name] for name in _OURS if name in upstream}
+    adapted = upstream | replaced | {name: _Adaptor(name, function) for name, function in _OURS.items()}
+    imported = Imported()
+    known = {name: _Watched(adaptor, imported) for name, adaptor in adapted.items()}
     frontend._get_convert_map = lambda: known  # noqa: SLF001
     try:
-        yield
+        yield imported
     finally:
         frontend._get_convert_map = theirs  # noqa: SLF001
 
@@ -127,6 +133,35 @@ def as_operator(  # noqa: PLR0913 - what a node has
 def _load() -> None:
     for subject in _SUBJECTS:
         importlib.import_module(f"{__name__}.{subject}")
+
+
+@dataclass
+class Imported:
+    """What TVM's importer has made of a graph.
+
+    Attributes:
+        values: The Relax expression of each value of the graph, by name.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A converter of the registry; the importer hands its values to each one, and to nobody else."""
+
+    adaptor: Any
+    imported: Imported
+
+    def get_converter(self, opset: int) -> Callable[..., Any]:
+        convert = self.adaptor.get_converter(opset)
+
+        def call(builder: Any, inputs: Any, attributes: dict[str, Any], parameters: Any) -> Any:
+            if parameters[0]:  # empty where one converter calls another
+                self.imported.values = parameters[0]
+            return convert(builder, inputs, attributes, parameters)
+
+        return call
 
 
 @dataclass(frozen=True)

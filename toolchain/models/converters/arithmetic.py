@@ -96,8 +96,14 @@ def power(node: Node) -> Any:
     return relax.op.power(base, node.inputs[1] if own == other else relax.op.astype(node.inputs[1], own))
 
 
+def _square_root(x: Any) -> Any:
+    """Return x to the power of a half: of minus infinity that is infinity, and not the NaN of a square root."""
+    infinity = relax.const(float("inf"), str(x.ty.dtype))
+    return relax.op.where(relax.op.equal(x, relax.op.negative(infinity)), infinity, relax.op.sqrt(x))
+
+
 _SIMPLE: dict[float, Callable[[Any], Any]] = {
-    0.5: relax.op.sqrt,
+    0.5: _square_root,
     1.0: lambda x: x,
     2.0: lambda x: relax.op.multiply(x, x),
     3.0: lambda x: relax.op.multiply(relax.op.multiply(x, x), x),
@@ -162,6 +168,25 @@ def is_infinite(node: Node) -> Any:
     return node.compute(all_of_them, node.inputs[0], name="is_infinite")
 
 
+@converter("Sign")
+def sign(node: Node) -> Any:
+    """Convert Sign; TVM's of NaN is 0."""
+    zero = tirx.const(0, node.dtype(0))
+    if not node.dtype(0).startswith("float"):
+        return relax.op.sign(node.inputs[0])
+    return elementwise(node, lambda x: tirx.Select(x > zero, zero + 1, tirx.Select(x < zero, zero - 1, x)))
+
+
+@converter("Asin", "Acos", "Atan", "Asinh", "Acosh")
+def inverse(node: Node) -> Any:
+    """Convert the inverse of a trigonometric or hyperbolic function; LLVM has those of TVM for 32 and 64 bits alone."""
+    function = getattr(relax.op, node.operator.lower())
+    wide = _wide(node)
+    if node.dtype(0) == wide:
+        return function(node.inputs[0])
+    return relax.op.astype(function(node.emit(relax.op.astype(node.inputs[0], wide))), node.dtype(0))
+
+
 @converter("Sinh")
 def sinh(node: Node) -> Any:
     """Convert Sinh. TVM's calls a function that no library on a board has. Near 0 the two exponentials cancel."""
@@ -169,8 +194,8 @@ def sinh(node: Node) -> Any:
     def one(x: Any) -> Any:
         square = x * x
         near = x * (1 + square * (1 / 6 + square * (1 / 120 + square * (1 / 5040))))
-        half = tirx.exp(x / 2)  # its square does not overflow before the result does
-        far = half * half / 2 - 1 / half / half / 2
+        half = tirx.exp(x / 2)
+        far = half / 2 * half - 1 / half / 2 / half  # half * half overflows before the result does
         return tirx.Select(tirx.abs(x) < tirx.const(0.5, dtype), near, far)
 
     dtype = _wide(node)
@@ -183,7 +208,7 @@ def cosh(node: Node) -> Any:
 
     def one(x: Any) -> Any:
         half = tirx.exp(x / 2)
-        return half * half / 2 + 1 / half / half / 2
+        return half / 2 * half + 1 / half / 2 / half
 
     return elementwise(node, one, _wide(node))
 

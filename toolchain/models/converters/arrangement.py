@@ -6,7 +6,9 @@ import itertools
 import math
 from typing import Any
 
-from tvm import relax, te, tirx
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, te, tirx, topi
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.node import Node
@@ -31,7 +33,7 @@ def center_crop_pad(node: Node) -> Any:
     wanted = node.constant(1)
     axes = [axis % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
     if wanted is None or wanted.size != len(axes):
-        raise node.refused("its shape has not a number for each axis")
+        raise node.refused("its shape does not have a number for each axis")
     pads = [(0, 0)] * len(shape)
     for axis, size in zip(axes, map(int, wanted), strict=True):
         more = size - shape[axis]
@@ -80,3 +82,66 @@ def col2im(node: Node) -> Any:
         return te.compute((*apart[:2], *sizes), element, name="image")
 
     return node.compute(compute, node.emit(relax.op.reshape(node.input(0), apart)), name="col2im")
+
+
+@converter("Split")
+def split(node: Node) -> Any:
+    """Convert Split. TVM's fails for a single part."""
+    axis = int(node.attributes.get("axis", 0)) % len(node.shape(0))
+    sizes = node.integers(1, "split")
+    if node.outputs == 1:
+        return node.inputs[0]
+    if sizes is None:
+        return relax.op.split(node.inputs[0], node.outputs, axis)
+    return relax.op.split(node.inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
+
+
+@converter("Pad")
+def pad(node: Node) -> Any:
+    """Convert Pad. TVM's needs a value that is known before it runs, and pads before it crops."""
+    shape = node.shape(0)
+    before, after = _pads(node)
+    data = node.inputs[0]
+    if min(*before, *after, 0) < 0:
+        starts = [max(-amount, 0) for amount in before]
+        ends = [size - max(-amount, 0) for size, amount in zip(shape, after, strict=True)]
+        data = node.emit(relax.op.strided_slice(data, list(range(len(shape))), starts, ends))
+        before, after = ([max(amount, 0) for amount in amounts] for amounts in (before, after))
+    mode = node.attributes.get("mode", "constant")
+    if mode == "constant":
+        return _filled(node, data, before, after)
+    if mode == "reflect":
+        return node.builder.emit_te(topi.nn.mirror_pad, data, before, after, "REFLECT")
+    return node.builder.emit_te(topi.nn.circular_pad if mode == "wrap" else topi.nn.replicate_pad, data, before, after)
+
+
+def _pads(node: Node) -> tuple[list[int], list[int]]:
+    """Return how much is padded before and after each axis; less than 0 crops."""
+    rank = len(node.shape(0))
+    amounts = node.integers(1, "pads")
+    axes = None if node.input(3) is None else node.integers(3, "axes")
+    if amounts is None:
+        raise node.refused("it does not say how much is padded")
+    axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    if len(amounts) != 2 * len(axes):
+        raise node.refused(f"it has {len(amounts)} amounts for {len(axes)} axes, and needs two for each")
+    sides = []
+    for half in (amounts[: len(axes)], amounts[len(axes) :]):
+        side = [0] * rank
+        for axis, amount in zip(axes, half, strict=True):
+            side[axis] = amount
+        sides.append(side)
+    return sides[0], sides[1]
+
+
+def _filled(node: Node, data: Any, before: list[int], after: list[int]) -> Any:
+    """Return a tensor with one value around it."""
+    value = node.input(2)
+    if value is None or node.is_constant(2):
+        constant: NDArray[Any] | None = node.constant(2)
+        number = node.attributes.get("value", 0.0) if constant is None else constant.item()
+        return node.builder.emit_te(topi.nn.pad, data, before, after, number)
+    scalar = node.emit(relax.op.reshape(value, ()))
+    return node.compute(
+        lambda tensor, number: topi.nn.pad(tensor, before, after, number()), data, scalar, name="pad_with_input"
+    )

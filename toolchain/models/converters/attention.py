@@ -332,7 +332,7 @@ def multi_head_attention(node: Node) -> list[Any]:
         raise node.refused("packed queries, keys and values are not supported")
     for at in (8, 9):
         if node.input(at) is not None:
-            raise node.refused(f"input {at}, of a decoder with buffers of its own, is not supported")
+            raise node.refused(f"input {at}, of a decoder with its own buffers, is not supported")
     heads = int(node.attributes["num_heads"])
     q, k, v = node.inputs[:3]
     if node.input(3) is not None:

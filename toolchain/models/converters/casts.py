@@ -46,7 +46,7 @@ def bit_cast(node: Node) -> Any:
     if source == "bool":
         return converted(node, node.emit(converted(node, node.inputs[0], "uint8")), target)
     if target == "bool":
-        raise node.refused(f"bits of {source} are no {target}")
+        raise node.refused(f"the bits of {source} cannot be read as {target}")
     return node.compute(
         lambda data: te.compute(data.shape, lambda *at: tirx.reinterpret(target, data(*at)), "bits"),
         node.inputs[0],
@@ -72,7 +72,27 @@ def converted(node: Node, data: Any, target: str) -> Any:
         )
     if is_float and target.startswith(("int", "uint")):
         return node.compute(lambda tensor: _truncated(tensor, target), data, name="cast")
+    if is_float and target == "bfloat16":
+        data = node.compute(_of_8_bits, node.emit(converted(node, data, "float32")), name="round_to_bfloat16")
     return relax.op.astype(data, target)
+
+
+def _of_8_bits(data: te.Tensor) -> te.Tensor:
+    """Round 32-bit floats to those that bfloat16 has, halves to even.
+
+    TVM computes in 32 bits what the file computes in bfloat16, and drops the conversions in between.
+    """
+
+    def rounded(*at: Any) -> Any:
+        value = data(*at)
+        bits = tirx.reinterpret("uint32", value)
+        half = tirx.const(0x7FFF, "uint32") + tirx.bitwise_and(
+            tirx.shift_right(bits, tirx.const(16, "uint32")), tirx.const(1, "uint32")
+        )
+        kept = tirx.bitwise_and(bits + half, tirx.const(0xFFFF0000, "uint32"))
+        return tirx.Select(tirx.isnan(value), value, tirx.reinterpret("float32", kept))
+
+    return te.compute(data.shape, rounded, "rounded")
 
 
 def _truth(data: te.Tensor) -> te.Tensor:

@@ -75,7 +75,7 @@ def convolved(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
     if axes == _SPACE:
         return _spatial(node, data, weights, sweep)
     if axes != _PLANE:
-        raise node.refused(f"its image has {axes} axes, and not one to three")
+        raise node.refused(f"its image has {axes} axes instead of one to three")
     (top, bottom), (left, right) = pads
     return node.emit(
         relax.op.nn.conv2d(

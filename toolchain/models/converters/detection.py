@@ -31,8 +31,8 @@ class Limits:
 def non_max_suppression(node: Node) -> Any:
     """Refuse NonMaxSuppression whose result is used by other nodes."""
     raise node.refused(
-        "how many boxes remain depends on the data, and other nodes go on with them",
-        "let the model end with this node, or export it with an end of a fixed size",
+        "the number of remaining boxes depends on the data, but other nodes use the boxes",
+        "end the model with this node, or export it with an output of fixed size",
     )
 
 

@@ -28,7 +28,7 @@ def feature_extractor(node: Node) -> Any:
     """Convert ArrayFeatureExtractor: some columns, by their numbers."""
     places = node.constant(1)
     if places is None or not np.all((places >= 0) & (places < node.shape(0)[-1])):
-        raise node.refused("it takes columns that are not there")
+        raise node.refused("it selects columns that do not exist")
     data = node.inputs[0]
     if len(node.shape(0)) == 1:
         data = node.emit(relax.op.expand_dims(data, 0))

@@ -140,7 +140,7 @@ def _floats(node: Node) -> NDArray[np.float32]:
     bits, outputs, inputs = (int(attributes.get(name, 4)) for name in ("bits", "N", "K"))
     packed, scales, zeros = (node.constant(at) for at in (1, 2, 3))
     if packed is None or scales is None:
-        raise node.refused("there are no weights")
+        raise node.refused("it has no weights")
     blocks = -(-inputs // int(attributes["block_size"]))
     numbers = _unpacked(packed.reshape(outputs, blocks, -1), bits)[:, :, : int(attributes["block_size"])]
     if zeros is None:

@@ -69,7 +69,7 @@ class Node:
         if value is None:
             return None
         if not self.is_constant(index):
-            raise self.refused(f"input {index} is computed by the network, and is needed when it is compiled")
+            raise self.refused(f"input {index} is computed by the network, but must be known at compile time")
         return np.asarray(value.value.numpy())
 
     def is_constant(self, index: int) -> bool:
@@ -102,5 +102,5 @@ class Node:
         return InputError(
             f"{self.operator} node {self.name!r} cannot be compiled",
             details=reason,
-            hint=hint or "export the model without this node; `toolchain model inspect` lists all of them",
+            hint=hint or "export the model without this node; list all of them with `toolchain model inspect`",
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import UPSTREAM, as_operator, converter
 from toolchain.models.converters.casts import converted, named
 from toolchain.models.converters.node import Node
 
@@ -76,7 +76,7 @@ def group_normalization(node: Node) -> Any:
     """Convert GroupNormalization; the first, whose scale and bias were of groups, is none of the standard any more."""
     shape, groups = node.shape(0), node.attributes["num_groups"]
     if shape[1] % groups:
-        raise node.refused(f"{shape[1]} channels are no multiple of {groups} groups")
+        raise node.refused(f"{shape[1]} channels are not a multiple of {groups} groups")
     within = (groups, shape[1] // groups)
     data = relax.op.reshape(converted(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
     value, _, _ = _centred(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))
@@ -119,7 +119,7 @@ def batch_normalization(node: Node) -> Any:
     if node.attributes.get("training_mode", 0):
         return _by_the_batch(node, rank, epsilon)
     if node.outputs > 1:
-        raise node.refused("its statistics are outputs, and it is not in training mode")
+        raise node.refused("its statistics are outputs although it is not in training mode")
     values = [converted(node, one, wide) for one in node.inputs]
     found = node.emit(relax.op.nn.batch_norm(*values, axis=1, epsilon=epsilon, training=False))
     return converted(node, node.emit(found[0]), node.dtype(0))
@@ -141,3 +141,11 @@ def _by_the_batch(node: Node, rank: int, epsilon: float) -> list[Any]:
             relax.op.add(kept, relax.op.multiply(converted(node, node.emit(new), dtype), relax.const(1 - part, dtype)))
         )
     return result[: node.outputs]
+
+
+@converter("LRN")
+def local_response_normalization(node: Node) -> Any:
+    """Convert LRN; TVM's mixes half precision with constants in single precision."""
+    wide = "float32" if node.dtype(0) == "float16" else node.dtype(0)
+    data = node.emit(converted(node, node.inputs[0], wide))
+    return converted(node, as_operator(node, f"{UPSTREAM}LRN", [data], dict(node.attributes)), node.dtype(0))

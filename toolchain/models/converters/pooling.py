@@ -80,7 +80,7 @@ def pooled(node: Node, data: Any, found: Window, how: str) -> Any:
         return node.emit(relax.op.squeeze(pooled(node, image, found.widened(), how), [2]))
     operators = {2: "2d", 3: "3d"}
     if axes not in operators:
-        raise node.refused(f"its image has {axes} axes, and not one to three")
+        raise node.refused(f"its image has {axes} axes instead of one to three")
     pads = [one for side in zip(*found.reach, strict=True) for one in side]
     name = ("max_pool" if how == "max" else "avg_pool") + operators[axes]
     operator = getattr(relax.op.nn, name)
@@ -163,8 +163,8 @@ def max_unpool(node: Node) -> Any:
     ]
     shape, given = (*node.shape(0)[:2], *sizes), node.constant(2)
     if given is not None and tuple(map(int, given)) != shape:
-        reason = "the standard and ONNX Runtime take its places for those of different tensors"
-        raise node.refused(f"its output_shape is {given.tolist()}, and not the {list(shape)} of its window: {reason}")
+        reason = "the ONNX standard and ONNX Runtime interpret its indices differently"
+        raise node.refused(f"its output_shape is {given.tolist()}, but its window gives {list(shape)}: {reason}")
     empty = node.emit(relax.op.zeros((math.prod(shape),), node.dtype(0)))
     flat = [node.emit(relax.op.reshape(node.input(index), (-1,))) for index in (1, 0)]
     return relax.op.reshape(node.emit(relax.op.scatter_elements(empty, *flat, axis=0)), shape)

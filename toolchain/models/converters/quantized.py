@@ -138,7 +138,7 @@ def _limit(value: Any) -> Any:
 
 def _check(node: Node, dtype: str, known: frozenset[str], word: str) -> None:
     if dtype not in known:
-        raise node.refused(f"what is {word} {dtype} has no kernel; {', '.join(sorted(known))} can be")
+        raise node.refused(f"there is no kernel for tensors {word} {dtype}; {', '.join(sorted(known))} can be")
 
 
 def _normal(node: Node, grid: Grid, data: Any, whole: str) -> Grid:
@@ -150,7 +150,7 @@ def _normal(node: Node, grid: Grid, data: Any, whole: str) -> Grid:
         scale, zero = _scalar(node, scale), _scalar(node, zero)
         return Grid(scale, zero, max(rank - 1, 0))
     if not -rank <= grid.axis < rank:
-        raise node.refused(f"axis {grid.axis} is none of the {rank} of its data")
+        raise node.refused(f"axis {grid.axis} is not one of the {rank} axes of its data")
     return Grid(scale, zero, grid.axis % rank, grid.block)
 
 

@@ -162,11 +162,11 @@ def _activations(node: Node) -> list[tuple[Activation, ...]]:
     usual = _USUAL[node.operator]
     direction = node.attributes.get("direction", "forward")
     if direction not in _DIRECTIONS:
-        raise node.refused(f"{direction!r} is no direction")
+        raise node.refused(f"{direction!r} is not a valid direction")
     count = len(_DIRECTIONS[direction])
     named = list(node.attributes.get("activations") or usual * count)
     if len(named) != len(usual) * count:
-        raise node.refused(f"{len(named)} activation functions, not {len(usual) * count}")
+        raise node.refused(f"{len(named)} activation functions instead of {len(usual) * count}")
     constants = [list(node.attributes.get(f"activation_{name}") or []) for name in ("alpha", "beta")]
     found = [_activation(node, str(name).lower(), constants) for name in named]
     return [tuple(found[start : start + len(usual)]) for start in range(0, len(found), len(usual))]
@@ -175,11 +175,13 @@ def _activations(node: Node) -> list[tuple[Activation, ...]]:
 def _activation(node: Node, name: str, constants: list[list[float]]) -> Activation:
     """Return an activation function; each that has constants takes the next ones of the node's lists."""
     if name not in ACTIVATIONS:
-        raise node.refused(f"the activation function {name!r} is not one of the standard's: {', '.join(ACTIVATIONS)}")
+        raise node.refused(
+            f"the activation function {name!r} is not part of the ONNX standard: {', '.join(ACTIVATIONS)}"
+        )
     found = [given.pop(0) if given else one for one, given in zip(_CONSTANTS.get(name, ()), constants, strict=False)]
     numbers = [one for one in found if one is not None]
     if len(numbers) < len(found):
-        raise node.refused(f"the activation function {name!r} has no usual alpha or beta, and the node says none")
+        raise node.refused(f"the activation function {name!r} has no default alpha or beta, and the node sets none")
     return Activation(name, *numbers)
 
 

@@ -140,6 +140,8 @@ def _is_plain(node: Node, how: str, axes: Sequence[Axis]) -> bool:
     """Whether an image is enlarged as TVM's own operator does it, which the backends know."""
     mode = node.attributes.get("mode", "nearest")
     places = {axis.axis for axis in axes}
+    if how == "align_corners" and 1 in node.shape(0)[-2:]:  # TVM divides by the length less one
+        return False
     if node.dtype(0) != "float32" or len(node.shape(0)) != _IMAGE or not places or places - {_IMAGE - 2, _IMAGE - 1}:
         return False
     if how not in {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"} or mode == "cubic":
@@ -171,7 +173,7 @@ def _given(node: Node, index: int) -> NDArray[Any] | None:
 
 def _scaled(node: Node, axes: Any, scales: NDArray[Any] | None) -> list[Axis]:
     if scales is None or len(scales) != len(axes):
-        raise node.refused("neither its scales nor its sizes are given for each axis")
+        raise node.refused("it has neither a scale nor a size for each axis")
     shape = node.shape(0)
     return [
         Axis(axis, shape[axis], int(np.float32(scale) * np.float32(shape[axis])), np.float32(scale))
@@ -250,7 +252,8 @@ def _half_pixel(x: _POINTS, axis: Axis) -> _POINTS:
 def _symmetric(x: _POINTS, axis: Axis) -> _POINTS:
     """Keep the centre where it is, though the length of the result was rounded."""
     off = np.float32(axis.before / 2) * (1 - np.float32(axis.after) / (axis.scale * np.float32(axis.before)))
-    return off + _half_pixel(x, axis)
+    # In ONNX Runtime's order: another one rounds positions half way between two elements to the other element.
+    return off + (x + np.float32(0.5)) / axis.scale - np.float32(0.5)
 
 
 def _asymmetric(x: _POINTS, axis: Axis) -> _POINTS:

@@ -13,7 +13,7 @@ from toolchain.models.converters import converter
 from toolchain.models.converters.casts import converted
 from toolchain.models.converters.node import Node
 
-_LATER = "how many elements it selects depends on the data, and other nodes compute with them"
+_LATER = "the number of selected elements depends on the data, but other nodes use them"
 
 
 @converter("NonZero", "Unique")
@@ -52,7 +52,7 @@ def nonzero_with_count(node: Node) -> Any:
     """Convert NonZero at the end of a network to places, as many as there are elements, and their count."""
     shape = node.shape(0)
     if not shape:
-        raise node.refused("a tensor without axes has no places")
+        raise node.refused("a tensor without axes has no indices")
     flat = node.emit(relax.op.reshape(node.emit(converted(node, node.inputs[0], "bool")), (-1,)))
     places, count = chosen(node, flat)
     steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

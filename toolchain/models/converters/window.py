@@ -77,7 +77,7 @@ def padding(node: Node) -> str:
     """
     how = str(node.attributes.get("auto_pad", "")) or "NOTSET"
     if how not in {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}:
-        raise node.refused(f"its auto_pad is {how!r}, which the standard does not know")
+        raise node.refused(f"its auto_pad is {how!r}, which is not part of the ONNX standard")
     return how
 
 
@@ -85,7 +85,7 @@ def numbers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
     """Return an attribute that has a number for each axis of the image."""
     found = tuple(int(one) for one in node.attributes.get(name, ())) or (default,) * count
     if len(found) != count:
-        raise node.refused(f"its {name} are {len(found)} numbers, and not {count}")
+        raise node.refused(f"its {name} have {len(found)} numbers instead of {count}")
     return found
 
 

@@ -12,7 +12,19 @@ from collections.abc import Collection
 import onnx
 
 from toolchain.models import signature
-from toolchain.models.simplify import domains, folding, functions, identities, loops, narrow, opsets
+from toolchain.models.simplify import (
+    axes,
+    constants,
+    domains,
+    empty,
+    folding,
+    functions,
+    identities,
+    loops,
+    narrow,
+    opsets,
+    zeros,
+)
 from toolchain.models.source import SourceModel, as_declared
 
 _ROUNDS = 8  # a loop in a function in a branch needs three
@@ -24,7 +36,10 @@ def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelP
     Raises:
         InputError: A loop is too long to be unrolled, or an opset is not known.
     """
-    return narrow.widened(identities.removed(domains.named(plain(source, convertible))))
+    proto = domains.named(empty.folded_away(plain(source, convertible)))
+    for rewrite in (axes.as_lists, zeros.written_out, identities.removed, narrow.widened):
+        proto = rewrite(proto)
+    return proto
 
 
 def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
@@ -44,12 +59,14 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
     if not _is_worth_it(source.proto, convertible):
         return source.proto
     # Branches that are not taken go first: the shapes that were set may suit the one that is taken alone.
-    proto = opsets.raised(folding.folded(functions.inlined(as_declared(source))))
+    proto = constants.as_initializers(functions.inlined(as_declared(source)))
+    proto = opsets.raised(folding.folded(proto))
     signature.set_shapes(proto, {spec.name: spec.shape for spec in source.inputs})
     proto = folding.folded(proto)
     for _ in range(_ROUNDS):
         changed = loops.unrolled(proto)
         proto, expanded = functions.expanded(proto, convertible)
+        proto = constants.as_initializers(proto)
         if not changed and not expanded:
             break
         proto = folding.folded(proto)
@@ -59,4 +76,10 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
 def _is_worth_it(proto: onnx.ModelProto, convertible: Collection[str]) -> bool:
     """Whether anything would change: a network of plain layers is left as it is, bit by bit."""
     plain = all(domains.name_of(node) in convertible for node in proto.graph.node)
-    return not plain or bool(proto.functions) or opsets.is_old(proto) or folding.has_constants(proto.graph)
+    return (
+        not plain
+        or bool(proto.functions)
+        or opsets.is_old(proto)
+        or constants.are_in(proto.graph)
+        or folding.has_constants(proto.graph)
+    )

@@ -32,6 +32,9 @@ def expanded(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[onnx
     if not wanted:
         return proto, False
     typed = _typed(proto)
+    for node in typed.graph.node:
+        if node.op_type in wanted and _is_function(node):
+            _set_defaults(node)
     names = [(domain, name) for domain in sorted(STANDARD) for name in sorted(wanted)]
     try:
         made = inliner.inline_selected_functions(typed, names, exclude=False, inline_schema_functions=True)
@@ -50,6 +53,14 @@ def _typed(proto: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.name not in known
     )
     return typed
+
+
+def _set_defaults(node: onnx.NodeProto) -> None:
+    """Write the attributes that a node leaves at their defaults: the inliner drops references to absent ones."""
+    present = {attribute.name for attribute in node.attribute}
+    for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():
+        if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+            node.attribute.append(attribute.default_value)
 
 
 def _is_function(node: onnx.NodeProto) -> bool:

@@ -149,8 +149,8 @@ def _check_size(node: onnx.NodeProto, trips: int, body: onnx.GraphProto) -> None
     if trips * max(len(body.node), 1) > _MOST_NODES:
         raise InputError(
             f"{node.op_type} node {node.name!r} is too long to be unrolled",
-            details=f"{trips} rounds of {len(body.node)} nodes; at most {_MOST_NODES} nodes are made",
-            hint="run the loop in your application, and export its body as the model",
+            details=f"{trips} rounds of {len(body.node)} nodes; at most {_MOST_NODES} nodes are possible",
+            hint="run the loop in the application, and export its body as the model",
         )
     if trips <= 0:
         raise InputError(f"{node.op_type} node {node.name!r} has no rounds", hint="export the model without it")

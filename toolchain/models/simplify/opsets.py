@@ -34,7 +34,7 @@ def check(proto: onnx.ModelProto) -> None:
     newest = onnx.defs.onnx_opset_version()
     if version(proto) > newest:
         raise InputError(
-            f"the model is of opset {version(proto)}, and the newest that is known is {newest}",
+            f"the opset of the model is {version(proto)}, but the newest supported opset is {newest}",
             hint=f"export it with opset_version={newest} or less",
         )
 
@@ -47,11 +47,31 @@ def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not is_old(proto):
         return proto
     proto.ir_version = max(proto.ir_version, 8)  # before 4, weights had to be among the inputs
+    _flatten_hardmax(proto.graph)
     try:
         made = version_converter.convert_version(proto, _OLDEST_AS_IT_IS)
     except (RuntimeError, ValueError, shape_inference.InferenceError):
         return proto
     return made if version(proto) >= _COORDINATES or _kept_coordinates(made.graph) else proto
+
+
+def _flatten_hardmax(graph: onnx.GraphProto) -> None:
+    """Have each Hardmax work on flattened rows, as it did before opset 13: onnx's converter forgets that."""
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "Hardmax":
+            nodes.append(node)
+            continue
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        shape, rows, ones = (f"{node.output[0]}.{word}" for word in ("shape", "rows", "ones"))
+        nodes += [
+            helper.make_node("Shape", [node.input[0]], [shape], shape),
+            helper.make_node("Flatten", [node.input[0]], [rows], rows, axis=axis),
+            helper.make_node("Hardmax", [rows], [ones], node.name, axis=1),
+            helper.make_node("Reshape", [ones, shape], node.output, f"{ones}.reshaped"),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _kept_coordinates(graph: onnx.GraphProto) -> bool:

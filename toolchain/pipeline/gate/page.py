@@ -31,18 +31,22 @@ from toolchain.stats import Verdict, estimate
 
 _TONES: dict[Verdict, Tone] = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "doubt"}
 _SIDES = ("new", "base")
+_LIMITS = (
+    "The limits are for the interval, not for single rounds: it is a regression when all of it is above"
+    " the lower limit; otherwise the gate passes when all of it is below the upper one."
+)
 
 
 def page(found: Gate) -> str:
     """Write a gate as a page: the verdict, the quantities, every round against the limits, every run, statistics."""
     marks = [*([EMULATED] if found.emulated else []), *([INCONCLUSIVE] if _open(found) else [])]
     sections = [
-        Section("What was gated", [_quantities(found), *_more(found)]),
-        Section("Each round", [_ratios(found)]),
+        Section("Verdict", [_quantities(found), *_more(found)]),
+        Section("Each round", [_ratios(found), Text(_LIMITS)]),
         Section("Every run", [_runs(found), _histogram(found)]),
         Section("Rounds", [_rounds(found)]),
-        Section("What makes it doubtful", [Notes(found.warnings())]),
-        Section("What was measured, and where", [_facts(found)]),
+        Section("Warnings", [Notes(found.warnings())]),
+        Section("Releases and device", [_facts(found)]),
     ]
     title = f"{found.new.manifest.name} on {found.board}: {found.new.named} against {found.base.named}"
     return Page(title, "gate", Headline(found.sentence, _TONES[found.verdict]), sections, marks).html()
@@ -56,20 +60,20 @@ def _more(found: Gate) -> list[Text]:
     """Say how a regression was confirmed, and what carries it."""
     texts = [
         Text(
-            f"{one.name}: {again.rounds} fresh rounds say {again.value:+.2%}, {again.confidence * 100:.6g} % within"
+            f"{one.name}, {again.rounds} confirming rounds: {again.value:+.2%}, {again.confidence * 100:.6g} % within"
             f" {again.low:+.2%} to {again.high:+.2%}"
         )
         for one in found.quantities
         if one.judgement.confirmation
         for again in [one.judgement.confirmation.change()]
     ]
-    return [*texts, *([Text(f"carried by: {found.carrier}", "bad")] if found.carrier else [])]
+    return [*texts, *([Text(f"slower layers: {found.carrier}", "bad")] if found.carrier else [])]
 
 
 def _quantities(found: Gate) -> Table:
     head = ("quantity", "verdict", "new", "base", "unit", "change", "low end", "high end", "rounds", "limits")
     rows = [_quantity(one) for one in found.quantities]
-    return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="what was gated")
+    return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="verdict")
 
 
 def _quantity(one: Quantity) -> tuple[str | Cell, ...]:
@@ -96,15 +100,15 @@ def _ratios(found: Gate) -> Dots:
         low, high = (known.low * 100, known.high * 100) if known.high < math.inf else (None, None)
         label = f"round {one.number}: {value:+.2f} %, all {known.rounds} rounds so far {known.value:+.2%}"
         dots.append(Dot(one.number, value, low, high, label, int(one.fresh)))
-    limits = [(f"regression {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
-    limits += [(f"pass {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
+    limits = [(f"regression above {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
+    limits += [(f"pass below {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
     return Dots(
-        f"Change of each round; lines are the {confidence * 100:.6g} % interval of all rounds up to it",
+        f"Change of each round, with the {confidence * 100:.6g} % interval of all rounds up to it",
         "round",
         "change in %",
         dots,
         [Level(name, value * 100) for name, value in limits],
-        ("in turns", "to confirm") if any(one.fresh for one in found.counted) else (),
+        ("test", "confirmation") if any(one.fresh for one in found.counted) else (),
     )
 
 
@@ -138,7 +142,7 @@ def _rounds(found: Gate) -> Table:
 def _round(one: Round) -> Sequence[str]:
     sides = (one.new, one.base)
     remarks = [
-        *(["to confirm"] if one.fresh else []),
+        *(["confirmation"] if one.fresh else []),
         *([f"throttled: {', '.join(one.throttled)}"] if one.throttled else []),
     ]
     return (
@@ -176,7 +180,7 @@ def _facts(found: Gate) -> Facts:
 
 def _outputs(found: Gate) -> list[tuple[str, str]]:
     outputs = found.outputs
-    pairs = [("new outputs", outputs.new), ("base outputs", outputs.base), ("each other's", outputs.each_other)]
+    pairs = [("new outputs", outputs.new), ("base outputs", outputs.base), ("new against base", outputs.each_other)]
     return [
         (name, f"largest difference {one.max_abs:.2e}, relative {one.max_rel:.2e}, limit {one.tolerance:.1e}")
         for name, one in pairs

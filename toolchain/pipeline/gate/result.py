@@ -152,9 +152,9 @@ class Quantity:
         if self.rule is None:
             return f"{text}, from {self.base:.0f} to {self.new:.0f} {UNITS[self.name]}, limit {self.worst:+.1%}"
         if not self.known:
-            return "no round was judged"
+            return "no round counted"
         if not math.isfinite(found.high):
-            return f"{text}, and {found.rounds} round(s) are too few to be sure of anything"
+            return f"{text}, but {found.rounds} round(s) are too few for a verdict"
         sure = f"{found.confidence * 100:.6g} % within {found.low:+.1%} to {found.high:+.1%}"
         better = ", an improvement" if self.verdict is Verdict.PASS and found.high < 0 else ""
         return f"{text}{better}, {sure} in {found.rounds} rounds"
@@ -222,6 +222,7 @@ class Gate:
         seconds: How long it took, from the lock on.
         waited: Who was at work on the device before, and how long they were waited for.
         carrier: What carries a regression, layer by layer; empty where that is not known.
+        notes: Further warnings, of whoever ran the gate.
     """
 
     new: Side
@@ -240,6 +241,7 @@ class Gate:
     seconds: float
     waited: tuple[Waited, ...] = ()
     carrier: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -265,9 +267,8 @@ class Gate:
         """Return the error that the gate ends with; None if it passes."""
         if self.verdict is Verdict.PASS:
             return None
-        details = "\n".join(
-            [one.sentence() for one in self.quantities] + ([f"carried by: {self.carrier}"] if self.carrier else [])
-        )
+        others = [one.sentence() for one in self.quantities if one.verdict is not self.verdict]  # the message has these
+        details = "\n".join([*others, *([f"slower layers: {self.carrier}"] if self.carrier else [])])
         if self.verdict is Verdict.REGRESSION:
             return RegressionError(
                 f"{self.new.named} against {self.base.named}: {self.sentence}", details=details, hint=self._where()
@@ -275,7 +276,7 @@ class Gate:
         hint = (
             "let the device cool down"
             if self.hot
-            else "try again while nobody else uses the device, or allow more --rounds"
+            else "run it again while nothing else uses the device, or allow more --rounds"
         )
         return InconclusiveError(
             f"{self.new.named} against {self.base.named}: {self.sentence}", details=details, hint=hint
@@ -287,8 +288,8 @@ class Gate:
         if LATENCY in slower:
             return "" if self.carrier else "`toolchain profile` shows where the time goes"
         if PACKAGE_SIZE in slower:
-            return "manifest.json of both packages has the size of each file"
-        return "the report's rounds have the values of each: --json FILE or --html FILE"
+            return "manifest.json in each package lists the size of each file"
+        return "the report lists the values of each round: --json FILE or --html FILE"
 
     def warnings(self) -> list[str]:
         """Say in plain words what makes the numbers doubtful."""
@@ -299,22 +300,19 @@ class Gate:
         signs = ", ".join(sorted({sign for one in throttled for sign in one.throttled}))
         checks = [
             (self.emulated, "emulated: these times say nothing about the real board"),
-            (bool(throttled), f"{len(throttled)} round(s) were throttled and do not count: {signs}"),
-            (switched, f"others took a CPU from the runs in {switched} of {len(self.counted)} rounds"),
-            (stolen > 0.01, f"a hypervisor gave up to {stolen:.0%} of the CPUs to others"),  # noqa: PLR2004
-            *((True, f"the device says 0 of {name}, which is no answer") for name in self._untold()),
+            (bool(throttled), f"{len(throttled)} round(s) were throttled and are not counted: {signs}"),
+            (switched, f"other processes interrupted the runs in {switched} of {len(self.counted)} rounds"),
+            (stolen > 0.01, f"the hypervisor gave up to {stolen:.0%} of the CPU time to other machines"),  # noqa: PLR2004
+            *((True, f"the device reports a {name} of 0, which is not possible") for name in self._untold()),
             (
                 self.outputs.new is None and self.outputs.each_other is not None,
-                "no reference: the outputs were compared with each other alone",
+                "no reference: the outputs were compared only with each other",
             ),
             (self.outputs.each_other is None, "retrained: the outputs were not compared with each other"),
-            *(
-                (_bimodal(turns), f"two modes: the rounds of {name} fall into two groups")
-                for name, turns in sides.items()
-            ),
+            *((_bimodal(turns), f"bimodal: the rounds of {name} form two groups") for name, turns in sides.items()),
             (_clocks_differ(*sides.values()), "the clock differed between the two sides by more than 5 %"),
         ]
-        return [text for doubtful, text in checks if doubtful]
+        return [*(text for doubtful, text in checks if doubtful), *self.notes]
 
     def _untold(self) -> list[str]:
         """Name the quantities of which some round says nothing."""

@@ -40,6 +40,7 @@ from toolchain.pipeline.profile import against
 from toolchain.progress import Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference
+from toolchain.units import duration
 
 _MOST_RUNS = 2000  # of a round: each is kept
 _LEAST_RUNS = 3
@@ -99,8 +100,8 @@ def check_emulated(lab_emulated: bool, name: str, settings: GateSettings) -> Non
     """
     if lab_emulated and not settings.allow_emulated:
         raise InputError(
-            f"{name} is emulated: its times say nothing about a board",
-            hint="name a real device; --allow-emulated rehearses the gate, and stamps all that it says",
+            f"{name} is emulated: its times say nothing about a real board",
+            hint="use a real device, or --allow-emulated for a rehearsal; its results are marked as emulated",
         )
 
 
@@ -165,7 +166,7 @@ class _Session:
         return self.settings.threads or self.lab.board.threads
 
     def gate(self, given: Sequence[Samples], began: float) -> Gate:
-        self.tell(stage(f"bringing both releases to {self.lab.shell.name}"))
+        self.tell(stage(f"sending both releases to {self.lab.shell.name}"))
         places = [self._brought(side, given[place]) for place, side in enumerate((self.new, self.base))]
         self.tell(stage("comparing their outputs"))
         outputs = self._outputs(given, places)
@@ -197,14 +198,14 @@ class _Session:
 
     def _carrier(self, places: Sequence[dict[str, str]]) -> str:
         """Say which layers carry a slow-down; that nobody knows does not make it less of one."""
-        self.tell(stage("looking for the layer that carries it"))
+        self.tell(stage("looking for the layers that became slower"))
         alike = [places[0], {**places[1], "inputs": places[0]["inputs"]}]
         wanted = profile.Wanted(_PROFILED_RUNS, self.threads, self.settings.pinned)
         try:
             new, base = (self._profiled(side) for side in (self.new, self.base))
             return carried(against.turns(new, base, alike, self.lab, wanted, self.tell))
         except ToolchainError as fault:
-            return f"not known, since they cannot be profiled: {fault.message}"
+            return f"unknown, because profiling failed: {fault.message}"
 
     def _profiled(self, side: Side) -> profile.Side:
         return profile.of_bundle(side.bundle) if side.bundle else profile.of_release(self.lab, side.digest)
@@ -264,7 +265,7 @@ class _Session:
                 f"{self.new.named} and {self.base.named} compute different outputs",
                 details=f"largest relative difference {found.max_rel:.3g}, tolerance {found.tolerance:.3g}; "
                 f"largest absolute difference {found.max_abs:.3g}",
-                hint="if the weights were meant to change, --retrained; --tolerance sets another limit",
+                hint="use --retrained if the weights were meant to change, or --tolerance for another limit",
             )
         return found
 
@@ -280,10 +281,10 @@ class _Session:
 def carried(found: against.Against) -> str:
     """Name the layers that carry a slow-down, the worst first, and of many the first five."""
     worst = against.carriers(found)
-    named = [f"{one.name} ({one.more_ms:+.3f} ms)" for one in worst[:_NAMED]]
+    named = [f"{one.name} ({duration(one.more_ms, signed=True)})" for one in worst[:_NAMED]]
     more = [f"and {len(worst) - _NAMED} more"] if len(worst) > _NAMED else []
     alone = [against.unmatched_text(found)] if against.unmatched(found) else []
-    return "; ".join([*(named or ["no layer alone is surely slower"]), *more, *alone])
+    return "; ".join([*(named or ["no single layer is measurably slower"]), *more, *alone])
 
 
 def _given(new: Side, base: Side) -> tuple[Samples, Samples]:
@@ -303,9 +304,9 @@ def _check_comparable(given: tuple[Samples, Samples], settings: GateSettings) ->
     """
     if settings.retrained and given[0].expected is None:
         raise InputError(
-            "nothing tells whether the new release is right: it has other weights, and no reference here",
-            details="--retrained holds its outputs against its own reference alone",
-            hint="name its package, with its reference; without --retrained they are held against the base's",
+            "the outputs of the new release cannot be verified: it has other weights and no reference here",
+            details="with --retrained, its outputs are compared only with its own reference",
+            hint="name its package, which has the reference; without --retrained they are compared with the base",
         )
 
 
@@ -345,7 +346,7 @@ class _Taking:
     def _take(self, *, fresh: bool, needed: int) -> None:
         """Take one more round that counts."""
         done = sum(not one.throttled and one.fresh is fresh for one in self.taken)
-        what = "rounds that confirm it" if fresh else "rounds in turns"
+        what = "confirming" if fresh else "measuring in turns"
         self.session.tell(Step(what, done, needed, "rounds"))
         while (one := self._round(fresh=fresh)).throttled:
             if sum(bool(each.throttled) for each in self.taken) > _REPEATS:

@@ -16,6 +16,7 @@ from toolchain.bundle.manifest import Manifest
 from toolchain.device import released
 from toolchain.device.store import Store
 from toolchain.errors import InputError
+from toolchain.models import names, zoo
 from toolchain.registry import Access
 from toolchain.tensors import TensorSpec
 
@@ -93,7 +94,9 @@ class Finding:
             return self._beside(line, word, beside)
         if released.is_word(word):
             return None
-        raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}")
+        network = word.startswith(names.PREFIX) or word in zoo.NAMES
+        hint = f"a network is built first: toolchain build {word} -o FOLDER" if network else ""
+        raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
 
     def _beside(self, line: str, named: str, beside: str) -> Side | None:
         if not registry.is_address(beside):
@@ -128,20 +131,22 @@ def pinned(path: Path) -> str:
         data = stream.read(_LONGEST_FILE + 1)
     lines = [line for line in data.decode(errors="replace").split() if line]
     if len(data) > _LONGEST_FILE or len(lines) != 1:
-        raise InputError(f"{path} is no package, and no file with a package's digest", details=f"expected {_FORMS}")
+        raise InputError(
+            f"{path} is neither a package nor a file with a package's digest", details=f"expected {_FORMS}"
+        )
     if registry.is_address(lines[0]):
         if not registry.parse(lines[0]).digest:
             raise InputError(
-                f"{path} names a tag, which may be another package tomorrow",
+                f"{path} names a tag, which can change to another package",
                 details=lines[0],
                 hint="write the digest: oci://HOST/REPOSITORY@sha256:DIGEST",
             )
         return lines[0]
     if not _DIGEST.fullmatch(lines[0]):
         raise InputError(
-            f"{path} is no package, and holds no package's digest",
+            f"{path} is not a package and does not contain a package's digest",
             details=f"{lines[0][:80]!r} instead of sha256: and 64 hexadecimal digits",
-            hint="`toolchain package` and `toolchain push` say a package's digest",
+            hint="`toolchain package` and `toolchain push` print a package's digest",
         )
     return lines[0]
 
@@ -185,8 +190,8 @@ def check_pair(new: Side, base: Side, board: Board) -> None:
     """
     if new.digest == base.digest:
         raise InputError(
-            f"{new.named} is {base.named}: there is nothing to compare",
-            details=f"both are sha256:{new.digest}",
+            "NEW and --base are the same release",
+            details=f"{new.named} and {base.named} are both sha256:{new.digest}",
             hint="a gate compares a new package with the one before it",
         )
     for side in (new, base):

@@ -18,24 +18,24 @@ def shown(found: Gate) -> list[str | Table]:
     mark = " (emulated)" if found.emulated else ""
     outputs = found.outputs
     fresh = sum(one.fresh for one in found.counted)
-    taken = f"{len(found.counted) - fresh} in turns" + (f", {fresh} to confirm" if fresh else "")
+    taken = f"{len(found.counted) - fresh}" + (f" and {fresh} to confirm" if fresh else "")
     rows = [
         ("verdict", f"{str(found.verdict).upper()}{mark}"),
         ("model", found.new.manifest.name),
         ("new", f"{found.new.named}, {found.new.digest[:16]}"),
         ("base", f"{found.base.named}, {found.base.digest[:16]}"),
         ("board", f"{found.board} at {found.host}{mark}, {found.threads} thread(s)"),
-        ("outputs", ", ".join(_outputs(found)) or "not compared: there is no reference"),
+        ("outputs", ", ".join(_outputs(found)) or "not compared: no reference"),
         *((one.name, f"{one.verdict!s}: {one.changed()}{mark}") for one in found.quantities),
         *(("", _values(one)) for one in found.quantities if one.name == LATENCY and one.known),
-        ("carried by", found.carrier),
-        ("rounds", f"{taken}, {found.seconds:.1f} s in all{mark}"),
+        ("slower layers", found.carrier),
+        ("rounds", f"{taken}, {found.seconds:.1f} s in total{mark}"),
         *(("waited", f"{one.seconds:.1f} s: {one.owner}") for one in found.waited),
         ("given up", found.hot),
         *(("warning", text) for text in found.warnings()),
     ]
     if outputs.reference and outputs.new is None:
-        rows.append(("warning", f"the reference of {outputs.reference} has other inputs"))
+        rows.append(("warning", f"the reference ({outputs.reference}) is for other inputs, so it was not used"))
     return [Table([row for row in rows if row[1]])]
 
 
@@ -43,7 +43,7 @@ def _outputs(found: Gate) -> list[str]:
     pairs = [
         (f"new matches {found.outputs.reference}", found.outputs.new),
         (f"base matches {found.outputs.reference}", found.outputs.base),
-        ("both are alike", found.outputs.each_other),
+        ("new matches base", found.outputs.each_other),
     ]
     return [f"{text} ({_far(one)})" for text, one in pairs if one]
 

@@ -70,8 +70,8 @@ class Profile:
         threads: Threads asked for; 0 means every CPU.
         runs: Runs that were watched.
         other_runs: Watched runs that made other calls, and do not count.
-        plain_ms: Median of the runs that nobody watched.
-        watched_ms: Median of those that were.
+        plain_ms: Median of the runs without profiling.
+        watched_ms: Median of those with it.
         sum_ms: Sum of the rows.
         waits: Whether each call was waited for, which forbids the overlap that a GPU has otherwise.
         rows: The kernels in order, and what is between them.
@@ -141,12 +141,15 @@ class Profile:
 
         Only what calls take was measured, so they follow each other without what is between them.
         """
-        known = {row.kernel: row for row in self.rows}
+        kernels = {row.kernel for row in self.rows}
+        rows = (row for row in self.rows if row.kernel)
         events: list[dict[str, Any]] = []
         now = 0.0
         for name, taken in self.typical:
-            row = known.get(name)
-            about = {"operator": row.operator, "shape": row.shape, "gflop": row.gflop} if row else {}
+            row = next(rows, None) if name in kernels else None
+            about: dict[str, Any] = {}
+            if row:
+                about = {"operator": row.operator, "shape": row.shape, "gflop": row.gflop, "nodes": row.nodes}
             one = {"name": row.brief if row else name, "cat": "kernel" if row else "machine", "ph": "X"}
             events.append(
                 {**one, "ts": round(now, 3), "dur": taken / 1e3, "pid": 1, "tid": 1, "args": {"call": name, **about}}
@@ -182,11 +185,11 @@ def run(  # noqa: PLR0913, PLR0917 - a profile takes these
         try:
             places = placed(side, program, fed, lab, Path(work))
             before = bench.conditions(lab.shell)
-            tell(stage("measuring what the device reaches at most"))
+            tell(stage("measuring the peak of the device"))
             measure = functools.partial(profiling.peak, lab.shell, places["runners"], program, facts)
             peak, no_peak = _peak(side, functools.partial(measure, threads=threads, kept=before.busy <= _BUSY))
             run_s = paced(lab, places, threads, pinned=wanted.pinned)
-            tell(stage(f"watching {wanted.runs} runs{_about(wanted.runs, run_s)}"))
+            tell(stage(f"profiling {wanted.runs} runs{_about(wanted.runs, run_s)}"))
             watched = profiling.watch(
                 lab.shell,
                 store.root,
@@ -233,7 +236,7 @@ def _peak(side: Side, measure: Callable[[], Peak]) -> tuple[Peak | None, str]:
     """Return what the device reaches, or why that is not known."""
     kind = str(side.manifest.target.get("kind", ""))
     if kind != "llvm":
-        return None, f"a peak is measured on CPUs, and this release computes on {kind}"
+        return None, f"the peak is measured on CPUs only, and this release computes on {kind}"
     try:
         return measure(), ""
     except DeviceError as fault:
@@ -286,17 +289,20 @@ def _typical(watched: Watched) -> tuple[tuple[str, int], ...]:
 def _with_warnings(found: Profile) -> Profile:
     checks = [
         (found.emulated, "emulated: these times say nothing about the real board"),
-        (any(row.modelled_ms is not None for row in found.rows), "modelled: what the accelerator takes was computed"),
-        (found.waits, "each call was waited for, which forbids what otherwise overlaps: the sum is more than a run"),
-        (found.runs < _FEW_RUNS, f"only {found.runs} runs: more --runs give firmer medians"),
+        (
+            any(row.modelled_ms is not None for row in found.rows),
+            "modelled: the accelerator's times were computed by a model, not measured",
+        ),
+        (found.waits, "each call was waited for, so calls could not overlap: their sum is longer than a run"),
+        (found.runs < _FEW_RUNS, f"only {found.runs} runs: use more --runs for reliable medians"),
         (
             found.other_runs > 0,
-            f"{found.other_runs} runs made other calls, as this model's data decide, and are left out",
+            f"{found.other_runs} runs are not counted: this model's data made them call other kernels",
         ),
-        (found.hook_share > _HOOK, f"watching makes a run {found.hook_share:.1%} longer"),
+        (found.hook_share > _HOOK, f"profiling makes a run {found.hook_share:.1%} longer"),
         (
             not _LEAST_SUM <= found.sum_share <= _MOST_SUM and not found.waits,
-            f"the rows make {found.sum_share:.1%} of a plain run: something else took the CPU, or the calls are short",
+            f"the kernels add up to {found.sum_share:.1%} of a run without profiling: other work or very short kernels",
         ),
         (found.before.busy > _BUSY, f"busy: other work used {found.before.busy:.0%} of the CPUs just before the runs"),
     ]

@@ -23,10 +23,11 @@ from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline.device import Lab
 from toolchain.pipeline.profile import MACHINE, Side, Wanted, paced, placed
-from toolchain.pipeline.profile.rows import is_kernel, operator
+from toolchain.pipeline.profile.rows import is_kernel, node_text, nodes_in_order, operator
 from toolchain.progress import Step
 from toolchain.stats import Estimate
 from toolchain.tables import Table
+from toolchain.units import duration
 
 ROUNDS = 16
 """Turns of each side; an even number, since each goes first in every other one."""
@@ -136,11 +137,13 @@ def check(new: Side, base: Side) -> None:
         InputError: It is so.
     """
     if new.digest == base.digest:
-        raise InputError("both are the same release", details=new.digest, hint="--against names another one")
+        raise InputError(
+            "--against names the release that is profiled", details=new.digest, hint="name another release or package"
+        )
     one, other = ([(spec.name, spec.dtype, spec.shape) for spec in side.manifest.inputs] for side in (new, base))
     if one != other:
         raise InputError(
-            f"{new.manifest.name} and {base.manifest.name} have other inputs, so they are not one model",
+            f"{new.manifest.name} and {base.manifest.name} have different inputs, so they are different models",
             hint="`toolchain releases` lists what the device keeps",
         )
 
@@ -209,7 +212,7 @@ def turns(  # noqa: PLR0913, PLR0917 - as above
     threads = wanted.threads or lab.board.threads
     run_s = [paced(lab, place, threads, pinned=wanted.pinned) for place in places]
     for number in range(ROUNDS):
-        tell(Step("watching both in turns", number, ROUNDS, "rounds"))
+        tell(Step("profiling both in turns", number, ROUNDS, "rounds"))
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             found = profiling.watch(
                 lab.shell,
@@ -320,17 +323,19 @@ def _parts(side: Side, rounds: Sequence[Watched], backend: Backend) -> list[_Par
     alike = [one for one in rounds if [call.name for call in one.calls] == names]
     if len(alike) < len(rounds):
         raise InputError(
-            f"{side.manifest.name} makes other calls in other processes, so its layers cannot be told apart",
-            hint="`toolchain gate` and `toolchain compare` hold whole runs against each other",
+            f"{side.manifest.name} calls other kernels in each process, so its layers cannot be compared",
+            hint="`toolchain gate` compares whole runs",
         )
     found: list[_Part] = []
+    nodes = iter(nodes_in_order([call for call in rounds[0].calls if is_kernel(call)], side.kernels))
     for place, call in enumerate(rounds[0].calls):
         if not is_kernel(call):
             continue
         kernel = side.kernels.get(call.name)
         what = operator(call.name, kernel, backend)
         shapes = [shape for _, shape in kernel.buffers] if kernel and kernel.buffers else [(0,)]
-        name = f"{len(found) + 1} {what} {_shape(shapes[0])} -> {_shape(shapes[-1])}"
+        node = node_text(next(nodes))
+        name = f"{len(found) + 1} {what} {_shape(shapes[0])} -> {_shape(shapes[-1])}{node and f' ({node})'}"
         found.append(
             _Part(
                 (what, math.prod(shapes[0]), math.prod(shapes[-1])),
@@ -356,18 +361,18 @@ def shown(found: Against) -> list[str | Table]:
     rows = [
         (
             one.name,
-            f"{one.base_ms:.4f}",
-            f"{one.new_ms:.4f}",
-            f"{one.more_ms:+.4f}",
+            duration(one.base_ms),
+            duration(one.new_ms),
+            duration(one.more_ms, signed=True),
             change_text(one.change),
             f"not matched: {_side(one)}" if one.change is None else "",
         )
         for one in found.layers
     ]
-    head = ("LAYER", "BASE ms", "NEW ms", "MORE ms", "CHANGE", "")
+    head = ("LAYER", "BASE", "NEW", "MORE", "CHANGE", "")
     lines = [
-        f"{found.model} on {found.board} at {found.host}, in {found.rounds} turns of each{mark}",
-        f"a run takes {found.new_ms:.3f} ms, and {found.base_ms:.3f} ms of the base: {change_text(found.change)}",
+        f"{found.model} on {found.board} at {found.host}, {found.rounds} rounds of each{mark}",
+        f"a run takes {duration(found.new_ms)}, and {duration(found.base_ms)} in the base: {change_text(found.change)}",
         carried_text(found),
     ]
     return [Table(rows, head, (1, 2, 3), spare=(5,)), "", *lines]
@@ -376,7 +381,7 @@ def shown(found: Against) -> list[str | Table]:
 def carried_text(found: Against) -> str:
     """Say which layers carry a slow-down, and which nothing could be held against."""
     worst = carriers(found)
-    slower = "slower: " + "; ".join(_more_text(one) for one in worst) if worst else "no layer is surely slower"
+    slower = "slower: " + "; ".join(_more_text(one) for one in worst) if worst else "no layer is measurably slower"
     return "; ".join([slower, *([unmatched_text(found)] if unmatched(found) else [])])
 
 
@@ -389,7 +394,7 @@ def unmatched_text(found: Against) -> str:
 
 def _more_text(layer: Layer) -> str:
     side = f", {_side(layer)}" if layer.change is None else ""
-    return f"{layer.name} ({layer.more_ms:+.3f} ms{side})"
+    return f"{layer.name} ({duration(layer.more_ms, signed=True)}{side})"
 
 
 def change_text(found: Estimate | None) -> str:
@@ -402,4 +407,4 @@ def change_text(found: Estimate | None) -> str:
 
 
 def _side(layer: Layer) -> str:
-    return "" if layer.change else "new alone" if layer.new_ms else "base alone"
+    return "" if layer.change else "only in the new release" if layer.new_ms else "only in the base"

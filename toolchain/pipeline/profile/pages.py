@@ -10,6 +10,7 @@ from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.profile.against import Against, Layer, carried_text, change_text
 from toolchain.pipeline.profile.shown import is_modelled, rate
+from toolchain.units import duration
 
 _MOST_BARS = 60
 
@@ -17,18 +18,19 @@ _MOST_BARS = 60
 def profile(found: Profile) -> bytes:
     """Return a profile as a page."""
     slowest = max(found.rows, key=lambda row: row.ms)
-    verdict = f"{found.plain_ms:.3f} ms a run; the most of it, {page.percent(slowest.share)}, is {slowest.brief}"
+    share = f"{page.percent(slowest.share)} of the time"
+    verdict = f"{duration(found.plain_ms)} a run; slowest layer: {_called(slowest)}, {share}"
     modelled = is_modelled(found)
     marks = [*([page.EMULATED] if found.emulated else []), *([page.MODELLED] if modelled else [])]
     peak = found.peak
     facts = [
-        ("a run that nobody watches", f"{found.plain_ms:.4f} ms, the median of {found.runs}"),
-        ("a run that is watched", f"{found.watched_ms:.4f} ms, {found.hook_share:+.2%}"),
-        ("sum of the rows", f"{found.sum_ms:.4f} ms, {found.sum_share:.2%} of a run that nobody watches"),
+        ("a run without profiling", f"{duration(found.plain_ms)}, the median of {found.runs}"),
+        ("a run with profiling", f"{duration(found.watched_ms)}, {found.hook_share:+.2%}"),
+        ("sum of the kernels", f"{duration(found.sum_ms)}, {found.sum_share:.2%} of a run without profiling"),
         *(found.split.facts() if found.split else []),
         ("threads", str(found.threads or "one for each CPU")),
         ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {found.no_peak}"),
-        ("the peak was measured with", peak.method if peak else ""),
+        ("how the peak was measured", peak.method if peak else ""),
     ]
     provenance = [
         ("model", found.model),
@@ -44,7 +46,7 @@ def profile(found: Profile) -> bytes:
             verdict=Verdict(f"{verdict}{mark}", "doubt" if found.emulated else "plain"),
             sections=[
                 Section("Numbers", [Facts(facts)]),
-                Section("Kernels in order", [Bars("What each call takes", "milliseconds", _bars(found.rows))]),
+                Section("Kernels in order", [Bars("Time of each call", "milliseconds", _bars(found.rows))]),
                 Section("Each call", [_table(found.rows, modelled=modelled)]),
                 Section("Warnings", [Notes(found.warnings)]),
                 Section("Conditions", [common.conditions(found.before, found.after), common.waiting(found.waited)]),
@@ -57,15 +59,20 @@ def profile(found: Profile) -> bytes:
     )
 
 
+def _called(row: Row) -> str:
+    """Name a layer by its node, where that is known, and by what it computes."""
+    return f"{row.node} ({row.brief})" if row.nodes else row.brief
+
+
 def _bars(rows: Sequence[Row]) -> list[Bar]:
     """Return a bar for each row, or for the longest where they are too many to be seen."""
     kept = set(sorted((row.ms for row in rows), reverse=True)[:_MOST_BARS])
     return [
         Bar(
-            f"{row.place or ''} {row.operator} {row.shape.rpartition(' -> ')[2]}".strip(),
+            f"{row.place or ''} {row.node or row.operator} {row.shape.rpartition(' -> ')[2]}".strip(),
             row.ms,
-            f"{row.ms:.4f} ms, {page.percent(row.share)}",
-            f"{row.kernel} {row.shape}".strip(),
+            f"{duration(row.ms)}, {page.percent(row.share)}",
+            f"{row.operator} {row.kernel} {row.shape}".strip(),
         )
         for row in rows
         if row.ms in kept
@@ -73,19 +80,20 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
 
 
 def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
-    head = ["#", "kernel", "operator", "shapes", "calls", "ms", "10 to 90 %", "share", "GFLOP", "GFLOP/s"]
-    head += ["of the peak", "MB", "GB/s", "bound by", *(["modelled ms"] if modelled else [])]
+    head = ["#", "node", "kernel", "operator", "shapes", "calls", "time", "10 to 90 %", "share", "GFLOP", "GFLOP/s"]
+    head += ["of the peak", "MB", "GB/s", "bound by", *(["modelled"] if modelled else [])]
     body = []
     for row in rows:
-        modelled_ms = "" if row.modelled_ms is None else f"{row.modelled_ms:.4f}"
+        modelled_ms = "" if row.modelled_ms is None else duration(row.modelled_ms)
         cells: tuple[str | Cell, ...] = (
             str(row.place or ""),
+            row.node,
             row.kernel,
             row.operator,
             row.shape,
             str(row.calls),
-            f"{row.ms:.4f}",
-            f"{row.low_ms:.4f} to {row.high_ms:.4f}",
+            duration(row.ms),
+            f"{duration(row.low_ms)} to {duration(row.high_ms)}",
             Cell(page.percent(row.share), row.share),
             "" if row.gflop is None else f"{row.gflop:.5f}",
             rate(row.gflops),
@@ -96,14 +104,14 @@ def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
             *([modelled_ms] if modelled else []),
         )
         body.append(cells)
-    return page.Table(head, body, (0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14), "calls of kernels")
+    return page.Table(head, body, (0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15), "calls of kernels")
 
 
 def against(found: Against) -> bytes:
-    """Return two releases held against each other as a page."""
+    """Return the comparison of two releases as a page."""
     facts = [
-        ("a run", f"{found.new_ms:.4f} ms, of the base {found.base_ms:.4f} ms: {change_text(found.change)}"),
-        ("turns of each", str(found.rounds)),
+        ("a run", f"{duration(found.new_ms)}, of the base {duration(found.base_ms)}: {change_text(found.change)}"),
+        ("rounds of each", str(found.rounds)),
     ]
     provenance = [
         ("model", found.model),
@@ -112,7 +120,12 @@ def against(found: Against) -> bytes:
         ("board", f"{found.board} at {found.host}"),
     ]
     bars = [
-        Bar(one.name, one.more_ms, f"{one.more_ms:+.4f} ms", f"{one.new or 'nothing'} for {one.base or 'nothing'}")
+        Bar(
+            one.name,
+            one.more_ms,
+            duration(one.more_ms, signed=True),
+            f"{one.new or 'nothing'} for {one.base or 'nothing'}",
+        )
         for one in sorted(found.layers, key=lambda one: -abs(one.more_ms))[:_MOST_BARS]
     ]
     return (
@@ -122,7 +135,9 @@ def against(found: Against) -> bytes:
             verdict=Verdict(carried_text(found), "bad" if any(one.is_slower for one in found.layers) else "plain"),
             sections=[
                 Section("Numbers", [Facts(facts)]),
-                Section("What each layer takes more", [Bars("The longest first", "milliseconds", bars)]),
+                Section(
+                    "How much longer each layer takes", [Bars("The largest difference first", "milliseconds", bars)]
+                ),
                 Section("Each layer", [_layers(found.layers)]),
                 common.provenance(provenance),
             ],
@@ -134,9 +149,9 @@ def against(found: Against) -> bytes:
 
 
 def _layers(layers: Sequence[Layer]) -> page.Table:
-    head = ("layer", "kernel", "kernel of the base", "ms", "ms of the base", "more ms", "change")
+    head = ("layer", "kernel", "kernel of the base", "time", "time of the base", "more", "change")
     body = [
-        (one.name, one.new, one.base, f"{one.new_ms:.4f}", f"{one.base_ms:.4f}", f"{one.more_ms:+.4f}",
+        (one.name, one.new, one.base, duration(one.new_ms), duration(one.base_ms), duration(one.more_ms, signed=True),
          change_text(one.change))
         for one in layers
     ]  # fmt: skip

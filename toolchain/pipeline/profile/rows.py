@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,8 @@ class Row:
         gbytes_s: Of them in a second: a lower bound of what is moved.
         bound: What limits it: `compute`, `memory`, or `neither`; empty without a peak.
         modelled_ms: What a model of the accelerator says it takes; None where a CPU computes it.
+        nodes: The nodes of the model's file that it computes, the one with most of the work first; empty where the
+            release does not say.
     """
 
     place: int
@@ -63,12 +65,34 @@ class Row:
     gbytes_s: float | None = None
     bound: str = ""
     modelled_ms: float | None = None
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> str:
+        """The main node of those that it computes, and how many more there are."""
+        return node_text(self.nodes)
 
     @property
     def brief(self) -> str:
         """Operator, data and result, for people."""
         first, last = self.shape.split(", ")[0].split(" -> ")[0], self.shape.rsplit(" -> ", 1)[-1]
         return f"{self.operator} {first} -> {last}" if self.shape else self.operator
+
+
+def node_text(nodes: Sequence[str]) -> str:
+    """Write the main one of some nodes, and how many more there are."""
+    more = f" + {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return f"{nodes[0]}{more}" if nodes else ""
+
+
+def nodes_in_order(calls: Sequence[Call], kernels: Mapping[str, Kernel]) -> list[tuple[str, ...]]:
+    """Return the nodes that each call of a run computes; empty where the graph does not say."""
+    total, begun, found = Counter(call.name for call in calls), Counter[str](), []
+    for call in calls:
+        kernel = kernels.get(call.name)
+        found.append(kernel.nodes_of(begun[call.name], total[call.name]) if kernel else ())
+        begun[call.name] += 1
+    return found
 
 
 def is_kernel(call: Call) -> bool:
@@ -88,8 +112,9 @@ def rows_of(watched: Watched, kernels: Mapping[str, Kernel], backend: Backend, p
     plain = float(np.median(watched.plain_ns)) / 1e6
     times = Counter(call.name for call in watched.calls)
     called = [call for call in watched.calls if is_kernel(call)]
+    nodes = nodes_in_order(called, kernels)
     made = [
-        _row(place, call, kernels.get(call.name), times[call.name], plain, backend, peak)
+        _row(place, call, kernels.get(call.name), times[call.name], plain, backend, peak, nodes[place - 1])
         for place, call in enumerate(called, 1)
     ]
     own = [call.own_ns for call in watched.calls if not is_kernel(call)]
@@ -106,7 +131,14 @@ def _times(own_ns: np.ndarray[tuple[int], np.dtype[np.float64]], plain: float) -
 
 
 def _row(  # noqa: PLR0913, PLR0917 - a row has these sources
-    place: int, call: Call, kernel: Kernel | None, calls: int, plain: float, backend: Backend, peak: Peak | None
+    place: int,
+    call: Call,
+    kernel: Kernel | None,
+    calls: int,
+    plain: float,
+    backend: Backend,
+    peak: Peak | None,
+    nodes: tuple[str, ...],
 ) -> Row:
     ms, share, low, high = _times(np.asarray(call.own_ns, dtype=np.float64), plain)
     seconds = ms / 1e3
@@ -130,6 +162,7 @@ def _row(  # noqa: PLR0913, PLR0917 - a row has these sources
         gbytes_s=gbytes / seconds if seconds else None,
         bound=bound(gflop or 0.0, gbytes, seconds, fitting) if fitting and seconds else "",
         modelled_ms=_modelled(kernel, backend) if kernel else None,
+        nodes=nodes,
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.report import waited_rows
 from toolchain.tables import Table
+from toolchain.units import duration
 
-_HEAD = ("#", "KERNEL", "COMPUTES", "CALLS", "ms", "SHARE", "GFLOP/s", "PEAK", "GB/s", "BOUND BY")
-_NUMBERS = (0, 3, 4, 5, 6, 7, 8)
-_MODELLED = "MODELLED ms"
+_HEAD = ("#", "NODE", "KERNEL", "COMPUTES", "CALLS", "TIME", "SHARE", "GFLOP/s", "PEAK", "GB/s", "BOUND BY")
+_NUMBERS = (0, 4, 5, 6, 7, 8, 9)
+_SPARE = (3, 9, 8, 10, 7, 4, 2)  # what a narrow screen goes without, the first of these first
+_MODELLED = "MODELLED"
+_NODE = 1
 
 
 def shown(found: Profile) -> list[str | Table]:
@@ -22,15 +25,17 @@ def shown(found: Profile) -> list[str | Table]:
         ("release", found.bundle_digest[:16]),
         ("board", f"{found.board} at {found.host}{mark}"),
         *([("computed on", found.processor.text)] if found.processor else []),
-        ("run", f"{found.plain_ms:.3f} ms median{mark}, of {found.runs} runs that nobody watched"),
-        ("rows", f"{found.sum_ms:.3f} ms, {found.sum_share:.1%} of that"),
+        ("without profiling", f"{duration(found.plain_ms)}{mark}, the median of {found.runs} runs"),
+        ("with profiling", f"{duration(found.watched_ms)}, {found.hook_share:+.1%}"),
+        ("sum of the kernels", f"{duration(found.sum_ms)}, {found.sum_share:.1%} of a run without profiling"),
         *(found.split.facts() if found.split else []),
-        ("watching", f"{found.watched_ms:.3f} ms, {found.hook_share:+.1%}"),
         ("peak", _peak_text(found)),
         *waited_rows(found.waited),
         *(("warning", text) for text in found.warnings),
     ]
-    return [Table(body, head, numbers, spare=(2, 1, 3)), "", Table(about)]
+    if not any(row.nodes for row in found.rows):  # a bundle of an older toolchain
+        return [Table(body, head, numbers, _SPARE).without(_NODE), "", Table(about)]
+    return [Table(body, head, numbers, _SPARE), "", Table(about)]
 
 
 def is_modelled(found: Profile) -> bool:
@@ -41,17 +46,18 @@ def is_modelled(found: Profile) -> bool:
 def _cells(row: Row, *, modelled: bool) -> tuple[str, ...]:
     cells = (
         str(row.place or ""),
+        row.node,
         row.kernel,
         row.brief,
         str(row.calls),
-        f"{row.ms:.4f}",
+        duration(row.ms),
         f"{row.share:.1%}",
         rate(row.gflops),
         "" if row.of_peak is None else f"{row.of_peak:.0%}",
         rate(row.gbytes_s),
         row.bound,
     )
-    return (*cells, "" if row.modelled_ms is None else f"{row.modelled_ms:.4f}") if modelled else cells
+    return (*cells, "" if row.modelled_ms is None else duration(row.modelled_ms)) if modelled else cells
 
 
 def rate(value: float | None) -> str:

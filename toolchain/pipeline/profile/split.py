@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.pipeline.profile.rows import Row
+from toolchain.units import duration
 
 _MOST_NAMED = 5
 
@@ -49,15 +50,16 @@ class Split:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return it for people, as names and texts."""
-        calls = f"{self.accelerator_calls} calls"
-        parts = ", ".join(f"{one.operator} {one.ms:.3f}" for one in self.cpu[:_MOST_NAMED])
+        calls, taken = f"{self.accelerator_calls} calls", duration(self.accelerator_ms)
+        modelled = duration(self.modelled_ms)
+        parts = ", ".join(f"{one.operator} {duration(one.ms)}" for one in self.cpu[:_MOST_NAMED])
         more = f", {len(self.cpu) - _MOST_NAMED} more" if len(self.cpu) > _MOST_NAMED else ""
         if self.cpu_share is None:
-            array = f"modelled: {self.modelled_ms:.3f} ms, {calls}; simulated, in {self.accelerator_ms:.3f} ms"
-            cpu = f"{self.cpu_ms:.3f} ms (emulated), no share of a run"
+            array = f"modelled: {modelled}, {calls}; the simulator itself took {taken}"
+            cpu = f"{duration(self.cpu_ms)} (emulated, so no share of a run)"
         else:
-            array = f"{self.accelerator_ms:.3f} ms, {1 - self.cpu_share:.1%}, {calls}; modelled: {self.modelled_ms:.3f}"
-            cpu = f"{self.cpu_ms:.3f} ms, {self.cpu_share:.1%}"
+            array = f"{taken}, {1 - self.cpu_share:.1%}, {calls}; modelled: {modelled}"
+            cpu = f"{duration(self.cpu_ms)}, {self.cpu_share:.1%}"
         return [("accelerator", array), ("left to the CPU", f"{cpu}: {parts}{more}")]
 
 

@@ -58,7 +58,7 @@ def read(path: Path, board_variable: str = BOARD) -> Inventory:
     hosts = meta.get("hostvars") if isinstance(meta, dict) else None
     if not isinstance(hosts, dict):
         raise InputError(
-            f"{path} is no inventory: it has no _meta.hostvars",
+            f"{path} is not an inventory: it has no _meta.hostvars",
             hint=f"`ansible-inventory -i INVENTORY --list > {path}` writes one",
         )
     groups = _groups(found)
@@ -66,8 +66,9 @@ def read(path: Path, board_variable: str = BOARD) -> Inventory:
     if not names:
         seen = sorted({key for one in hosts.values() for key in one})
         raise InputError(
-            f"no host of {path} has the variable {board_variable}, which says its board type",
-            hint=did_you_mean(board_variable, seen) or "set it for a group, or name another one with --board-var",
+            f"no host of {path} has the variable {board_variable} with its board type",
+            hint=did_you_mean(board_variable, seen)
+            or "set it for a group, or choose another variable with --board-var",
         )
     table = {name: _device(path, name, hosts[name], board_variable) for name in names}
     rows = {name: {**row, "tags": sorted(groups.get(name, ()))} for name, row in table.items()}
@@ -136,7 +137,7 @@ def _port(path: Path, name: str, said: object) -> int | None:
         return None
     text = str(said)
     if not (text.isdecimal() and 0 < int(text) <= _LARGEST_PORT):
-        raise InputError(f"host {name} of {path} has no port: {said!r}", hint="ansible_port is a number")
+        raise InputError(f"host {name} of {path} has an invalid port: {said!r}", hint="set ansible_port to a number")
     return int(text)
 
 
@@ -146,17 +147,17 @@ def _check(path: Path, name: str, variables: Mapping[str, Any], board_variable: 
     for key, value in variables.items():
         mine = key in known or key.startswith("ansible_")
         if key.startswith(_OURS) and key not in known | {BOARD}:
-            hint = did_you_mean(key, known) or f"known ones: {', '.join(sorted(known))}"
-            raise InputError(f"host {name} of {path} has an unknown variable of ours: {key}", hint=hint)
+            hint = did_you_mean(key, known) or f"known variables: {', '.join(sorted(known))}"
+            raise InputError(f"host {name} of {path} has an unknown variable of this toolchain: {key}", hint=hint)
         if key in _ELSEWHERE or (key == "ansible_connection" and value not in _SSH):
             raise InputError(
-                f"host {name} of {path} has {key}, which is not read here",
-                details="a roll-out would reach another device than Ansible, or none",
+                f"host {name} of {path} has {key}, which is not supported",
+                details="the roll-out would connect to another device than Ansible does",
                 hint="put it into ~/.ssh/config, which Ansible's ssh reads, too; a password is TOOLCHAIN_SSH_PASSWORD",
             )
         if mine and isinstance(value, str) and "{{" in value:
             raise InputError(
-                f"host {name} of {path} has a template as {key}: {value!r:.80}",
-                details="`ansible-inventory` prints templates as they are, and only Ansible can fill them in",
+                f"host {name} of {path} has a template in {key}: {value!r:.80}",
+                details="`ansible-inventory` does not evaluate templates",
                 hint="write the value itself into the inventory",
             )

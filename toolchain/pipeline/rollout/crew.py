@@ -102,7 +102,7 @@ class Visit:
         self._tell(self, digest)
         self._written.wait()
         if self._left:
-            raise DeviceError("the roll-out ends")
+            raise DeviceError("the roll-out is ending")
 
     def go_on(self) -> None:
         """Let the thread go on that has told what it found."""
@@ -117,7 +117,7 @@ class Visit:
         """
         with self._lock:
             if self._left:
-                raise DeviceError("the roll-out ends")
+                raise DeviceError("the roll-out is ending")
             self._open.append(connection)
         try:
             yield
@@ -225,9 +225,9 @@ class Crew:
 
     def _late(self, visit: Visit) -> ToolchainError:
         return LateError(
-            f"{visit.name} was left after {self._limit_s:g} s",
-            details="it may still be at work on what it was told last; the next run asks it",
-            hint="look at the device and its link, or allow more with --timeout",
+            f"{visit.name} did not finish within {self._limit_s:g} s",
+            details="it may still be working; the next run checks its state",
+            hint="check the device and its connection, or allow more time with --timeout",
         )
 
     def _end_late(self) -> None:

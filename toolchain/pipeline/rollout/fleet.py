@@ -70,7 +70,7 @@ class Fleet:
         if not found:
             known = sorted({device.board for device in self.devices.values()})
             raise InputError(
-                f"the package is for board {board}, and no device of the fleet is one",
+                f"the package is for board {board}, and the fleet has no such device",
                 details=f"its devices are: {', '.join(known)}",
                 hint=did_you_mean(board, known) or "roll out a package that was built for one of them",
             )
@@ -103,10 +103,10 @@ def read(path: Path | None, inventory: Path | None = None, board_variable: str =
     if inventory:
         listed = ansible.read(inventory, board_variable)
         if twice := sorted(found.devices.keys() & listed.devices.keys()):
-            raise InputError(f"{path} and {inventory} both have {_some(twice)}", hint="name each device once")
+            raise InputError(f"{path} and {inventory} both contain {_some(twice)}", hint="list each device once")
         found = Fleet({**found.devices, **listed.devices}, found.types, listed.unnamed)
     if not found.devices:
-        raise InputError(f"there is no device in {path or inventory}", hint="see docs/rollout.md for what stands there")
+        raise InputError(f"there is no device in {path or inventory}", hint="docs/rollout.md describes the file")
     _check_boards(found)
     _check_addresses(found.devices)
     return found
@@ -135,7 +135,7 @@ def _check_boards(fleet: Fleet) -> None:
         if boards.load(name).connection == "local":
             raise InputError(
                 f"board {name} is this machine, and a roll-out goes to devices over SSH or adb",
-                hint="`toolchain deploy` is for this machine",
+                hint="use `toolchain deploy` for this machine",
             )
 
 
@@ -151,5 +151,6 @@ def _check_addresses(found: Mapping[str, Device]) -> None:
         other = seen.setdefault((device.host, device.root, device.ssh_config), name)
         if other != name:
             raise InputError(
-                f"{other} and {name} are one device: {device.host}", hint="leave one of them out, or correct it"
+                f"{other} and {name} are the same device: {device.host}",
+                hint="remove one of them, or correct its address",
             )

@@ -96,7 +96,8 @@ def assigned(waves: Sequence[str], devices: Mapping[str, Device]) -> dict[str, i
         groups |= dict.fromkeys(chosen, max(groups.values(), default=0) + 1)
     if missed := len(devices) - len(groups):
         raise InputError(
-            f"the waves {','.join(waves)} leave {missed} of {len(devices)} devices out", hint="end them with 100%"
+            f"the waves {','.join(waves)} leave out {missed} of {len(devices)} devices",
+            hint="let the last wave be 100%",
         )
     return {name: groups[name] for name in devices}
 
@@ -105,7 +106,7 @@ def _grown(word: str, reached: int, before: int) -> int:
     if reached < before:
         raise InputError(
             f"wave {word} reaches {reached} device(s), and the one before it {before}",
-            hint="a wave says up to how many devices are reached with it: 1,10%,100%",
+            hint="each wave is the total number of devices reached so far: 1,10%,100%",
         )
     return reached
 
@@ -115,7 +116,7 @@ def _tagged(word: str, devices: Mapping[str, Device]) -> list[str]:
         return found
     tags = sorted({tag for device in devices.values() for tag in device.tags})
     raise InputError(
-        f"{word!r} is no wave: no number of devices, no percentage, and no device has this tag",
+        f"{word!r} is not a valid wave: not a number of devices, a percentage, or a tag of a device",
         details=f"tags: {', '.join(tags) or 'none'}",
-        hint=did_you_mean(word, tags) or "write them as 1,10%,100%",
+        hint=did_you_mean(word, tags) or "write waves such as 1,10%,100%",
     )

@@ -73,7 +73,7 @@ class Loop:
         self._state.save()
         try:
             if self._named("returning"):
-                return self._take_back("an earlier run has stopped, and was to take its group back")
+                return self._take_back("an earlier run stopped while it rolled its group back")
             for group in sorted({one.group for one in self._devices.values()}):
                 if why := self._deploy(group):
                     return self._take_back(why, group) if self._rules.roll_back else why
@@ -104,7 +104,7 @@ class Loop:
             return f"{failed} of the {size} device(s) of group {group} failed: {limit}"
         if not self._thresholds.passes(done, size):
             least = f"--success-threshold {self._thresholds.success:g}"
-            return f"{done} of the {size} device(s) of group {group} are done, which is too few: {least}"
+            return f"only {done} of {size} device(s) of group {group} succeeded: {least}"
         return ""
 
     def _forget(self, names: list[str]) -> None:
@@ -131,13 +131,13 @@ class Loop:
         self._state.save()  # a run that is killed from here on is one that takes back
         names = self._named("returning")
         if names:
-            self._tell(stage(f"taking {len(names)} device(s) back to the release before"))
+            self._tell(stage(f"rolling {len(names)} device(s) back to the previous release"))
         self._crew.run(names, lambda visit: self._work.take_back(visit, self._devices[visit.name].before or ""))
         left = len(self._named("returning"))
         kept = sum(one.before == "" and one.after != "" for one in self._devices.values() if one.group == group)
-        told = [(left, "could not be taken back"), (kept, "without a release before keep what they have")]
+        told = [(left, "could not be rolled back"), (kept, "had no previous release and keep the new one")]
         more = "".join(f", {count} {words}" for count, words in told if count)
-        return f"{why}; {len(names) - left} device(s) were taken back{more}"
+        return f"{why}; {len(names) - left} device(s) were rolled back{more}"
 
     def _is_to_return(self, one: Record) -> bool:
         """Tell whether a device may run the new release only because of this roll-out."""
@@ -185,7 +185,7 @@ class Loop:
     @staticmethod
     def _back(one: Record, found: Outcome | BaseException) -> Record:
         if not isinstance(found, Outcome):
-            return _failed(one, found)  # and it is to be taken back still
+            return _failed(one, found)  # and its rollback is still pending
         if found.note:
             one = dataclasses.replace(one, details="\n".join(filter(None, (one.details, printable(found.note)))))
         return dataclasses.replace(one, state="returned", after=found.after)
@@ -210,6 +210,6 @@ def described(one: Record) -> str:
         mark = " (emulated)" if one.emulated else ""
         return "done" if one.latency_ms is None else f"done, {one.latency_ms:.3g} ms{mark}"
     if one.state in {"failed", "returning"} and one.kind:
-        word = "FAILED" if one.state == "failed" else "NOT TAKEN BACK"
+        word = "FAILED" if one.state == "failed" else "NOT ROLLED BACK"
         return f"{word}, {one.kind}: {one.error}"
-    return {"returned": "taken back", "returning": "is to be taken back"}.get(one.state, one.state)
+    return {"returned": "rolled back", "returning": "to be rolled back"}.get(one.state, one.state)

@@ -35,7 +35,7 @@ def _groups(found: Rollout) -> page.Table:
         [str(number), str(counts.total()), *(_share(counts[name], counts.total()) for name in _COLUMNS)]
         for number, counts in found.groups()
     ]
-    head = ("Group", "Devices", "Done", "Failed", "Taken back", "To be taken back", "In flight", "Waiting")
+    head = ("Group", "Devices", "Done", "Failed", "Rolled back", "To be rolled back", "In flight", "Waiting")
     return page.Table(head, rows, range(1, len(head)), "groups")
 
 

@@ -76,7 +76,7 @@ class Rollout:
         return kind(
             self.sentence,
             details="\n".join([*lines[:_SHOWN], *more]),
-            hint=f"mend what is named, and run the same command again: it goes on from {self.state}",
+            hint=f"fix the causes and run the same command again: it resumes from {self.state}",
         )
 
     def groups(self) -> list[tuple[int, Counter[str]]]:

@@ -167,9 +167,9 @@ def held(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BusyError(
-                f"another roll-out is at work with {path}",
+                f"another roll-out is using {path}",
                 details=f"process {os.read(handle, 20).decode(errors='replace').strip()}",
-                hint="run the command again when that has ended, or name another file with --state",
+                hint="run the command again when that has ended, or use another file with --state",
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -184,7 +184,7 @@ def foreign(path: Path) -> str:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         return "it is not JSON"
-    return "" if isinstance(found, dict) and _MARK in found else "it is JSON of another kind"
+    return "" if isinstance(found, dict) and _MARK in found else "it is a different JSON document"
 
 
 def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) -> StateFile:
@@ -204,9 +204,9 @@ def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) ->
     found = _read(path)
     if changed := _changed(found, plan, groups):
         raise InputError(
-            f"{path} is the state of another roll-out: {', '.join(changed)}",
+            f"{path} is the state of a different roll-out: {', '.join(changed)}",
             details="\n".join(changed.values()),
-            hint="--fresh begins anew, and what devices have already is not sent again; or name another file: --state",
+            hint="use --fresh to start again (devices keep the files that they have), or --state FILE for another file",
         )
     return StateFile(path, plan, found.devices)
 
@@ -215,7 +215,7 @@ def _read(path: Path) -> _Document:
     found, faults = validated(_Document, files.read_json(path), "state of a roll-out")
     if found is None:
         shown = "\n".join(map(str, faults[:_SHOWN]))
-        raise InputError(f"{path} has {len(faults)} fault(s)", details=shown, hint="--fresh begins anew")
+        raise InputError(f"{path} has {len(faults)} fault(s)", details=shown, hint="use --fresh to start again")
     return found  # type: ignore[no-any-return]
 
 
@@ -228,15 +228,15 @@ def _changed(found: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[st
     if found.devices.keys() != groups.keys():
         changed["other devices"] = f"devices: {_difference(found.devices.keys(), groups.keys())}"
     elif was.fleet != plan.fleet:
-        changed["a changed fleet"] = "fleet: an address, a limit or the order of its devices is another one"
+        changed["a changed fleet"] = "fleet: an address, a limit or the order of its devices changed"
     if was.waves != plan.waves:
         changed["other waves"] = f"waves: {','.join(was.waves)}, and now {','.join(plan.waves)}"
     elif not changed and {name: one.group for name, one in found.devices.items()} != groups:
-        changed["other groups"] = "groups: the file has devices in other groups than these waves give them"
+        changed["other groups"] = "groups: these waves put devices into other groups than the file has"
     return changed
 
 
 def _difference(before: Any, after: Any) -> str:
-    sides = (("gone", before - after), ("new", after - before))
+    sides = (("removed", before - after), ("new", after - before))
     told = [f"{len(names)} {word}, such as {', '.join(sorted(names)[:_SHOWN])}" for word, names in sides if names]
     return "; ".join(told)

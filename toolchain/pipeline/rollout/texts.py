@@ -25,7 +25,7 @@ def shown(found: Rollout) -> list[str | Table]:
     return [
         Table(rows, head, numbers=(2, 6, 7), spare=(7, 4, 1, 5)),
         "",
-        Table(groups, ("GROUP", "DEVICES", "DONE", "FAILED", "TAKEN BACK", "WAITING"), numbers=range(1, 6)),
+        Table(groups, ("GROUP", "DEVICES", "DONE", "FAILED", "ROLLED BACK", "WAITING"), numbers=range(1, 6)),
         *(["", found.sentence] if found.fault() is None else []),  # or the error says it
     ]
 
@@ -38,7 +38,7 @@ def _cells(one: Record) -> tuple[str, ...]:
 
 def state_text(one: Record) -> str:
     """Say how a device stands."""
-    words = {"failed": "FAILED", "returning": "to be taken back", "returned": "taken back", "running": "in flight"}
+    words = {"failed": "FAILED", "returning": "to be rolled back", "returned": "rolled back", "running": "in flight"}
     return words.get(one.state, one.state)
 
 

@@ -78,7 +78,7 @@ class DeviceWork:
         with self._opened(visit) as lab:
             current = self._current(lab)
             if current != self.made.digest:
-                return Outcome(current, note=f"it ran {current[:16] or 'nothing'} already")
+                return Outcome(current, note=f"it already ran {current[:16] or 'no release'}")
             return Outcome(self._back(lab, before))
 
     @contextlib.contextmanager
@@ -101,14 +101,14 @@ class DeviceWork:
         median, bound = report.measurement.latency.median, self.latency_ms
         if bound is None or report.emulated or median <= bound:
             return
-        kept = "it ran this release before, or none, and keeps it"
+        kept = "it had this release or none before, and keeps this one"
         if before not in {"", self.made.digest}:
             self._back(lab, before)
             kept = f"release {before[:16]} is current again"
         raise RegressionError(
-            f"{lab.shell.name} takes {median:.4g} ms, and a {self.board.name} may take {bound:g} ms; {kept}",
+            f"{lab.shell.name} takes {median:.4g} ms, but a {self.board.name} may take at most {bound:g} ms; {kept}",
             details="; ".join(report.measurement.warnings),
-            hint="`toolchain gate` compares both releases on the device, `toolchain profile` shows where the time goes",
+            hint="compare both releases with `toolchain gate`, or find the slow layers with `toolchain profile`",
         )
 
     @staticmethod
@@ -119,7 +119,7 @@ class DeviceWork:
         previous = generations[place - 1].digest if place else ""
         if previous != before:
             raise DeviceError(
-                f"{lab.shell.name} would not go back to {before[:16]}, but to {previous[:16] or 'nothing'}",
-                hint="`toolchain releases` shows what it keeps; somebody else has changed it, or it keeps too few",
+                f"the previous release on {lab.shell.name} is {previous[:16] or 'missing'}, not {before[:16]}",
+                hint="`toolchain releases` lists its releases; something else changed them, or it keeps too few",
             )
         return on_device.roll_back(lab, _nobody)[0].digest

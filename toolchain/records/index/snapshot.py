@@ -64,7 +64,7 @@ def _read(path: Path) -> bytes:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:  # noqa: PTH123 - it is open already
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a file")
         return stream.read()
 
 
@@ -112,7 +112,7 @@ def _part(target: Path) -> Iterator[int]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not files.is_at(handle, path) or not _is_ours(os.fstat(handle)):
-            raise OSError(f"{path} is somebody else's")
+            raise OSError(f"{path} belongs to another user")
         try:
             os.ftruncate(handle, 0)
             yield handle

@@ -163,9 +163,9 @@ class Store:
     def changed(self) -> InputError:
         """Describe that a line is not what it was when the index was made."""
         return InputError(
-            f"{self.source.where} was changed while it was read",
-            details="a line that was there is gone or another one",
-            hint="run the command again; change such a file by the `toolchain records` commands, which wait for others",
+            f"{self.source.where} was modified while it was read",
+            details="a line was removed or modified",
+            hint="run the command again; modify records only with `toolchain records`, which waits for other users",
         )
 
     def add_tail(self) -> None:

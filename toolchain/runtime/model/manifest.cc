@@ -12,7 +12,7 @@ namespace {
 
 Bound ReadBound(const JsonNode& node, size_t rank) {
   const int64_t axis = node.Get("axis").Integer();
-  if (axis < 0 || axis >= static_cast<int64_t>(rank)) node.Get("axis").Fail("is no axis");
+  if (axis < 0 || axis >= static_cast<int64_t>(rank)) node.Get("axis").Fail("is not an axis");
   return {static_cast<int>(axis), node.Get("count").Text()};
 }
 
@@ -49,7 +49,7 @@ std::string DigestIn(const Digests& digests, const std::string& path) {
   if (digests.empty()) return "";
   const auto found = digests.find(path.substr(path.rfind('/') + 1));
   if (found != digests.end()) return found->second;
-  throw Fault(kExitUntrusted, "the file is none of those that were signed", path);
+  throw Fault(kExitUntrusted, "the file is not among the signed files", path);
 }
 
 }  // namespace

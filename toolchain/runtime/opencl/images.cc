@@ -26,7 +26,7 @@ ImageArgument Parsed(const std::string& line, const std::vector<size_t>& sizes) 
   found.is_half = type == "half";
   if (!whole || words >> rest || (!found.is_half && type != "float") || !IsPointer(found.argument, sizes) ||
       found.width == 0 || found.height == 0 || found.width > kMostTexels || found.height > kMostTexels) {
-    TVM_FFI_THROW(ValueError) << "OpenCL: a kernel's source has a line that is none: " << line;
+    TVM_FFI_THROW(ValueError) << "OpenCL: a kernel's source has an invalid image line: " << line;
   }
   return found;
 }

@@ -31,7 +31,9 @@ std::string Canonical(const std::string& path) {
 
 Approval Verified(const std::string& release, const std::string& folder, const std::string& with) {
   const auto trust = edge::ReadTrust(folder);
-  if (!trust) throw Fault(edge::kExitUntrusted, "this device trusts nobody", folder + "/trusted");
+  if (!trust) {
+    throw Fault(edge::kExitUntrusted, "this device trusts no signing key", folder + "/trusted");
+  }
   Approval approval = edge::Approve(release, *trust, with);
   edge::CheckFiles(release, approval);
   edge::CheckAgrees(approval.statement, edge::ReadManifest(release, approval.digests));
@@ -42,11 +44,11 @@ Approval Verified(const std::string& release, const std::string& folder, const s
 void Raise(const std::string& release, int64_t wanted, Approval* approval) {
   const auto& statement = approval->statement;
   const std::string path = edge::FloorPath(release, statement.model);
-  if (path.empty()) throw Fault(edge::kExitUsage, "the release lies in no store", release);
+  if (path.empty()) throw Fault(edge::kExitUsage, "the release is not in a store", release);
   if (wanted > statement.sequence) {
     throw Fault(edge::kExitFloor, "the release has sequence " + std::to_string(statement.sequence) +
                                       ", and a floor of " + std::to_string(wanted) +
-                                      " would stop it");
+                                      " would exclude it");
   }
   const int64_t floor = std::max(wanted, statement.minimum);
   if (floor <= approval->floor) return;

@@ -105,7 +105,7 @@ void WaitingLine::OnHangUp(int socket) {
 
 void WaitingLine::Refuse() {
   for (const Client& one : all_) {
-    Log("refusing " + one.peer + ": its key is none any more");
+    Log("refusing " + one.peer + ": its key is no longer valid");
     SendWhole(one.socket.get(), Int32Bytes(kRpcMismatch));
   }
   all_.clear();

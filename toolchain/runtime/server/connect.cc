@@ -30,8 +30,8 @@ constexpr size_t kCarriedAtOnce = 1 << 16;
 void CheckFile(const std::string& path) {
   struct stat status = {};
   if (lstat(path.c_str(), &status) != 0) NoServer(path, strerror(errno));
-  if (!S_ISSOCK(status.st_mode)) NoServer(path, "it is no socket");
-  if (status.st_uid != geteuid()) NoServer(path, "the socket is another user's");
+  if (!S_ISSOCK(status.st_mode)) NoServer(path, "it is not a socket");
+  if (status.st_uid != geteuid()) NoServer(path, "the socket belongs to another user");
 }
 
 Descriptor Reach(const std::string& path) {
@@ -41,7 +41,7 @@ Descriptor Reach(const std::string& path) {
   if (!server.open() || connect(server.get(), address.get(), address.size) != 0) {
     NoServer(path, strerror(errno));
   }
-  if (!PeerOf(server.get()).is_this_user) NoServer(path, "who listens there is another user");
+  if (!PeerOf(server.get()).is_this_user) NoServer(path, "another user listens there");
   return server;
 }
 

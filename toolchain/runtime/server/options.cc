@@ -20,10 +20,10 @@ const char kUsage[] =
     "       board_server --version\n"
     "\n"
     "Serves TVM's RPC protocol, one session at a time, each in a process of its own. Prints the\n"
-    "address once it listens. Who has a session runs code as this user.\n"
+    "address once it listens. A client with a session can run code as this user.\n"
     "\n"
     "  --socket           listens on a Unix socket that is this user's alone, and is controlled\n"
-    "  --connect PATH     is no server: carries standard input and output to and from the one of\n"
+    "  --connect PATH     not a server: carries standard input and output to and from the one of\n"
     "                     this user that listens there\n"
     "  --port N           first TCP port to try; 0 lets the system choose\n"
     "  --port-end N       last port to try; without it only the first\n"
@@ -31,9 +31,9 @@ const char kUsage[] =
     "                     'key KEY', 64 hexadecimal digits that open sessions from now on;\n"
     "                     'withdraw', none does; 'cut' ends the session. The first two end it,\n"
     "                     too. Prints when sessions begin and end; ends when standard input does\n"
-    "  --tracker          registers there as --key, which everybody there can read, and again\n"
+    "  --tracker          registers there as --key, which all its users can read, and again\n"
     "                     after the tracker was away; 'key NAME' is then another name, and the\n"
-    "                     tracker gives the keys of sessions to whoever asks it\n"
+    "                     tracker gives the keys of sessions to any client\n"
     "  --custom-addr      address that the tracker gives to clients\n"
     "  --work-dir DIR     existing folder for the sessions' files; $TMPDIR or /tmp without it\n"
     "  --session-limit S  no session lasts longer, whatever the client asks for\n"
@@ -138,7 +138,7 @@ const ValueOption* FindOption(const std::string& name) {
 void RefuseAny(const std::set<std::string>& given, const std::string& beside,
                const std::set<std::string>& refused) {
   for (const std::string& name : given) {
-    if (refused.count(name) != 0) Refuse(name + " is of no use with " + beside);
+    if (refused.count(name) != 0) Refuse(name + " cannot be combined with " + beside);
   }
 }
 
@@ -148,11 +148,11 @@ void CheckTracker(const Options& options) {
   if (!tracker && !options.key.empty()) {
     Refuse(
         "--key is a board's public name at a --tracker; a key that opens sessions is a secret, "
-        "which everybody on this machine could read here: use --socket or --control, and write "
+        "which any user of this machine could read here: use --socket or --control, and write "
         "'key KEY' to standard input");
   }
   if (!tracker && !options.custom_addr.empty()) {
-    Refuse("--custom-addr is of use with --tracker only");
+    Refuse("--custom-addr requires --tracker");
   }
 }
 
@@ -160,7 +160,7 @@ void CheckTogether(const Options& options, std::set<std::string> given) {
   if (options.help || options.version) return;
   if (!options.connect.empty()) {
     given.erase("--connect");
-    if (!given.empty()) Refuse(*given.begin() + " is of no use with --connect");
+    if (!given.empty()) Refuse(*given.begin() + " cannot be combined with --connect");
     return;
   }
   if (options.socket) {
@@ -172,7 +172,7 @@ void CheckTogether(const Options& options, std::set<std::string> given) {
     Refuse("--port-end is below --port");
   }
   if (!options.socket && !options.control && options.tracker_port == 0) {
-    Refuse("nobody could ever get a session: use --socket or --control, and write 'key KEY' to "
+    Refuse("no client could open a session: use --socket or --control, and write 'key KEY' to "
            "standard input");
   }
 }

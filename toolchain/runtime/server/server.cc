@@ -80,7 +80,7 @@ Server::Server(const Options& options)
   AdoptDescendants();
   const Address here = LocalAddress(listener_.get());
   if (!here.IsLoopback()) {
-    Log("warning: whoever reaches " + here.Text() + " can run code on this board");
+    Log("warning: any client that reaches " + here.Text() + " can run code on this board");
   }
   if (options.tracker_port != 0) {
     const Address there = Resolve("--tracker", options.tracker_host, options.tracker_port);
@@ -186,7 +186,7 @@ std::string Server::Obey(const std::string& line) {
     case ControlLine::Order::kWithdraw:
       if (tracker_) tracker_->Withdraw();
       else SetKey("");
-      Log("withdrawn: no session for anybody");
+      Log("withdrawn: no key opens a session");
       return "ok withdraw";
     case ControlLine::Order::kKey: break;
   }

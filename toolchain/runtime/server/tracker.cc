@@ -184,7 +184,7 @@ void Tracker::Read() {
   while (state_ == State::kReady && in_.size() >= sizeof(int32_t)) {
     int32_t size = 0;
     memcpy(&size, in_.data(), sizeof(size));
-    if (size < 0 || size > kMaxMessage || asked_.empty()) return Lose("it talks nonsense");
+    if (size < 0 || size > kMaxMessage || asked_.empty()) return Lose("it sent an invalid answer");
     if (in_.size() < sizeof(size) + static_cast<size_t>(size)) break;
     const std::string text = in_.substr(sizeof(size), static_cast<size_t>(size));
     in_.erase(0, sizeof(size) + static_cast<size_t>(size));
@@ -199,7 +199,7 @@ void Tracker::OnGreeting() {
   int32_t magic = 0;
   memcpy(&magic, in_.data(), sizeof(magic));
   in_.erase(0, sizeof(magic));
-  if (magic != kTrackerMagic) return Lose("it is no RPC tracker");
+  if (magic != kTrackerMagic) return Lose("it is not an RPC tracker");
   state_ = State::kReady;
   const json::Object info{{String("key"), String("server:" + key_)},
                           {String("addr"), json::Array{TextOrNull(custom_addr_), port_}}};
@@ -219,7 +219,7 @@ void Tracker::OnReply(Request request, const std::string& text) {
 // from the others.
 void Tracker::OnPending(const std::string& text) {
   const std::optional<json::Array> keys = ParseList(text);
-  if (!keys.has_value()) return Lose("it talks nonsense");
+  if (!keys.has_value()) return Lose("it sent an invalid answer");
   const bool seen = std::any_of(keys->begin(), keys->end(), [this](const json::Value& key) {
     const auto one = key.as<String>();
     return one.has_value() && std::string(*one) == match_key_;

@@ -29,7 +29,7 @@ constexpr char kTitle[] = "org.opencontainers.image.title";
 // A small file, which must be there.
 std::string ReadDocument(const std::string& path) {
   const std::optional<std::string> text = ReadIfThere(path, Owner::kAnybody);
-  if (!text) Refuse("this device takes signed releases only, and this file is missing", path);
+  if (!text) Refuse("this device accepts only signed releases, but this file is missing", path);
   return *text;
 }
 
@@ -47,13 +47,13 @@ bool IsName(const std::string& text) {
 
 std::string Name(const JsonNode& node) {
   const std::string name = node.Text();
-  if (!IsName(name)) node.Fail("is no name");
+  if (!IsName(name)) node.Fail("is not a valid name");
   return name;
 }
 
 int64_t Sequence(const JsonNode& node) {
   const int64_t number = node.Integer();
-  if (number < 1 || number > kMaxSequence) node.Fail("is no number from 1 to 2^53 - 1");
+  if (number < 1 || number > kMaxSequence) node.Fail("is not a number from 1 to 2^53 - 1");
   return number;
 }
 
@@ -66,7 +66,7 @@ Statement ReadStatement(const std::string& text, const std::string& path) {
   if (root.Get("schema").Integer() != 1) root.Get("schema").Fail("is unknown to this device");
   Statement statement;
   statement.bundle = root.Get("bundle").Text();
-  if (!IsDigest(statement.bundle)) root.Get("bundle").Fail("is no digest");
+  if (!IsDigest(statement.bundle)) root.Get("bundle").Fail("is not a digest");
   statement.model = Name(root.Get("model"));
   statement.board = Name(root.Get("board"));
   statement.sequence = Sequence(root.Get("sequence"));
@@ -94,7 +94,7 @@ std::vector<std::string> SignersOf(const std::string& statement, const std::stri
       const bool was = std::find(revoked.begin(), revoked.end(), signature.key) != revoked.end();
       reasons += was ? "; a revoked key signed it" : "; a key that this device does not trust signed it";
     } else if (!Holds(signature, statement)) {
-      reasons += "; the signature of " + signer->name + " does not hold";
+      reasons += "; the signature of " + signer->name + " does not match";
     } else {
       names.emplace(signer->key, signer->name);
     }
@@ -116,9 +116,9 @@ Digests ReadDigests(const std::string& text, const std::string& path) {
     const JsonNode title = layer.Get("annotations").Get(kTitle);
     const std::string digest = layer.Get("digest").Text();
     const std::string hex = digest.substr(std::min(digest.size(), sizeof(kAlgorithm) - 1));
-    if (digest != kAlgorithm + hex || !IsDigest(hex)) layer.Get("digest").Fail("is no digest");
-    if (!IsName(title.Text())) title.Fail("is no name of a file");
-    if (!digests.emplace(title.Text(), hex).second) title.Fail("is there twice");
+    if (digest != kAlgorithm + hex || !IsDigest(hex)) layer.Get("digest").Fail("is not a digest");
+    if (!IsName(title.Text())) title.Fail("is not a file name");
+    if (!digests.emplace(title.Text(), hex).second) title.Fail("occurs twice");
   }
   return digests;
 }
@@ -156,16 +156,18 @@ Approval Approved(const std::string& release, const Trust& trust, const std::str
     Refuse("this is not the release that was signed", release + "/" + kDescription);
   }
   if (!trust.board.empty() && said.board != trust.board) {
-    Refuse("the release is for " + said.board + ", and this device is " + trust.board, path);
+    Refuse("the release is for " + said.board + ", but this device is " + trust.board, path);
   }
   approval.floor = FloorOf(release, said.model, trust);
   if (said.sequence < approval.floor) {
     Refuse("the release has sequence " + std::to_string(said.sequence) + " of " + said.model +
-               ", and this device takes none below " + std::to_string(approval.floor),
+               ", but this device accepts none below " + std::to_string(approval.floor),
            path);
   }
   approval.digests = ReadDigests(description, release + "/" + kDescription);
-  if (approval.digests.count(kManifest) == 0) Refuse("nobody stands for its manifest", path);
+  if (approval.digests.count(kManifest) == 0) {
+    Refuse("its manifest is not among the signed files", path);
+  }
   return approval;
 }
 

@@ -60,7 +60,7 @@ class Reader {
 
 std::string Decoded(std::string_view base64, const std::string& file) {
   const std::optional<std::string> bytes = FromBase64(base64);
-  if (!bytes) Fail("a key or signature is no base64 text", file);
+  if (!bytes) Fail("a key or signature is not valid base64 text", file);
   return *bytes;
 }
 
@@ -118,13 +118,13 @@ std::vector<Signature> ReadSignatures(std::string_view text, const std::string& 
     const size_t end = text.find(kEnd);
     if (text.substr(0, kBegin.size()) != kBegin || end == std::string_view::npos ||
         end < kBegin.size()) {
-      Fail("this is no signature of OpenSSH", file);
+      Fail("this is not an OpenSSH signature", file);
     }
     if (signatures.size() == kMaxSignatures) Fail("there are too many signatures", file);
     const std::string_view body = text.substr(kBegin.size(), end - kBegin.size());
     signatures.push_back(ReadSignature(OneLineOf(body), file));
     text.remove_prefix(end + kEnd.size());
-    if (!text.empty() && text.front() != '\n') Fail("this is no signature of OpenSSH", file);
+    if (!text.empty() && text.front() != '\n') Fail("this is not an OpenSSH signature", file);
     if (!text.empty()) text.remove_prefix(1);
   }
   if (signatures.empty()) Fail("there is no signature", file);

@@ -39,7 +39,7 @@ std::string ReadOpened(int file, const std::string& path, Owner owner) {
     throw Fault(kExitUntrusted, "others than root and you can change this file", path);
   }
   if (!S_ISREG(status.st_mode) || status.st_size > kMaxBytes) {
-    throw Fault(kExitUntrusted, "this is no file of at most 1 MiB", path);
+    throw Fault(kExitUntrusted, "this is not a file of at most 1 MiB", path);
   }
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t size = 0;
@@ -84,7 +84,7 @@ void CheckOption(const std::string& option, const std::string& place) {
   const std::string_view prefix = kNamespaces;
   if (option.compare(0, prefix.size(), prefix) != 0 || option.back() != '"' ||
       option.size() == prefix.size()) {
-    throw Fault(kExitUntrusted, "the option " + option + " is not one that a device keeps", place);
+    throw Fault(kExitUntrusted, "the option " + option + " is not supported by devices", place);
   }
   const std::string list = "," + option.substr(prefix.size(), option.size() - prefix.size() - 1) + ",";
   if (list.find("," + std::string(kNamespace) + ",") == std::string::npos) {
@@ -187,7 +187,7 @@ std::optional<Trust> ReadTrust(const std::string& folder) {
   if (!AsksForSigners(folder)) return {};
   CheckFolder(folder);
   const std::optional<std::string> trusted = read("trusted");
-  if (!trusted) throw Fault(kExitUntrusted, "the link leads nowhere", path);
+  if (!trusted) throw Fault(kExitUntrusted, "the target of the link does not exist", path);
   Trust trust;
   trust.folder = folder;
   const std::string revoked = folder + "/revoked";
@@ -197,7 +197,9 @@ std::optional<Trust> ReadTrust(const std::string& folder) {
   AddSigners(&trust, *trusted, path);
   trust.board = BoardFrom(read("board"), folder + "/board");
   trust.threshold = ReadNumber(folder + "/threshold", Owner::kOurs).value_or(1);
-  if (trust.threshold < 1) throw Fault(kExitUntrusted, "nobody has to sign", folder + "/threshold");
+  if (trust.threshold < 1) {
+    throw Fault(kExitUntrusted, "the number of signers must be at least 1", folder + "/threshold");
+  }
   return trust;
 }
 

@@ -30,7 +30,7 @@ std::vector<uint8_t> FromBase64(std::string_view text) {
   uint32_t bits = 0, count = 0;
   for (const char one : text) {
     const uint8_t digit = table[static_cast<uint8_t>(one)];
-    if (digit == kNoDigit) Fail("the stream is no base64 text");
+    if (digit == kNoDigit) Fail("the stream is not valid base64 text");
     bits = bits << 6 | digit;
     count += 6;
     if (count < 8) continue;

@@ -78,7 +78,7 @@ bool HasSync(const std::string& words, const char* sync) {
 std::string InKernelOrder(std::string words, const std::string& path) {
   if (words.size() % 4 == 0 && HasSync(words, kSyncLittle)) return words;
   if (words.size() % 4 != 0 || !HasSync(words, kSyncBig)) {
-    Fail(path + " is no bitstream: it has no synchronisation word near its start");
+    Fail(path + " is not a bitstream: it has no synchronisation word near its start");
   }
   for (size_t i = 0; i < words.size(); i += 4) {
     std::swap(words[i], words[i + 3]);
@@ -120,7 +120,7 @@ void ProgramByManager(const System& system, const std::string& words) {
   const std::string state = ReadLine(manager + "/state").value_or("unknown");
   if (cause.empty() && state == "operating") return;
   Fail("the FPGA did not take the bitstream: its state is \"" + state + "\"" + cause +
-       "; dmesg says more");
+       "; see dmesg");
 }
 
 void ProgramByDevcfg(const System& system, const std::string& words) {

@@ -52,10 +52,10 @@ auto Guarded(Function function) -> decltype(function()) {
 
 TensorBytes BytesOf(const AnyView& argument, int number) {
   const auto tensor = argument.try_cast<DLTensor*>();
-  if (!tensor) Fail("argument " + std::to_string(number) + " is no tensor");
+  if (!tensor) Fail("argument " + std::to_string(number) + " is not a tensor");
   const DLTensor& one = **tensor;
   if (one.device.device_type != kDLCPU || !tvm::ffi::IsContiguous(one)) {
-    Fail("argument " + std::to_string(number) + " is no tensor in the CPU's memory without gaps");
+    Fail("argument " + std::to_string(number) + " is not a contiguous tensor in the CPU's memory");
   }
   return {static_cast<char*>(one.data) + one.byte_offset, tvm::ffi::GetDataSize(one)};
 }
@@ -142,11 +142,11 @@ vta_config Configuration(const std::string& text) {
     const std::string key = pair.first.cast<String>();
     const auto member = ConfigurationKeys().find(key);
     if (member == ConfigurationKeys().end()) {
-      if (!IsRemark(key)) Fail("the configuration has a key \"" + key + "\", which there is not");
+      if (!IsRemark(key)) Fail("the configuration has a key \"" + key + "\", which is unknown");
       continue;
     }
     const auto log = pair.second.as<int64_t>();
-    if (!log || *log < 0 || *log > UINT8_MAX) Fail(key + " of the configuration is no log2");
+    if (!log || *log < 0 || *log > UINT8_MAX) Fail(key + " of the configuration is not a valid log2");
     logs.*member->second = static_cast<uint8_t>(*log);
     ++found;
   }

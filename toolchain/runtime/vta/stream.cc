@@ -93,7 +93,7 @@ void CheckMagic(const uint8_t* data, size_t size) {
     Fail("not a VTA stream: " + std::to_string(size) + " bytes that do not begin like one");
   }
   if (data[sizeof(kMagic) - 1] != kVersion) {
-    Fail("the stream is of version " + std::to_string(data[sizeof(kMagic) - 1]) +
+    Fail("the stream has version " + std::to_string(data[sizeof(kMagic) - 1]) +
          " of the format, not of " + std::to_string(kVersion));
   }
 }

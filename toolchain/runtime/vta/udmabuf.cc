@@ -22,7 +22,7 @@ uint64_t ReadNumber(const std::string& path) {
   const std::string text = ReadLine(path).value_or("");
   char* end = nullptr;
   const uint64_t number = strtoull(text.c_str(), &end, 0);
-  if (text.empty() || *end != '\0') Fail(path + " holds no number: \"" + text + "\"");
+  if (text.empty() || *end != '\0') Fail(path + " does not contain a number: \"" + text + "\"");
   return number;
 }
 
@@ -140,7 +140,7 @@ const UdmabufDevices::Entry& UdmabufDevices::EntryOf(const DmaBuffer& buffer) co
   for (const Entry& entry : devices_) {
     if (entry.Has(buffer)) return entry;
   }
-  Fail("a buffer that is none of u-dma-buf's");
+  Fail("a buffer that does not belong to u-dma-buf");
 }
 
 void UdmabufDevices::Sync(const DmaBuffer& buffer, size_t offset, size_t bytes,

@@ -79,7 +79,7 @@ uint32_t XrtLibrary::HandleOf(const DmaBuffer& buffer) const {
   for (const Object& one : objects_) {
     if (one.data == buffer.data) return one.handle;
   }
-  Fail("a buffer that is none of XRT's");
+  Fail("a buffer that does not belong to XRT");
 }
 
 void XrtLibrary::Sync(const DmaBuffer& buffer, size_t offset, size_t bytes, int direction) const {

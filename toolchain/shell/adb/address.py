@@ -43,9 +43,9 @@ def checked(serial: str, where: str) -> str:
     """
     if serial and not _SERIAL.fullmatch(serial):
         raise InputError(
-            f"{where!r:.200} names no device of adb",
-            details="a serial has letters, digits and . : _ - and begins with none of these but _",
-            hint="write adb:SERIAL, with a serial that `adb devices` shows, or adb: for the only device",
+            f"{where!r:.200} is not a valid adb address",
+            details="a serial has letters, digits and . : _ - and begins with a letter, a digit or _",
+            hint="write adb:SERIAL with a serial that `adb devices` lists, or adb: if only one device is attached",
         )
     return serial
 
@@ -85,7 +85,7 @@ def refuse_ssh(host: str, options: SshOptions) -> None:
     ]
     if named := [name for name, value in given if value]:
         raise InputError(
-            f"{host} is reached by adb, to which {' and '.join(named)} do not apply",
-            details="adb has keys of its own, which the device asks about on its screen, and no host keys",
-            hint="leave them out, or name the device's SSH address with --host",
+            f"{host} is reached over adb, so {' and '.join(named)} do not apply",
+            details="adb uses keys of its own, which the user accepts on the device's screen, and no host keys",
+            hint="leave these options out, or pass the device's SSH address with --host",
         )

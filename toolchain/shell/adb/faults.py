@@ -39,8 +39,8 @@ def not_installed(asked: str) -> UnreachableError:
     """There is no client."""
     return UnreachableError(
         f"{asked} is not installed here",
-        details="devices of adb are reached by its client",
-        hint=f"apt-get install adb, or let {VARIABLE} name the client of Android's platform tools",
+        details="the toolchain reaches adb devices through the adb client",
+        hint=f"apt-get install adb, or set {VARIABLE} to the path of the adb client of Android's platform tools",
     )
 
 
@@ -49,14 +49,14 @@ def no_server(words: str) -> UnreachableError:
     return UnreachableError(
         "the adb server cannot be reached or started",
         details=process.tail(printable(words)),
-        hint="`adb start-server` says more; ANDROID_ADB_SERVER_PORT or ADB_SERVER_SOCKET may name another program's",
+        hint="run `adb start-server` to see why; check ANDROID_ADB_SERVER_PORT and ADB_SERVER_SOCKET, if set",
     )
 
 
 def unnamed(known: Sequence[Attached]) -> UnreachableError:
     """Several devices, and no serial."""
     return UnreachableError(
-        f"{len(known)} devices are attached to adb, and adb: names none of them",
+        f"{len(known)} devices are attached to adb, and adb: does not say which to use",
         details=_listed(known),
         hint=f"name one: --host {shlex.quote(PREFIX + known[0].serial)} (HOST= with make)",
     )
@@ -70,14 +70,14 @@ def unknown(serial: str, known: Sequence[Attached], words: str) -> UnreachableEr
         known: The devices that are there.
         words: What adb said when it was to connect to it, and who was asked.
     """
-    network = f"`adb connect {serial}` says more; the device must be on and listen there"
+    network = f"run `adb connect {serial}` to see the cause; the device must be on and must listen on that port"
     cable = f"check the cable and that USB debugging is on in its developer options, {_AGAIN}"
     if lacks_port(serial):
-        cable = f"in a network a port belongs to it, such as {PREFIX}{serial}:5555"
+        cable = f"add the port for a device in the network, such as {PREFIX}{serial}:5555"
     elif known and not is_network(serial):
-        cable = f"name one of these, or check the cable, {_AGAIN}"
+        cable = f"choose one of these devices, or check the cable, {_AGAIN}"
     return UnreachableError(
-        f"adb knows no device {serial}" if serial else "no device is attached to adb",
+        f"adb has no device {serial}" if serial else "no device is attached to adb",
         details="\n".join(filter(None, (process.tail(printable(words)), _listed(known)))),
         hint=network if is_network(serial) else cable,
     )
@@ -90,11 +90,11 @@ def unusable(one: Attached) -> UnreachableError:
         return UnreachableError(
             f"{name} has not accepted this computer's key",
             details=f"adb: {one.state}",
-            hint=f"unlock the device and accept the key on its screen, {_AGAIN}; `adb reconnect offline` asks anew",
+            hint=f"unlock the device and accept the key on its screen, {_AGAIN}; `adb reconnect offline` asks again",
         )
     if one.state.startswith("no permissions"):
         return UnreachableError(
-            f"this login may not use the USB device {name}",
+            f"this user may not access the USB device {name}",
             details=f"adb: {one.state}",
             hint="apt-get install android-sdk-platform-tools-common (udev rules), sudo usermod -aG plugdev $USER, log "
             f"in anew and plug the device in again, {_AGAIN}",
@@ -102,7 +102,7 @@ def unusable(one: Attached) -> UnreachableError:
     if one.state in PASSING:
         way = f"adb disconnect {serial}; adb connect {serial}" if is_network(one.serial) else "plug it in again"
         return UnreachableError(
-            f"{name} is offline: it is attached and does not answer",
+            f"{name} is offline: it is attached but does not answer",
             details=f"adb: {one.state}",
             hint=f"{way}, {_AGAIN}",
         )
@@ -111,11 +111,11 @@ def unusable(one: Attached) -> UnreachableError:
 
 def _in_another_state(state: str, name: str, serial: str) -> UnreachableError:
     if state in _NO_ANDROID:
-        cause, way = "is not running Android", f"start Android on it, as `adb -s {serial} reboot` may do"
+        cause, way = "is not running Android", f"start Android on it, for example with `adb -s {serial} reboot`"
     elif state == "detached":
-        cause, way = "was left to other programs", f"adb -s {serial} attach"
+        cause, way = "is detached, so that other programs can use it", f"adb -s {serial} attach"
     else:
-        cause, way = "takes no commands", f"plug it in again, or let the server look anew: `adb -s {serial} reconnect`"
+        cause, way = "takes no commands", f"plug it in again, or run `adb -s {serial} reconnect`"
     return UnreachableError(f"{name} {cause}: its state is {state}", details=f"adb: {state}", hint=f"{way}, {_AGAIN}")
 
 
@@ -140,9 +140,9 @@ def not_started(client: str, fault: OSError) -> UnreachableError:
 def too_old(name: str) -> DeviceError:
     """A device whose commands have no exit codes."""
     return DeviceError(
-        f"{name} has no version 2 of adb's shell protocol",
-        details="without it no exit code of a command is known, and its errors are mixed with its output",
-        hint="Android 7.0 and newer have it; reach an older device by SSH",
+        f"{name} does not support version 2 of the adb shell protocol",
+        details="without it, adb does not return a command's exit code and mixes its errors with its output",
+        hint="use Android 7.0 or newer, or reach the device over SSH",
     )
 
 

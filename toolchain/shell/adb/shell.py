@@ -72,9 +72,9 @@ class AdbShell(CountedShell):
     def _argv(self, command: str) -> list[str]:
         if len(command.encode()) > _LONGEST:
             raise DeviceError(
-                f"a script for {self.name} is longer than adb takes",
+                f"a script for {self.name} is longer than adb accepts",
                 details=f"{len(command.encode())} bytes, of at most {_LONGEST}",
-                hint="reach the device by SSH, which takes longer ones",
+                hint="reach the device over SSH, which accepts longer scripts",
             )
         self.count(sent=len(command.encode()))
         return [self._client, "-s", self._serial, "shell", "-T", command]

@@ -49,8 +49,8 @@ class MeasurePool:
         names = [place.name for place in places]
         if not names or len(set(names)) < len(names):
             raise InputError(
-                "one board or several of different names can measure at once",
-                details=", ".join(names) or "there is none",
+                "the boards of a run need different names",
+                details=", ".join(names) or "no board",
             )
         self._options, self._observer, self._rules = options, observer, rules or Rules()
         self._jobs = Jobs(names, self._rules.patience_s)

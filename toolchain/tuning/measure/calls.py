@@ -164,7 +164,7 @@ def _use_threads(visit: Visit, count: int) -> int:
             raise InputError(
                 f"the board cannot run kernels on {count} threads",
                 details=words(fault),
-                hint="choose fewer threads, or 0 for every CPU of the board",
+                hint="use fewer threads, or 0 for all CPUs of the board",
             ) from fault
     wanted = count or visit.facts("edge_toolchain.hardware").get("cpus", 0)
     configure = visit.function("runtime.config_threadpool") if wanted else None

@@ -38,12 +38,12 @@ class Costed(Estimated):
     def _built(self, found: Estimate) -> Built:
         if not found.answered:
             raise BuildError(
-                "the model's compiler did not answer when it was asked about a candidate",
+                "the compiler of the cost model did not answer for a candidate",
                 details=f"{found.fault}; {self._model.stamp}",
-                hint="the same command goes on from there; if it ends there again, --op or --seed lead around it",
+                hint="run the same command to resume; if it fails at the same candidate, use another --op or --seed",
             )
         spills = f"{found.spills} values are spilled" if found.spills else ""
         if found.ms is None or found.fault or spills:
-            cause = found.fault or spills or "no estimate: its loops have no known ends"
+            cause = found.fault or spills or "no estimate: the lengths of its loops are not known"
             return Built(None, f"{cause}; {self._model.stamp}", 0.0)
         return self._taking(found.ms / 1e3)

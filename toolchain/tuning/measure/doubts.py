@@ -23,9 +23,9 @@ def too_fast(samples: Sequence[float], gflop: float, peak_gflops: float) -> str:
     """
     fastest = min(samples)
     if fastest < LEAST_S:
-        return f"{fastest:.3g} s is less than a call takes"
+        return f"{fastest:.3g} s is shorter than any call can be"
     if gflop and peak_gflops and gflop / fastest > SAVED * peak_gflops:
-        return f"{gflop / fastest:.3g} GFLOPS, where the board does {peak_gflops:.3g} at most"
+        return f"{gflop / fastest:.3g} GFLOPS, but the board reaches at most {peak_gflops:.3g}"
     return ""
 
 
@@ -39,4 +39,4 @@ def disturbed(waited: float | None, rules: Rules) -> str:
     """Say how busy the board was with other work, if that was too much."""
     if waited is None or waited <= rules.waited:
         return ""
-    return f"the board was busy: other work had the CPUs for {waited:.0%} of the time that the kernel wanted them"
+    return f"the board was busy: other work used the CPUs for {waited:.0%} of the kernel's time"

@@ -149,9 +149,9 @@ class Jobs:
             self._waiting.clear()
             details = "\n".join(f"{place}: {fault}" for place, fault in self._faults.items())
         fault = DeviceError(
-            f"no board is left to measure on, since {time.monotonic() - since:.0f} s",
+            f"no board has been available for {time.monotonic() - since:.0f} s",
             details=details,
-            hint="bring the boards back: `toolchain farm status` shows them",
+            hint="make a board available again: `toolchain farm status` lists them",
         )
         for job in given_up:
             job.fail(fault)

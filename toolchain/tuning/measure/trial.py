@@ -118,7 +118,7 @@ def peak(session: Session) -> float:
 def _taken(session: Session, said: Mapping[str, Any]) -> Taken:
     samples = tuple(tuple(float(value) for value in one) for one in said["samples_s"])
     if not samples[0] or not all(math.isfinite(value) for one in samples for value in one):
-        raise DeviceError(f"{session.place} answers with no times", details=str(samples))
+        raise DeviceError(f"{session.place} returned no times", details=str(samples))
     waited = said["waited"]
     return Taken(samples, None if waited is None else float(waited))
 
@@ -149,5 +149,5 @@ def failure(fault: Exception) -> Failure:
     if fault.kind == _RPC_ERROR:
         return Failure("crash" if server.PROCESS_ENDED in str(fault) else "refused", words(fault), told=True)
     if any(sign in str(fault) for sign in _LOST):
-        return Failure("crash", "the connection ended while it ran", told=False)
+        return Failure("crash", "the connection was lost while the kernel ran", told=False)
     return Failure("refused", words(fault), told=True)

@@ -170,7 +170,7 @@ class Worker:
             if job.again <= self._rules.again:
                 self._jobs.put_back(job)
             else:
-                words = f"the board was slower than it had been, in each of {job.again} measurements: {fault}"
+                words = f"the board was slower than before in each of {job.again} measurements: {fault}"
                 job.deliver(replace(found, samples_s=(), rivals_s=(), cause="suspicious", error=words))
         self._held.clear()
 
@@ -304,7 +304,7 @@ class Worker:
         if job.again <= self._rules.again:
             self._jobs.put_back(job)
         else:
-            words = f"{outcome.doubt}; so it was in each of {job.again} measurements"
+            words = f"{outcome.doubt}, in each of {job.again} measurements"
             self._reject(job, outcome, Failure("suspicious", words, told=False))
 
     def _blame(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
@@ -321,7 +321,7 @@ class Worker:
         if fault:
             self._lose(fault)
         elif not may_be_guilty:
-            self._tell("lost", f"{failure.error}; it is well again", job.trial)
+            self._tell("lost", f"{failure.error}; it works again", job.trial)
 
     def _retry(self, job: Job, outcome: _Outcome, fault: str) -> None:
         """Let another board try a trial, unless it has taken down too many."""
@@ -329,7 +329,7 @@ class Worker:
         if job.lost < self._rules.boards_lost:
             self._jobs.put_back(job)
         else:
-            words = f"took {job.lost} boards down, the last one was {self._place.name}: {fault}"
+            words = f"{job.lost} boards failed with it, the last one was {self._place.name}: {fault}"
             self._reject(job, outcome, Failure("crash", words, told=False))
 
     def _reject(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
@@ -375,7 +375,7 @@ class Worker:
                 return measure_session.pulse(session, self._rules.canary_ms)
         except (CallError, DeviceError, VerificationError) as fault:
             hopeless = isinstance(fault, VerificationError)
-            raise _LostError(f"its canary fails: {_one_line(fault)}", hopeless=hopeless) from fault
+            raise _LostError(f"its health check fails: {_one_line(fault)}", hopeless=hopeless) from fault
 
     def _check(self, session: Session) -> None:
         """Before a trial, if it is time: is the clock what it was?"""
@@ -415,7 +415,7 @@ class Worker:
                 measure_session.send_something(session)
         except (CallError, DeviceError, VerificationError) as fault:
             hopeless = isinstance(fault, VerificationError)
-            raise _LostError(f"it takes no file: {_one_line(fault)}", hopeless=hopeless) from fault
+            raise _LostError(f"it accepts no files: {_one_line(fault)}", hopeless=hopeless) from fault
 
     def _fault_after(self, session: Session) -> _LostError | None:
         """Say what is wrong with the board after a failed trial; None if it is well."""
@@ -477,7 +477,7 @@ class Worker:
                 return
             if rested >= self._rules.cool_total_s:
                 self._health.accept(pulse, time.monotonic())
-                self._tell("slower", f"{fault} after {rested:g} s of rest; this is its speed from now on")
+                self._tell("slower", f"{fault} after a pause of {rested:g} s; this now counts as its normal speed")
                 return
 
 

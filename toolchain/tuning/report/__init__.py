@@ -10,6 +10,7 @@ from toolchain import page
 from toolchain.device.waiting import Waited
 from toolchain.records.results import PRUNED, Verdict
 from toolchain.tables import Table
+from toolchain.units import duration
 
 if TYPE_CHECKING:
     from toolchain.records import Record
@@ -19,7 +20,6 @@ SCHEMA_VERSION = 1
 _OK = "ok"
 _NOTHING = "-"
 _NAME_WIDTH = 36
-_WHOLE_MS = 1000.0
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,9 @@ class TuneReport:
         end_to_end: What became of the whole model; None where nobody asked.
         builders: What compiled candidates, where it was not this machine alone.
         winners: What finals decided for candidates that replace what a kernel is untuned.
+        planned: Trials that the run was to make at most; 0 where nobody says.
+        first_batch: Trials of the first round of a task. Each task gets one before any task gets a second.
+        ended: Why the run ended before it had made them; empty if it did not.
     """
 
     model: str
@@ -197,6 +200,14 @@ class TuneReport:
     end_to_end: EndToEnd | None = None
     builders: tuple[BuilderRow, ...] = ()
     winners: tuple[Record, ...] = ()
+    planned: int = 0
+    first_batch: int = 0
+    ended: str = ""
+
+    @property
+    def enough_trials(self) -> int:
+        """Trials with which each task has its first round."""
+        return sum(row.trials if row.done else max(row.trials, self.first_batch) for row in self.tasks)
 
     @property
     def mark(self) -> str:
@@ -239,6 +250,8 @@ class TuneReport:
             "options": dict(self.options),
             "trials": {
                 "total": self.trials,
+                "planned": self.planned,
+                "ended": self.ended,
                 "resumed": self.resumed,
                 "ok": self.causes.get(_OK, 0),
                 "failed": self.failed,
@@ -280,7 +293,7 @@ def live(rows: Sequence[TaskRow], totals: Totals) -> list[str | Table]:
     return [_task_table(rows), _footer(totals)]
 
 
-_TASK_COLUMNS = ("ID", "Task", "Latency (ms)", "GFLOPS", "Trials", "Failed", "Weight", "Total (ms)", "Share", "Done")
+_TASK_COLUMNS = ("ID", "TASK", "LATENCY", "GFLOPS", "TRIALS", "FAILED", "WEIGHT", "TOTAL", "SHARE", "DONE")
 _NUMBERS = (0, *range(2, 9))
 _SPARE = (3, 6, 2, 5, 9)
 
@@ -295,45 +308,35 @@ def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
     return (
         str(row.id),
         name,
-        _cell_ms(row.best_s),
+        _time(row.best_s),
         _NOTHING if row.gflops is None else f"{row.gflops:.2f}",
         str(row.trials),
         str(row.failed),
         str(row.weight),
-        _cell_ms(row.total_s),
+        _time(row.total_s),
         _NOTHING if share is None else f"{share:.1%}",
         "yes" if row.done else "",
     )
 
 
 def _footer(totals: Totals) -> str:
-    estimated = _NOTHING if totals.estimated_s is None else f"{_ms(totals.estimated_s)} ms"
     eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
     parts = [
-        f"Estimated total latency: {estimated}",
+        f"Estimate: {_time(totals.estimated_s)}",
         f"Trials: {totals.trials}/{totals.planned}",
-        f"Used time: {totals.seconds:.0f} s",
+        f"Time: {totals.seconds:.0f} s",
         f"ETA: {eta}",
         f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
     ]
     return "  ".join(parts)
 
 
-def _ms(seconds: float | None) -> str:
-    """Write milliseconds with four digits, and no fewer before the point."""
-    if seconds is None:
-        return _NOTHING
-    value = seconds * 1e3
-    return f"{value:.0f}" if value >= _WHOLE_MS else f"{value:#.4g}".rstrip(".")
+def _time(seconds: float | None) -> str:
+    return _NOTHING if seconds is None else duration(seconds * 1e3)
 
 
 def _gain(ratio: float | None) -> str:
     return _NOTHING if ratio is None else f"{ratio:.2f}"
-
-
-def _cell_ms(seconds: float | None) -> str:
-    """Write milliseconds so that the points of a column stand below each other."""
-    return _NOTHING if seconds is None else f"{seconds * 1e3:.4f}"
 
 
 def shown(report: TuneReport) -> list[str | Table]:
@@ -346,14 +349,14 @@ def shown(report: TuneReport) -> list[str | Table]:
     return parts
 
 
-_BOARD_HEAD = ("Board", "Trials", "Failed", "Quarantines")
+_BOARD_HEAD = ("BOARD", "TRIALS", "FAILED", "QUARANTINES")
 
 
 def _board_cells(row: BoardRow) -> tuple[str, ...]:
     return row.name, str(row.trials), str(row.failed), str(row.quarantines)
 
 
-_BUILDER_HEAD = ("Builder", "Processes", "Candidates", "Note")
+_BUILDER_HEAD = ("BUILDER", "PROCESSES", "CANDIDATES", "NOTE")
 
 
 def _builder_cells(row: BuilderRow) -> tuple[str, ...]:
@@ -383,17 +386,31 @@ def summary(report: TuneReport) -> list[tuple[str, str]]:
 def _latency_text(report: TuneReport) -> str:
     estimated = report.estimated_s
     if estimated is None:
-        return "no estimate: not every task has a candidate that works"
+        return f"no estimate: {_no_estimate(report)}"
     if report.untuned_s is None:
-        return f"{_ms(estimated)} ms estimated"
+        return f"{_time(estimated)} estimated"
     gain = _gain(report.untuned_s / estimated)
-    return f"{_ms(estimated)} ms estimated, {gain} times as fast as untuned ({_ms(report.untuned_s)} ms)"
+    return f"{_time(estimated)} estimated, {gain} times as fast as untuned ({_time(report.untuned_s)})"
+
+
+def _no_estimate(report: TuneReport) -> str:
+    """Say how many kernels were not measured, and which trials that takes, and of how many no candidate worked."""
+    tasks = len(report.tasks)
+    unmeasured = sum(not row.trials and row.best_s is None for row in report.tasks)
+    failed = sum(bool(row.trials) and row.best_s is None for row in report.tasks)
+    remedy = f"; use --trials {report.enough_trials} or more" if report.enough_trials > report.planned else ""
+    parts = [
+        *([f"{unmeasured} of {tasks} kernels were not measured{remedy}"] if unmeasured else []),
+        *([f"no candidate of {failed} of {tasks} kernels worked"] if failed else []),
+    ]
+    return "; ".join(parts) or "no kernel was measured"
 
 
 def _trials_text(report: TuneReport) -> str:
     failed = ", ".join(f"{number} {cause}" for cause, number in report.failed.items())
     resumed = f", {report.resumed} of them from an earlier part of the run" if report.resumed else ""
-    return f"{report.trials}{resumed}: {report.causes.get(_OK, 0)} ok" + (f", failed: {failed}" if failed else "")
+    text = f"{report.trials}{resumed}: {report.causes.get(_OK, 0)} ok" + (f", failed: {failed}" if failed else "")
+    return f"{text}; ended before {report.planned} trials: {report.ended}" if report.ended else text
 
 
 def _finals_text(report: TuneReport) -> str:
@@ -401,7 +418,10 @@ def _finals_text(report: TuneReport) -> str:
     if not any(verdicts):
         return ""
     faster, stay = verdicts.count("faster"), len(verdicts) - verdicts.count("faster")
-    return f"{faster} of {len(verdicts)} kernels surely faster in turns than untuned; {stay} stay untuned"
+    if not faster:
+        return f"no kernel became faster; all {stay} keep the untuned version"
+    rest = f"; {stay} keep the untuned version" if stay else ""
+    return f"{faster} of {len(verdicts)} kernels became faster{rest}"
 
 
 def _pruned_text(report: TuneReport) -> str:
@@ -436,7 +456,7 @@ def html(report: TuneReport) -> str:
     """Render a report as one page that needs no other file."""
     sections = [
         page.Section("The run", [page.Facts(summary(report))]),
-        page.Section("Estimated total latency over time", [_steps(report)]),
+        page.Section("Estimated latency over time", [_steps(report), page.Text(_plot_text(report))]),
         page.Section("Tasks", [page.Table(_TASK_HEAD, _html_rows(report.tasks), range(3, len(_TASK_HEAD)), "tasks")]),
         page.Section("Boards", [_boards(report.boards)]),
         *([page.Section("Builders", [_builders(report.builders)])] if report.builders else []),
@@ -449,8 +469,8 @@ def html(report: TuneReport) -> str:
 
 
 _TASK_HEAD = (
-    *("Task", "Operator", "Shapes", "Share", "Calls", "Untuned (ms)", "Tuned (ms)", "Gain"),
-    *("All calls (ms)", "GFLOPS", "Trials", "Failed"),
+    *("Task", "Operator", "Shapes", "Share", "Calls", "Untuned", "Tuned", "Gain"),
+    *("All calls", "GFLOPS", "Trials", "Failed"),
 )
 
 
@@ -463,29 +483,50 @@ def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell,
     _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
     gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
     said = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(page.percent(share), share))
-    return (*said, weight, _cell_ms(row.untuned_s), latency, gain, total, gflops, trials, failed)
+    return (*said, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
 
 
 def _boards(rows: Sequence[BoardRow]) -> page.Part:
-    return page.Table(_BOARD_HEAD, [_board_cells(row) for row in rows], [1, 2, 3], "boards")
+    return page.Table(
+        [name.capitalize() for name in _BOARD_HEAD], [_board_cells(row) for row in rows], [1, 2, 3], "boards"
+    )
 
 
 def _builders(rows: Sequence[BuilderRow]) -> page.Part:
-    return page.Table(_BUILDER_HEAD, [_builder_cells(row) for row in rows], [1, 2], "builders")
+    return page.Table(
+        [name.capitalize() for name in _BUILDER_HEAD], [_builder_cells(row) for row in rows], [1, 2], "builders"
+    )
 
 
 def _steps(report: TuneReport) -> page.Part:
     if not report.points:
-        return page.Text("There is no estimate: not every task has a candidate that works.", "doubt")
+        return page.Text(f"There is no estimate: {_no_estimate(report)}.", "doubt")
     steps = [
         page.Step(
             one.seconds / 60,
             one.estimated_s * 1e3,
-            f"{_ms(one.estimated_s)} ms after {one.seconds / 60:.1f} min, {one.trials} trials",
+            f"{_time(one.estimated_s)} after {one.seconds / 60:.1f} min, {one.trials} trials",
         )
         for one in report.points
     ]
-    untuned = report.untuned_s
-    levels = [] if untuned is None else [page.Level(f"untuned, {_ms(untuned)} ms", untuned * 1e3)]
-    caption = "Estimate of one run of the model"
+    levels = [
+        page.Level(f"{name}, {_time(seconds)}", seconds * 1e3)
+        for name, seconds in (("untuned", report.untuned_s), ("tuned, by the finals", _final_s(report)))
+        if seconds is not None
+    ]
+    caption = "Estimate of one run of the model, by the best trials"
     return page.Steps(caption, "minutes", "milliseconds", steps, report.seconds / 60, levels)
+
+
+def _final_s(report: TuneReport) -> float | None:
+    """Return the estimate by the finals; None where none was held."""
+    return report.estimated_s if any(row.verdict for row in report.tasks) else None
+
+
+def _plot_text(report: TuneReport) -> str:
+    if _final_s(report) is None or not report.points:
+        return ""
+    return (
+        "The line is the best of many single trials, so chance makes it look faster than it is. The finals measured the"
+        " best candidates and the untuned kernels again, in turns; the dashed lines and the headline are by the finals."
+    )

@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_a_processor_without_an_accelerator():
 
 
 def test_tvm_lacks_nothing_to_run_kernels_for_cpus():
-    with pytest.raises(InputError, match="TVM runs kernels for CPUs as it is"):
+    with pytest.raises(InputError, match="TVM runs CPU kernels without an additional library"):
         Plain(LOCAL).python_runtime(print)
 
 

@@ -39,7 +39,7 @@ def test_floats_are_passed_as_the_triple_says(name, abi):
     ("mcpu", "hint"), [("z80", "such as generic"), ("cortex-a73x", "did you mean cortex-a73"), ("haswell", "generic")]
 )
 def test_a_cpu_that_llvm_does_not_know_for_the_triple(mcpu, hint):
-    with pytest.raises(InputError, match=f"no CPU called '{mcpu}' for {RPI4.triple}") as caught:
+    with pytest.raises(InputError, match=f"no CPU named '{mcpu}' for {RPI4.triple}") as caught:
         target(with_target(RPI4, mcpu=mcpu))
     assert hint in caught.value.hint
 

@@ -122,7 +122,7 @@ def test_what_seems_to_fit_and_does_not_is_passed_over(refused):
 
 def test_a_layer_without_any_tile_is_told():
     huge = Conv2d(1, 64, 64, 16, 16, (64, 64))
-    with pytest.raises(BuildError, match="no tile that fits") as caught:
+    with pytest.raises(BuildError, match="no tile of this convolution fits") as caught:
         TEMPLATES.chosen(huge.to_json(), None)
     assert "--without vta" in caught.value.hint
     assert caught.value.details == huge.to_json()

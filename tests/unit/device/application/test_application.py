@@ -58,7 +58,7 @@ def test_an_application_follows_a_release(store, tmp_path, run, place):
         assert application.activate(store, second, run, said.append)[0]
     assert place.running()[1] == second
     assert place.running()[0] != pid
-    assert said == [f"restarting {place.restart}, and waiting up to 2 s until it is well"]
+    assert said == [f"restarting {place.restart}, and waiting up to 2 s until it is healthy"]
     found = application.trial(store)
     assert (found.state, found.digest, found.new, found.old, found.seconds) == ("healthy", second, 2, 1, None)
     assert application.state(store, run) == application.State(place.restart, healthy=True, unit="")
@@ -84,7 +84,7 @@ def test_a_release_on_which_it_is_not_well_is_taken_back(store, tmp_path, run, p
             tried(store, tmp_path, "mute", run)
         assert store.current().digest == first
     assert place.running()[1] == first
-    assert caught.value.message.endswith("generation 1 is current again, and the application is well there")
+    assert caught.value.message.endswith("generation 1 is current again, and the application is healthy there")
     assert "the model is not loaded" in caught.value.details
     assert run.health in caught.value.hint
     assert application.trial(store).state == "failed"
@@ -96,7 +96,7 @@ def test_a_release_on_which_it_is_not_well_is_taken_back(store, tmp_path, run, p
 
 def test_the_first_release_ever_is_taken_back_too(store, tmp_path, run, place):
     with locked(store):
-        with pytest.raises(VerificationError, match="no release before, so the device has none now"):
+        with pytest.raises(VerificationError, match="no previous release, so the device has none now"):
             tried(store, tmp_path, "mute", run)
         assert store.current() is None
     assert soon(lambda: place.running() == (0, ""))
@@ -106,7 +106,7 @@ def test_a_restart_that_fails_is_told_with_its_words(store, tmp_path, run, place
     broken = Application(restart="echo no such file >&2; false", health="true")
     with locked(store):
         first, _ = tried(store, tmp_path, "first", run)
-        with pytest.raises(VerificationError, match="NOT WELL there either") as caught:
+        with pytest.raises(VerificationError, match="NOT HEALTHY there either") as caught:
             tried(store, tmp_path, "second", broken)
         assert "no such file" in caught.value.details
         assert store.current().digest == first
@@ -129,7 +129,7 @@ def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, p
     )
     with locked(store), pytest.raises(VerificationError) as caught:
         tried(store, tmp_path, "first", evil)
-    assert "there was no release before" in caught.value.message
+    assert "there was no previous release" in caught.value.message
     assert store.current() is None
 
 
@@ -148,7 +148,7 @@ def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(stor
         ended = threading.Event()
         looking = threading.Thread(target=look)
         looking.start()
-        with pytest.raises(VerificationError, match="is not well") as caught:
+        with pytest.raises(VerificationError, match="did not become healthy") as caught:
             tried(store, tmp_path, "first", endless)
         ended.set()
         looking.join()
@@ -242,7 +242,7 @@ def test_a_trial_that_is_killed_is_taken_back_by_its_client(store, tmp_path, run
         killer = threading.Thread(target=kill)
         killer.start()
         slow = Application(restart=run.restart, health=run.health, within="60s")
-        with pytest.raises(DeviceError, match="broke off"):
+        with pytest.raises(DeviceError, match="ended early"):
             application.activate(store, mute, slow, tell)
         killer.join()
         assert store.current().digest == first
@@ -276,7 +276,9 @@ def test_the_next_command_takes_back_what_nobody_finishes(store, tmp_path, run, 
     with locked(store):
         assert store.current().digest == first
     assert place.runs(first, 10)
-    assert said == ["generation 2 on local was on trial, and whoever tried it is gone: generation 1 is current again"]
+    assert said == [
+        "generation 2 on local was on trial, and the command that tried it has ended: generation 1 is current again"
+    ]
     assert application.trial(store).state == "interrupted"
     with locked(store):
         tried(store, tmp_path, "second", run)

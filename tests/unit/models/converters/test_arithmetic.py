@@ -87,3 +87,23 @@ def test_sums_of_several():
             for kind in ("float32", "float64")
         ]
     )
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])  # in half precision ONNX Runtime's of NaN is 0
+def test_signs_of_odd_numbers(kind):
+    agree([fed("Sign", ODD.astype(kind))])
+
+
+@pytest.mark.parametrize("operator", ["Asin", "Acos", "Atan", "Asinh", "Acosh"])
+def test_inverse_functions_in_half_precision(operator):
+    low, high = (1.1, 5) if operator == "Acosh" else (-0.9, 0.9)
+    agree([fed(operator, drawn((20,), kind, low, high)) for kind in ("float16", "float32")])
+
+
+def test_hyperbolic_functions_up_to_their_largest_results():
+    large = np.array([88.85, 89.0, 89.2, -88.95, -89.4, 10.0, 0.0], "float32")
+    agree([fed("Sinh", large), fed("Cosh", large)])
+
+
+def test_the_square_root_of_infinities_as_a_power():
+    agree([One("Pow", [ODD, np.array(0.5, "float32")])])

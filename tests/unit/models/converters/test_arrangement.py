@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.one_node import One, agree
+from tests.support import nets
+from tests.support.nets import node, value
+from tests.support.one_node import One, agree, agree_model
 
 
 def _array(*shape: int) -> Any:
@@ -36,3 +38,37 @@ def test_columns() -> None:
             One("Col2Im", [_array(2, 12, 16), np.array([5, 5]), np.array([3, 2])], wide),
         ]
     )
+
+
+def test_a_single_part() -> None:
+    agree(
+        [
+            One("Split", [_array(2, 3), np.array([3])], {"axis": 1}),
+            One("Split", [_array(2, 7), np.array([3, 4])], {"axis": -1}, outputs=(True, True)),
+            One("Split", [_array(6, 2)], outputs=(True, True, True)),
+        ],
+        opset=13,
+    )
+
+
+def test_padding_with_a_computed_value() -> None:
+    inputs = [value("x", (2, 2)), value("by", ())]
+    pads = {"pads": np.array([1, 0, 2, 1])}
+    proto = nets.model([node("Pad", ["x", "pads", "by"], ["y"])], inputs, [value("y", (5, 3))], pads)
+    agree_model(proto, [_array(2, 2), np.array(7, np.float32)])
+
+
+@pytest.fixture(params=["constant", "edge", "reflect", "wrap"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_crops_before_it_pads(mode: str) -> None:
+    def pads(*amounts: int) -> One:
+        return One("Pad", [_array(5, 6), np.array(amounts)], {"mode": mode})
+
+    agree([pads(-1, 2, 2, -1), pads(1, 1, 1, 1), pads(0, -2, -1, -1)], opset=19)
+
+
+def test_padding_along_named_axes(mode: str) -> None:
+    agree([One("Pad", [_array(4, 5, 6), np.array([1, 2]), None, np.array([-2])], {"mode": mode})], opset=19)

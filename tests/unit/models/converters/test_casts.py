@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
-from tests.support.one_node import agree, fed
+from tests.support import nets
+from tests.support.nets import node, value
+from tests.support.one_node import agree, agree_model, fed
 from toolchain.tensors import DTYPES
 
 KINDS = [np.dtype(name) for name in DTYPES]
@@ -50,3 +52,14 @@ def test_casts_to_the_type_of_another():
 def test_bits_under_another_name():
     values = np.array([1.0, -2.5, np.inf], "float32")
     agree([fed("BitCast", values, to=element("int32"))], opset=26)
+
+
+def test_there_and_back_through_bfloat16_rounds():
+    nodes = [node("Cast", ["x"], ["b"], to=element_of("BFLOAT16")), node("Cast", ["b"], ["y"], to=element("float32"))]
+    proto = nets.model(nodes, [value("x", (9,))], [value("y", (9,))])
+    numbers = [1 / 3, -2.181964, 1e-40, np.nan, np.inf, 1.00390625, 1.01171875, 3e38, 0]
+    agree_model(proto, [np.array(numbers, "float32")], rtol=0, atol=0)
+
+
+def element_of(name):
+    return int(TensorProto.DataType.Value(name))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.one_node import One, agree, fed
+from tests.support.one_node import One, agree, expected, fed, model
+from tests.support.operator_cases import Case, computed
 
 DATA = np.random.default_rng(0).normal(2, 3, (2, 6, 4, 5))
 
@@ -71,3 +72,20 @@ def test_batches(opset):
 def test_batches_in_training_mode():
     values = [DATA.astype("float32"), *weights((6,)), *weights((6,))]
     agree([fed("BatchNormalization", *values, outputs=3, training_mode=1, momentum=0.7)], 15)
+
+
+def test_data_in_half_precision_with_statistics_in_single():
+    """From opset 15 on; the constants must not be folded into the data's type."""
+    statistics = [np.linspace(0.5, 2, 6).astype("float32") for _ in range(4)]
+    agree([One("BatchNormalization", [DATA.astype("float16"), *statistics])], opset=15)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_local_responses(kind, size):
+    data = DATA.astype("float32")
+    wanted = expected(*model([fed("LRN", data, size=size, alpha=0.1, bias=2.0)], 17))[0]
+    proto, inputs = model([fed("LRN", data.astype(kind), size=size, alpha=0.1, bias=2.0)], 17)
+    (found,) = computed(Case("lrn", proto, inputs, (), 0, 0))
+    assert found.dtype == kind
+    np.testing.assert_allclose(found, wanted, rtol=5e-3 if kind == "float16" else 1e-5)

@@ -209,9 +209,9 @@ def test_any_sizes_and_attributes(data):
     ("attributes", "reason"),
     [
         ({"activations": ["Swish"]}, "swish"),
-        ({"activations": ["Tanh", "Relu"]}, "2 activation functions, not 1"),
-        ({"activations": ["Affine"], "activation_alpha": [0.5]}, "no usual alpha or beta"),
-        ({"direction": "sideways"}, "'sideways' is no direction"),
+        ({"activations": ["Tanh", "Relu"]}, "2 activation functions instead of 1"),
+        ({"activations": ["Affine"], "activation_alpha": [0.5]}, "no default alpha or beta"),
+        ({"direction": "sideways"}, "'sideways' is not a valid direction"),
     ],
 )
 def test_what_is_no_activation_is_refused(attributes, reason):

@@ -118,3 +118,16 @@ def test_scales_that_the_network_computes_are_refused(tmp_path: Any) -> None:
     onnx.save(proto, tmp_path / "model.onnx")
     with pytest.raises(InputError, match="Resize node 'n0'"):
         importer.import_model(source.load(str(tmp_path / "model.onnx")))
+
+
+def test_positions_half_way_between_two_elements() -> None:
+    row = np.arange(5, dtype=np.float32).reshape(1, 1, 1, 5)
+    how = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
+    agree([_resize(row, (1, 1, 1, scale), **how) for scale in (1.5, 1.3, 2.3, 0.7)], opset=19)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_corners_of_an_axis_of_one(mode: str) -> None:
+    row = np.random.default_rng(0).standard_normal((1, 5, 1, 11)).astype(np.float32)
+    how = {"coordinate_transformation_mode": "align_corners", "mode": mode}
+    agree([_resize(row, sizes=sizes, **how) for sizes in ((1, 5, 1, 22), (1, 5, 3, 22), (1, 5, 1, 5))], opset=19)

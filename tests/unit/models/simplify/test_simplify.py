@@ -183,7 +183,7 @@ def test_old_operators_are_converted(tmp_path):
 def test_an_opset_of_the_future_is_refused(tmp_path):
     loaded = source.load(nets.save(nets.relu(), tmp_path))
     loaded.proto.opset_import[0].version = 999
-    with pytest.raises(InputError, match="the model is of opset 999"):
+    with pytest.raises(InputError, match="the opset of the model is 999"):
         simplify.simplified(loaded, PLAIN)
 
 

@@ -39,6 +39,7 @@ def test_a_regression_ends_with_six_and_names_what_carries_it(tiny):
     assert fault.exit_code == 6
     assert "latency is a REGRESSION: +8.0%" in fault.message
     assert "toolchain profile" in fault.hint
+    assert fault.details == ""  # the message has said it
     carried = dataclasses.replace(found, carrier="conv2d of layer 3 takes 0.4 ms more").fault()
     assert "layer 3" in carried.details
 
@@ -47,7 +48,7 @@ def test_what_nobody_can_tell_ends_with_seven(tiny):
     fault = gates.gate(tiny, gates.rounds_of(WILD)).fault()
     assert isinstance(fault, InconclusiveError)
     assert fault.exit_code == 7
-    assert "nobody else uses the device" in fault.hint
+    assert "nothing else uses the device" in fault.hint
     hot = gates.gate(tiny, [], hot="the device throttled in 9 rounds: Processor").fault()
     assert "the device throttled in 9 rounds" in hot.message
     assert "cool down" in hot.hint
@@ -76,16 +77,16 @@ def test_throttled_rounds_are_told_and_do_not_count(tiny):
     assert len(found.counted) == 8
     assert found.document()["throttled"] == 1
     assert found.document()["rounds"][-1]["counted"] is False
-    assert any("1 round(s) were throttled and do not count: 4 time(s)" in text for text in found.warnings())
+    assert any("1 round(s) were throttled and are not counted: 4 time(s)" in text for text in found.warnings())
 
 
 def test_warnings_say_what_is_doubtful(tiny):
     calm = gates.gate(tiny, gates.rounds_of(EVEN))
     assert calm.warnings() == []
     two = gates.rounds_of([0.0] * 8) + gates.rounds_of([0.9] * 8)
-    assert any("two modes: the rounds of the new release" in text for text in gates.gate(tiny, two).warnings())
+    assert any("bimodal: the rounds of the new release" in text for text in gates.gate(tiny, two).warnings())
     disturbed = [dataclasses.replace(one, base=gates.turn(10.0, switches=5)) for one in gates.rounds_of(EVEN)]
-    assert any("others took a CPU" in text for text in gates.gate(tiny, disturbed).warnings())
+    assert any("other processes interrupted the runs in" in text for text in gates.gate(tiny, disturbed).warnings())
     slow = [dataclasses.replace(one, base=gates.turn(10.0, mhz=1800.0)) for one in gates.rounds_of(EVEN)]
     assert any("the clock differed" in text for text in gates.gate(tiny, slow).warnings())
     stolen = [dataclasses.replace(one, new=gates.turn(10.0, steal=5, ticks=100)) for one in gates.rounds_of(EVEN)]

@@ -58,7 +58,7 @@ def test_slower_is_a_regression_once_it_is_confirmed(bench, tiny, other):
     assert found.verdict is Verdict.REGRESSION
     assert [one.fresh for one in found.rounds] == [False] * 8 + [True] * 16
     assert found.quantities[0].judgement.confirmation.low > 0
-    assert found.carrier.startswith("not known, since they cannot be profiled: "), "this runner has no hooks"
+    assert found.carrier.startswith("unknown, because profiling failed: "), "this runner has no hooks"
     assert found.fault().exit_code == 6
 
 
@@ -124,7 +124,7 @@ def test_other_weights_are_told_and_may_be_meant(bench, tiny, tmp_path):
 
 def test_other_weights_without_a_reference_are_refused_before_any_work(bench, tiny, other):
     new = dataclasses.replace(Side.of(other, "new"), bundle=None)
-    with pytest.raises(InputError, match="nothing tells whether the new release is right"):
+    with pytest.raises(InputError, match="the outputs of the new release cannot be verified"):
         gate.run(new, Side.of(tiny, "old"), bench.program, bench.lab, GateSettings(retrained=True))
     assert not (bench.folder / "store").exists()
 
@@ -180,7 +180,7 @@ def test_an_emulated_device_is_for_rehearsals(program, tmp_path, tiny, other):
     bench = gates.bench(tmp_path / "device", program, emulated=True)
     bench.says(tiny)
     bench.says(other)
-    with pytest.raises(InputError, match="its times say nothing about a board") as caught:
+    with pytest.raises(InputError, match="its times say nothing about a real board") as caught:
         gated(bench, other, tiny)
     assert "--allow-emulated" in caught.value.hint
     assert not (bench.folder / "store").exists(), "nothing was touched"
@@ -219,7 +219,7 @@ def test_a_gate_is_refused_while_somebody_else_is_at_work(bench, tiny, other, pr
     from toolchain.shell import LocalShell
 
     store = Store(LocalShell(), str(bench.folder / "store"))
-    with store.lock(Owner("bob@lab", "tune")), pytest.raises(BusyError, match="bob@lab holds it: tune"):
+    with store.lock(Owner("bob@lab", "tune")), pytest.raises(BusyError, match="in use by bob@lab: tune"):
         gated(bench, other, tiny)
 
 
@@ -239,7 +239,7 @@ def test_a_device_that_others_hold_longer_than_a_round_keeps_its_lock(bench, tin
             seen.append(str(line))
 
     gate.run(Side.of(other), Side.of(tiny), bench.program, bench.lab, GateSettings(), tell)
-    assert sum("rounds in turns" in line for line in seen) == 8
+    assert sum("measuring in turns" in line for line in seen) == 8
 
 
 def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
@@ -248,11 +248,13 @@ def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
         found = [Layer(f"layer {place}", "k", "k", more, 0.0, sure) for place, more in enumerate(more_ms)]
         return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(found))  # noqa: FBT003 - a record
 
-    assert session.carried(layers(0.4, 0.6)) == "layer 1 (+0.600 ms); layer 0 (+0.400 ms)"
+    assert session.carried(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
     assert session.carried(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
-    assert session.carried(layers()) == "no layer alone is surely slower"
+    assert session.carried(layers()) == "no single layer is measurably slower"
     alone = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
-    assert session.carried(alone) == ("no layer alone is surely slower; not matched: 8 relu (+0.500 ms, new alone)")
+    assert session.carried(alone) == (
+        "no single layer is measurably slower; not matched: 8 relu (+0.5000 ms, only in the new release)"
+    )
 
 
 def test_settings_have_a_rule_for_each_quantity():
@@ -277,7 +279,7 @@ def test_what_a_device_does_not_tell_never_passes(bench, tiny, other, quantity, 
     found = gated(bench, other, tiny, **settings)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert [one.verdict for one in found.quantities if one.name == quantity] == [Verdict.INCONCLUSIVE]
-    assert f"the device says 0 of {quantity}, which is no answer" in found.warnings()
+    assert f"the device reports a {quantity} of 0, which is not possible" in found.warnings()
 
 
 @pytest.mark.parametrize(
@@ -303,6 +305,6 @@ def test_what_cannot_be_ends_the_gate(bench, tiny, other, told):
     """Of a device that lies, one error, and nothing of the gate is left on it."""
     bench.says(tiny)
     bench.says(other, told)
-    with pytest.raises(DeviceError, match=r"no report|reports runs of|wrote more than"):
+    with pytest.raises(DeviceError, match=r"an invalid report|of runs, but the whole|wrote more than"):
         gated(bench, other, tiny)
     assert left(bench) == []

@@ -70,15 +70,15 @@ def test_what_names_nothing(finding, word, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "no file with a package's digest"),
-        ("a b", "no file with a package's digest"),
-        (f"sha256:{'a' * 64}\nsha256:{'b' * 64}\n", "no file with a package's digest"),
-        ("x" * 5000, "no file with a package's digest"),
-        ("sha256:12", "holds no package's digest"),
-        (f"sha256:{'A' * 64}", "holds no package's digest"),
+        ("", "neither a package nor a file with a package's digest"),
+        ("a b", "neither a package nor a file with a package's digest"),
+        (f"sha256:{'a' * 64}\nsha256:{'b' * 64}\n", "neither a package nor a file with a package's digest"),
+        ("x" * 5000, "neither a package nor a file with a package's digest"),
+        ("sha256:12", "does not contain a package's digest"),
+        (f"sha256:{'A' * 64}", "does not contain a package's digest"),
         (f"{ADDRESS}:v3", "names a tag"),
         ("oci://", "names no package in a registry"),
-        ("\x00\xff", "holds no package's digest"),
+        ("\x00\xff", "does not contain a package's digest"),
     ],
 )
 def test_a_file_that_pins_nothing(finding, tmp_path, content, words):
@@ -96,7 +96,7 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
     store = bench.lab.store
     with pytest.raises(InputError, match="no such release") as caught:
         on_device("current", store)
-    assert caught.value.details == "nothing was deployed there"
+    assert caught.value.details == "the device has no releases"
     deploy.deploy(tiny, bench.program, bench.lab.shell, store, keep=3, threads=1)
     (tmp_path / "base.txt").write_text(f"sha256:{tiny.digest}")
     for word in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
@@ -110,7 +110,7 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
         text = manifest.read_text().replace('"name": "dense"', '"name": "other"')
         manifest.unlink()
         manifest.write_text(text)
-    with pytest.raises(VerificationError, match="is not what its digest says"):
+    with pytest.raises(VerificationError, match="does not match its digest"):
         on_device("current", store)
 
 
@@ -118,7 +118,7 @@ def test_pairs_that_are_none(tiny, native):
     side = Side.of(tiny)
     other = dataclasses.replace(side, digest="0" * 64, named="other")
     check_pair(side, other, native)
-    with pytest.raises(InputError, match="there is nothing to compare"):
+    with pytest.raises(InputError, match="NEW and --base are the same release"):
         check_pair(side, side, native)
     moved = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, board="rpi4"))
     for pair in ((side, moved), (moved, side)):

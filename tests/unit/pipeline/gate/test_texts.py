@@ -20,10 +20,10 @@ def test_what_a_terminal_shows(tiny):
     found = dataclasses.replace(found, waited=(Waited(3.5, "bob@lab: tune"),), carrier="layer 3")
     text = plain(texts.shown(found))
     for words in (
-        *("REGRESSION", "new.tar, 1111", "old.tar, 2222", "rpi4 at lab <1>, 2 thread(s)", "8 in turns, 16 to confirm"),
+        *("REGRESSION", "new.tar, 1111", "old.tar, 2222", "rpi4 at lab <1>, 2 thread(s)", "8 and 16 to confirm"),
         *(
             "regression: +8.0%",
-            "package size  pass: +0.0%",
+            "package size   pass: +0.0%",
             "new matches onnxruntime 1.2",
             "3.5 s: bob@lab: tune",
             "layer 3",

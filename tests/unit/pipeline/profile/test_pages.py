@@ -3,6 +3,7 @@
 from tests.unit.pipeline.profile.test_against import held, layers, side
 from toolchain import page
 from toolchain.pipeline.profile import pages
+from toolchain.units import duration
 
 
 def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
@@ -10,7 +11,7 @@ def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
     assert page.is_ours(text[: page.HEAD].encode())
     assert "odd&lt;b&gt;" in text
     assert "<b>" not in text
-    assert all(f"{row.ms:.4f}" in text for row in profile.rows)
+    assert all(duration(row.ms) in text for row in profile.rows)
     assert "emulated" not in text
 
 
@@ -25,4 +26,4 @@ def test_a_page_of_two_releases_names_the_layer_that_is_slower():
     found = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
     text = pages.against(held(found)).decode()
     assert "slower: 1 conv2d" in text
-    assert all(f"{one.more_ms:+.4f} ms" in text for one in found)
+    assert all(duration(one.more_ms, signed=True) in text for one in found)

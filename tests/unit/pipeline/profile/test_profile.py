@@ -35,9 +35,9 @@ def test_a_calm_profile_has_no_warning(profile):
     ("change", "said"),
     [
         ({"emulated": True}, "emulated"),
-        ({"waits": True}, "overlaps"),
+        ({"waits": True}, "could not overlap"),
         ({"runs": 3}, "only 3 runs"),
-        ({"other_runs": 2}, "other calls"),
+        ({"other_runs": 2}, "call other kernels"),
         ({"watched_ms": 1.03}, "3.0% longer"),
         ({"sum_ms": 0.9}, "90.0%"),
         ({"sum_ms": 1.02}, "102.0%"),

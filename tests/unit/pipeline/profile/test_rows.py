@@ -45,6 +45,15 @@ def test_rows_are_medians_in_order_and_what_is_no_kernel_is_one_row():
     assert (machine.operator, machine.calls, machine.ms) == (rows.MACHINE, 2, 0.003)
 
 
+def test_each_call_has_its_own_nodes():
+    calls = (Call("conv1", 8, (10, 10, 10)), Call("vm.builtin.copy", 8, (1, 1, 1)), Call("conv1", 8, (10, 10, 10)))
+    nodes = (("stem", "relu"), ("head",))
+    for known, texts in ((nodes, ["stem + 1 more", "head", ""]), (nodes[:1], ["", "", ""]), ((), ["", "", ""])):
+        kernel = Kernel("conv1", (_F32,), layer="good", nodes=known)
+        found = rows.rows_of(watched(*calls), {"conv1": kernel}, backend(), None)
+        assert [row.node for row in found] == texts
+
+
 @pytest.mark.parametrize(
     ("gflop", "gbytes", "limit"),
     [(0.06, 0.001, "compute"), (0.001, 0.009, "memory"), (0.01, 0.001, "neither"), (0.001, 0.02, "neither")],

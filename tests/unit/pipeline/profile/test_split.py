@@ -43,18 +43,18 @@ def test_a_board_without_an_accelerator_has_none(profile):
 
 def test_a_device_tells_shares(profile):
     text = plain(shown.shown(replace(profile, rows=ROWS)))
-    assert "90.000 ms, 90.0%, 2 calls; modelled: 70.000" in text
-    assert "10.000 ms, 10.0%: pool 7.500, quantize 2.000, virtual machine 0.500" in text
+    assert "90.00 ms, 90.0%, 2 calls; modelled: 70.00 ms" in text
+    assert "10.00 ms, 10.0%: pool 7.500 ms, quantize 2.000 ms, virtual machine 0.5000 ms" in text
 
 
 def test_a_simulated_accelerator_makes_no_share(profile):
     text = plain(shown.shown(replace(profile, rows=ROWS, emulated=True)))
     assert split(ROWS, emulated=True).cpu_share is None
-    assert "modelled: 70.000 ms, 2 calls; simulated, in 90.000 ms" in text
-    assert "10.000 ms (emulated), no share of a run: pool 7.500" in text
+    assert "modelled: 70.00 ms, 2 calls; the simulator itself took 90.00 ms" in text
+    assert "10.00 ms (emulated, so no share of a run): pool 7.500 ms" in text
 
 
 def test_only_the_longest_are_named():
     rows = [row("vta_conv", 1.0, 1.0), *(row(f"k{number}", float(number)) for number in range(1, 9))]
     (_, (_, text)) = split(rows, emulated=False).facts()
-    assert text.endswith(": k8 8.000, k7 7.000, k6 6.000, k5 5.000, k4 4.000, 3 more")
+    assert text.endswith(": k8 8.000 ms, k7 7.000 ms, k6 6.000 ms, k5 5.000 ms, k4 4.000 ms, 3 more")

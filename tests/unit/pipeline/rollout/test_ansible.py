@@ -56,9 +56,9 @@ def test_a_port_may_be_a_text_and_a_root_is_ours(read):
         ({"ansible_connection": "local"}, "has ansible_connection"),
         ({"ansible_ssh_common_args": "-J jump"}, "has ansible_ssh_common_args"),
         ({"ansible_password": "secret"}, "has ansible_password"),
-        ({"ansible_user": "{{ login }}"}, "has a template as ansible_user"),
-        ({"ansible_port": "ssh"}, "has no port"),
-        ({"ansible_port": 70000}, "has no port"),
+        ({"ansible_user": "{{ login }}"}, "has a template in ansible_user"),
+        ({"ansible_port": "ssh"}, "has an invalid port"),
+        ({"ansible_port": 70000}, "has an invalid port"),
         ({"edge_rot": "/srv"}, "unknown variable of ours: edge_rot"),
         ({"edge_root": "srv"}, "fault"),
         ({"edge_board": 4}, "fault"),
@@ -75,7 +75,7 @@ def test_what_cannot_be_taken_is_refused(read, variables, message):
 def test_what_is_no_inventory_is_refused(tmp_path, text):
     path = tmp_path / "inventory.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"no inventory|not JSON"):
+    with pytest.raises(InputError, match=r"not an inventory|not JSON"):
         ansible.read(path)
 
 

@@ -70,7 +70,7 @@ def test_a_devices_toml_is_a_fleet_with_or_without_its_table(write):
         ("[types.rpi4]\nlatency_ms = 5\n", "there is no device in", ""),
         ("", "there is no device in", ""),
         ("[", "is not TOML", ""),
-        (TEXT.replace("10.0.0.8", "10.0.0.7"), "kitchen and yard are one device: me@10.0.0.7", ""),
+        (TEXT.replace("10.0.0.8", "10.0.0.7"), "kitchen and yard are the same device: me@10.0.0.7", ""),
         (TEXT.replace("10.0.0.8", "10.0.0.8:ssh"), "device yard: .* is no address", ""),
     ],
 )
@@ -81,7 +81,7 @@ def test_faults_are_told_by_name(write, text, message, details):
 
 
 def test_no_device_of_the_packages_type(write):
-    with pytest.raises(InputError, match="no device of the fleet is one") as caught:
+    with pytest.raises(InputError, match="the fleet has no such device") as caught:
         fleet.read(write(TEXT)).of("rpi3b")
     assert "rpi4, x86_64" in caught.value.details
 

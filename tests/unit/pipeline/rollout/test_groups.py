@@ -51,16 +51,16 @@ def test_a_tag_adds_its_devices():
 @pytest.mark.parametrize(
     ("waves", "message"),
     [
-        ("1,10%", "leave 45 of 50 devices out"),
+        ("1,10%", "leave out 45 of 50 devices"),
         ("50%,5,100%", "wave 5 reaches 5 device"),
-        ("canari,100%", "'canari' is no wave"),
-        ("", "'' is no wave"),
-        ("0,100%", "'0' is no wave"),
-        ("101%", "'101%' is no wave"),
-        ("0%,100%", "'0%' is no wave"),
-        ("-1,100%", "'-1' is no wave"),
-        ("1e3,100%", "'1e3' is no wave"),
-        ("1,,100%", "'' is no wave"),
+        ("canari,100%", "'canari' is not a valid wave"),
+        ("", "'' is not a valid wave"),
+        ("0,100%", "'0' is not a valid wave"),
+        ("101%", "'101%' is not a valid wave"),
+        ("0%,100%", "'0%' is not a valid wave"),
+        ("-1,100%", "'-1' is not a valid wave"),
+        ("1e3,100%", "'1e3' is not a valid wave"),
+        ("1,,100%", "'' is not a valid wave"),
     ],
 )
 def test_wrong_waves_are_refused(waves, message):

@@ -97,7 +97,7 @@ def test_a_group_of_which_nothing_is_left_ends_it_whatever_the_threshold(run, de
 def test_a_success_threshold_holds_the_next_group_back(run, devices):
     devices.faults["b0"] = FullError("full")
     why, records = run(thresholds=Thresholds(Share.read("2"), success=75))
-    assert why == "1 of the 2 device(s) of group 2 are done, which is too few: --success-threshold 75"
+    assert why == "only 1 of 2 device(s) of group 2 succeeded: --success-threshold 75"
     assert states(records)["c0"] == "waiting"
 
 
@@ -114,7 +114,7 @@ def test_where_it_stops_the_group_is_taken_back(run, devices):
     devices.late["c2"] = DeviceError("lost in the measurement")
     devices.lost.add("c2")
     why, records = run(parallel=1, thresholds=Thresholds(Share.read("2")), roll_back=True)
-    assert why.endswith("; 3 device(s) were taken back")
+    assert why.endswith("; 3 device(s) were rolled back")
     assert states(records) == {
         **dict.fromkeys(("a0", "b0", "b1"), "done"),
         **dict.fromkeys(("c0", "c1", "c2"), "returned"),
@@ -141,7 +141,7 @@ def test_a_device_without_a_release_before_keeps_the_new_one_and_says_so(run, de
     devices.runs["c0"] = ""
     devices.faults["c3"] = FullError("full")
     why, records = run(parallel=1, roll_back=True)
-    assert why.endswith("; 2 device(s) were taken back, 1 without a release before keep what they have")
+    assert why.endswith("; 2 device(s) were rolled back, 1 had no previous release and keep the new one")
     assert (records["c0"].state, records["c0"].after, records["c0"].before) == ("done", NEW, "")
 
 
@@ -150,13 +150,13 @@ def test_taking_back_is_finished_by_the_next_run_before_anything_else(run, devic
     off = {name: UnreachableError("off") for name in ("c0", "c1", "c2")}
     devices.before = lambda visit: devices.faults.update(off if visit.name == "c3" else {})
     why, records = run(parallel=1, roll_back=True)
-    assert why.endswith("0 device(s) were taken back, 3 could not be taken back")
+    assert why.endswith("0 device(s) were rolled back, 3 could not be rolled back")
     assert states(records)["c0"] == "returning"
     assert records["c0"].kind == "unreachable"
     devices.faults.clear()
     devices.deploys.clear()
     why, records = run()
-    assert why.startswith("an earlier run has stopped")
+    assert why.startswith("an earlier run stopped while it rolled its group back")
     assert states(records)["c0"] == "returned"
     assert devices.deploys == []
     assert [devices.runs[name] for name in ("c0", "c1", "c2")] == [OLD] * 3

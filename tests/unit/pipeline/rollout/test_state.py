@@ -49,7 +49,7 @@ def test_a_file_that_is_empty_is_a_new_one(path):
 )
 def test_another_roll_out_is_refused_by_name_unless_it_is_to_begin_anew(path, plan, groups, message, details):
     kept(path).save()
-    with pytest.raises(InputError, match=f"is the state of another roll-out: {message}") as caught:
+    with pytest.raises(InputError, match=f"is the state of a different roll-out: {message}") as caught:
         kept(path, plan, groups)
     assert details in caught.value.details
     assert "--fresh" in caught.value.hint
@@ -86,7 +86,7 @@ def test_another_file_is_left_alone(path):
 def test_two_cannot_run_at_once(path):
     with (
         state.held(path),
-        pytest.raises(BusyError, match="another roll-out is at work") as caught,
+        pytest.raises(BusyError, match="another roll-out is using") as caught,
         state.held(path),
     ):
         pass

@@ -210,7 +210,7 @@ def test_processes_that_help_say_the_same(tmp_path, helped):
 def test_a_line_that_they_cannot_read_is_refused_with_its_number(tmp_path, helped):
     path = tmp_path / "all.jsonl"
     path.write_bytes(encode(MANY) + b"notes\n" + encode(MANY) + b"more notes\n")
-    with pytest.raises(InputError, match=f"^line {len(MANY) + 1} of .* is no tuning record"):
+    with pytest.raises(InputError, match=f"^line {len(MANY) + 1} of .* is not a valid tuning record"):
         index.opened(path, str)
 
 
@@ -344,7 +344,7 @@ def test_a_record_that_is_not_what_the_index_says_is_not_handed_out(path, monkey
     database.execute("UPDATE trial SET latency = 0.1 WHERE place = 3")
     database.commit()
     snapshot.save(path, database)
-    with pytest.raises(InputError, match="was changed while it was read"):
+    with pytest.raises(InputError, match="was modified while it was read"):
         tuple(index.opened(path, str).trials)
 
 
@@ -354,7 +354,7 @@ def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
     with path.open("r+b") as stream:
         stream.truncate(0)
         stream.write(change)
-    with pytest.raises(InputError, match=r"all\.jsonl was changed while it was read") as caught:
+    with pytest.raises(InputError, match=r"all\.jsonl was modified while it was read") as caught:
         found.best(KEY)
     assert "again" in caught.value.hint
 

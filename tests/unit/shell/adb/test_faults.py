@@ -14,10 +14,10 @@ from toolchain.shell.adb.faults import Attached
         ("R58M", "unauthorized", "has not accepted this computer's key", "accept the key on its screen"),
         ("R58M", "offline", "is offline", "plug it in again"),
         ("10.0.0.7:5555", "offline", "is offline", "adb connect 10.0.0.7:5555"),
-        ("R58M", "no permissions (...)", "may not use the USB device", "udev"),
+        ("R58M", "no permissions (...)", "may not access the USB device", "udev"),
         ("R58M", "authorizing", "has not accepted this computer's key", "accept the key on its screen"),
         ("10.0.0.7:5555", "connecting", "is offline", "adb connect 10.0.0.7:5555"),
-        ("R58M", "detached", "was left to other programs", "adb -s R58M attach"),
+        ("R58M", "detached", "is detached, so that other programs can use it", "adb -s R58M attach"),
         ("R58M", "something new", "takes no commands", "adb -s R58M reconnect"),
         ("R58M", "recovery", "is not running Android", "adb -s R58M reboot"),
     ],
@@ -56,6 +56,6 @@ def test_a_serial_in_a_hint_is_quoted():
 
 def test_an_unknown_device_is_searched_where_it_may_be():
     assert "adb connect 10.0.0.7:5555" in faults.unknown("10.0.0.7:5555", (), "failed to connect").hint
-    assert "name one of these" in faults.unknown("R58M", (Attached("other", "device"),), "").hint
+    assert "choose one of these" in faults.unknown("R58M", (Attached("other", "device"),), "").hint
     assert "adb:10.0.0.7:5555" in faults.unknown("10.0.0.7", (), "").hint
     assert "USB debugging" in faults.unknown("", (), "").hint

@@ -12,9 +12,9 @@ RULES = Rules()
 @pytest.mark.parametrize(
     ("samples", "gflop", "peak", "words"),
     [
-        ((1e-12, 1e-3), 0.0, 0.0, "1e-12 s is less than a call takes"),
-        ((0.0, 1e-3), 1.0, 100.0, "0 s is less"),
-        ((1e-3, 1e-3), 1.0, 100.0, "1e+03 GFLOPS, where the board does 100 at most"),
+        ((1e-12, 1e-3), 0.0, 0.0, "1e-12 s is shorter than any call can be"),
+        ((0.0, 1e-3), 1.0, 100.0, "0 s is shorter"),
+        ((1e-3, 1e-3), 1.0, 100.0, "1e+03 GFLOPS, but the board reaches at most 100"),
         ((2e-3, 2e-3), 1.0, 100.0, ""),
         ((1e-3, 1e-3), 1.0, 0.0, ""),
         ((1e-6, 1e-6), 0.0, 100.0, ""),
@@ -34,4 +34,4 @@ def test_samples_that_lie_far_apart():
 
 @pytest.mark.parametrize(("waited", "doubtful"), [(None, False), (0.0, False), (0.5, False), (0.95, True)])
 def test_a_board_that_others_use(waited, doubtful):
-    assert ("other work had the CPUs for 95% " in doubts.disturbed(waited, RULES)) == doubtful
+    assert ("other work used the CPUs for 95% " in doubts.disturbed(waited, RULES)) == doubtful

@@ -296,7 +296,7 @@ def test_a_failure_that_our_server_does_not_tell_is_not_the_candidates(pool, tri
     one = pool(board)
     [result] = one.measure([trial()])
     assert (result.samples_s, result.attempts) == ((1.0,), 2)
-    assert "well again" in next(event.detail for event in one.events if event.kind == "lost")
+    assert "it works again" in next(event.detail for event in one.events if event.kind == "lost")
 
 
 @pytest.mark.parametrize(("fault", "cause"), [(GONE, "crash"), (SILENCE, "timeout")], ids=["gone", "silence"])
@@ -334,7 +334,7 @@ def test_a_killer_is_found_out(pool, trial, count):
     done.set()
     thread.join()
     assert (result.cause, result.attempts) == ("crash", 3)
-    assert "took 3 boards down" in result.error
+    assert "3 boards failed with it" in result.error
     assert sum(board.runs["bad"] for board in boards) == 3
 
 
@@ -378,7 +378,7 @@ def test_a_fault_of_our_own_is_heard(trial):
 def test_without_a_board_trials_are_given_up_with_the_reasons(pool, trial):
     one = pool(Board("first", alive=False), Board("second", fault=DeviceError("no tracker", details="a\nrefused")))
     start = time.monotonic()
-    with pytest.raises(DeviceError, match="no board is left") as caught:
+    with pytest.raises(DeviceError, match="no board has been available") as caught:
         one.measure([trial()] * 3)
     assert 0.5 <= time.monotonic() - start < 60
     assert caught.value.details == "first: first is dead\nsecond: no tracker: refused"
@@ -509,9 +509,9 @@ def test_what_is_faster_than_the_board_can_be_is_measured_again(pool, trial):
     ("result", "words"),
     [
         ((1e-12,), "less than a call takes"),
-        ((1e-6,), "GFLOPS, where the board does 100 at most"),
+        ((1e-6,), "GFLOPS, but the board reaches at most 100"),
         ((1e-2, 9e-2, 9e-2), "half of the samples took 9.0 times as long as the fastest"),
-        (Taken(((1e-2,),), waited=0.99), "other work had the CPUs for 99% of the time"),
+        (Taken(((1e-2,),), waited=0.99), "other work used the CPUs for 99% of the kernel"),
     ],
 )
 def test_what_stays_doubtful_has_failed(pool, trial, result, words):
@@ -644,7 +644,7 @@ def test_what_a_failure_means(fault, cause, told):
 
 def test_a_board_that_attacks_is_left_out_for_good(pool, trial, monkeypatch):
     """Its trial is run on another board, and nobody waits for it to become well again."""
-    evil = Board("evil", results={"good": [VerificationError("evil tried to make this host run something")]})
+    evil = Board("evil", results={"good": [VerificationError("evil tried to make this host run code")]})
     well, attacked = Board("well"), threading.Event()
     monkeypatch.setattr(evil, "run", lambda *words: attacked.set() or Board.run(evil, *words))
     # On a busy machine, one board may measure all trials before the other has begun.
@@ -661,7 +661,7 @@ def test_a_board_that_attacks_is_left_out_for_good(pool, trial, monkeypatch):
 def test_a_board_that_is_gone_for_good_is_not_waited_for(pool, trial, fault):
     one = pool(Board("one", fault=fault), rules=dataclasses.replace(RULES, patience_s=600.0))
     start = time.monotonic()
-    with pytest.raises(DeviceError, match="no board is left") as caught:
+    with pytest.raises(DeviceError, match="no board has been available") as caught:
         one.measure([trial()])
     assert time.monotonic() - start < 60
     assert fault.message in caught.value.details

@@ -61,11 +61,11 @@ def test_live_table():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0123, "12.30 ms"), (1.5, "1500 ms"), (0.9999, "999.9 ms"), (12.3456, "12346 ms"), (2.1e-6, "0.002100 ms")],
+    [(0.0123, "12.30 ms"), (1.5, "1500 ms"), (0.9999, "999.9 ms"), (12.3456, "12346 ms"), (2.1e-6, "2.100 µs")],
 )
 def test_last_line_of_the_live_table(seconds, text):
     last = tune_report.live(WHOLE, Totals(seconds, 320, 500, 312, 180, 7))[-1]
-    assert last == (f"Estimated total latency: {text}  Trials: 320/500  Used time: 312 s  ETA: 180 s  Next task: 7")
+    assert last == (f"Estimate: {text}  Trials: 320/500  Time: 312 s  ETA: 180 s  Next task: 7")
 
 
 def test_a_live_table_without_tasks():
@@ -85,7 +85,7 @@ def test_table_at_the_end():
         "used time  600.0 s: search 200.0 s (33%), build 100.0 s (17%), run 270.0 s (45%)",
     ]
     assert lines[-3:] == [
-        "Board   Trials  Failed  Quarantines",
+        "BOARD   TRIALS  FAILED  QUARANTINES",
         "rpi4-1      60      20            1",
         "rpi4-2      40      13            0",
     ]
@@ -93,12 +93,47 @@ def test_table_at_the_end():
 
 def test_a_run_that_found_nothing():
     """It is told in every form, and divides by nothing."""
-    found = made(tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0)
-    assert "latency    no estimate: not every task has a candidate that works" in plain(tune_report.shown(found))
+    found = made(
+        tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0, planned=96, first_batch=16
+    )
+    text = plain(tune_report.shown(found))
+    assert "latency    no estimate: 1 of 3 kernels were not measured; use --trials 112 or more" in text
     assert "trials     100: 0 ok" in plain(tune_report.shown(found))
     assert "emulated" not in plain(tune_report.shown(found))
     assert "There is no estimate" in tune_report.html(found)
     assert found.document()["estimated_s"] is None
+
+
+def test_kernels_that_failed_are_not_called_unmeasured():
+    failed = dataclasses.replace(ROWS[2], trials=16, failed=16, done=True)
+    text = plain(tune_report.shown(made(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)))
+    assert "no estimate: no candidate of 1 of 3 kernels worked" in text
+    assert "--trials" not in text
+
+
+def test_a_run_that_ends_early_says_why():
+    text = plain(tune_report.shown(made(planned=500, ended="no candidates left for 3 kernels")))
+    assert "32 timeout; ended before 500 trials: no candidates left for 3 kernels" in text
+    assert "ended" not in plain(tune_report.shown(made(planned=100)))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "text"),
+    [
+        (("untuned", "untuned", "untuned"), "no kernel became faster; all 3 keep the untuned version"),
+        (("faster", "untuned", "untuned"), "1 of 3 kernels became faster; 2 keep the untuned version"),
+        (("faster", "faster", "faster"), "3 of 3 kernels became faster"),
+    ],
+)
+def test_finals_are_summed_up(verdicts, text):
+    rows = tuple(dataclasses.replace(row, verdict=verdict) for row, verdict in zip(WHOLE, verdicts, strict=True))
+    lines = plain(tune_report.shown(made(tasks=rows))).splitlines()
+    assert f"finals     {text}" in lines
+
+
+def test_the_last_line_fits_into_80_columns():
+    last = tune_report.live(WHOLE, Totals(0.0012345, 9999, 9999, 9999, 9999, 99))[-1]
+    assert len(last) <= 80
 
 
 # --- JSON ---
@@ -111,7 +146,7 @@ def test_document():
     assert document["emulated"] is True
     assert document["target"]["mattr"] == ["+fp16", "+aes"]
     counted = {"total": 100, "resumed": 16, "ok": 67, "failed": {"build": 1, "timeout": 32}}
-    assert document["trials"] == {**counted, "pruned": {}, "pruned_by": ""}
+    assert document["trials"] == {**counted, "planned": 0, "ended": "", "pruned": {}, "pruned_by": ""}
     assert document["estimated_s"] == pytest.approx(0.0015521)
     assert document["points"][2] == {"seconds": 240.0, "trials": 80, "estimated_s": 0.0015521}
     assert document["boards"][0] == {"name": "rpi4-1", "trials": 60, "failed": 20, "quarantines": 1}
@@ -119,6 +154,9 @@ def test_document():
     assert sum(row["share"] for row in document["tasks"]) == pytest.approx(1.0)
     assert sorted({field.name for field in dataclasses.fields(TuneReport)} - document.keys()) == [
         "causes",
+        "ended",
+        "first_batch",
+        "planned",
         "pruned_by",
         "resumed",
         "shares",
@@ -201,9 +239,19 @@ def test_the_line_steps_at_its_points_and_never_leaves_the_picture():
     assert down == sorted(down)  # the estimate falls
     axis = float(picture.find("line[@class='axis']").get("x1"))
     assert across[0] == pytest.approx(axis + (across[-1] - axis) * 0.5 / 10, abs=0.1)
-    assert across[-1] == WIDTH - RIGHT
+    assert across[-1] == WIDTH - RIGHT  # there are no levels, whose names would need room
     assert TOP <= down[0] < down[-1] <= 320 - BOTTOM
     assert [title.text for title in picture.iter("title")][-1] == "1.552 ms after 4.0 min, 80 trials"
+
+
+def test_the_finals_stand_in_the_plot_beside_the_trials():
+    """The line falls below what the headline says, since trials are lucky; the page says so, and shows the finals."""
+    tasks = tuple(dataclasses.replace(row, untuned_s=row.best_s, verdict="untuned") for row in WHOLE)
+    lucky = (*POINTS, Point(300.0, 90, 0.0011))
+    page = tune_report.html(made(tasks=tasks, points=lucky))
+    assert "tuned, by the finals, 1.552 ms" in page
+    assert "dashed lines and the headline are by the finals" in page
+    assert "by the finals" not in tune_report.html(made(points=lucky)), "no final was held"
 
 
 def test_a_single_point():

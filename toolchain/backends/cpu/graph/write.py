@@ -71,14 +71,18 @@ class Writer:
         self._bound.add(variable)
         return variable
 
-    def _new(self, name: str, shape: Sequence[int], expression: Any, dtype: str = "float32") -> Any:
-        return self._bind(relax.DataflowVar(name, relax.TensorType(shape, dtype)), expression)
+    def _new(
+        self, like: Any, suffix: str, shape: Sequence[int], expression: Any, dtype: str = "float32"
+    ) -> relax.DataflowVar:
+        """Bind a new variable that holds what another one does, so it comes from the same node."""
+        kind = relax.TensorType(shape, dtype)
+        return self._bind(relax.DataflowVar(f"{like.name}{suffix}", kind, like.span), expression)
 
     def _bind_as(self, value: Value, shape: tuple[int, ...], expression: Any) -> Any:
         """Bind the variable of a tensor to what has that tensor's elements in another shape."""
         if value.shape == shape:
             return self._bind(value.variable, expression)
-        other = self._new(f"{value.variable.name}_shaped", shape, expression, value.dtype)
+        other = self._new(value.variable, "_shaped", shape, expression, value.dtype)
         return self._bind(value.variable, relax.op.reshape(other, value.shape))
 
     def _shaped(self, value: Value, shape: tuple[int, ...]) -> Any:
@@ -86,7 +90,7 @@ class Writer:
         source = self._plain(value.variable)
         if value.shape == shape:
             return source
-        return self._new(f"{value.variable.name}_shaped", shape, relax.op.reshape(source, shape), value.dtype)
+        return self._new(value.variable, "_shaped", shape, relax.op.reshape(source, shape), value.dtype)
 
     def _plain(self, variable: Any) -> Any:
         """Return a variable of the block, after binding it and all that it needs."""
@@ -126,7 +130,7 @@ class Writer:
             source = self._plain(value.variable)
             layer = Map(whole(value, 1), place)
             self._converted[value] = self._new(
-                f"{value.variable.name}_blocked", place.shape, self._kernels.call(layer, [source])
+                value.variable, "_blocked", place.shape, self._kernels.call(layer, [source])
             )
         return place, self._converted[value]
 
@@ -134,7 +138,7 @@ class Writer:
         """Call a kernel that writes a tensor, or a part of it, where that has its home."""
         root = self._homes[value][0]
         call = self._kernels.call(layer, arguments, self._buffers.get(root))
-        self._buffers[root] = self._new(value.variable.name, layer.out.shape, call, layer.out.dtype)
+        self._buffers[root] = self._new(value.variable, "", layer.out.shape, call, layer.out.dtype)
 
     def _layer(self, plan: ImagePlan) -> None:
         layer = plan.layer(self._place)
@@ -182,7 +186,7 @@ class Writer:
             source, data = self._source(value)
             layer = Map(source, replace(whole(value, 1), first=first, held=larger.blocks))
             call = self._kernels.call(layer, [data], latest)
-            latest = self._new(f"{join.out.variable.name}_{first}", larger.shape, call)
+            latest = self._new(join.out.variable, f"_{first}", larger.shape, call)
         self._bind(join.out.variable, latest)
 
     def _carried(self, item: Carried) -> None:
@@ -192,7 +196,7 @@ class Writer:
         arguments = [named.get(self._first_name(argument), argument) for argument in operation.call.args]
         expression = carried(operation, blocked, arguments, self._lanes)
         shape = whole(item.out, self._lanes).shape
-        self._buffers[item.out] = self._new(item.out.variable.name, shape, expression)
+        self._buffers[item.out] = self._new(item.out.variable, "", shape, expression)
 
     def _first_name(self, argument: Any) -> Any:
         """Return the variable that first had the value of an argument."""

@@ -19,6 +19,7 @@ from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.schedule.axes import Nest, mapped
 from toolchain.backends.cpu.schedule.block import Axis, Block, Loop, extent_of, offset, worth_cores
 from toolchain.backends.cpu.schedule.elementwise import vectors_along
+from toolchain.backends.cpu.starts import infinite
 
 _ROWS_PER_CORE = 2
 _SMALL = 8  # blocks with so many times fewer steps than the largest are no reason for or against anything
@@ -59,7 +60,7 @@ def _with_lanes(nest: Nest, machine: Machine) -> Nest:
     start = steps.var * width if steps.extent > 1 else tirx.const(0, "int64")
     if axis.extent % width:
         first = tirx.min(start, tirx.const(axis.extent - width, "int64"))
-        fresh = prim.Select(first + inner.var >= start, operand, nest.init)  # others were reduced before
+        fresh = prim.Select(first + inner.var >= start, operand, infinite(nest.init))  # others were reduced before
         nest, start = replace(nest, value=type(nest.value)(_own(nest), fresh)), first
     others = [one for one in nest.axes if one is not axis]
     return nest.at({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])

@@ -15,14 +15,21 @@ from toolchain.backends.cpu.expr import (
     Var,
     coefficient,
     constant,
+    parts,
     substituted,
     variables,
 )
 from toolchain.backends.cpu.math import spelled_out
 
+_OF_VECTORS = {"tirx.reinterpret", "prim.if_then_else"}
+"""What TVM vectorizes without an attribute that says so."""
+
 
 def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Move tiles that would reach over an edge back: they compute some elements again instead of asking at each.
+
+    That changes nothing as long as what they are computed from is still the same then: `repeats` sees to it that no
+    result is stored over its input. Blocks that read what they have stored go on asking.
 
     Args:
         function: The scheduled kernel, whose blocks ask whether they are inside.
@@ -44,7 +51,7 @@ def _inside(realize: Any, extents: Mapping[Var, int]) -> Any:
     for question in _questions(realize.predicate):
         at = _asked(question, values)
         start = None if at is None else _start(question, extents)
-        if at is not None and start is not None:
+        if at is not None and start is not None and _repeatable(realize.block, at):
             values[at] = start[1] + sym.Analyzer().simplify(values[at] - start[0])
         else:
             left.append(question)
@@ -52,6 +59,18 @@ def _inside(realize: Any, extents: Mapping[Var, int]) -> Any:
     for question in left:
         predicate = tirx.And(predicate, question)
     return s_tir.SBlockRealize(values, predicate, realize.block)
+
+
+def _repeatable(block: Any, at: int) -> bool:
+    """Whether a block may compute the same elements along an axis a second time.
+
+    A sum may not along what is summed up; along its elements it starts anew in each tile.
+    """
+    if block.iter_vars[at].iter_type != tirx.IterVar.DataPar:
+        return False
+    sums = any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
+    stored, read = ({part.source for part in parts} for parts in (block.writes, block.reads))
+    return sums or not stored & read
 
 
 def _questions(predicate: Expr) -> Iterator[Expr]:
@@ -85,6 +104,9 @@ def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | No
 def with_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Spell out the functions that LLVM would call the C library for, lane by lane.
 
+    TVM takes a vector apart for a function that it has for single numbers alone, but only the store: what is bound
+    before it stays a vector. Such stores are left as they are.
+
     Args:
         function: The scheduled kernel.
     """
@@ -103,5 +125,14 @@ def _spelled(store: Any) -> Any:
         value = spelled_out(store.value, keep)
     except UnsupportedError:
         return store  # an expression of another kind has no such functions
+    if any(_is_for_numbers(part) for whole in (value, *(step.value for step in steps)) for part in parts(whole)):
+        return store
     done = tirx.BufferStore(store.buffer, value, list(store.indices))
     return tirx.SeqStmt([*steps, done]) if steps else done
+
+
+def _is_for_numbers(part: Expr) -> bool:
+    """Whether a part is a function that TVM does not make one of vectors of."""
+    if type(part) is not ir.Call or not isinstance(part.op, ir.Op):
+        return False
+    return part.op.name not in _OF_VECTORS and not part.op.get_attr("TVectorizable")

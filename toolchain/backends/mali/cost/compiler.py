@@ -129,7 +129,7 @@ def _all(
     parts = [paths[at : at + count] for at in range(0, len(paths), count)]
     outcomes: dict[str, Outcome] = {}
     if len(paths) >= _MANY:
-        tell(f"{len(paths)} kernels for {start.gpu.name}: {_ONE} of a core each, once; {processes} at a time")
+        tell(f"{len(paths)} kernels for {start.gpu.name}: once, {_ONE} of a core each, {processes} at a time")
     with ThreadPoolExecutor(processes) as pool:
         for found in pool.map(lambda part: kept(_part(start, part, warm)), parts):
             outcomes |= found
@@ -164,8 +164,8 @@ def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
     except BuildError as fault:
         return Outcome(fault=fault.message, answered=False)
     if ended.crash and str(path) not in ended.found:  # which is an answer: it did so twice
-        return Outcome(fault=f"Mesa's compiler crashes at it ({ended.crash})")
-    return ended.found.get(str(path), Outcome(fault="the compiler came to an unexpected end", answered=False))
+        return Outcome(fault=f"Mesa's compiler crashes on it ({ended.crash})")
+    return ended.found.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
 
 
 def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _Ended:
@@ -195,7 +195,7 @@ def _warm(start: _Start) -> Path:
         outcome = (
             replace(start, options=())
             .run([source], cache, _START_S)
-            .found.get(str(source), Outcome(fault="it came to an unexpected end"))
+            .found.get(str(source), Outcome(fault="it ended unexpectedly"))
         )
         if outcome.statistics is None:
             raise BuildError(f"Mesa's compiler does not work here for {start.gpu.name}", details=outcome.fault)

@@ -107,13 +107,13 @@ def emulator() -> Emulator:
     except BuildError as fault:
         raise _none(fault.message) from fault
     if not contained:
-        raise _none(f"the image {IMAGE} is of before it had one")
+        raise _none(f"the image {IMAGE} is too old to include it")
     return Contained(IMAGE, contained)
 
 
 def _none(cause: str) -> BuildError:
     return BuildError(
-        "Mesa's compiler for Mali GPUs needs qemu on this machine, or the image that has it",
+        "Mesa's compiler for Mali GPUs needs qemu on this machine, or the image that includes it",
         details=f"neither {' nor '.join(_QEMU)} is installed; {cause}",
         hint=f"apt-get install qemu-user-static, or toolchain containers build {IMAGE}",
     )

@@ -49,8 +49,8 @@ def gpu(name: str) -> Gpu:
     short = board.short_gpu(name)
     if short not in GPUS:
         raise InputError(
-            f"there is no model of the GPU {name!r}",
+            f"there is no cost model of the GPU {name!r}",
             details="known GPUs: " + ", ".join(GPUS),
-            hint=did_you_mean(short.rpartition("-")[2], list(GPUS)) or "name one of these",
+            hint=did_you_mean(short.rpartition("-")[2], list(GPUS)) or "choose one of these",
         )
     return GPUS[short]

@@ -18,15 +18,16 @@ def checked(options: Sequence[str]) -> tuple[str, ...]:
     """Return a user's options, each once.
 
     Raises:
-        InputError: One is no option of an OpenCL compiler, or they are too long.
+        InputError: One is not a valid option of an OpenCL compiler, or they are too long.
     """
     for option in options:
         if not _OPTION.fullmatch(option):
             raise InputError(
-                f"{option!r} is no option of an OpenCL compiler", hint="they begin with - and a letter, as -DN=4 does"
+                f"{option!r} is not a valid option of an OpenCL compiler",
+                hint="options begin with - and a letter, such as -DN=4",
             )
     if sum(map(len, options)) > _MOST_LETTERS:
         raise InputError(
-            f"the compiler's options have more than {_MOST_LETTERS} letters", hint="write macros into the source"
+            f"the compiler's options have more than {_MOST_LETTERS} letters", hint="define macros in the source"
         )
     return tuple(dict.fromkeys(options))

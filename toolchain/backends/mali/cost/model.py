@@ -51,7 +51,7 @@ class Found:
 
     @property
     def _nothing(self) -> str:
-        return f"{self.costs.name} has no kernel for a GPU: all of it runs on the CPU; {self.costs.stamp}"
+        return f"{self.costs.name} has no GPU kernels: the whole model runs on the CPU; {self.costs.stamp}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,11 @@ class Model:
     def obstacle(self) -> str:
         """Why candidates cannot be judged by it; empty if they can."""
         found = self.compiler.gpu
-        return "" if found.judged else f"Mesa's compiler for {found.title} is weak: its spills say nothing of a kernel"
+        return (
+            ""
+            if found.judged
+            else f"Mesa's compiler for {found.title} is weak: its spills do not apply to Arm's compiler"
+        )
 
     def estimates(self, modules: Sequence[tvm.IRModule], *, spilling: bool = True) -> list[Estimate]:
         """Estimate scheduled kernels, each the function `main` of a module.
@@ -128,7 +132,7 @@ def _lowered(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, .
     """Return the kernels of a candidate as they are launched, or why it cannot be lowered."""
     try:
         plain = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
-        return network.kernels_of(plain[_ENTRY], target) or "it has no kernel for a GPU"
+        return network.kernels_of(plain[_ENTRY], target) or "it has no GPU kernels"
     except Exception as fault:  # noqa: BLE001 - the compiler's passes raise whatever they trip over, of any class
         return f"{type(fault).__name__}: {fault}".strip()[-_FAULT_LETTERS:]
 
@@ -139,7 +143,7 @@ def _fault(launch: Launch, cost: KernelCost) -> str:
         return cost.fault[:_FAULT_LETTERS]
     most = cost.statistics.work_group
     if most and launch.group > most:
-        return f"work-groups of {launch.group} work-items, where the machine code has registers for {most}"
+        return f"work-groups of {launch.group} work-items, but the machine code has registers for {most}"
     return ""
 
 
@@ -162,8 +166,8 @@ def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
     """
     if board.gpu is None:
         raise InputError(
-            f"board {board.name} does not say which GPU it has, so nothing says what kernels cost there",
-            hint="name a board whose file has [gpu], such as rk3588",
+            f"board {board.name} has no [gpu] in its file, so the cost of kernels is unknown",
+            hint="use a board whose file has [gpu], such as rk3588",
         )
     kind: Gpu = gpu(board.gpu.name)
     return Model(replace(Compiler(root(tell), kind), tell=tell), board.gpu, target)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
 from toolchain import files, process, resources
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, reason
 
 LIST = resources.ROOT / "docker" / "mali" / "mesa.packages"
 """The packages that are pinned."""
@@ -100,7 +100,7 @@ def listed(path: Path) -> Packages:
         elif match := _SNAPSHOT.fullmatch(line):
             snapshot = match[1]
         elif line.strip() and not line.startswith("#"):
-            raise BuildError(f"{path.name} has a line that names no package", details=line[:200])
+            raise BuildError(f"{path.name} has a line that is not a package", details=line[:200])
     return Packages(tuple(found), snapshot)
 
 
@@ -124,7 +124,7 @@ def current() -> Packages:
         answer = process.run(asked, timeout=_APT_S).stdout
     found = [_URI.match(line) for line in answer.splitlines()]
     if not found or not all(found):
-        raise BuildError("apt does not say which packages Mesa's compiler needs", details=process.tail(answer))
+        raise BuildError("apt does not list the packages that Mesa's compiler needs", details=process.tail(answer))
     return Packages(tuple(Package(one[3], int(one[2]), unquote(one[1])) for one in found if one))
 
 
@@ -183,9 +183,9 @@ def _fetched(wanted: Package, snapshot: str, folder: Path) -> Path:
         else:
             return target
     raise BuildError(
-        f"{wanted.name} is nowhere to be had",
+        f"{wanted.name} cannot be downloaded",
         details="\n".join(causes),
-        hint="TOOLCHAIN_DEBIAN_MIRROR names a mirror; an empty TOOLCHAIN_DEBIAN_SNAPSHOT takes what Debian has now",
+        hint="set TOOLCHAIN_DEBIAN_MIRROR to a mirror, or set TOOLCHAIN_DEBIAN_SNAPSHOT= for current packages",
     )
 
 
@@ -210,7 +210,7 @@ def _download(address: str, target: Path, wanted: Package) -> None:
                         break
                     stream.write(chunk)
     except requests.RequestException as fault:
-        raise BuildError(f"{address}: {fault}") from fault
+        raise BuildError(f"{address} cannot be downloaded", details=reason(fault)) from fault
     if size != wanted.size or files.sha256_file(target) != wanted.sha256:
         target.unlink()
-        raise BuildError(f"{address}: it is not the file that is wanted, by its SHA-256")
+        raise BuildError(f"{address}: the file has a different SHA-256 than expected")

@@ -19,7 +19,7 @@ from toolchain import files, process, resources
 from toolchain.backends.mali.cost import packages
 from toolchain.backends.mali.cost.emulator import emulator
 from toolchain.backends.mali.cost.packages import Packages
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, reason
 
 Tell = Callable[[str], None]
 """Takes one line before something that takes a while."""
@@ -98,7 +98,7 @@ def root(tell: Tell) -> Root:
         except BuildError:
             if not packages.takes_current():
                 raise
-        tell("Debian has other packages by now: taking those, as its archive signs them")
+        tell("Debian's packages have changed: using the current ones, which its archive signs")
         present = packages.current()
         made = _made(present, is_pinned=False)
         rows = [[one.sha256, one.size, one.path] for one in present.files]
@@ -156,8 +156,8 @@ def check(found: Root) -> None:
     for name, (_size, digest) in record["files"].items():
         if files.sha256_file(found.folder / name) != digest:
             raise BuildError(
-                f"{found.folder / name} is not what Debian's package has",
-                hint=f"remove {found.folder}: it is fetched again",
+                f"{found.folder / name} differs from the file in Debian's package",
+                hint=f"remove {found.folder}; the next command downloads it again",
             )
 
 
@@ -200,7 +200,7 @@ def unpack(package: Path, folder: Path) -> None:
                 if _is_wanted(member):
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, lzma.LZMAError, OSError) as fault:
-        raise BuildError(f"{package.name} cannot be unpacked: {fault}") from fault
+        raise BuildError(f"{package.name} cannot be unpacked: {reason(fault)}") from fault
 
 
 def _is_wanted(member: tarfile.TarInfo) -> bool:
@@ -212,7 +212,7 @@ def _content(package: Path) -> bytes:
     """Return the compressed content of a package: the last member of an archive of `ar`."""
     data = package.read_bytes()
     if not data.startswith(_AR):
-        raise BuildError(f"{package.name} is no package of Debian's")
+        raise BuildError(f"{package.name} is not a Debian package")
     at = len(_AR)
     while at + _AR_HEADER <= len(data):
         name, size = data[at : at + 16].decode(errors="replace").strip(" /"), data[at + 48 : at + 58]

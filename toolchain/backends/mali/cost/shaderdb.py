@@ -95,12 +95,12 @@ class _Reading:
 
     def outcome(self) -> Outcome:
         if self.log is not None:
-            return Outcome(fault="\n".join(self.log).strip() or "the compiler refuses it and says nothing")
+            return Outcome(fault="\n".join(self.log).strip() or "the compiler refuses it without a message")
         if self.kernel is None:
             return Outcome(fault="it has no kernel")
         name, largest, local = self.kernel
         found = parsed(self.line, largest, local)
-        return Outcome(name, found, "" if found else f"the compiler's line is not understood: {self.line[:200]!r}")
+        return Outcome(name, found, "" if found else f"the compiler printed an unexpected line: {self.line[:200]!r}")
 
 
 @dataclass

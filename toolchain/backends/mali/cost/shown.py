@@ -15,8 +15,8 @@ _HEAD = (
     *("KERNEL", "CALLS", "WORK-ITEMS", "INSTR", "ARITH", "L/S", "TEX", "REGISTERS", "WORK-GROUP", "SPILLS", "EST. MS"),
 )
 _WHAT = (
-    "ARITH, L/S and TEX are cycles of one work-item with all turns of its loops, as Mesa's compiler counts them; its "
-    "machine code is not Arm's driver's, and no board has confirmed it"
+    "ARITH, L/S and TEX are cycles of one work-item with all iterations of its loops, counted by Mesa's compiler; its "
+    "code differs from that of Arm's driver, and no board has confirmed it"
 )
 _ARITHMETIC = ("arithmetic", "fma", "convert", "special")
 
@@ -55,11 +55,11 @@ def summary(found: Costs) -> str:
     parts = [f"{found.name} on {found.gpu.name}: {len(found.rows)} kernels", f"{found.spilling} of them spill"]
     parts += [f"{found.failed} are refused"] if found.failed else []
     if found.load_store is not None:
-        parts.append(f"{_brief(found.load_store / 1e6)} million cycles of load and store a run")
+        parts.append(f"{_brief(found.load_store / 1e6)} million load and store cycles per run")
     if found.ms is not None and found.board is not None:
         parts.append(f"estimated {_brief(found.ms)} ms on {found.board.cores} cores at {found.board.clock_mhz} MHz")
     if not found.gpu.judged:
-        parts.append("spills say nothing there, as Mesa's compiler for it is weak")
+        parts.append("spills are not reliable there, because Mesa's compiler for it is weak")
     return ", ".join(parts) + f"; {found.stamp}"
 
 
@@ -81,7 +81,7 @@ def refusal(every: Sequence[Costs]) -> BuildError | None:
     return BuildError(
         f"Mesa's compiler refuses {count} of {sum(len(found.rows) for found in every)} kernels",
         details="\n".join(dict.fromkeys(fault for found in every for fault in faults(found))),
-        hint="correct them, or leave out options that it does not take",
+        hint="correct them, or leave out options that it does not support",
     )
 
 

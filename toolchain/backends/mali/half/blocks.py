@@ -145,8 +145,8 @@ def summary(module: tvm.IRModule) -> str:
         if isinstance(one, tirx.PrimFunc) and (sums_in_half(one) or sums_halves_in_single(one))
     }
     single = [name for name, one in kernels.items() if not sums_in_half(one)]
-    told = f"{len(kernels) - len(single)} of {len(kernels)} kernels that multiply half precision sum up in it"
-    return f"{told}; in single: {', '.join(sorted(single))}" if single else told
+    told = f"{len(kernels) - len(single)} of {len(kernels)} kernels that multiply in half precision also sum in it"
+    return f"{told}; in single precision: {', '.join(sorted(single))}" if single else told
 
 
 def sums_in_half(function: tirx.PrimFunc) -> bool:

@@ -33,7 +33,7 @@ def on_cpu(module: tvm.IRModule) -> tvm.IRModule:
 
 def _serial(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
     if _is_written(function):
-        raise InputError(f"{name} is written as work-items of a GPU run it, and this machine has none")
+        raise InputError(f"{name} is written for work-items of a GPU, which this machine does not have")
     return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _turned))).without_attr("target")
 
 

@@ -65,7 +65,7 @@ def _shared(blocks: list[Any]) -> Any:
             away = [one for one in relax.analysis.free_vars(binding.value) if home.get(one, number) != number]
             for variable in [*away, *([binding.var] if plain else [])]:
                 if isinstance(variable, relax.DataflowVar) and variable not in replaced:
-                    replaced[variable] = relax.Var(str(variable.name), variable.ty)
+                    replaced[variable] = relax.Var(str(variable.name), variable.ty, variable.span)
     return lambda variable: replaced.get(variable, variable)
 
 
@@ -82,7 +82,7 @@ def _closed(block: Any) -> Any:
     outer = [one for one in read if one not in made]
     fields = [binding.var for binding in block.bindings if isinstance(binding.value, relax.TupleGetItem)]
     returned = [one for one in made if not isinstance(one, relax.DataflowVar) and (one in read or one in fields)]
-    inner = {one: relax.DataflowVar(str(one.name), one.ty) for one in (*outer, *returned)}
+    inner = {one: relax.DataflowVar(str(one.name), one.ty, one.span) for one in (*outer, *returned)}
 
     def renamed(variable: Any) -> Any:
         return inner.get(variable, variable)

@@ -66,8 +66,8 @@ class Raised:
     most: float
 
     def __str__(self) -> str:
-        found = f"it reads {self.seen:.2g} at most, and may read {self.most:.4g}"
-        return f"{self.name} is given greater numbers to sum up: {found}"
+        found = f"it reads at most {self.seen:.2g}, of the possible {self.most:.4g}"
+        return f"{self.name}: input scaled up for half precision: {found}"
 
 
 def raised(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tvm.IRModule, tuple[Raised, ...]]:
@@ -194,7 +194,7 @@ class _Writer:
         call, power = binding.value, self._powers[layer.data]
         bindings: list[Any] = []
         if layer.data not in made:
-            made[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty)
+            made[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty, layer.data.span)
             bindings.append(relax.VarBinding(made[layer.data], _more(layer.data, power)))
         weights: Any = relax.const(np.ldexp(layer.weights, -power))
         if layer.transposed is not None:

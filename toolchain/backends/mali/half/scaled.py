@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.backends.mali.half import bound
+from toolchain.models import origins
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _DENSE = "relax.matmul"
@@ -66,7 +67,7 @@ class _Scaler:
         steps = powers.reshape([-1 if one == axis else 1 for one in range(weight.ndim)])
         half = np.ldexp(weight.astype(np.float64), steps).astype(np.float16)
         kind = binding.var.ty
-        layer = variable(str(binding.var.name), kind)
+        layer = variable(str(binding.var.name), kind, origins.step(binding.var.span))
         value = relax.Call(call.op, [call.args[0], relax.const(half)], call.attrs, call.ty_args)
         undone = np.ldexp(1.0, -powers).astype(np.float32).reshape(_along(call, len(kind.shape.values)))
         return [

@@ -103,7 +103,7 @@ class _Writer:
             return [binding]
         made: list[Any] = []
         arguments = [self._argument(one, made, kind) for one in value.args]
-        single = kind(f"{variable.name}_s", relax.TensorType(variable.ty.shape, _SINGLE))
+        single = kind(f"{variable.name}_s", relax.TensorType(variable.ty.shape, _SINGLE), variable.span)
         self._single[variable] = single
         made.append(relax.VarBinding(single, relax.Call(value.op, arguments, value.attrs)))
         return [*made, relax.VarBinding(variable, relax.op.astype(single, _HALF))]
@@ -115,6 +115,6 @@ class _Writer:
         if not isinstance(one, relax.Var) or not _is_half(one):
             return one
         if one not in self._single:
-            self._single[one] = kind(f"{one.name}_s", relax.TensorType(one.ty.shape, _SINGLE))
+            self._single[one] = kind(f"{one.name}_s", relax.TensorType(one.ty.shape, _SINGLE), one.span)
             made.append(relax.VarBinding(self._single[one], relax.op.astype(one, _SINGLE)))
         return self._single[one]

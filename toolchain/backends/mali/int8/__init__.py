@@ -122,7 +122,7 @@ class _Writer:
 
     def _bind_bytes(self, variable: Any, calling: Any) -> None:
         """Bind what computes bytes, four to an int32, and the bytes themselves for others than layers."""
-        words = self._words[variable] = self._bound(f"{variable.name}_words", calling)
+        words = self._words[variable] = self._bound(variable, "_words", calling)
         shape, kind = shape_of(variable.ty) or (), str(variable.ty.dtype)
         value = self._builder.call_te(
             lambda given: kernels.unpacked(given, shape, kind), words, primfunc_name_hint="unpacked"
@@ -137,9 +137,8 @@ class _Writer:
         if variable not in self._numbers:
             moved = relax.op.permute_dims(variable, [0, 2, 3, 1])
             batch, channels, height, width = other.value.shape or ()
-            made = relax.DataflowVar(
-                f"{variable.name}_last", relax.TensorType([batch, height, width, channels], "float32")
-            )
+            kind = relax.TensorType([batch, height, width, channels], "float32")
+            made = relax.DataflowVar(f"{variable.name}_last", kind, variable.span)
             self._bindings.append(relax.VarBinding(made, moved))
             self._numbers[variable] = made
         return self._numbers[variable]
@@ -153,7 +152,7 @@ class _Writer:
             *map(relax.const, constants),
             primfunc_name_hint=_name(layer),
         )
-        made, whole = self._bound(f"{variable.name}_last", calling), shape_of(variable.ty) or ()
+        made, whole = self._bound(variable, "_last", calling), shape_of(variable.ty) or ()
         is_image = len(whole) == _IMAGE
         if is_image:
             self._numbers[variable] = made
@@ -174,16 +173,17 @@ class _Writer:
         if source not in self._words:
             image = source
             if shape_of(source.ty) != tuple(shape):
-                image = self._bound(f"{source.name}_pixels", relax.op.reshape(source, list(shape)), source.ty)
+                image = self._bound(source, "_pixels", relax.op.reshape(source, list(shape)), source.ty)
             calling = self._builder.call_te(
                 lambda data: kernels.packed(data, shape), image, primfunc_name_hint="packed"
             )
-            self._words[source] = self._bound(f"{source.name}_words", calling)
+            self._words[source] = self._bound(source, "_words", calling)
         return self._words[source]
 
-    def _bound(self, name: str, value: Any, kind: Any = None) -> Any:
+    def _bound(self, like: Any, suffix: str, value: Any, kind: Any = None) -> Any:
+        """Bind a new variable that comes from the same node as another one."""
         made = value.ty_args[0] if kind is None else relax.TensorType([*value.args[1].values], str(kind.dtype))
-        variable = relax.DataflowVar(name, made)
+        variable = relax.DataflowVar(f"{like.name}{suffix}", made, like.span)
         self._bindings.append(relax.VarBinding(variable, value))
         return variable
 

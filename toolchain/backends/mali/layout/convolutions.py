@@ -56,9 +56,8 @@ def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str
     image, padding = shape_of(data.ty) or (), settings["padding"]
     shape = first.shape(image, padding)
     kernel = writer.builder.add_func(first.kernel(image, padding), "first_image")
-    padded = writer.like(
-        variable, shape, relax.call_tir(kernel, [writer.plain(data)], relax.TensorType(shape, "float32"))
-    )
+    value = relax.call_tir(kernel, [writer.plain(data)], relax.TensorType(shape, "float32"))
+    padded = writer.like(variable, shape, value, is_step=True)
     array = constant(first.weights(weight.value.numpy().transpose(2, 3, 1, 0)), weight)
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
     return Made(OP.nn.conv2d(padded, array, **{**settings, "padding": [0, 0, 0, 0]}, **layouts))

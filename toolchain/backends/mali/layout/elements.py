@@ -71,7 +71,7 @@ def _sum_of(writer: Writer, variable: Any, fields: list[Any]) -> Made:
     first, *others = [writer.last(one) if last else writer.plain(one) for one in fields]
     shape = shape_of(variable.ty) or ()
     for other in others[:-1]:
-        first = writer.like(variable, transposed_shape(shape) if last else shape, OP.add(first, other))
+        first = writer.like(variable, transposed_shape(shape) if last else shape, OP.add(first, other), is_step=True)
     return Made(OP.add(first, others[-1]) if others else first, last)
 
 

@@ -12,6 +12,7 @@ from tvm import relax
 from toolchain.backends.graph.imported import Meaning, meaning
 from toolchain.backends.graph.values import name_of, shape_of
 from toolchain.backends.mali.layout.axes import OP, constant, order, transposed, transposed_back, transposed_shape
+from toolchain.models import origins
 
 _PREFIX = "relax."
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
@@ -160,10 +161,10 @@ class Writer:
         """Write a new variable that is like another one, but with its channels last."""
         return self.like(variable, transposed_shape(shape_of(variable.ty) or ()), value)
 
-    def like(self, variable: Any, shape: Sequence[int], value: Any) -> Any:
-        """Write a new variable with the name and the type of another one."""
-        kind = relax.TensorType(list(shape), str(variable.ty.dtype))
-        return self._bind(relax.DataflowVar(str(variable.name), kind), value)
+    def like(self, variable: Any, shape: Sequence[int], value: Any, *, is_step: bool = False) -> Any:
+        """Write a new variable with the name and the type of another one; it may be a step on the way to that."""
+        kind, span = relax.TensorType(list(shape), str(variable.ty.dtype)), variable.span
+        return self._bind(relax.DataflowVar(str(variable.name), kind, origins.step(span) if is_step else span), value)
 
     def _bind(self, variable: Any, value: Any) -> Any:
         self._now.bindings.append(relax.VarBinding(variable, value))

@@ -21,7 +21,7 @@ RUN = "edge_toolchain.vta.run"
 Its arguments are a device, a stream in Base64, maybe bits that say which tensors may stay in its memory, and tensors.
 """
 
-_OUR_FAULT = "please report this; `--without vta` computes everything on the CPU"
+_OUR_FAULT = "please report this; run everything on the CPU with `--without vta`"
 _MOST_STREAMS = 512  # of at most about 100 KiB: a tuning run asks for each of its candidates several times
 
 
@@ -66,7 +66,7 @@ def _check(stream: bytes, layer: Conv2d) -> None:
         verify(stream)
     except VerificationError as fault:
         raise BuildError(
-            "a compiled stream is none that a board runs",
+            "a compiled stream is not valid for a board",
             details=f"{fault.message}\n{layer.to_json()}",
             hint=_OUR_FAULT,
         ) from fault

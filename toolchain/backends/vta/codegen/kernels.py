@@ -48,7 +48,7 @@ def stream(
         array = f"{config.batch} by {config.block}"
         raise BuildError(f"the layer's channels do not fill the blocks of an array of {array}", details=str(layer))
     if not layer.reads_input:
-        raise BuildError("the layer reads padding alone", details=str(layer))
+        raise BuildError("the layer reads only padding", details=str(layer))
     if not divides(layer, choice, config):
         raise BuildError("the tiles do not divide the layer", details=f"{choice} of {layer}")
     module = scheduled(layer, choice, config).mod

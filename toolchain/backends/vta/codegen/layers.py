@@ -211,7 +211,7 @@ class Conv2d:
         """
         table: dict[str, Any] = json.loads(text)
         if table.pop("kind", "") != _KIND:
-            raise ValueError("this is no layer of VTA")
+            raise ValueError("this is not a VTA layer")
         pool = table.pop("pool", None)
         return cls(**_tuples(table), pool=Pool(**_tuples(pool)) if pool else None)
 

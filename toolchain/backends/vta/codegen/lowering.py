@@ -156,7 +156,7 @@ class _Lowering:
             emit = self._nest(body, loops, around)
             return [emit] if emit else []
         if not isinstance(body, tirx.SeqStmt):
-            raise BuildError("a statement is none that VTA runs", details=str(body))
+            raise BuildError("VTA cannot run a statement", details=str(body))
         inside = around.inside(loops)
         steps = [step for one in body.seq for step in self.compile(one, inside)]
         for loop in reversed(loops):
@@ -180,7 +180,7 @@ class _Lowering:
                 return self._load(store, value, access, outside)
             case ir.TensorLoad() as value:
                 return self._copy(store, value, access)
-        raise BuildError("a block computes what VTA cannot", details=str(store))
+        raise BuildError("VTA cannot compute a block", details=str(store))
 
     def _copy(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit | None:
         """Load a tensor, or go on with the sums under another name."""

@@ -113,7 +113,7 @@ def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int =
         wanted = min(one.uops(least) for one in divisions)
         raise BuildError(
             "a loop nest does not fit in UOP",
-            details=f"{wanted} micro-ops are wanted, there is room for {most_uops}",
+            details=f"{wanted} micro-ops are needed, but there is room for {most_uops}",
         )
     best = min(fitting, key=lambda one: (one.uops(least) > room, one.cost(least, fresh)))
     return Nest(best.outer, best.inner, tuple(_sequence(best, least)))

@@ -143,7 +143,7 @@ class Recorder:
         if start + elements > depth:
             raise BuildError(
                 f"the tiles do not fit in {memory.name}",
-                details=f"{start + elements} elements are wanted, there are {depth}",
+                details=f"{start + elements} elements are needed, but there are {depth}",
                 hint="choose smaller tiles, or fewer threads",
             )
         self._free[memory] = start + elements
@@ -257,8 +257,8 @@ class Recorder:
         last, depth = int(sequence.uops[:, 1].max()), self._config.inp_depth
         if last >= depth:
             raise BuildError(
-                "an operand of the ALU lies where no micro-op can point",
-                details=f"it is element {last} of ACC, and micro-ops name {depth} of INP",
+                "an operand of the ALU is outside the range of a micro-op",
+                details=f"it is element {last} of ACC, but micro-ops can address {depth} of INP",
                 hint="choose smaller tiles",
             )
 
@@ -275,7 +275,7 @@ class Recorder:
         if uops.free > self._config.uop_depth:
             raise BuildError(
                 "a loop nest does not fit in UOP",
-                details=f"{size} micro-ops are wanted, there is room for {self._config.uop_depth}",
+                details=f"{size} micro-ops are needed, but there is room for {self._config.uop_depth}",
             )
         self._relocations.append((len(self._instructions), UOPS))
         self._add(Load(Memory.UOP, start, sequence.start, 1, size, size))

@@ -149,7 +149,7 @@ class Transfer:
             return
         pads = (top, y.extent - bottom), (left, x.extent - right)
         if max(*pads[0], *pads[1]) > _MOST_PADDING:
-            raise BuildError(f"a LOAD pads by {_MOST_PADDING} zeros at most", details=f"{pads} are wanted")
+            raise BuildError(f"a LOAD pads by {_MOST_PADDING} zeros at most", details=f"{pads} are needed")
         start = self.offset.at(values) + top * y.dram + left
         for sram, dram in self._images():
             yield Rows(base + sram, start + dram, bottom - top, right - left, y.dram, *pads)

@@ -53,7 +53,7 @@ def device(board: Board) -> Device:
     named = board.target.device
     if named not in DEVICES:
         raise InputError(
-            f"board {board.name} names the device {named!r}, which is no VTA",
+            f"board {board.name} sets the device {named!r}, which is not a VTA",
             details="known devices: " + ", ".join(DEVICES),
             hint=did_you_mean(named, DEVICES) or f"set target.device in boards/{board.name}.toml",
         )

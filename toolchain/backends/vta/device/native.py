@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from toolchain import files, process, resources
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, reason
 
 Tell = Callable[[str], None]
 """Called with one line before something that takes a while."""
@@ -62,7 +62,7 @@ def loaded() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as fault:
         raise BuildError(
-            f"{path} does not load", details=str(fault), hint="remove that file, and it is built anew"
+            f"{path} does not load", details=reason(fault), hint="remove that file, and it is built anew"
         ) from fault
 
 
@@ -73,7 +73,7 @@ def _compiler() -> tuple[tuple[str, ...], str]:
     machine = platform.machine()
     spec = importlib.util.find_spec("ziglang")
     if machine not in _ZIG_TARGETS or spec is None or spec.origin is None:
-        raise BuildError(f"there is no compiler for the VTA simulator on {machine}", hint="install g++")
+        raise BuildError(f"there is no compiler for the VTA simulator on {machine}", hint="apt-get install g++")
     triple, cpu = _ZIG_TARGETS[machine]
     target = ("-target", triple, f"-mcpu={cpu}", "-fno-sanitize=undefined")
     return (str(Path(spec.origin).parent / "zig"), "c++", *target, *_FLAGS), importlib.metadata.version("ziglang")

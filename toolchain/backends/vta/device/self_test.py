@@ -67,9 +67,10 @@ def self_test(place: Place, device: Device) -> SelfTest:
             ) from fault
     if text is None:
         raise DeviceError(
-            f"the server of {place.name} knows no VTA", hint="serve the board with `toolchain farm up`, not by TVM"
+            f"the server of {place.name} does not support VTA",
+            hint="serve the board with `toolchain farm up` instead of TVM's server",
         )
     try:
         return _READER.validate_json(text)
     except ValidationError as wrong:
-        raise VerificationError(f"{place.name} says what nobody understands of its self-test", details=text) from wrong
+        raise VerificationError(f"{place.name} sent an invalid result of its self-test", details=text) from wrong

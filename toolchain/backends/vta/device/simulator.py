@@ -208,13 +208,13 @@ class Simulator:
     def _check(self, stream: Stream) -> None:
         if (stream.config, stream.revision) != (self.config, self.revision):
             own, other = (f"{one.config.name} {one.revision.date}" for one in (self, stream))
-            raise InputError(f"the kernel is for a VTA {other}, not for {own}", hint="make it for this machine")
+            raise InputError(f"the kernel is for a VTA {other}, not for {own}", hint="build it for this machine")
 
     def _check_profile(self, profile: Profile) -> None:
         if not profile.holds_for(self.config):
             raise InputError(
                 f"the model {profile.label} was calibrated on arrays of 1 by 16, and this is {self.config.name}",
-                hint=f"{Profile.HLS_PYNQ.label} rests on the design alone, whatever the array",
+                hint=f"{Profile.HLS_PYNQ.label} follows from the design and works for any array",
             )
 
     def _relocated(self, stream: Stream, physical: Mapping[int, int]) -> bytes:

@@ -24,7 +24,7 @@ def verify(data: bytes) -> None:
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     if _library().vta_stream_verify(data, len(data), error, _ERROR_BYTES):
         raise VerificationError(
-            f"the VTA stream may not run: {error.value.decode(errors='replace')}", hint="make the kernel again"
+            f"the VTA stream may not run: {error.value.decode(errors='replace')}", hint="build the kernel again"
         )
 
 

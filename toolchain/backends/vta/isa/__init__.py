@@ -162,7 +162,7 @@ class _Layout:
         word = int.from_bytes(raw, "little")
         if unused := word & ~self._used:
             bit = unused.bit_length() - 1
-            raise _unreadable(raw, where, f"{self.kind.__name__.upper()} has no use for bit {bit}")
+            raise _unreadable(raw, where, f"{self.kind.__name__.upper()} does not use bit {bit}")
         try:
             values = {field.name: field.read(word) for field in self._own}
         except ValueError as fault:

@@ -58,8 +58,8 @@ class VtaConfig:
             if not least <= value <= most:
                 allowed = f"{least} to {most}" if most > least else str(least)
                 raise InputError(
-                    f"{field.upper()} is {value}, which no VTA can have",
-                    hint=f"{field.upper()} may be {allowed} with the other values as they are",
+                    f"{field.upper()} is {value}, which is not possible for a VTA",
+                    hint=f"{field.upper()} may be {allowed} with the current other values",
                 )
 
     @property

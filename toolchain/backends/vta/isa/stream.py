@@ -138,4 +138,4 @@ def _buffer(fields: tuple[int, int, int, int], index: int) -> Buffer:
 
 
 def _damaged(cause: str) -> InputError:
-    return InputError("this is no stream of VTA instructions", details=cause, hint="make the kernel again")
+    return InputError("this is not a stream of VTA instructions", details=cause, hint="build the kernel again")

@@ -16,8 +16,8 @@ from toolchain.backends.graph.patterns import limits
 from toolchain.backends.graph.quantization import known
 from toolchain.backends.graph.values import Operation, Value
 
-QUANTIZE = "`toolchain quantize` writes a network that VTA can compute"
-STAYS = "it runs on the CPU; leave it so, or change the network"
+QUANTIZE = "write a network that VTA can compute with `toolchain quantize`"
+STAYS = "keep it on the CPU, or change the network"
 
 _LEAST, _GREATEST = -128, 127
 _MOST_SHIFT, _MOST_RESIDUAL_SHIFT = 30, 15
@@ -123,7 +123,7 @@ def _powers(operation: Operation, what: str) -> NDArray[np.int64]:
     mantissas, powers = np.frexp(scale.array.reshape(-1))
     odd = scale.array.reshape(-1)[mantissas != _HALF]
     if odd.size:
-        raise UnfitError(f"the scale of {what}, {float(odd[0]):g}, is no power of two", QUANTIZE)
+        raise UnfitError(f"the scale of {what}, {float(odd[0]):g}, is not a power of two", QUANTIZE)
     return np.asarray(1 - powers, np.int64)
 
 
@@ -147,7 +147,7 @@ def follow(value: Value, channels: int, readers: Readers) -> Chain:
         if limited is not None:
             bounds.append(limited)
         elif other is None or bounds:
-            raise UnfitError(f"{reader.name or 'what'} follows it before its result is int8")
+            raise UnfitError(f"{reader.name or 'an operation'} follows it before its result is int8")
         elif (numbers := known(other)) is not None:
             bias = bias + _along_channels(numbers, channels, len(value.shape or ()))
         elif residual is None:
@@ -174,7 +174,7 @@ def _other(reader: Operation, value: Value) -> Value | None:
 def _along_channels(numbers: NDArray[np.float64], channels: int, rank: int) -> NDArray[np.float64]:
     shape = (1,) * (rank - numbers.ndim) + numbers.shape
     if any(size != 1 for axis, size in enumerate(shape) if axis != 1):
-        raise UnfitError("a constant is added to it that is not the same for a whole channel")
+        raise UnfitError("the constant that is added to it differs within a channel")
     return np.broadcast_to(numbers.reshape(-1), (channels,))
 
 
@@ -243,7 +243,7 @@ def _more(shifts: NDArray[np.int64], chain: Chain) -> NDArray[np.int32] | None:
     if not shifts.any():
         return None
     if chain.residual is not None:
-        raise UnfitError("its channels have scales of their own, and something is added to it", QUANTIZE)
+        raise UnfitError("its scales differ between channels, and something is added to it", QUANTIZE)
     if shifts.max() > _MOST_CHANNEL_SHIFT:
         raise UnfitError(f"the scales of its channels are {int(shifts.max())} bits apart", QUANTIZE)
     return shifts.astype(np.int32)
@@ -251,7 +251,7 @@ def _more(shifts: NDArray[np.int64], chain: Chain) -> NDArray[np.int32] | None:
 
 def _shift(bits: int, most: int, what: str) -> int:
     if not 0 <= bits <= most:
-        raise UnfitError(f"{what} by {bits} bits, and VTA's kernels can by 0 to {most}", QUANTIZE)
+        raise UnfitError(f"{what} by {bits} bits, but VTA's kernels can shift by 0 to {most}", QUANTIZE)
     return bits
 
 
@@ -269,7 +269,7 @@ def _check_sums(weights: NDArray[np.int8], bias: NDArray[np.float64], residual_s
     added = 0 if residual_shift is None else -_LEAST << residual_shift
     largest = float((products + np.abs(bias) + added).max())
     if not largest <= _MOST_SUM:
-        raise UnfitError(f"its sums may reach {largest:g}, and int32 ends at {_MOST_SUM}", QUANTIZE)
+        raise UnfitError(f"its sums may reach {largest:g}, but int32 ends at {_MOST_SUM}", QUANTIZE)
 
 
 def _bounds(chain: Chain, result: Grid) -> tuple[int, int]:

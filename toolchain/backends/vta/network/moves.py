@@ -83,24 +83,23 @@ def _plain(pool: Operation) -> bool:
     return (str(how.layout), str(how.out_layout)) == ("NCHW", "NCHW")
 
 
-def written(value: Value, config: VtaConfig, read: Read, bind: Callable[[str, tuple[int, ...], Any], Any]) -> Any:
+def written(value: Value, config: VtaConfig, read: Read, bind: Callable[[Any, str, tuple[int, ...], Any], Any]) -> Any:
     """Write what makes bytes of other bytes; returns the variable that holds them in blocks.
 
     Args:
         value: The numbers that they stand for.
         config: The machine.
         read: Returns the bytes that it comes of.
-        bind: Gives an expression a variable: its name, its shape, and it.
+        bind: Gives an expression a variable like another one: that, a suffix for its name, the shape, and it.
     """
     maker = value.maker
     if maker is None or is_dequantize(maker):
         return read(maker.inputs[0]) if maker is not None else None
     parts = [written(one, config, read, bind) for one in maker.inputs]
     shape = packed_shape(value.shape or (), config)
-    name = f"{value.variable.name}_packed"
     if maker.name == _JOIN:
-        return bind(name, shape, relax.op.concat(parts, axis=_CHANNELS))
-    return bind(name, shape, _pooled(maker, parts[0], shape, config))
+        return bind(value.variable, "_packed", shape, relax.op.concat(parts, axis=_CHANNELS))
+    return bind(value.variable, "_packed", shape, _pooled(maker, parts[0], shape, config))
 
 
 def _pooled(pool: Operation, data: Any, shape: tuple[int, ...], config: VtaConfig) -> Any:

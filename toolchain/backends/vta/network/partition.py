@@ -155,7 +155,7 @@ class _Writer:
         name = "vta_{}_{}x{}_kernel".format("depthwise" if match.layer.alone else "conv", *match.layer.kernel)
         function = self._builder.add_func(_kernel(match.layer, self._config), name)
         call = relax.op.call_tir(function, arguments, kind)
-        self._packed[out] = self._new(f"{out.variable.name}_packed", shape, call)
+        self._packed[out] = self._new(out.variable, "_packed", shape, call)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
 
     def _move(self, moved: Move) -> None:
@@ -175,7 +175,7 @@ class _Writer:
             return True
         function = self._builder.add_func(found.kernel(), "average_of_bytes")
         call = relax.op.call_tir(function, data, relax.TensorType(found.made, "int8"))
-        self._packed[out] = self._new(f"{out.variable.name}_packed", found.made, call)
+        self._packed[out] = self._new(out.variable, "_packed", found.made, call)
         self._bind(out.variable, packing.unpacked(self._packed[out], out.shape or ()))
         return True
 
@@ -206,18 +206,20 @@ class _Writer:
 
     def _packing(self, plain: Any, shape: Sequence[int]) -> Any:
         whole = packing.packed_shape(tuple(shape), self._config)
-        return self._new(f"{plain.name}_packed", whole, packing.packed(plain, self._config))
+        return self._new(plain, "_packed", whole, packing.packed(plain, self._config))
 
     def _folded(self, value: Value, folding: Folding) -> Any:
         plain = value.variable
-        return self._new(f"{plain.name}_folded", folding.shape(value.shape or ()), folding.image(plain))
+        return self._new(plain, "_folded", folding.shape(value.shape or ()), folding.image(plain))
 
     def _bind(self, variable: Any, expression: Any) -> Any:
         self._bindings.append(relax.VarBinding(variable, expression))
         return variable
 
-    def _new(self, name: str, shape: Sequence[int], expression: Any) -> Any:
-        return self._bind(relax.DataflowVar(name, relax.TensorType(shape, "int8")), expression)
+    def _new(self, like: Any, suffix: str, shape: Sequence[int], expression: Any) -> Any:
+        """Bind a new variable of bytes that come from the same node as what another variable holds."""
+        kind = relax.TensorType(shape, "int8")
+        return self._bind(relax.DataflowVar(f"{like.name}{suffix}", kind, like.span), expression)
 
 
 def _constant(array: NDArray[Any]) -> Any:

@@ -189,11 +189,11 @@ def _window(operation: Operation, outside: Edges, config: VtaConfig) -> dict[str
     kernel, stride = pair(shape[2:]), pair(how.strides)
     padding = four(np.add(four(how.padding), outside))
     if max(padding) > _MOST_PADDING:
-        raise UnfitError(f"its padding is {max(padding)}, and an instruction pads by {_MOST_PADDING} at most")
+        raise UnfitError(f"its padding is {max(padding)}, but an instruction pads by at most {_MOST_PADDING}")
     if kernel[0] * kernel[1] > min(config.wgt_depth, config.inp_depth) or max(stride) >= config.inp_depth:
         raise UnfitError(f"its window of {kernel[0]}x{kernel[1]} does not fit VTA's memories")
     if max(operation.inputs[0].shape or ()) > _MOST_SIZE:
-        raise UnfitError(f"its input is larger than {_MOST_SIZE} one way")
+        raise UnfitError(f"its input is larger than {_MOST_SIZE} along one axis")
     return {"kernel": kernel, "stride": stride, "padding": padding}
 
 
@@ -203,7 +203,7 @@ def _rounding_of(weights: Value) -> Operation:
     if maker is not None and maker.name == "permute_dims":
         maker = maker.inputs[0].maker
     if maker is None or not is_dequantize(maker) or maker.inputs[0].constant is None:
-        kind = "floats: they are not quantized in the file" if weights.constant is not None else "no constants"
+        kind = "floats: they are not quantized in the file" if weights.constant is not None else "not constant"
         raise UnfitError(f"its weights are {kind}", QUANTIZE)
     return maker
 

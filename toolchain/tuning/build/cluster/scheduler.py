@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from toolchain.errors import BuildersError, InputError
+from toolchain.errors import BuildersError, InputError, reason
 
 SCHEMES = ("dask", "tls", "tcp")
 """What an address begins with: `tls` and `tcp` are Dask's own, `dask` is either, by whether there are certificates."""
@@ -135,7 +135,7 @@ class Scheduler:
             found.get_connection_args("client")  # reads the files
         except (OSError, ssl.SSLError, ValueError) as fault:
             raise InputError(
-                f"the certificates for {self} cannot be used: {fault}",
+                f"the certificates for {self} cannot be used: {reason(fault)}",
                 details=", ".join(f"{option} {getattr(found, name)}" for name, option in _PARTS.items()),
             ) from fault
         return found
@@ -178,7 +178,7 @@ def dask_distributed() -> ModuleType:
         raise InputError(
             "--builders needs Dask, which is not installed",
             details=str(fault),
-            hint="pip install 'edge-toolchain[dask]'",
+            hint="pip install 'distributed>=2026.3'",
         ) from fault
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -16,6 +16,7 @@ from tests.support.nets import node
 from toolchain.backends.base.attributes import LAYER
 from toolchain.backends.cpu import schedule
 from toolchain.backends.cpu.expr import conditions, is_guard
+from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.schedule import block
 from toolchain.models import importer, source
@@ -74,7 +75,7 @@ def scheduled(module, machine):
 
 
 def run(module, *arrays):
-    vm = relax.VirtualMachine(tvm.compile(module, target=HERE), tvm.cpu())
+    vm = relax.VirtualMachine(tvm.compile(module, target=HERE, tir_pipeline=PIPELINE), tvm.cpu())
     found = vm["main"](*(tvm.runtime.tensor(array) for array in arrays))
     return found.numpy() if hasattr(found, "numpy") else found[0].numpy()
 
@@ -172,11 +173,44 @@ NETWORKS = {
     "softmax of rows": (one("Softmax", axis=-1), [(3, 13, 29)], {}),
     "softmax of channels": (one("Softmax", axis=1), [(1, 5, 6, 7)], {}),
     "softmax of one": (one("Softmax", axis=-1), [(7, 1)], {}),
+    "softmax, guarded": (
+        [
+            node("Softmax", ["x"], ["a"], axis=-1),
+            node("IsNaN", ["a"], ["b"]),
+            node("Where", ["b", "zero", "a"], ["y"]),
+        ],
+        [(3, 49, 49)],
+        {"zero": np.float32(0)},
+    ),
+    "softmax, its greatest": (
+        [
+            node("Softmax", ["x"], ["a"], axis=-1),
+            node("ReduceMax", ["a"], ["b"], axes=[-1]),
+            node("Equal", ["a", "b"], ["y"]),
+        ],
+        [(5, 50)],
+        {},
+    ),
+    "elu, guarded": (
+        [node("Elu", ["x"], ["a"]), node("IsNaN", ["a"], ["b"]), node("Where", ["b", "zero", "a"], ["y"])],
+        [(3, 37)],
+        {"zero": np.float32(0)},
+    ),
+    "elu or its remainder": (
+        [node("Elu", ["x"], ["a"]), node("Mod", ["a", "x1"], ["y"], fmod=1)],
+        [(3, 37), (3, 37)],
+        {},
+    ),
     "log softmax": (one("LogSoftmax", axis=-1), [(9, 21)], {}),
     "layer norm": (
         one("LayerNormalization", ("x", "s", "b"), axis=-1),
         [(3, 11, 45)],
         {"s": weights(45), "b": weights(45, seed=4)},
+    ),
+    "layer norm of short rows": (
+        one("LayerNormalization", ("x", "s"), axis=-1),
+        [(17, 3)],
+        {"s": weights(3)},
     ),
     "instance norm": (
         one("InstanceNormalization", ("x", "s", "b")),
@@ -339,6 +373,20 @@ def test_networks(name, machine, eager, tmp_path):
     changed = scheduled(module, machine)
     assert all(is_done(one) for one in kernels(changed).values() if schedule._is_open(one) or is_done(one))
     close(run(changed, *arrays), wanted)
+
+
+@pytest.mark.parametrize("length", [5, 16, 20, 70])
+@pytest.mark.parametrize(("operator", "first"), [("ReduceMax", -np.inf), ("ReduceMin", np.inf)])
+def test_limits_of_infinite_rows(operator, first, length, tmp_path):
+    """Of the elements of the last vector, some were in the one before: they count as what a reduction starts with."""
+    proto = nets.model(
+        one(operator, axes=[-1], keepdims=0), [nets.value("x", (3, length))], [nets.value("y", (3,))], {}
+    )
+    module = scheduled(lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module), WIDE)
+    rows = numbers((3, length))
+    rows[1:] = first
+    rows[2, 0] = 7
+    np.testing.assert_array_equal(run(module, rows), nets.run(proto, {"x": rows})[0])
 
 
 # --- what networks do not show ---------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_without_either_it_is_said_what_brings_one(monkeypatch: pytest.MonkeyPat
     def missing(name: str) -> dict[str, str]:
         raise BuildError(f"there is no image {name}")
 
-    for labels, cause in ((missing, "no image mali"), (lambda _name: {}, "is of before")):
+    for labels, cause in ((missing, "no image mali"), (lambda _name: {}, "is too old")):
         monkeypatch.setattr(images, "labels", labels)
         with pytest.raises(BuildError, match="needs qemu") as caught:
             emulator.emulator()

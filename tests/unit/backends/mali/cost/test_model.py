@@ -87,7 +87,7 @@ def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -
 def test_of_a_network_without_kernels_just_that_is_told() -> None:
     assert RK3588.gpu is not None
     found = Model(Compiler(ROOT, gpu("g610")), RK3588.gpu, backend_of(RK3588).target).network("same", tvm.IRModule())
-    sentence = "same has no kernel for a GPU: all of it runs on the CPU; modelled (Mesa 1) with -cl-std=CL1.2"
+    sentence = "same has no GPU kernels: the whole model runs on the CPU; modelled (Mesa 1) with -cl-std=CL1.2"
     assert found.shown() == [sentence]
     (section,) = found.sections()
     assert section.parts == [page.Text(sentence)]

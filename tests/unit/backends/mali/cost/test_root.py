@@ -86,7 +86,7 @@ def test_a_file_that_was_changed_is_found(tmp_path: Path) -> None:
     found = Root(tmp_path, "key", "1", is_pinned=True)
     check(found)
     (tmp_path / "a").write_bytes(b"else")
-    with pytest.raises(BuildError, match="not what Debian's package has"):
+    with pytest.raises(BuildError, match="differs from the file in Debian's package"):
         check(found)
 
 

@@ -98,9 +98,11 @@ def compiled(kind, folder):
 def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
     backend, lowered = compiled(KIND, tmp_path)
     (told,) = backend.remarks(backend.finished(lowered, {}))
-    assert told == "1 of 1 kernels that multiply half precision sum up in it"
+    assert told == "1 of 1 kernels that multiply in half precision also sum in it"
     (told,) = backend.remarks(lowered)  # without a schedule, nothing does
-    assert re.fullmatch(r"0 of 1 kernels that multiply half precision sum up in it; in single: \w*matmul\w*", told)
+    assert re.fullmatch(
+        r"0 of 1 kernels that multiply in half precision also sum in it; in single precision: \w*matmul\w*", told
+    )
 
 
 def test_nothing_sums_in_half_unless_it_is_asked_for(tmp_path):

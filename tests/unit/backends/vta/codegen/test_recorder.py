@@ -44,9 +44,9 @@ def test_an_operand_of_the_alu_lies_where_micro_ops_can_point():
     """Their field for it is as wide as the memory of inputs is deep, here 8 elements; that of sums has 16."""
     made = recorder(VtaConfig(log_inp_buff_size=7, log_acc_buff_size=10))
     made.alu(AluOp.ADD, made.sequence([(15, 7, 0)]), UNIT, UNIT)
-    with pytest.raises(BuildError, match="where no micro-op can point") as caught:
+    with pytest.raises(BuildError, match="outside the range of a micro-op") as caught:
         made.alu(AluOp.ADD, made.sequence([(0, 8, 0)]), UNIT, UNIT)
-    assert caught.value.details == "it is element 8 of ACC, and micro-ops name 8 of INP"
+    assert caught.value.details == "it is element 8 of ACC, but micro-ops can address 8 of INP"
 
 
 def test_one_tile():
@@ -136,7 +136,7 @@ def test_room(memory):
     assert [made.allocate(memory, size) for size in (3, depth - 3)] == [0, 3]
     with pytest.raises(BuildError, match=f"fit in {memory.name}") as caught:
         made.allocate(memory, 1)
-    assert caught.value.details == f"{depth + 1} elements are wanted, there are {depth}"
+    assert caught.value.details == f"{depth + 1} elements are needed, but there are {depth}"
 
 
 def test_micro_ops_are_loaded_once():
@@ -167,7 +167,7 @@ def test_too_many_micro_ops():
     made = recorder(TINY)
     with pytest.raises(BuildError, match="UOP") as caught:
         made.gemm(made.sequence([(0, n, 0) for n in range(9)]), UNIT, UNIT)
-    assert caught.value.details == "9 micro-ops are wanted, there is room for 8"
+    assert caught.value.details == "9 micro-ops are needed, but there is room for 8"
 
 
 # --- no order of the stages that the tokens allow breaks a program ------------------------------------------------

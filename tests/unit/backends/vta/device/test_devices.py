@@ -68,7 +68,7 @@ def test_no_device_has_a_model_that_does_not_hold_for_it():
 def test_an_unknown_device_is_refused(named, hint):
     kind = board.load("pynq-z1")
     wrong = dataclasses.replace(kind, target=dataclasses.replace(kind.target, device=named))
-    with pytest.raises(InputError, match=f"pynq-z1 names the device {named!r}") as caught:
+    with pytest.raises(InputError, match=f"pynq-z1 sets the device {named!r}") as caught:
         device(wrong)
     assert hint in caught.value.hint
     assert all(name in caught.value.details for name in DEVICES)

@@ -58,7 +58,7 @@ def test_it_is_loaded_once():
 
 def test_a_damaged_library_is_told_with_what_to_do():
     native.library().write_bytes(b"no library")
-    with pytest.raises(BuildError, match="does not load") as caught:
+    with pytest.raises(BuildError, match="cannot be loaded") as caught:
         native.loaded()
     assert "remove that file" in caught.value.hint
 

@@ -66,7 +66,7 @@ def test_the_smallest():
 
 @pytest.mark.parametrize("size", [0, 7, 47, 48, 63, len(DATA) - 1])
 def test_truncated(size):
-    with pytest.raises(InputError, match="no stream") as caught:
+    with pytest.raises(InputError, match="not a stream") as caught:
         Stream.decode(DATA[:size])
     assert str(size) in caught.value.details
 

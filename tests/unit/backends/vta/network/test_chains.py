@@ -119,10 +119,10 @@ def test_exponent_of_a_scale(scale, wanted):
 @pytest.mark.parametrize(
     ("operation", "cause"),
     [
-        (quantize(0.1), "the scale of it, 0.1, is no power of two"),
-        (quantize(0.0), "no power of two"),
-        (quantize(math.inf), "no power of two"),
-        (quantize(-0.5), "no power of two"),
+        (quantize(0.1), "the scale of it, 0.1, is not a power of two"),
+        (quantize(0.0), "not a power of two"),
+        (quantize(math.inf), "not a power of two"),
+        (quantize(-0.5), "not a power of two"),
         (quantize(0.5, zero=[3, 4]), "the zero points of it differ"),
         (quantize([0.5, 0.25]), "the scales of it differ"),
         (quantize(0.5, dtype="uint8"), "the type of it is uint8"),

@@ -98,7 +98,7 @@ def test_dask_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="is not installed") as caught:
         parse("dask://127.0.0.1:1", Access()).client().__enter__()
-    assert "edge-toolchain[dask]" in caught.value.hint
+    assert "distributed" in caught.value.hint
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""The help of all commands: complete sentences in 80 columns, options by subject; and options that are required."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.commands import done, toolchain
+from toolchain.cli import cli
+
+COLUMNS = 80
+VAGUE = {"TEXT", "INTEGER", "FLOAT", "PATH", "INTEGER RANGE", "FLOAT RANGE", "BOOLEAN"}
+
+
+def below(command: click.Command, *words: str) -> dict[tuple[str, ...], click.Command]:
+    """Return a command and all below it, by the words that call them."""
+    found = {words: command}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner
+            found |= below(inner, *words, name)
+    return found
+
+
+COMMANDS = below(cli)
+OPTIONS = [
+    pytest.param(words, option, id=" ".join([*words, option.opts[-1]]))
+    for words, command in COMMANDS.items()
+    for option in command.params
+    if isinstance(option, click.Option)
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_fits_the_screen_and_cuts_no_sentence(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    lines = done(*words, "--help").out.splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    assert not [line for line in lines if line.endswith("...") and not line.startswith("Usage:")]
+    assert "<=" not in "\n".join(lines)
+
+
+@pytest.mark.parametrize(("words", "option"), OPTIONS)
+def test_an_option_says_what_it_takes_in_a_sentence(words, option):
+    text = option.help or ""
+    assert text.endswith("."), text
+    assert text[0].isupper() or text.startswith("labgrid"), text
+    if not option.is_flag:
+        assert option.make_metavar(click.Context(COMMANDS[words])) not in VAGUE
+
+
+def test_many_options_are_grouped_by_subject(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    heads = [line for line in done("deploy", "--help").out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert heads[:3] == ["Device:", "Model and inputs:", "Tuning:"]
+    assert heads[-2:] == ["Results:", "Other options:"]
+    assert "Options:" in done("sign", "--help").out
+
+
+@pytest.mark.parametrize("words", [words for words, one in COMMANDS.items() if len(one.params) > 12], ids=" ".join)
+def test_no_option_of_a_long_list_is_without_a_subject(words):
+    options = [param for param in COMMANDS[words].params if isinstance(param, click.Option)]
+    if len(options) > 12:
+        assert [option.opts for option in options if not getattr(option, "subject", "")] == []
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words], ids=" ".join)
+def test_a_required_option_that_is_left_out_is_missed(words):
+    command = COMMANDS[words]
+    required = [one for one in command.params if isinstance(one, click.Option) and one.required]
+    arguments = ["1" for one in command.params if isinstance(one, click.Argument) and one.required]
+    for option in required:
+        given = [word for other in required if other is not option for word in (other.opts[0], "1")]
+        seen = toolchain(*words, *arguments, *given)
+        assert seen.code == 2
+        assert seen.err.startswith(f"error: missing option '{option.opts[0]}'"), seen.err
+
+
+def test_these_commands_have_options_that_are_required():
+    having = {words for words, one in COMMANDS.items() for option in one.params if option.required and option.opts}
+    assert {("export",), ("sign",), ("verify",), ("pull",), ("run",), ("gate",), ("sdk",), ("package",)} <= having
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_path_that_is_left_out_is_the_current_folder(words):
+    context = COMMANDS[words].make_context(words[-1] if words else "toolchain", [], resilient_parsing=True)
+    taken = {name: value for name, value in context.params.items() if isinstance(value, Path)}
+    assert Path() not in taken.values(), taken
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        ("deploy mlp --bord local", "no such option '--bord'", "did you mean --board?"),
+        ("deploy mlp --json", "option '--json' requires an argument", "`--json -` prints"),
+        ("tasks mlp --json report.json", "got unexpected extra argument (report.json)", "`--json > FILE`"),
+        ("tune mlp --trials x", "invalid value for '--trials': 'x' is not a valid integer", "`toolchain tune --help`"),
+        ("deploy", "missing argument 'MODEL-OR-PACKAGE'", "`toolchain deploy --help`"),
+    ],
+)
+def test_clicks_errors_look_like_ours(words, message, hint):
+    seen = toolchain(*words.split())
+    first, second, *_ = seen.err.splitlines()
+    assert (seen.code, first) == (2, f"error: {message} (exit code 2)")
+    assert second.startswith("hint: ")
+    assert hint in second
+    assert "Usage" not in seen.err

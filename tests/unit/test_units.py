@@ -1,0 +1,32 @@
+"""How times are written for people."""
+
+import pytest
+
+from toolchain import units
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.0000021, "0.002100 µs"),
+        (0.004564, "4.564 µs"),
+        (0.0099999, "10.00 µs"),
+        (0.01, "0.01000 ms"),
+        (0.6, "0.6000 ms"),
+        (162.308, "162.3 ms"),
+        (1500.0, "1500 ms"),
+        (12345.6, "12346 ms"),
+    ],
+)
+def test_times_below_a_hundredth_of_a_millisecond_are_in_microseconds(milliseconds, text):
+    assert units.duration(milliseconds) == text
+
+
+def test_differences_have_a_sign():
+    assert [units.duration(value, signed=True) for value in (0.6, -0.6, 0.002, -0.002)] == [
+        "+0.6000 ms",
+        "-0.6000 ms",
+        "+2.000 µs",
+        "-2.000 µs",
+    ]

@@ -1,0 +1,92 @@
+"""Which board type a device is of where no command line says it: its entry's, or the one that a probe chooses.
+
+A probe chooses as `board add` does, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolchain import board as boards
+from toolchain.adoption import choice, known, obstacles, probe
+from toolchain.adoption.choice import Choice
+from toolchain.adoption.probe import Probed
+from toolchain.board import Board
+from toolchain.devices import Device
+from toolchain.errors import InputError, did_you_mean
+from toolchain.shell import Shell
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A board type that was chosen by a probe.
+
+    Attributes:
+        board: The board type; it may have no file.
+        reason: Why it is the one, in words.
+        is_new: Whether it has no file, and exists for this command alone.
+        emulated: Whether the device shows signs of an emulator.
+    """
+
+    board: Board
+    reason: str
+    is_new: bool
+    emulated: bool
+
+    def sentence(self, address: str) -> str:
+        """Say in one line which board type was chosen, and why."""
+        unwritten = f"; it has no file, `toolchain board add {address}` writes one" if self.is_new else ""
+        emulated = "; it shows signs of an emulator, whose times mean nothing" if self.emulated else ""
+        return f"board {self.board.name}: {self.reason}{unwritten}{emulated}"
+
+
+def listed(device: str, lab: Mapping[str, Device]) -> Board | None:
+    """Return the board type that the lists of devices say of a device; None if they do not.
+
+    An address stands for the entries that lead there, unless their SSH configurations give it another meaning.
+
+    Args:
+        device: Its name, or its address.
+        lab: The devices by name.
+
+    Raises:
+        InputError: There is no board file of that name, or it has faults.
+    """
+    leading = {entry.board for entry in lab.values() if entry.host == device and not entry.ssh_config}
+    names = [lab[device].board] if device in lab else [*leading]
+    if len(names) != 1:
+        return None
+    (name,) = names
+    if name not in boards.names():
+        raise InputError(
+            f"device {device} is a {name} in devices.toml, and there is no board file of that name",
+            details="known boards: " + ", ".join(boards.names()),
+            hint=did_you_mean(name, boards.names()) or f"name its file: --board PATH/{name}.toml",
+        )
+    return boards.load(name)
+
+
+def select(shell: Shell) -> Selection:
+    """Probe a device and choose its board type.
+
+    Raises:
+        ToolchainError: No release would run on it, or its answer is not an answer.
+    """
+    found = probe.ask(shell, "")
+    obstacles.check_system(found, "--root FOLDER")
+    chosen = choice.choose(found, "", "")
+    return Selection(chosen.board, reason(chosen, found), bool(chosen.text), bool(found.emulation))
+
+
+def reason(chosen: Choice, found: Probed) -> str:
+    """Say why a board type is chosen for a device."""
+    target = chosen.board.target
+    for level in known.cpus().levels.get(found.machine, ()):
+        if (level.mcpu, level.mattr) == (target.mcpu, target.mattr):
+            return f"the device's CPU has {level.has}"
+    biggest = found.clusters[0].name if found.clusters else ""
+    if biggest == target.mcpu:
+        return f"the device's CPU is a {biggest}"
+    features = ", ".join(target.mattr)
+    return f"the device is {found.machine}, and its CPU is unknown here" + (f": it has {features}" if features else "")

@@ -1,0 +1,110 @@
+"""How the help of commands looks: options under headings by subject, and metavars that say what a value is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from click.types import OptionHelpExtra
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_MANY = 12  # options that are still read in one list
+_WHOLE = 10_000  # letters: longer than any sentence
+
+DEVICE, MODEL, COMPILATION = "Device", "Model and inputs", "Compilation"
+VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Comparison"
+TUNING, TRIALS, BUILDERS = "Tuning", "Measuring a candidate", "Builders (Dask)"
+FLEET, ROLLOUT, REGISTRY, RESULTS = "Fleet", "Roll-out", "Registry", "Results"
+
+_SUBJECTS = {
+    DEVICE: "--board --host --place --devices --root --identity --ssh-config --known-hosts --wait",
+    FLEET: "--fleet --inventory --board-var",
+    ROLLOUT: "--waves --parallel --stop-after --success-threshold --roll-back --state",
+    LIMITS: "--base --least --worst --confidence --peak-memory --load-time --package-size --retrained --allow-emulated",
+    MODEL: "--shape --fix --seed --input --image --labels",
+    TUNING: "--tuner --trials --trials-per-task --early-stop --time-budget --op --fresh --boards --tracker --key"
+    " --prune --no-compare",
+    TRIALS: "--number --repeat --min-repeat-ms --cooldown --cache-flush --timeout --build-timeout",
+    COMPILATION: "--toolchain --records --no-records --emulated --modelled --without --no-winograd --float16"
+    " --half-sums --gpu --cl-option --cost",
+    VERIFICATION: "--tolerance --samples --unchecked",
+    MEASUREMENT: "--budget --rounds --round-ms --runs --threads --no-pin --energy --against",
+    BUILDERS: "--builders --builders-ca --builders-cert --builders-key --builders-plain",
+    REGISTRY: "--ca --plain-http --username --password-stdin",
+    RESULTS: "--output --with-library --json --junit --html --trace",
+}
+"""The options of each subject by their long names, in the order of the help."""
+_SUBJECT_OF = {word: subject for subject, words in _SUBJECTS.items() for word in words.split()}
+_OTHERS = "Other options"
+
+
+class Option(click.Option):
+    """An option whose help says what it takes in the words of its subject.
+
+    Args:
+        words: What click's own options take.
+        subject: The heading of its help where that is not the usual one of its name.
+        options: As `words`.
+    """
+
+    def __init__(self, *words: Any, subject: str = "", **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.subject = subject or next((_SUBJECT_OF[name] for name in self.opts if name in _SUBJECT_OF), "")
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Say what the value is: N and FILE where nothing better is declared."""
+        if self.metavar is None and isinstance(self.type, click.types.IntParamType):
+            return "N"
+        if self.metavar is None and isinstance(self.type, click.Path):
+            return "FILE"
+        return super().make_metavar(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Leave out the range, which the error message says; show whole numbers without a fraction."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        if (default := extra.get("default", "")).endswith(".0"):
+            extra["default"] = default.removesuffix(".0")
+        return extra
+
+
+def option(*words: str, **how: Any) -> Callable[[Decorated], Decorated]:
+    """Return the decorator that adds one option to a command; takes what click's own takes, and `subject`."""
+    return click.option(*words, cls=Option, **how)
+
+
+class Command(click.Command):
+    """A command whose options are grouped by subject where there are many."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help of the options."""
+        params = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and not param.hidden]
+        if len(params) <= _MANY + 1:  # and --help
+            super().format_options(ctx, formatter)
+            return
+        for title, members in _grouped(params):
+            if records := list(filter(None, (param.get_help_record(ctx) for param in members))):
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _grouped(params: Iterable[click.Option]) -> list[tuple[str, list[click.Option]]]:
+    """Put options under the headings of their subjects, in the order of the table; the others come last."""
+    groups: dict[str, list[click.Option]] = {title: [] for title in (*_SUBJECTS, _OTHERS)}
+    for param in params:
+        groups[getattr(param, "subject", "") or _OTHERS].append(param)
+    return [(title, members) for title, members in groups.items() if members]
+
+
+class Group(click.Group):
+    """A group whose commands show their help in the same way."""
+
+    command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first sentence of each command's help, without cutting any."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command])

@@ -1,0 +1,115 @@
+"""A model file in the form that every later step expects, where the standard or ONNX Runtime allows several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from toolchain.errors import InputError
+
+_LONG_NAME = "ai.onnx"
+"""The standard's domain; its usual name is the empty one."""
+
+_LISTS = {onnx.AttributeProto.INTS: "ints", onnx.AttributeProto.FLOATS: "floats"}
+
+
+def canonical(proto: onnx.ModelProto) -> None:
+    """Write the standard's domain as the empty name, leave out empty lists, and sort nodes by what they read.
+
+    Args:
+        proto: The model, changed in place.
+
+    Raises:
+        InputError: It imports the standard's operators in two versions.
+    """
+    versions = {entry.version for entry in proto.opset_import if entry.domain in {"", _LONG_NAME}}
+    if len(versions) > 1:
+        raise InputError(
+            f"the model imports {_LONG_NAME} in several versions: {', '.join(map(str, sorted(versions)))}",
+            hint="export it again with one version of them",
+        )
+    if any(entry.domain == _LONG_NAME for entry in proto.opset_import):
+        others = [entry for entry in proto.opset_import if entry.domain not in {"", _LONG_NAME}]
+        del proto.opset_import[:]
+        proto.opset_import.extend([onnx.helper.make_opsetid("", versions.pop()), *others])
+    for graph in _graphs(proto.graph):
+        _canonical_nodes(graph.node)
+    for function in proto.functions:
+        _canonical_nodes(function.node)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for body in _bodies(node):
+            yield from _graphs(body)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _canonical_nodes(nodes: onnx.GraphProto.node) -> None:
+    for node in nodes:
+        if node.domain == _LONG_NAME:
+            node.domain = ""
+        _drop_empty_lists(node)
+    ordered = _in_order(list(nodes))
+    if ordered is not None:
+        copies = [_copy(node) for node in ordered]
+        del nodes[:]
+        nodes.extend(copies)
+
+
+def _drop_empty_lists(node: onnx.NodeProto) -> None:
+    """Drop attributes that are empty lists: ONNX Runtime takes them as absent, and TVM cannot read their type."""
+    empty = [item for item in node.attribute if item.type in _LISTS and not getattr(item, _LISTS[item.type])]
+    for item in empty:
+        if node.op_type != "Unsqueeze":  # whose axes may not be absent
+            node.attribute.remove(item)
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _in_order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
+    """Return nodes behind those that they read from, otherwise in the file's order; None if they are so already.
+
+    Nodes of a cycle stay where they are: the checker refuses them.
+    """
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    needs = [{makers[name] for name in _reads(node) if name in makers} for node in nodes]
+    if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
+        return None
+    ordered: dict[int, None] = {}
+    for start in range(len(nodes)):
+        path = [start]
+        on_path = {start}
+        while path:  # depth first without recursion: a chain may have thousands of nodes
+            missing = next((index for index in sorted(needs[path[-1]]) if index not in ordered), None)
+            if missing is None:
+                ordered[path[-1]] = None
+                on_path.discard(path.pop())
+            elif missing in on_path:
+                return None
+            else:
+                path.append(missing)
+                on_path.add(missing)
+    return [nodes[index] for index in ordered]
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node reads, those of its subgraphs included; a name of the subgraph's own does no harm."""
+    yield from node.input
+    for body in _bodies(node):
+        for inner in body.node:
+            yield from _reads(inner)
+        for value in body.output:
+            yield value.name

@@ -1,0 +1,201 @@
+"""Which random values an input takes, by what the model does with them: rows of a table, divisors, masks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import onnx
+from onnx import numpy_helper, shape_inference
+
+from toolchain.tensors import Draw, TensorSpec
+
+_PASSED_ON = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Slice",
+        "Expand",
+        "Tile",
+        "Concat",
+        "Split",
+    }
+)
+"""Operators whose results have the values of their first input; of Concat of all inputs."""
+_LARGEST_DIVISOR = 10
+_MASK = re.compile(r"(^|[_./])(\w*mask|is_\w+|has_\w+)$", re.IGNORECASE)
+_SMALLEST, _UNIT = 0.05, 1.0
+
+
+def with_draws(proto: onnx.ModelProto, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return the specs of a model's inputs, each with the values it takes where the graph restricts them.
+
+    Args:
+        proto: The model; the shapes of its inputs are set.
+        specs: Its inputs.
+    """
+    readers = _Readers(proto)
+    return tuple(replace(spec, draw=_draw(spec, readers)) for spec in specs)
+
+
+def binary(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return specs whose integers are drawn from 0 and 1, which most tables, axes and masks take."""
+    return tuple(replace(spec, draw=Draw(0.0, 2.0)) if is_integer(spec) else spec for spec in specs)
+
+
+def is_integer(spec: TensorSpec) -> bool:
+    """Whether an input takes integers."""
+    return spec.dtype.startswith(("int", "uint"))
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """Who reads which tensor of a graph, and how large its tensors are."""
+
+    proto: onnx.ModelProto
+
+    @cached_property
+    def by_name(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
+        found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in self.proto.graph.node:
+            for index, name in enumerate(node.input):
+                found.setdefault(name, []).append((node, index))
+        return found
+
+    @cached_property
+    def weights(self) -> Mapping[str, onnx.TensorProto]:
+        tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        for node in self.proto.graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+                tensors[node.output[0]] = node.attribute[0].t
+        return tensors
+
+    @cached_property
+    def _inferred(self) -> Mapping[str, list[int]]:
+        graph = shape_inference.infer_shapes(self.proto).graph
+        values = (*graph.input, *graph.value_info, *graph.output)
+        return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
+
+    def sizes(self, name: str) -> list[int]:
+        """Return the sizes of a tensor, 0 for one that is not known; none if nothing is known of it."""
+        return list(self.weights[name].dims) if name in self.weights else self._inferred.get(name, [])
+
+    def scalar(self, name: str) -> float | None:
+        """Return a constant of one element."""
+        tensor = self.weights.get(name)
+        if tensor is None or math.prod(tensor.dims) != 1:
+            return None
+        return float(numpy_helper.to_array(tensor).reshape(()))
+
+    def of(self, name: str) -> Iterator[tuple[onnx.NodeProto, int]]:
+        """Yield the nodes that read a tensor's values, moved or converted on the way, and as which input."""
+        names, seen = [name], {name}
+        while names:
+            for node, index in self.by_name.get(names.pop(), ()):
+                yield node, index
+                is_moved = node.op_type in _PASSED_ON and (index == 0 or node.op_type == "Concat")
+                if is_moved or node.op_type == "Cast":
+                    names += [output for output in node.output if output not in seen]
+                    seen.update(node.output)
+
+
+def _draw(spec: TensorSpec, readers: _Readers) -> Draw | None:
+    rules = _INTEGERS if is_integer(spec) else _FLOATS if spec.dtype.startswith("float") else {}
+    found = []
+    for node, index in readers.of(spec.name) if rules else ():
+        rule = rules.get((node.op_type, index))
+        draw = rule(node, readers) if rule else None
+        if draw is not None:
+            found.append(draw)
+    if is_integer(spec) and _MASK.search(spec.name):
+        found.append(Draw(0, 2))
+    if not found:
+        return None
+    low, high = max(draw.low for draw in found), min(draw.high for draw in found)
+    return Draw(float(low), float(high)) if low < high else None
+
+
+Rule = Callable[[onnx.NodeProto, _Readers], Draw | None]
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
+
+
+def _index(axis: int) -> Rule:
+    """Return the rule for indices along the axis that a node names, `axis` by default, of its first input."""
+
+    def rule(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
+        sizes = readers.sizes(node.input[0])
+        along = _attribute(node, "axis", axis)
+        size = sizes[along] if -len(sizes) <= along < len(sizes) else 0
+        return Draw(0, size) if size > 0 else None
+
+    return rule
+
+
+def _coordinates(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
+    """Indices of GatherND and ScatterND: each counts along an axis of its own; the smallest of them suits all."""
+    sizes = [size for size in readers.sizes(node.input[0]) if size > 0]
+    return Draw(0, min(sizes)) if sizes else None
+
+
+def _depth(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
+    depth = readers.scalar(node.input[1])
+    return Draw(0, int(depth)) if depth is not None and depth >= 1 else None
+
+
+def _steps(axis_attribute: str) -> Rule:
+    """Return the rule for lengths of sequences, which lie along an axis of the node's first input."""
+
+    def rule(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
+        sizes, axis = readers.sizes(node.input[0]), _attribute(node, axis_attribute, 0)
+        return Draw(1, sizes[axis] + 1) if axis < len(sizes) and sizes[axis] > 0 else None
+
+    return rule
+
+
+def _between(low: float, high: float) -> Rule:
+    return lambda _node, _readers: Draw(low, high)
+
+
+def _truth(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
+    """Numbers that are converted to truth values are a mask."""
+    return Draw(0, 2) if _attribute(node, "to", 0) == onnx.TensorProto.BOOL else None
+
+
+_INTEGERS: Mapping[tuple[str, int], Rule] = {
+    ("Gather", 1): _index(0),
+    ("GatherElements", 1): _index(0),
+    ("ScatterElements", 1): _index(0),
+    ("GatherND", 1): _coordinates,
+    ("ScatterND", 1): _coordinates,
+    ("OneHot", 0): _depth,
+    ("Div", 1): _between(1, _LARGEST_DIVISOR),
+    ("Mod", 1): _between(1, _LARGEST_DIVISOR),
+    ("BitShift", 1): _between(0, 8),
+    ("Cast", 0): _truth,
+    ("RNN", 4): _steps("time"),
+    ("GRU", 4): _steps("time"),
+    ("LSTM", 4): _steps("time"),
+    ("ReverseSequence", 1): _steps("time_axis"),
+    ("RoiAlign", 2): _index(0),
+}
+_FLOATS: Mapping[tuple[str, int], Rule] = {
+    ("Log", 0): _between(_SMALLEST, _UNIT),
+    ("Sqrt", 0): _between(0.0, _UNIT),
+    ("Reciprocal", 0): _between(_SMALLEST, _UNIT),
+    ("Acos", 0): _between(-0.95, 0.95),
+    ("Asin", 0): _between(-0.95, 0.95),
+    ("Atanh", 0): _between(-0.95, 0.95),
+    ("Acosh", 0): _between(1.05, 3.0),
+    ("NonMaxSuppression", 0): _between(0.0, _UNIT),
+    ("NonMaxSuppression", 1): _between(0.0, _UNIT),
+}

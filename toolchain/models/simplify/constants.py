@@ -1,0 +1,92 @@
+"""Constants in one form: every Constant node and every sparse initializer becomes an initializer.
+
+The standard has nine ways to write a constant. What comes after this knows one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from toolchain.models.simplify.domains import STANDARD
+
+_ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
+def are_in(graph: onnx.GraphProto) -> bool:
+    """Whether a graph, or a graph inside it, has constants in another form than initializers."""
+    return bool(graph.sparse_initializer) or any(
+        _is_constant(node) or any(map(are_in, _bodies(node))) for node in graph.node
+    )
+
+
+def as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose constants are initializers; the same model if they all are already."""
+    if not are_in(proto.graph):
+        return proto
+    converted = onnx.ModelProto()
+    converted.CopyFrom(proto)
+    _convert(converted.graph)
+    return converted
+
+
+def dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
+    """Return a sparse tensor as a dense one: its indices count elements, or are coordinates, a row for each value."""
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    array = np.zeros(tuple(sparse.dims), values.dtype)
+    flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), array.shape)
+    array.reshape(-1)[flat] = values
+    return numpy_helper.from_array(array, name)
+
+
+def _convert(graph: onnx.GraphProto) -> None:
+    results = {value.name for value in graph.output}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for body in _bodies(node):
+            _convert(body)
+        if not _is_constant(node):
+            nodes.append(node)
+            continue
+        tensor = _tensor(node)
+        if node.output[0] in results:  # an initializer cannot be a graph's output
+            nodes.append(helper.make_node("Constant", [], node.output, node.name, value=tensor))
+        else:
+            graph.initializer.append(tensor)
+    graph.initializer.extend(dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer)
+    del graph.sparse_initializer[:]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _is_constant(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.domain in STANDARD and len(node.attribute) == 1
+
+
+def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
+    """Return the value of a Constant node, named after its output."""
+    name, (attribute,) = node.output[0], node.attribute
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "sparse_value":
+        return dense(value, name)
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(value)
+        tensor.name = name
+        return tensor
+    if attribute.name in _ELEMENT_TYPES:
+        return numpy_helper.from_array(np.asarray(value, _ELEMENT_TYPES[attribute.name]), name)
+    texts = [value] if attribute.name == "value_string" else list(value)
+    return helper.make_tensor(
+        name, onnx.TensorProto.STRING, [] if attribute.name == "value_string" else [len(texts)], texts
+    )
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
