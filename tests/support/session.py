@@ -29,10 +29,32 @@ SWITCHES = frozenset(
         # What is installed on this machine, and where its packages come from.
         *("BASE_IMAGE", "DEBIAN_MIRROR", "DEBIAN_SNAPSHOT", "DOCKER", "EXTRA_CA", "NDK", "NDK_SHA", "PIP_INDEX_URL"),
         # How much the tests do, and what they write down.
-        *("BOARD_NETWORKS", "CHAOS", "CUTS", "EVERY_STATE", "EXACT", "EXPORTED", "INTERRUPTS", "KILLS", "MALI_ZOO"),
+        *(
+            "BOARD_NETWORKS",
+            "CHAOS",
+            "CUTS",
+            "EVERY_STATE",
+            "EXACT",
+            "EXPORTED",
+            "GRAPHS",
+            "INTERRUPTS",
+            "KILLS",
+            "MALI_ZOO",
+        ),
         *("MUTANTS", "MUTANTS_SEED", "NETWORKS", "OFFLINE_KILLS", "OPENCL_CALLS", "OPENCL_CHAINS", "OPENCL_GRAPHS"),
         *("OPERATORS", "OWNER_GATES", "OWNER_PAIRS", "OWNER_RACES", "PICTURES", "PYTEST_KILLS", "PYTEST_LOG"),
-        *("PYTEST_TESTS", "ROLLOUT", "SESSIONS", "SIGNATURES", "STRICT", "TABLE", "THIRD_PARTY", "TRIALS"),
+        *(
+            "PYTEST_TESTS",
+            "ROLLOUT",
+            "ROWS",
+            "ROWS_SEED",
+            "SESSIONS",
+            "SIGNATURES",
+            "STRICT",
+            "TABLE",
+            "THIRD_PARTY",
+            "TRIALS",
+        ),
         *("WRITE_GOLDEN",),
     )
 )
