@@ -212,7 +212,7 @@ def test_the_report(job):
 
 def test_a_task_without_a_latency_has_none_in_the_table(job):
     state = dataclasses.replace(job.done.states[0], fastest_s=math.inf, decision=None)
-    assert tune._row(state).best_s is None
+    assert tune._row(job.done, state).best_s is None
 
 
 @pytest.mark.parametrize(
