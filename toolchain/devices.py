@@ -170,8 +170,8 @@ def _check_project(source: Path, found: Mapping[str, Device]) -> None:
         what += ["run.scope"] if run and run.scope == "system" else []
         if what:
             raise InputError(
-                f"device {name} of {source} has {' and '.join(what)}, which runs commands, and nobody named that file",
-                details="a devices.toml that lies in the working folder, or above it, may be anybody's",
+                f"device {name} of {source} has {' and '.join(what)}, which runs commands, but was not named with --devices",
+                details="a devices.toml that lies in the working folder, or above it, may come from another user",
                 hint=f"look at it; then name it, --devices {source}, or move the entry to {state.user_devices()}",
             )
 
@@ -283,7 +283,7 @@ def check_root(text: str) -> str:
     """Return a folder on a device that a command line names, if a board file could name it as well."""
     if not re.fullmatch(DEVICE_FOLDER, text):
         raise InputError(
-            f"{text!r} is no folder for a device",
+            f"{text!r} is not a valid folder on a device",
             hint="write an absolute path, or one from ~/, without spaces or quotes",
         )
     return text

@@ -151,12 +151,12 @@ def place(wanted: Wanted) -> Entry:
     choice.check_named(wanted.board)
     if wanted.fingerprint and not _FINGERPRINT.fullmatch(wanted.fingerprint):
         raise InputError(
-            f"{wanted.fingerprint!r} is no fingerprint",
+            f"{wanted.fingerprint!r} is not a valid fingerprint",
             hint="--fingerprint SHA256:..., as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says it there",
         )
     if wanted.name and not _NAME.fullmatch(wanted.name):
         raise InputError(
-            f"{wanted.name!r} is no name for a device", hint="write letters, digits, dots, hyphens and underscores"
+            f"{wanted.name!r} is not a valid device name", hint="write letters, digits, dots, hyphens and underscores"
         )
     lists = _lists(wanted)
     known = {file: read_devices(file) if file.is_file() else {} for file in lists}
@@ -209,7 +209,7 @@ def _lists(wanted: Wanted) -> list[Path]:
 def _is_same(device: Device, wanted: Wanted) -> bool:
     """Whether an entry leads to the same login by the same way, however both are written.
 
-    Only the configuration that the user wants is read: another one, which an entry names, may be anybody's.
+    Only the configuration that the user wants is read: another one, which an entry names, may come from another user.
     """
     if is_adb(wanted.host) or is_adb(device.host):
         return device.host == wanted.host
@@ -275,8 +275,8 @@ def check_fingerprint(name: str, found: str, wanted: str) -> None:
         raise VerificationError(
             f"{name} has a host key of another fingerprint: {found}",
             details=f"asked for: {wanted}\na server has a key of each type, and shows one of them",
-            hint="on the device: for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done; if it is none of these, "
-            "somebody is in between",
+            hint="on the device: for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done; if none of these matches, "
+            "another machine intercepts the connection",
         )
 
 

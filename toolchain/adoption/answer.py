@@ -42,7 +42,7 @@ class Answer:
         begin, end = f"begin={token}", f"end={token}"
         if begin not in lines or end not in lines:
             raise DeviceError(
-                f"{name} broke off while it said what it is",
+                f"{name} ended the connection while it described itself",
                 details=printable(process.tail(said))[-_LONGEST:],
                 hint="run the same command again; if it breaks off again, log in and look what ends a script there",
             )

@@ -53,7 +53,7 @@ def check_named(named: str) -> None:
         boards.load(named)
     elif named and not _NAME.fullmatch(named):
         raise InputError(
-            f"{named!r} is no name for a board type",
+            f"{named!r} is not a valid name of a board type",
             details="a new one is written to the folder of your board files, by its name",
             hint="write letters, digits, dots, hyphens and underscores; or a board file that there is, PATH.toml",
         )
@@ -159,7 +159,7 @@ def _notes(board: Board, chosen: Chosen, found: Probed) -> tuple[str, ...]:
     notes = []
     if not chosen.known:
         shown = ", ".join(filter(None, found.clusters[0].part)) if found.clusters else ""
-        notes.append(f"nobody here knows its CPU ({shown or 'it names none'}): {chosen.mcpu} and its features are used")
+        notes.append(f"its CPU is not known ({shown or 'it names none'}): {chosen.mcpu} and its features are used")
     if board.target.mcpu != chosen.mcpu:
         notes.append(f"board {board.name} compiles for {board.target.mcpu}, and the device is a {chosen.mcpu}")
     if board.cores and board.cores != found.usable_cpus:

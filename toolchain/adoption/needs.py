@@ -87,7 +87,7 @@ def _for_driver(one: Accelerator, there: Seen, remedy: str) -> str:
 
 
 def _no_library(one: Accelerator, there: Seen) -> str:
-    return f"on the device: {one.variable} is {there.named}, which is no library of {one.title}: unset or mend it"
+    return f"on the device: {one.variable} is {there.named}, which is not a library of {one.title}: unset or correct it"
 
 
 def _library(one: Accelerator, there: Seen, remedy: str) -> tuple[str, str]:

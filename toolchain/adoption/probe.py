@@ -411,7 +411,7 @@ def _emulation(answer: Answer, machine: str) -> tuple[str, ...]:
     signs = []
     arch = answer.text("kernel_arch")
     if arch and _family(arch) != _family(machine):
-        signs.append(f"the kernel is of {arch}, and programs are told {machine}")
+        signs.append(f"the kernel is of {arch}, but programs see {machine}")
     if found := _QEMU.search(answer.text("init")):
         signs.append(f"its first process runs in {found[0]}")
     own = " ".join(text for one in answer.cpus for key, text in one.items() if key not in {"Features", "flags"})

@@ -133,7 +133,7 @@ class AddressOptions(BoardOptions):
         if self.board_name or not (self.host or self.place):
             return Selected(board.load(self.board_name or _HERE).resolved())
         if self.host and self.place:
-            raise InputError("--host and --place exclude each other", hint="leave one of them out")
+            raise InputError("--host and --place cannot be combined", hint="leave one of them out")
         if listed := self._listed():
             self._tell_of_entry(listed)
             return Selected(listed.resolved())
@@ -169,7 +169,7 @@ class AddressOptions(BoardOptions):
         if (self.host or self.place) in self.lab(listed) or key in meta:
             return
         meta[key] = True
-        _say()(f"board {listed.name}: an entry of devices.toml with the address {self.host} says so")
+        _say()(f"board {listed.name}: from the entry of devices.toml with the address {self.host}")
 
     def _probed(self) -> Selected:
         from toolchain.adoption import selection
@@ -203,7 +203,7 @@ class AddressOptions(BoardOptions):
 
         if self.place and (self.host or kind.connection == "local"):
             other = "--host" if self.host else f"board {kind.name}, which is this machine,"
-            raise InputError(f"{other} and --place exclude each other", hint="leave one of them out")
+            raise InputError(f"{other} and --place cannot be combined", hint="leave one of them out")
         if placed := self._placed():
             return self._marked(placed.device(kind.name, self.lab(kind).get(self.place)))
         return self._marked(find_device(kind, self.host, self.lab(kind)))
@@ -248,7 +248,7 @@ class AddressOptions(BoardOptions):
         """Return the folder on the device; empty for the board's own.
 
         Raises:
-            InputError: It is no folder for a device.
+            InputError: It is not a valid folder on a device.
         """
         from toolchain.devices import check_root
 

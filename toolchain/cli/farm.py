@@ -197,7 +197,7 @@ def lock(  # noqa: PLR0913 - these are independent
         return Result(text, found, as_json)
     if span:
         raise InputError(
-            "--for and a command exclude each other",
+            "--for and a command cannot be combined",
             hint="leave --for out",
         )
     with contextlib.ExitStack() as stack:

@@ -218,7 +218,7 @@ class CompileOptions:
         from toolchain.pipeline import BuildRequest
 
         if self.records and self.no_records:
-            raise InputError("--records and --no-records exclude each other", hint="leave one of them out")
+            raise InputError("--records and --no-records cannot be combined", hint="leave one of them out")
         if self.modelled:
             self._check_modelled()
         made = BuildRequest(
@@ -243,7 +243,7 @@ class CompileOptions:
         others = {"--emulated": self.emulated, "--no-records": self.no_records, "--records shipped": False}
         others["--records shipped"] = str(self.records) == SHIPPED
         if given := [name for name, is_given in others.items() if is_given]:
-            raise InputError(f"--modelled and {given[0]} exclude each other", hint="leave one of them out")
+            raise InputError(f"--modelled and {given[0]} cannot be combined", hint="leave one of them out")
 
 
 @dataclass(frozen=True)

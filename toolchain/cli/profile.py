@@ -86,7 +86,7 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
 
     if asked.against and asked.trace:
         raise InputError(
-            "--trace and --against exclude each other: a trace is of one release", hint="leave one of them out"
+            "--trace and --against cannot be combined: a trace is of one release", hint="leave one of them out"
         )
     kind = asked.device.board()
     with contextlib.ExitStack() as stack:

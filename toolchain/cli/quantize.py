@@ -183,7 +183,7 @@ def _summary(found: Quantized) -> list[tuple[str, str]]:
         ("on floats", ", ".join(found.left) or "none"),
         ("samples", str(found.samples)),
         ("output", f"{_decibels(found.output_snr_db)} signal over noise, against {compared}"),
-        ("top-1", "the result is no classes" if agreement is None else f"{agreement:.1%} the same as {compared}"),
+        ("top-1", "the outputs are not classes" if agreement is None else f"{agreement:.1%} the same as {compared}"),
     ]
     return [*rows, ("before", "quantized with other scales, which were taken back")] if found.refitted else rows
 

@@ -119,7 +119,7 @@ class ForgetOptions:
         limits = (self.target_id, self.model, self.name, self.machine, self.older)
         if any(one is not None for one in limits) == self.everything:
             raise InputError(
-                "no records are chosen" if not self.everything else "--all and a choice of records exclude each other",
+                "no records are chosen" if not self.everything else "--all and a choice of records cannot be combined",
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
             )
         before = time.time() - seconds(self.older) if self.older is not None else None

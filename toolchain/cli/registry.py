@@ -60,7 +60,7 @@ class RegistryOptions:
 
         if self.plain and self.authorities:
             raise InputError(
-                "--ca and --plain-http exclude each other: without encryption no certificate is used",
+                "--ca and --plain-http cannot be combined: without encryption no certificate is used",
                 hint="leave one of them out",
             )
         return Access(self.authorities, self.plain, self._login())

@@ -119,7 +119,7 @@ class TuneOptions:
         others |= {"--builders": self.builders.builders_at}
         if self.modelled and (given := [name for name, value in others.items() if value]):
             raise InputError(
-                f"--modelled and {given[0]} exclude each other",
+                f"--modelled and {given[0]} cannot be combined",
                 hint="without --modelled, candidates are measured on a board",
             )
 

@@ -183,7 +183,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
                             f" the limit is {_LONGEST_S / 60:.0f}")  # fmt: skip
     found = Found((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
     if not found.sensors and not method.meter:
-        return Energy(None, "Linux shows no power sensor on the device, and devices.toml names no meter")
+        return Energy(None, "Linux shows no power sensor on the device, and devices.toml has no meter for it")
     method = method if found.fractions else slower(method)
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     limit = longest_s(method, inference_s)

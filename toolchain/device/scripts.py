@@ -46,7 +46,7 @@ if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
     case $entry in
       '*' | 'blobs/*' | 'blobs/sha256/*' | lock | lock.* | records | blobs | blobs/sha256) ;;
-      *) echo "$ROOT is no store: it holds $entry; name another folder" >&2; exit 1 ;;
+      *) echo "$ROOT is not a store: it contains $entry; name another folder" >&2; exit 1 ;;
     esac
   done
 fi

@@ -175,7 +175,7 @@ class Client:
     def _untrusted(self, fault: Exception) -> ToolchainError:
         details = str(fault)
         if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
-            hint = "--plain-http speaks to it without encryption, where everybody in between can listen"
+            hint = "--plain-http connects without encryption: anyone on the network path can read the data"
             return RegistryError(f"{self.registry} does not speak TLS", details=_plain(reason(fault)), hint=hint)
         return VerificationError(
             f"the certificate of {self.registry} is not trusted",

@@ -207,7 +207,7 @@ def test_hosts_are_addresses(home, host):
 
 @pytest.mark.parametrize("given", ["nonsense", "MD5:16:27:ac", "SHA256:", "SHA256:" + "a" * 42])
 def test_what_is_no_fingerprint_is_told_before_anything_is_asked(home, given):
-    with pytest.raises(InputError, match="is no fingerprint"):
+    with pytest.raises(InputError, match="is not a valid fingerprint"):
         adoption.place(Wanted("me@10.0.0.8", SSH, fingerprint=given))
 
 

@@ -90,7 +90,7 @@ def test_a_name_is_no_path(name, tmp_path, monkeypatch):
     named = name.replace("TMP", str(tmp_path))
     mine = tmp_path / "mine.toml"
     mine.write_text("mine")
-    with pytest.raises(InputError, match="no name for a board type"):
+    with pytest.raises(InputError, match="not a valid name of a board type"):
         choice.choose(probed(lines=cores((A76, ARMV82))), named, "")
     assert mine.read_text() == "mine"
     assert list(tmp_path.rglob("*.toml")) == [mine]

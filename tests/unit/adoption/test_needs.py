@@ -73,7 +73,7 @@ def test_a_loader_without_a_driver_is_no_library_of_a_board():
 
 def test_what_a_variable_names_is_missing_by_name():
     found = lacking("rk3399", "named.opencl=/nowhere.so", MALI, OWN)
-    assert "EDGE_OPENCL_LIBRARY is /nowhere.so, which is no library" in found["library of OpenCL"]
+    assert "EDGE_OPENCL_LIBRARY is /nowhere.so, which is not a library" in found["library of OpenCL"]
     here = lacking("opencl-local", "named.opencl=/nowhere.so", ICD)
     assert here["library of OpenCL"] == here["device of OpenCL"] == found["library of OpenCL"]
     assert (

@@ -44,5 +44,5 @@ def test_a_board_type_that_is_a_path_is_none(tmp_path):
     mine.write_text("mine")
     seen = toolchain("board", "add", "me@192.0.2.1", "--board", tmp_path / "mine")
     assert seen.code == 2, seen.err
-    assert "no name for a board type" in seen.err
+    assert "not a valid name of a board type" in seen.err
     assert mine.read_text() == "mine"

@@ -111,7 +111,7 @@ def test_an_address_with_an_entry_is_of_its_type_and_that_is_told_once(probes, t
     options = DeviceOptions(host="me@127.0.0.1:1", devices=lab)
     assert options.board() == options.board() == board.load("rpi4").resolved()
     assert probes == []
-    assert told == ["board rpi4: an entry of devices.toml with the address me@127.0.0.1:1 says so"]
+    assert told == ["board rpi4: from the entry of devices.toml with the address me@127.0.0.1:1"]
 
 
 @pytest.mark.parametrize("host", ["me@10.0.0.7", "adb:serial", "alias"])
@@ -148,7 +148,7 @@ def test_a_list_of_devices_that_is_missing(probes):
 
 
 def test_a_host_and_a_place_exclude_each_other(probes, lab):
-    with pytest.raises(InputError, match="--host and --place exclude each other"):
+    with pytest.raises(InputError, match="--host and --place cannot be combined"):
         DeviceOptions(host="me@10.0.0.7", place="desk", devices=lab).board()
 
 

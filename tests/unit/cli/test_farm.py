@@ -140,7 +140,7 @@ def test_a_farm_that_does_not_exist(lab):
         (["down", "nobody"], 2, "no board 'nobody'"),
         (["lock", "a"], 4, "the farm serves no devices"),
         (["lock", "a", "--for", "soon"], 2, "not a valid time span"),
-        (["lock", "a", "--for", "1h", "--", "true"], 2, "exclude each other"),
+        (["lock", "a", "--for", "1h", "--", "true"], 2, "cannot be combined"),
         (["lock", "a", "--", "true"], 4, "the farm is not running"),
         (["release", "a"], 4, "the farm is not running"),
     ],

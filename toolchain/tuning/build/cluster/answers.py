@@ -53,12 +53,12 @@ def read(found: Any, triple: str) -> Answer | str:
         triple: What the objects have to be for.
     """
     if type(found) is not dict or {name: type(value) for name, value in found.items()} != _SHAPE:
-        return "it is no answer"
+        return "it is not a valid answer"
     objects = found["objects"]
     faults = {
         "it took no time that there is": not 0 <= found["seconds"] <= _LONGEST_S,  # nor does one that is no number
         "its objects are too many": len(objects) > _MOST_OBJECTS,
-        f"its objects are none for {triple}": not all(type(one) is bytes and is_object(one, triple) for one in objects),
+        f"its objects are not for {triple}": not all(type(one) is bytes and is_object(one, triple) for one in objects),
         f"its objects have more than {_MOST_BYTES >> 20} MiB": sum(map(_size, objects)) > _MOST_BYTES,
     }
     fault = next((text for text, is_so in faults.items() if is_so), "")

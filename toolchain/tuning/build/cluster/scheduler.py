@@ -144,7 +144,7 @@ class Scheduler:
         if not (self.is_loopback or self.access.plain):
             raise InputError(
                 f"{self} is another machine, and the connection would be without TLS",
-                details="whoever reaches that scheduler, or is between, runs code on its workers and in this process",
+                details="any machine that can reach or intercept it can run code on its workers and here",
                 hint="give --builders-ca, --builders-cert and --builders-key; --builders-plain is for a network that is"
                 " yours alone",
             )
@@ -160,8 +160,8 @@ def parse(text: str, access: Access) -> Scheduler:
     port = int(match["port"] or _PORT) if match else 0
     if not match or match["scheme"] not in SCHEMES or not 0 < port <= _MOST_PORT:
         raise InputError(
-            f"--builders {text[:200]} is no address of a Dask scheduler",
-            hint=f"such as dask://127.0.0.1:{_PORT}, tls://HOST:{_PORT} or tcp://127.0.0.1:{_PORT}",
+            f"--builders {text[:200]} is not a valid address of a Dask scheduler",
+            hint=f"write an address such as dask://127.0.0.1:{_PORT}, tls://HOST:{_PORT} or tcp://127.0.0.1:{_PORT}",
         )
     return Scheduler(match["scheme"], match["host"], port, access)
 

@@ -56,7 +56,7 @@ SECRET = Access(Path("ca"), Path("cert"), Path("key"))
     "text", ["", "10.0.0.7:8786", "http://h:1", "ssh://h", "dask://", "dask://h:0", "dask://h:70000", "dask://a b:1"]
 )
 def test_what_is_no_address(text):
-    with pytest.raises(InputError, match="is no address of a Dask scheduler") as caught:
+    with pytest.raises(InputError, match="is not a valid address of a Dask scheduler") as caught:
         parse(text, Access())
     assert "dask://127.0.0.1:8786" in caught.value.hint
 
@@ -135,7 +135,7 @@ def test_what_is_no_answer(wrong, said):
 
 @pytest.mark.parametrize("found", [None, [], "objects", {}, {"objects": [OBJECT]}])
 def test_what_is_nothing_like_an_answer(found):
-    assert answers.read(found, "x86_64-linux-gnu") == "it is no answer"
+    assert answers.read(found, "x86_64-linux-gnu") == "it is not a valid answer"
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def test_a_worker_that_lies_is_asked_no_more(cluster, here, tmp_path, monkeypatc
     with opened(cluster, tmp_path / "made", said) as one:
         assert contents(one.build(candidates())) == here
         [row, mine] = one.rows
-    assert row.note == f"refused: a wrong answer: its objects are none for {TRIPLE}"
+    assert row.note == f"refused: a wrong answer: its objects are not for {TRIPLE}"
     assert (row.candidates, mine.candidates) == (0, len(here))
     cluster.end()
 
