@@ -465,7 +465,7 @@ _CASES = [
     ),
     ("outputs in no folder", "run --input {w}/fits.npz -o {w}/none/y.npz", 2, r"cannot write"),
     ("outputs that are a folder", "run --input {w}/fits.npz -o {w}/nothing", 2, r"cannot write"),
-    ("outputs in place of the inputs", "run --input {w}/fits.npz -o {w}/fits.npz", 2, r"--output would replace it"),
+    ("outputs in place of the inputs", "run --input {w}/fits.npz -o {w}/fits.npz", 2, r"--output would overwrite"),
     ("outputs in place of arrays", "run --input {w}/fits.npz -o {w}/wrong.npz", 2, r"something other than the outputs"),
     ("a run on a shape", "run --input {w}/wrong.npz -o {w}/y.npz --root {w}/device", 2, r"x: has \(9, 9\)"),
     (

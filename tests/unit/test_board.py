@@ -18,7 +18,7 @@ DATA = paths.DATA / "boards"
 VALID = sorted((DATA / "valid").glob("*.toml"))
 SHIPPED = sorted((paths.ROOT / "boards").glob("*.toml"), key=lambda path: path.stem)
 
-MISSING = "is missing (every board file sets it)"
+MISSING = "is missing (every board file must set it)"
 NATIVE = "`native` means this machine, but the connection is ssh (write the board's value)"
 FOLDER = r"should match pattern '^(~/|/)[^\s'\"\\$`]+$'"
 
@@ -62,7 +62,7 @@ FAULTS = {
     "too-large": ["keep: 101 should be less than or equal to 100"],
     "truth-as-number": ["threads: True should be a valid integer"],
     "triple-misspelt": ["triple: 'aarch64-linux-gun' is not a GNU triple of Linux (did you mean aarch64-linux-gnu?)"],
-    "triple-musl": ["triple: 'aarch64-linux-musl' uses musl, and boards need glibc"],
+    "triple-musl": ["triple: 'aarch64-linux-musl' uses musl, but boards need glibc"],
     "triple-of-another-machine": [
         "triple: 'aarch64-linux-gnu' does not match the machine 'armv7l' (write arm-linux-gnueabihf)"
     ],

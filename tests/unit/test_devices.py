@@ -56,7 +56,7 @@ def test_devices(folder, text):
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
-        ("[a]\nboard = 'pi'", ["a.host: is missing (every device sets it)"]),
+        ("[a]\nboard = 'pi'", ["a.host: is missing (every device must set it)"]),
         ("[a]\nboard = 'pi'\nhost = ''", ["a.host: '' should have at least 1 character"]),
         ("[a]\nboard = 'a pi'\nhost = 'h'", ["a.board: 'a pi' should match pattern"]),
         ("[a]\nboard = 'pi'\nhost = 'h'\nrot = '/x'", ["a.rot: unknown key (did you mean root?)"]),

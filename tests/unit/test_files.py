@@ -239,9 +239,9 @@ def test_a_cache_is_made(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "message", "hint"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "/opt/x"), "no room for /opt/x", "TMPDIR"),
+        (OSError(errno.ENOSPC, "No space left on device", "/opt/x"), "no disk space for /opt/x", "TMPDIR"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "no disk space for a temporary file", "TMPDIR"),
-        (PermissionError(errno.EACCES, "Permission denied", "/opt/x"), "does not let /opt/x be used", "doctor"),
+        (PermissionError(errno.EACCES, "Permission denied", "/opt/x"), "denies access to /opt/x", "doctor"),
         (MemoryError(), "no memory left", "--shape"),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), "No usable", "TMPDIR"),
     ],

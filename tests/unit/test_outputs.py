@@ -166,7 +166,7 @@ def test_a_file_that_may_be_replaced(tmp_path, content):
 
 def test_a_file_that_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert "something else than a result" in refused_file(tmp_path / "file")
+    assert "something other than a result" in refused_file(tmp_path / "file")
     (tmp_path / "link").symlink_to("file")
     assert "symbolic link" in refused_file(tmp_path / "link")
     os.mkfifo(tmp_path / "pipe")

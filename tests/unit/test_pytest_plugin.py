@@ -96,7 +96,7 @@ def test_what_are_no_seconds_is_refused(tmp_path, words):
     (tmp_path / "test_it.py").write_text(GIVEN)
     found = session(tmp_path, *words, "test_it.py")
     assert found.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "is no number of seconds" in found.stderr
+    assert "is not a number of seconds" in found.stderr
 
 
 def report_of(when: str, fault: BaseException, outcome: str = "failed") -> SimpleNamespace:

@@ -219,7 +219,7 @@ def test_one_wrong_output_is_enough():
 def test_outputs_of_another_signature(outputs):
     with pytest.raises(VerificationError, match="signature") as caught:
         tensors.compare(outputs, {"x": np.ones(2)})
-    assert "instead of {'x': (2,)}" in caught.value.details
+    assert "expected {'x': (2,)}" in caught.value.details
 
 
 @given(FINITE, FINITE)

@@ -26,7 +26,7 @@ def test_fault_without_a_suggestion():
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ({}, "inner: is missing (every shelf sets it)"),
+        ({}, "inner: is missing (every shelf must set it)"),
         ({"inner": {"size": 1}, "titel": "a"}, "titel: unknown key (did you mean title?)"),
         ({"inner": {"size": "4"}}, "inner.size: '4' should be a valid integer"),
     ],

@@ -217,7 +217,7 @@ def fidelity_text(found: Fidelity | None) -> str:
     """Say what a comparison of many inputs found; empty where there was none."""
     if found is None:
         return ""
-    flips = "" if found.flips is None else f", another class in {found.flips} of {found.rows}"
+    flips = "" if found.flips is None else f", a different class in {found.flips} of {found.rows}"
     return (
         f"{found.samples} random inputs match, largest relative difference {found.difference.max_rel:.1e}"
         f" (sample {found.worst}, limit {found.difference.tolerance:.0e}){flips}"

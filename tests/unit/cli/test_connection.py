@@ -196,7 +196,7 @@ def test_boards_to_measure_on(named):
 
 def test_a_folder_that_is_none(named):
     for ask in (lambda options: options.boards(options.board(), ""), opened):
-        with pytest.raises(InputError, match="'a b' is no folder"):
+        with pytest.raises(InputError, match="'a b' is not a valid folder on a device"):
             ask(named(root="a b"))
 
 

@@ -184,7 +184,7 @@ def test_a_foreign_folder_is_refused_before_anything_is_built(tmp_path):
         assert (seen.code, seen.out) == (2, ""), seen.err
         assert "something other than a bundle" in seen.err
         assert ".git" in seen.err
-        assert "hint: name a new one" in seen.err
+        assert "hint: choose a new name" in seen.err
         assert "importing" not in seen.err
     assert sorted(item.name for item in webapp.iterdir()) == [".git", "manifest.json"]
 

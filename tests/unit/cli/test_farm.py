@@ -138,7 +138,7 @@ def test_a_farm_that_does_not_exist(lab):
         (["up", "a", "--virtual", "rpi4=1"], 2, "--virtual starts boards"),
         (["up", "--kernel"], 2, "--kernel is only for virtual boards"),
         (["down", "nobody"], 2, "no board 'nobody'"),
-        (["lock", "a"], 4, "the farm serves no devices"),
+        (["lock", "a"], 4, "the farm is not running"),
         (["lock", "a", "--for", "soon"], 2, "not a valid time span"),
         (["lock", "a", "--for", "1h", "--", "true"], 2, "cannot be combined"),
         (["lock", "a", "--", "true"], 4, "the farm is not running"),

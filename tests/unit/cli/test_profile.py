@@ -94,7 +94,7 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
     [
         (["9"], "no such release"),
         (["f" * 64], "no such release"),
-        (["current", "--against", "current"], "same release"),
+        (["current", "--against", "current"], "--against names the release that is profiled"),
         (["no/such/folder"], "no/such/folder"),
         (["--runs", "2"], "runs"),
         (["--against", "1", "--trace", "t"], "--trace"),

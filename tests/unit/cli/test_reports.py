@@ -89,7 +89,7 @@ def test_the_files_are_taken_before_the_model_is_looked_at(green, tmp_path, monk
 
     monkeypatch.setattr("toolchain.board.load", looks)
     assert toolchain("deploy", "mlp", *green).code == 130
-    assert (seen[0]["message"], seen[0]["exit_code"]) == ("the run has not ended", None)
+    assert (seen[0]["message"], seen[0]["exit_code"]) == ("the run has not finished", None)
     assert (told(tmp_path)["message"], told(tmp_path)["exit_code"]) == ("interrupted", 130)
 
 
@@ -101,12 +101,12 @@ def test_a_signal_leaves_nothing_green(number, green, tmp_path):
     environment = os.environ | {"TOOLCHAIN_CACHE": str(files.cache_root())}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         before = next((line for line in process.stderr if "importing" in line), "it ended")
-        assert told(tmp_path)["message"] == "the run has not ended"
+        assert told(tmp_path)["message"] == "the run has not finished"
         process.send_signal(number)
         out, err = process.communicate()
     expected = {signal.SIGTERM: "interrupted by SIGTERM", signal.SIGINT: "interrupted"}.get(number)
     assert process.returncode == (130 if expected else -signal.SIGKILL), err
-    assert told(tmp_path)["message"] == (expected or "the run has not ended")
+    assert told(tmp_path)["message"] == (expected or "the run has not finished")
     assert (out, before) == ("", "importing mobilenet\n")
 
 

@@ -96,7 +96,7 @@ def test_bare_instructions_of_another_machine(old):
 def test_a_truncated_stream():
     path = DATA / "truncated.stream"
     err = failed("disasm", path)
-    assert f"error: {path}: this is no stream" in err
+    assert f"error: {path}: this is not a stream of VTA instructions" in err
     assert "--raw" in err
 
 

@@ -137,7 +137,7 @@ def test_named_records_of_other_targets_are_refused(dense, native, folder, found
     RecordFile(path).append(found)
     with pytest.raises(InputError, match=f"has no records for {native.name}") as caught:
         build(dense, native, folder, records=path)
-    assert "wanted: " in caught.value.details
+    assert "needed: " in caught.value.details
     assert caught.value.details.count("found: ") == len(Records.collect(found).keys)
 
 

@@ -197,7 +197,7 @@ def test_a_release_for_the_time_of_a_session(native, devices, tiny):
             second = found.run({spec.name: np.zeros(spec.shape, spec.dtype)})
             [name] = first
             assert not np.array_equal(first[name], second[name])
-            with pytest.raises(InputError, match="no inputs of the model"):
+            with pytest.raises(InputError, match="do not fit the model's inputs"):
                 found.run({"y": np.zeros(1)})
         with pytest.raises(BusyError, match="in use by me@desk: pytest"):
             Store(LocalShell(), one.store.root).check_free()

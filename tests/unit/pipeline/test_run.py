@@ -37,7 +37,7 @@ def test_a_file_that_is_missing(npz, tmp_path, field):
 
 
 def test_what_is_read_is_not_replaced(npz):
-    with pytest.raises(InputError, match="--output would replace it"):
+    with pytest.raises(InputError, match="--output would overwrite"):
         Wanted(npz, npz=npz).check()
 
 

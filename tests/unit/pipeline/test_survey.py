@@ -156,7 +156,7 @@ def test_the_table():
     outcomes = (Outcome("deploy", "mlp", 3.4, figures), Outcome("tune", "mlp", 0.0, {}, faults))
     text = Survey("rk3399", True, {"tvm": "1"}, outcomes).table()  # noqa: FBT003
     lines = text.splitlines()
-    assert lines[0] == "## Survey of rk3399 (emulated: times mean nothing)"
+    assert lines[0] == "## Survey of rk3399 (emulated: times do not apply to a real board)"
     assert "tvm 1. 2 steps, 1 failed." in lines
     row = next(line for line in lines if line.startswith("| deploy"))
     assert row.startswith("| deploy | mlp | ok | median_ms 12.35, start_ms 26954, warnings -, notes x/y, long word")
@@ -172,7 +172,7 @@ def test_reports_of_others_are_left_alone(surveyed, tmp_path, name):
     folder = tmp_path / "a" / "folder"
     folder.mkdir(parents=True)
     (folder / name).write_text('{"mine": 1}')
-    with pytest.raises(InputError, match="something else than a survey"):
+    with pytest.raises(InputError, match="something other than a survey"):
         surveyed(Request(Wanted(LOCAL), never), dict)
     assert (folder / name).read_text() == '{"mine": 1}'
 

@@ -77,7 +77,7 @@ def test_what_names_nothing(finding, word, tmp_path, monkeypatch):
         ("sha256:12", "does not contain a package's digest"),
         (f"sha256:{'A' * 64}", "does not contain a package's digest"),
         (f"{ADDRESS}:v3", "names a tag"),
-        ("oci://", "names no package in a registry"),
+        ("oci://", "is not a valid address of a package in a registry"),
         ("\x00\xff", "does not contain a package's digest"),
     ],
 )

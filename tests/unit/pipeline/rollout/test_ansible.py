@@ -59,7 +59,7 @@ def test_a_port_may_be_a_text_and_a_root_is_ours(read):
         ({"ansible_user": "{{ login }}"}, "has a template in ansible_user"),
         ({"ansible_port": "ssh"}, "has an invalid port"),
         ({"ansible_port": 70000}, "has an invalid port"),
-        ({"edge_rot": "/srv"}, "unknown variable of ours: edge_rot"),
+        ({"edge_rot": "/srv"}, "unknown variable of this toolchain: edge_rot"),
         ({"edge_root": "srv"}, "fault"),
         ({"edge_board": 4}, "fault"),
         ({"edge_board": {"__ansible_vault": "x"}}, "fault"),

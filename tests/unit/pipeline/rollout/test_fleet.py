@@ -71,7 +71,7 @@ def test_a_devices_toml_is_a_fleet_with_or_without_its_table(write):
         ("", "there is no device in", ""),
         ("[", "is not TOML", ""),
         (TEXT.replace("10.0.0.8", "10.0.0.7"), "kitchen and yard are the same device: me@10.0.0.7", ""),
-        (TEXT.replace("10.0.0.8", "10.0.0.8:ssh"), "device yard: .* is no address", ""),
+        (TEXT.replace("10.0.0.8", "10.0.0.8:ssh"), "device yard: .* is not a valid device address", ""),
     ],
 )
 def test_faults_are_told_by_name(write, text, message, details):
@@ -108,7 +108,7 @@ def test_an_inventory_beside_a_fleet(write):
     assert list(found.of("x86_64").devices) == ["kitchen", "yard", "gate"]
     assert found.of("x86_64").devices["gate"].run.unit == "detector.service"
     assert found.unnamed == 1
-    with pytest.raises(InputError, match="both have kitchen"):
+    with pytest.raises(InputError, match="both contain kitchen"):
         fleet.read(
             write(TEXT), write('{"_meta": {"hostvars": {"kitchen": {"edge_board": "x86_64"}}}}', "inventory.json")
         )

@@ -42,7 +42,7 @@ def test_a_file_that_is_empty_is_a_new_one(path):
     [
         (dataclasses.replace(PLAN, package=OLD, model="other"), GROUPS, "another package", f"now other sha256:{OLD}"),
         (dataclasses.replace(PLAN, fleet="e" * 64), GROUPS, "a changed fleet", "an address, a limit"),
-        (PLAN, {"a": 1, "c": 2}, "other devices", "1 gone, such as b; 1 new, such as c"),
+        (PLAN, {"a": 1, "c": 2}, "other devices", "1 removed, such as b; 1 new, such as c"),
         (dataclasses.replace(PLAN, waves=("100%",)), GROUPS, "other waves", "1,100%, and now 100%"),
         (PLAN, {"a": 2, "b": 1}, "other groups", "other groups"),
     ],
@@ -78,7 +78,7 @@ def test_a_file_with_faults_is_refused(path, old, new, details):
 def test_another_file_is_left_alone(path):
     for text in ("[]", "{}", "text", '{"devices": {}}'):
         path.write_text(text)
-        with pytest.raises(InputError, match="something else than the state of a roll-out"), state.held(path):
+        with pytest.raises(InputError, match="something other than the state of a roll-out"), state.held(path):
             pass
         assert path.read_text() == text
 
