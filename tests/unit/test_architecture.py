@@ -24,6 +24,8 @@ NO_MIRROR = {
     "test_architecture.py",
     "test_docs.py",
     "test_hints.py",
+    "test_isolation.py",
+    "test_messages.py",
     "test_light.py",
     "test_makefile.py",
     "test_shared.py",
