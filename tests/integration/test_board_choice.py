@@ -101,4 +101,4 @@ def test_a_folder_of_the_zoos_name_is_told_apart(login, tiny_for_ssh, tmp_path):
     seen = toolchain("deploy", "mlp", "--root", tmp_path / "here")
     assert seen.code == 5
     assert "mlp is the folder ./mlp here; zoo:mlp names the zoo's network" in seen.err
-    assert "the bundle ./mlp was built for board x86_64, and this is board local" in seen.err
+    assert "the bundle ./mlp was built for board x86_64, not for board local" in seen.err

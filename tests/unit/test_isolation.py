@@ -40,7 +40,13 @@ def test_what_says_something_of_the_user_is_left_out(name):
 
 
 def test_what_is_chosen():
-    theirs = {"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1", "TMPDIR": "/home/me/tmp", "PATH": "/bin", "LC_ALL": "C"}
+    theirs = {
+        "HOME": "/home/me",
+        "XDG_RUNTIME_DIR": "/run/user/1",
+        "TMPDIR": "/home/me/tmp",
+        "PATH": "/bin",
+        "LC_ALL": "C",
+    }
     chosen = session.environment(theirs | {"TOOLCHAIN_STRICT": "1"}, Path("/session"), [Path("/home/me")])
     assert chosen["HOME"] == "/session/home"
     assert chosen["XDG_RUNTIME_DIR"] == "/session/run"

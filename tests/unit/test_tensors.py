@@ -255,7 +255,7 @@ GOOD = {"a": np.zeros((2, 3), "float32"), "b": np.array(1)}
         ({"a": None}, ["a: missing, expected a 2x3 float32"]),
         ({"a": np.zeros((3, 2), "float32")}, ["a: has (3, 2) float32, expected a 2x3 float32"]),
         ({"a": np.zeros((2, 3))}, ["a: has (2, 3) float64, expected a 2x3 float32"]),
-        ({"a": np.zeros((2, 3), ">f4")}, ["a: has (2, 3) >f4, wanted a 2x3 float32"]),
+        ({"a": np.zeros((2, 3), ">f4")}, ["a: has (2, 3) >f4, expected a 2x3 float32"]),
         ({"b": np.array([1])}, ["b: has (1,) int64, expected b scalar int64"]),
         ({"c": np.zeros(1)}, ["c: the model has no such input"]),
         ({"c": np.zeros(1), "b": None}, ["c: the model has no such input", "b: missing, expected b scalar int64"]),

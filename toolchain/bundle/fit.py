@@ -24,7 +24,7 @@ def check_board(manifest: Manifest, board: Board, named: str = "", root: str = "
     """
     if manifest.board != board.name:
         raise VerificationError(
-            f"{named or manifest.name} was built for board {manifest.board}, and this is board {board.name}",
+            f"{named or manifest.name} was built for board {manifest.board}, not for board {board.name}",
             details=f"it is for {_what(manifest)}",
             hint=_other_board(manifest, board, root),
         )
@@ -40,7 +40,7 @@ def check_board(manifest: Manifest, board: Board, named: str = "", root: str = "
 def _other_board(manifest: Manifest, board: Board, root: str) -> str:
     """Name the options that suit a bundle or a release; board types of one machine may have stores of their own."""
     if not root:
-        return f"--board {manifest.board}, or its file; or {_build(manifest, board)}"
+        return f"use --board {manifest.board} or its board file; or run {_build(manifest, board)}"
     elsewhere = f" --root {root}" if board.connection == "local" else ""
     deploy = f"`toolchain deploy {manifest.model.get('origin', 'MODEL')} --board {board.name}`"
     return f"--board {manifest.board}{elsewhere}, or its file, uses this release; {deploy} replaces it"

@@ -82,7 +82,7 @@ def _unreachable(fault: Exception) -> BuildError:
     hint = "start Docker, or set DOCKER_HOST to a running engine"
     if shutil.which("docker") is None:
         hint = f"{process.installing('docker')} and start it, or set DOCKER_HOST to a running engine"
-    return EngineError("no Docker engine answers", details=details, hint=hint)
+    return EngineError("no Docker engine is running", details=details, hint=hint)
 
 
 def inspect(client: Any, image: str, hint: str) -> Any:
@@ -94,7 +94,7 @@ def inspect(client: Any, image: str, hint: str) -> Any:
     try:
         return client.images.get(image)
     except docker().errors.ImageNotFound as fault:
-        raise EngineError(f"there is no image {image} here", hint=hint) from fault
+        raise EngineError(f"the image {image} is not on this machine", hint=hint) from fault
 
 
 def discard(container: Any) -> None:

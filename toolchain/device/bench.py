@@ -128,7 +128,7 @@ def current(store: Store, name: str) -> Current:
     """
     generation = store.current()
     if generation is None:
-        raise DeviceError(f"nothing is deployed on {name}", hint="deploy a model first: `toolchain deploy MODEL`")
+        raise DeviceError(f"no release is deployed on {name}", hint="deploy a model first: `toolchain deploy MODEL`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
     return Current(generation, bundle.read_manifest(data, f"the release on {name}"))
 
@@ -142,7 +142,7 @@ def check_current(store: Store, digest: str, name: str) -> None:
     generation = store.current()
     if generation is None or generation.digest != digest:
         raise DeviceError(
-            f"another deploy replaced the release on {name} before it was measured",
+            f"another deployment replaced the release on {name} before it was measured",
             details=f"expected {digest[:16]}, found {generation.digest[:16] if generation else 'none'}",
             hint="run the command again",
         )

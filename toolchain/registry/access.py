@@ -46,6 +46,8 @@ def trusted(authorities: Path | None) -> str | Literal[True]:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(authorities)
     except OSError as fault:  # an SSLError is one
         raise InputError(
-            f"{authorities} holds no CA certificates", details=reason(fault), hint="name a file in PEM format with --ca"
+            f"{authorities} contains no CA certificates",
+            details=reason(fault),
+            hint="name a file in PEM format with --ca",
         ) from fault
     return str(authorities)

@@ -163,7 +163,7 @@ def connect() -> Any:
         engine.ping()
     except (docker().errors.DockerException, requests.RequestException) as fault:
         raise DeviceError(
-            "virtual boards need a Docker engine, and none answers",
+            "virtual boards need a Docker engine, and none is running",
             details=reason(fault),
             hint="apt-get install docker.io and start it, or set DOCKER_HOST to a running engine",
         ) from fault

@@ -105,7 +105,8 @@ def test_no_configuration_but_the_users_is_read(home):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("/etc/x", "no name"), ("../x", "no name"), ("no/such.toml", "no board"), ("", "")]
+    ("name", "message"),
+    [("/etc/x", "is not a valid name"), ("../x", "is not a valid name"), ("no/such.toml", "no board"), ("", "")],
 )
 def test_a_board_type_is_looked_at_before_the_device(home, name, message):
     if not message:
@@ -195,7 +196,7 @@ def test_an_emulator_that_shows_it_is_one():
 
 @pytest.mark.parametrize("name", ["a b", "../x", "-x", "a\n", "x" * 100, "a=b"])
 def test_names_are_words(home, name):
-    with pytest.raises(InputError, match="no name"):
+    with pytest.raises(InputError, match="is not a valid device name"):
         adoption.place(Wanted("me@10.0.0.8", SSH, name=name))
 
 

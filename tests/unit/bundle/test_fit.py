@@ -21,7 +21,7 @@ def test_another_board_of_the_same_machine_is_refused(tiny, built, deployed):
     manifest = dataclasses.replace(tiny.manifest, board=built, machine=theirs.machine, triple=theirs.triple)
     with pytest.raises(VerificationError, match=f"for board {built}, not for board {deployed}") as caught:
         bundle.check_board(manifest, ours)
-    assert f"use --board {built} or its board file;" in caught.value.hint
+    assert f"use --board {built} or its board file" in caught.value.hint
     assert f"--board {deployed}`" in caught.value.hint
 
 

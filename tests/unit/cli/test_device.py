@@ -169,7 +169,7 @@ def test_what_is_built_already_is_not_tuned(tmp_path):
 
 def test_trials_without_records_make_no_sense():
     seen = toolchain("build", "mlp", "--records", "x.jsonl", "--no-records")
-    assert (seen.code, "--records and --no-records exclude" in seen.err) == (2, True)
+    assert (seen.code, "--records and --no-records cannot be combined" in seen.err) == (2, True)
     seen = toolchain("deploy", "mlp", "--trials", 5, "--no-records")
     assert seen.code == 2
     assert "--no-records" in seen.err

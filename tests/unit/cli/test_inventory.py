@@ -23,4 +23,4 @@ def test_a_package_shows_its_parts(tiny, tmp_path):
 
 def test_what_is_no_package_is_told(tmp_path):
     seen = toolchain("inventory", tmp_path)
-    assert (seen.code, "does not contain a bundle" in seen.err) == (2, True)
+    assert (seen.code, "is not a bundle" in seen.err) == (2, True)

@@ -13,7 +13,9 @@ def test_models_are_listed():
 
 def test_a_model_is_inspected():
     found = parsed("model", "inspect", "squeezenet_v1.1")
-    assert found["inputs"] == [{"name": "data", "shape": [1, 3, 224, 224], "dtype": "float32", "bound": None, "draw": None}]
+    assert found["inputs"] == [
+        {"name": "data", "shape": [1, 3, 224, 224], "dtype": "float32", "bound": None, "draw": None}
+    ]
     assert 1.2e6 < found["parameters"] < 1.3e6
     assert 0.6 < found["gflops"] < 0.8
     assert found["operators"]["Conv"] == 26

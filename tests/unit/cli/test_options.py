@@ -64,7 +64,7 @@ def test_what_a_build_is_asked_for(local):
     found = options.CompileOptions(no_records=True).request(MLP, local, print, "host", emulated=False)
     assert (found.records, found.tuned, found.emulated, found.toolchain) == (None, False, False, "host")
     assert options.CompileOptions().request(MLP, local, print, None, emulated=True).emulated
-    with pytest.raises(InputError, match="--records and --no-records exclude"):
+    with pytest.raises(InputError, match="--records and --no-records cannot be combined"):
         options.CompileOptions(Path("r.jsonl"), no_records=True).request(MLP, local, print, None)
 
 

@@ -156,7 +156,7 @@ def test_forgetting_the_kernels_of_a_model(file, monkeypatch):
     ("words", "cause"),
     [
         ((), "no records are chosen"),
-        (("--all", "--op", "conv"), "--all and a choice of records exclude"),
+        (("--all", "--op", "conv"), "--all and a choice of records cannot be combined"),
         (("--older-than", "soon"), "'soon' is not a valid time span"),
         (("--target", "abc"), "no records for target abc"),
     ],

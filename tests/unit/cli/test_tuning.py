@@ -69,11 +69,19 @@ QUICK = ("tune", "mlp", "--op", "dense", "--trials", 1)
         (("tune", "mlp", "--op", "99"), "no task is named '99'", "toolchain tasks"),
         (("tune", "mlp", "--tuner", "annealing"), "annealing", "evolutionary-xgb"),
         (("tune", "mlp", "--trials", "0"), "--trials", "x>=1"),
-        (("tune", "mlp", "--board", "rpi4", "--tracker", "nonsense"), "'nonsense' is not a valid tracker address", "127.0.0.1:9190"),
+        (
+            ("tune", "mlp", "--board", "rpi4", "--tracker", "nonsense"),
+            "'nonsense' is not a valid tracker address",
+            "127.0.0.1:9190",
+        ),
         ((*QUICK, "--tracker", "127.0.0.1:9190"), "local is this machine", "--board"),
         ((*QUICK, "--board", "rpi4", "--key", "mine"), "--key requires --tracker", "--board"),
         ((*QUICK, "--board", "rpi5"), "rpi5", "rpi4"),
-        ((*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"), "'a b' is not a valid folder on a device", "absolute"),
+        (
+            (*QUICK, "--board", "rpi4", "--host", "x", "--root", "a b"),
+            "'a b' is not a valid folder on a device",
+            "absolute",
+        ),
         ((*QUICK, "--board", "vta-sim"), "vta-sim computes none of the 3 chosen tasks", "toolchain tasks mlp"),
         (("tune", "mlp", "--board", "vta-sim", "--float16"), "accelerator of vta-sim computes in int8", "--float16"),
         (("tune", "mlp", "--shape", "data"), "--shape data", "NAME:"),
@@ -114,7 +122,7 @@ def test_a_report_that_cannot_be_written_is_told_before_the_first_trial(folder, 
 def test_a_page_of_others_is_left_alone(folder):
     (folder / "index.html").write_text("<!DOCTYPE html><title>mine</title>")
     seen = toolchain(*QUICK, "--html", folder / "index.html")
-    assert (seen.code, "something else than a page" in seen.err, "importing" in seen.err) == (2, True, False)
+    assert (seen.code, "something other than a page" in seen.err, "importing" in seen.err) == (2, True, False)
     assert (folder / "index.html").read_text() == "<!DOCTYPE html><title>mine</title>"
 
 

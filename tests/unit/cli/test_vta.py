@@ -223,7 +223,7 @@ def test_only_the_streams_of_an_earlier_run_give_way(network, tmp_path):
     before = {path.name: path.read_bytes() for path in written.iterdir()}
     (written / "00-mine.vta").write_text("notes")
     seen = toolchain("vta", "kernels", network, "-o", written)
-    assert (seen.code, "something else than the streams" in seen.err, "00-mine.vta" in seen.err) == (2, True, True)
+    assert (seen.code, "something other than the streams" in seen.err, "00-mine.vta" in seen.err) == (2, True, True)
     assert "importing" not in seen.err, "it is told first"
     (written / "00-mine.vta").unlink()
     assert {path.name: path.read_bytes() for path in written.iterdir()} == before

@@ -77,7 +77,7 @@ def test_without_templates_all_kernels_are_fused_and_scheduled(module):
 
 def test_half_precision_is_refused(module):
     half = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, float16=True))
-    with pytest.raises(InputError, match="in float32 or int8") as caught:
+    with pytest.raises(InputError, match="use float32 or int8") as caught:
         Cpu(half).lowered(module)
     assert "--float16" in caught.value.hint
 

@@ -45,7 +45,7 @@ def test_a_cpu_that_llvm_does_not_know_for_the_triple(mcpu, hint):
 
 
 def test_a_processor_that_llvm_does_not_know():
-    with pytest.raises(InputError, match="no processor 'foo64'") as caught:
+    with pytest.raises(InputError, match="LLVM does not support the processor 'foo64'") as caught:
         target(dataclasses.replace(RPI4, triple="foo64-linux-gnu"))
     assert "foo64-linux-gnu" in caught.value.details
 

@@ -118,7 +118,7 @@ def test_half_precision_is_refused():
 
 
 def test_a_board_that_names_no_accelerator_is_refused():
-    with pytest.raises(InputError, match="no VTA"):
+    with pytest.raises(InputError, match="is not a VTA"):
         _ = Vta(dataclasses.replace(X86, target=dataclasses.replace(X86.target, device=""))).target
 
 

@@ -102,7 +102,9 @@ def test_a_larger_package_regresses_exactly(bench, tiny, other):
 def test_outputs_come_first(bench, tiny, other):
     bench.says(tiny)
     bench.says(other, {"ms": 9}, scale=1.5)
-    with pytest.raises(VerificationError, match="the new release, new: the device's outputs differ from the reference for") as caught:
+    with pytest.raises(
+        VerificationError, match="the new release, new: the device's outputs differ from the reference for"
+    ) as caught:
         gated(bench, other, tiny)
     assert caught.value.exit_code == 5
     with pytest.raises(VerificationError, match="the base, old: the device's outputs differ from the reference for"):

@@ -43,7 +43,7 @@ def test_a_candidate_takes_what_the_model_says():
     ("estimate", "said"),
     [
         (Estimate(fault="no such thing"), "no such thing; modelled (Mesa 1)"),
-        (Estimate(None), "no known ends; modelled (Mesa 1)"),
+        (Estimate(None), "the lengths of its loops are not known; modelled (Mesa 1)"),
         (Estimate(1.0, 0, "x"), "x; modelled (Mesa 1)"),
         (Estimate(None, 4), "4 values are spilled; modelled (Mesa 1)"),
     ],
@@ -58,7 +58,7 @@ def test_nothing_is_recorded_of_what_has_no_answer():
     with pytest.raises(BuildError, match="did not answer") as caught:
         Costed(Said(), [].append).build([Estimate(1.0), Estimate(fault="qemu is gone", answered=False)])
     assert "qemu is gone" in caught.value.details
-    assert "goes on" in caught.value.hint
+    assert "resume" in caught.value.hint
 
 
 def test_a_discarded_candidate_is_forgotten():

@@ -179,7 +179,7 @@ def _fetched(wanted: Package, snapshot: str, folder: Path) -> Path:
         try:
             _download(address, target, wanted)
         except BuildError as fault:
-            causes.append(fault.message)
+            causes.append(f"{fault.message}: {fault.details}" if fault.details else fault.message)
         else:
             return target
     raise BuildError(

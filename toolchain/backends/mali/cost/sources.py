@@ -90,7 +90,7 @@ def kernels(text: str) -> tuple[Kernel, ...]:
     """
     if len(text) > _MOST_LETTERS:
         raise InputError(
-            f"there are {len(text)} letters of OpenCL C, but at most {_MOST_LETTERS} are allowed",
+            f"{len(text)} characters of OpenCL C are too many; at most {_MOST_LETTERS} are allowed",
             hint="split it into several files",
         )
     head, *parts = _PART.split(text)

@@ -55,14 +55,14 @@ def loaded() -> ctypes.CDLL:
     """Return the library, loaded into this process.
 
     Raises:
-        BuildError: It cannot be built or does not load.
+        BuildError: It cannot be built or cannot be loaded.
     """
     path = library()
     try:
         return ctypes.CDLL(str(path))
     except OSError as fault:
         raise BuildError(
-            f"{path} does not load", details=reason(fault), hint="remove that file, and it is built anew"
+            f"{path} cannot be loaded", details=reason(fault), hint="remove that file, and it is built anew"
         ) from fault
 
 

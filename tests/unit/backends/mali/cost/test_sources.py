@@ -122,5 +122,5 @@ def test_loops_of_macros_are_open() -> None:
 
 
 def test_what_is_too_long_is_refused() -> None:
-    with pytest.raises(InputError, match="4194304 are the most"):
+    with pytest.raises(InputError, match="at most 4194304 are allowed"):
         sources.kernels(LOOP + " " * (1 << 22))

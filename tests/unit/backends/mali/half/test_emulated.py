@@ -59,5 +59,5 @@ def test_halves_are_rounded_and_singles_are_not(tmp_path):
 
 def test_kernels_that_are_written_as_work_items_are_named(tmp_path):
     layer = [node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]  # by Winograd's algorithm
-    with pytest.raises(InputError, match="winograd_inputs is written as work-items"):
+    with pytest.raises(InputError, match="winograd_inputs is written for work-items"):
         computed(layer, (1, 32, 28, 28), (64, 32, 3, 3), tmp_path)

@@ -156,7 +156,7 @@ def test_steps_are_those_of_the_layer():
 def test_tiles_that_do_not_fit(field, name):
     with pytest.raises(BuildError, match=f"fit in {name}") as caught:
         stream(PLAIN, WHOLE, VtaConfig(**{field: 9}))
-    assert "are wanted" in caught.value.details
+    assert "are needed" in caught.value.details
     assert caught.value.hint
 
 

@@ -78,4 +78,4 @@ def test_a_machine_without_any_compiler(monkeypatch):
     monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
     with pytest.raises(BuildError, match="no compiler for the VTA simulator on riscv64") as caught:
         native.library()
-    assert caught.value.hint == "install g++"
+    assert caught.value.hint == "apt-get install g++"
