@@ -170,7 +170,7 @@ def _check_project(source: Path, found: Mapping[str, Device]) -> None:
         what += ["run.scope"] if run and run.scope == "system" else []
         if what:
             raise InputError(
-                f"device {name} of {source} has {' and '.join(what)}, which runs commands; --devices must name that file",
+                f"device {name} of {source} has {' and '.join(what)}, which runs commands; name the file first",
                 details="a devices.toml that lies in the working folder, or above it, may come from another user",
                 hint=f"look at it; then name it, --devices {source}, or move the entry to {state.user_devices()}",
             )
