@@ -1349,7 +1349,7 @@ def test_version_and_help(program):
         (["--key", "two words"], "without blanks"),
         (["--key", "ab" * 32], "a secret, which any user of this machine could read here: use --socket or --control"),
         (["--key", "ab" * 32, "--control"], "--key is a board's public name at a --tracker"),
-        (["--control", "--custom-addr", "x"], "with --tracker only"),
+        (["--control", "--custom-addr", "x"], "--custom-addr requires --tracker"),
         (["--control", "--control"], "--control is given twice"),
         (["--socket"], "--port cannot be combined with --socket"),
         (["--connect", "socket"], "--port cannot be combined with --connect"),

@@ -223,7 +223,7 @@ def test_many_processes_are_refused(built):
 
 def test_a_command_that_takes_too_long(built):
     start = time.monotonic()
-    with pytest.raises(BuildError, match="did not finish within 1 s"):
+    with pytest.raises(BuildError, match="took longer than 1 s"):
         images.run("pynq", ["sh", "-c", "trap '' TERM; sleep 60"], timeout=1)
     assert time.monotonic() - start < 50
 
@@ -320,7 +320,7 @@ def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
         one.kill()
         *found, last = future.result(60)
     assert found == [None] * 4
-    assert "was ended" in last.message
+    assert "ended before linking was finished" in last.message
     assert [path.exists() for path, _ in pairs] == [True] * 4 + [False]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.so", "1.so", "2.so", "3.so", "objects"]
 

@@ -153,7 +153,7 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
         ("{base}", "{base}", (), "NEW and --base are the same release"),
         ("{base}", "nothing.tar", (), "there is no 'nothing.tar'"),
         ("{base}", "current", (), "no such release: current"),
-        ("{base}", "{text}", (), "holds no package's digest"),
+        ("{base}", "{text}", (), "does not contain a package's digest"),
         ("{base}", "oci://", (), "is not a valid address of a package in a registry"),
         ("{base}", "{same}", ("--least", 500), "contradict each other"),
         ("{base}", "{same}", ("--rounds", 4), "4 rounds are too few"),

@@ -624,7 +624,7 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
     script = tmp_path / "it's an update.run"
     script.write_bytes(tiny_run.read_bytes())
     root = nobody / "device"
-    refused(Device().apply(script, "--root", root), USAGE, "belongs to nobody, and you are root", "--user nobody")
+    refused(Device().apply(script, "--root", root), USAGE, "belongs to nobody, but this command runs as root", "--user nobody")
     assert not root.exists()
     done = Device().apply(script, "--root", root, "--user", "nobody", "--json")
     assert done.returncode == 0, done.stderr
@@ -636,7 +636,7 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
 
 def test_a_link_to_somebodys_folder_is_somebodys(tiny_run, nobody, tmp_path):
     (tmp_path / "link").symlink_to(nobody)
-    refused(Device().apply(tiny_run, "--root", tmp_path / "link"), USAGE, "belongs to nobody, and you are root")
+    refused(Device().apply(tiny_run, "--root", tmp_path / "link"), USAGE, "belongs to nobody, but this command runs as root")
     assert not list(nobody.iterdir())
 
 

@@ -75,7 +75,7 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
         old.digest,
         old.digest,
     ]
-    assert "an earlier run has stopped" in report["stopped"]
+    assert "an earlier run stopped" in report["stopped"]
     assert "1 device(s) were rolled back" in report["stopped"]
     assert "Rolled back" in (tmp_path / "page.html").read_text()
 

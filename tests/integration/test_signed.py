@@ -335,7 +335,7 @@ def test_a_key_that_is_revoked_stops_what_it_has_signed(device, signed, alice):
     device.deploy(signed)
     (device.trust / "revoked").write_text(f"{alice.public}\n")
     assert "NO LONGER ACCEPTED" in device.toolchain("status").stdout
-    assert "does not take this release" in device.toolchain("bench", "--budget", 0, code=VERIFICATION).stderr
+    assert "does not accept this release" in device.toolchain("bench", "--budget", 0, code=VERIFICATION).stderr
 
 
 def test_updates_without_a_network_are_held_to_the_same(device, tiny, program, tmp_path, alice):

@@ -103,7 +103,7 @@ def test_copies_are_told():
 def test_without_classes_there_are_no_flips():
     found = made(fidelity=Fidelity(2, 0, 1, Difference(0.0, 0.0, 1e-4, ok=True), beyond=0, flips=None, rows=0))
     assert parsed(found)["fidelity"]["flips"] is None
-    assert "another class" not in report.table(found)
+    assert "a different class" not in report.table(found)
 
 
 # --- JSON ---
