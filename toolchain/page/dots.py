@@ -99,4 +99,4 @@ def _beyond(values: Sequence[float], up: Scale) -> str:
     outside = [value for value in values if not up.holds(value)]
     if not outside:
         return ""
-    return f"{len(outside)} beyond the picture, shown as rings at its edge: {min(outside):.4g} to {max(outside):.4g}."
+    return f"{len(outside)} outside the plot, shown as rings at its edge: {min(outside):.4g} to {max(outside):.4g}."

@@ -124,4 +124,4 @@ def _beyond(values: Sequence[float], across: Scale, unit: str) -> str:
     outside = [value for value in values if not across.holds(value)]
     if not outside:
         return ""
-    return f"{len(outside)} of {len(values)} beyond the picture: {min(outside):.4g} to {max(outside):.4g} ({unit})."
+    return f"{len(outside)} of {len(values)} outside the plot: {min(outside):.4g} to {max(outside):.4g} ({unit})."

@@ -121,7 +121,7 @@ def test_dots_beyond_the_picture_are_told():
     dots = [page.Dot(place, 1.0 + 0.001 * (place % 7)) for place in range(40)]
     found = page.Dots("d", "round", "ratio", [*dots, page.Dot(40, 50.0)], [page.Level("limit", 1.05)])
     assert len(picture(found).findall(".//circle[@class='hollow one']")) == 1
-    assert "1 beyond the picture" in found.html()
+    assert "1 outside the plot" in found.html()
     assert "limit" in [one.text for one in picture(found).iter("text")]
 
 
@@ -162,7 +162,7 @@ def test_extremes():
 def test_a_histogram_counts_all_but_what_is_beyond():
     values = [10.0 + 0.01 * (place % 50) for place in range(500)]
     found = page.Histogram("h", "ms", [page.Group("a", [*values, 900.0])])
-    assert "1 of 501 beyond the picture: 900 to 900 (ms)." in found.html()
+    assert "1 of 501 outside the plot: 900 to 900 (ms)." in found.html()
     assert "a, 501 values, median 10.2" in found.html()
 
 

@@ -51,7 +51,7 @@ def runs(found: Sequence[tuple[str, Latency]]) -> list[page.Part]:
     groups = [page.Group(name or "runs", one.samples) for name, one in found]
     return [
         page.Series("Every timed run in order", "run", "milliseconds", series, levels),
-        page.Histogram("How often runs took how long", "milliseconds", groups),
+        page.Histogram("Distribution of the run times", "milliseconds", groups),
     ]
 
 

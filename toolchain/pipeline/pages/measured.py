@@ -84,7 +84,7 @@ def _difference(found: Difference | None) -> list[tuple[str, str]]:
     values = (
         ("largest absolute difference", found.max_abs),
         ("largest relative difference", found.max_rel),
-        ("limit of that", found.tolerance),
+        ("limit of the relative difference", found.tolerance),
     )
     return [(name, f"{value:.4g}") for name, value in values]
 
@@ -105,7 +105,7 @@ def _runs(report: Report) -> list[tuple[str, str]]:
     first = [number(value / 1e6) for value in run.warmup_ns]
     more = f" and {len(first) - _FIRST_RUNS} more" if len(first) > _FIRST_RUNS else ""
     return [
-        ("before them, not timed", f"{', '.join(first[:_FIRST_RUNS])} ms{more}" if first else ""),
+        ("warm-up runs, not counted", f"{', '.join(first[:_FIRST_RUNS])} ms{more}" if first else ""),
         ("threads", str(run.threads)),
         ("loading", f"{number(run.load_ms)} ms"),
         ("peak memory", f"{number(run.peak_rss_kib / 1024)} MiB"),
