@@ -401,7 +401,7 @@ def test_a_deploy_that_fails_says_why_and_leaves_the_release(name, bundle, shim,
         seen = toolchain(*words)
     assert seen.code == 4, seen.err
     assert words_of_it in seen.err
-    assert "the device keeps the release that it had" in seen.err
+    assert "the device keeps its previous release" in seen.err
     assert toolchain(*words).code == 0
 
 

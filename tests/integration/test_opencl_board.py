@@ -204,7 +204,7 @@ def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     seen = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
     assert seen.code == 4
     assert "no OpenCL library on this device" in seen.err
-    assert "the device keeps the release that it had" in seen.err
+    assert "the device keeps its previous release" in seen.err
     assert toolchain("releases", *where).out == before
     seen = toolchain("doctor", "--board", BOARD, "--host", name, *login)
     assert (seen.code, "library of OpenCL" in seen.out) == (3, True)

@@ -86,7 +86,7 @@ def test_a_newer_one_takes_its_place_and_a_strangers_folder_does_not(sdk, tmp_pa
     }
     (again / "example" / "mine.c").write_text("int mine;\n")
     seen = toolchain("sdk", "--board", "local", "-o", again)
-    assert (seen.code, "it holds example/mine.c" in seen.err) == (2, True)
+    assert (seen.code, "it contains example/mine.c" in seen.err) == (2, True)
     assert (again / "example" / "mine.c").read_text() == "int mine;\n"
 
 

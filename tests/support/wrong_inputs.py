@@ -163,7 +163,7 @@ _CASES = [
         r"missing from the package|damaged",
     ),
     ("a model to unpack", "package --unpack {w}/good.onnx -o {w}/out", 2, r"is not a package"),
-    ("package of nothing", "package {w}/none -o {w}/out.tar", 2, r"holds no bundle"),
+    ("package of nothing", "package {w}/none -o {w}/out.tar", 2, r"is not a bundle"),
     (
         "missing compiler",
         "build mlp --board {w}/strange.toml -o {w}/out",
@@ -512,7 +512,7 @@ _CASES = [
     ),
     # --- registries
     ("no address to push to", "push {w}/good.tar", 2, r"missing argument 'ADDRESS'"),
-    ("an address without a scheme", "push {w}/good.tar ghcr.io/lab/x:1", 2, r"names no package[\s\S]*oci://HOST"),
+    ("an address without a scheme", "push {w}/good.tar ghcr.io/lab/x:1", 2, r"is not a valid address of a package in a registry[\s\S]*oci://HOST"),
     (
         "a login in an address",
         "pull oci://ann:secret@ghcr.io/x:1 -o {w}/out",
