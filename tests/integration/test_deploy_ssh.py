@@ -98,7 +98,7 @@ def test_a_device_by_name(server, tiny_for_ssh, tmp_path, monkeypatch):
 
 
 def test_a_device_reached_through_another(server, tiny_for_ssh, tmp_path):
-    with sshd.running(tmp_path / "extra data") as behind:
+    with sshd.running(tmp_path / "behind") as behind:
         known = tmp_path / "known"
         known.write_text(server.known_hosts.read_text() + behind.known_hosts.read_text())
         config = tmp_path / "config"
