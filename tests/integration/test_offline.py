@@ -287,7 +287,7 @@ UNFIT = {
     "another machine": ("uname", 'echo "mips"', VERIFICATION, "is for x86_64, but this device is mips"),
     "an old C library": ("getconf", "echo glibc 2.9", VERIFICATION, "this device has glibc 2.9"),
     "musl": ("getconf", 'echo "musl libc (x86_64)"', VERIFICATION, "this device has musl"),
-    "little space": ("df", "echo Filesystem; echo /dev/sd 1 1 500 1% /", DEVICE, "0.4 MB free, and"),
+    "little space": ("df", "echo Filesystem; echo /dev/sd 1 1 500 1% /", DEVICE, "0.4 MB free, but"),
 }
 
 
@@ -305,7 +305,7 @@ def test_a_device_that_it_does_not_fit_is_left_alone(case, check, tiny_run, tmp_
 def test_a_cpu_without_a_feature_is_refused(tiny, program, tmp_path, root):
     made = bundles.variant(tiny, tmp_path / "made", {}, cpu_features=("fpu", "no-such-feature"))
     script = updates.written(made, program, tmp_path / "update.run").path
-    refused(Device().apply(script, "--root", root), VERIFICATION, "has no no-such-feature")
+    refused(Device().apply(script, "--root", root), VERIFICATION, "support no-such-feature")
     assert not root.exists()
 
 
@@ -517,10 +517,10 @@ def test_an_interrupt_leaves_nothing(number, tiny_run, tmp_path, root):
 def test_full_disk(disk, bulky, bulky_runs):
     root = disk / "device"
     with filled(disk):
-        refused(Device().apply(bulky_runs[0], "--root", root), DEVICE, "MB free, and")
+        refused(Device().apply(bulky_runs[0], "--root", root), DEVICE, "MB free, but")
     assert Device().apply(bulky_runs[0], "--root", root).returncode == 0
     with filled(disk, 3 << 20):
-        refused(Device().apply(bulky_runs[1], "--root", root), DEVICE, "MB free, and", "MB are needed")
+        refused(Device().apply(bulky_runs[1], "--root", root), DEVICE, "MB free, but", "MB are needed")
         assert bundles.whole_release(root) == bulky[0].digest
     assert Device().apply(bulky_runs[1], "--root", root).returncode == 0
     assert bundles.whole_release(root) == bulky[1].digest
@@ -657,7 +657,7 @@ def test_an_update_that_only_root_can_read_is_lent(shell, tiny, tiny_run, nobody
     assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "applied"), done.stderr
     assert bundles.whole_release(root) == tiny.digest
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
-    refused(Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--rollback"), DEVICE, "no release")
+    refused(Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--rollback"), DEVICE, "no previous release")
     assert list(nobody.iterdir()) == [root]
 
 

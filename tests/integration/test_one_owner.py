@@ -199,7 +199,7 @@ def test_who_waits_in_vain_says_so(bench):
     with bench.boards.store("a").lock(Owner("ann@desk", "deploy")):
         code, _, err = bench.run("bench", *AT, "--wait", "0.5")
     assert code == BUSY
-    assert re.search(r"this command waited \d s: ann@desk: deploy", err), err
+    assert re.search(r"this command waited \d s for ann@desk: deploy", err), err
 
 
 @pytest.mark.parametrize("command", ["bench", "tune"])
