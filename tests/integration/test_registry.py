@@ -101,7 +101,7 @@ def test_a_deploy_from_a_registry_tells_its_digest(tiny, registry, tmp_path):
 def test_make_deploys_from_a_registry():
     words = ["make", "-n", "deploy", "MODEL=oci://127.0.0.1:5000/lab/x@sha256:abc", "VENV=/venv", "-o", "/venv/.ready"]
     seen = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert '/venv/bin/toolchain deploy "oci://127.0.0.1:5000/lab/x@sha256:abc" --board' in seen.stdout
+    assert '/venv/bin/toolchain deploy "oci://127.0.0.1:5000/lab/x@sha256:abc"' in seen.stdout
 
 
 def test_a_deploy_keeps_the_bundle_where_it_is_told(tiny, registry, tmp_path):

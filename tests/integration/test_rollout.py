@@ -65,7 +65,7 @@ def test_a_group_is_taken_back_by_the_devices_own_way_also_after_a_kill(fleet, p
     devices.write()
     words = ("--waves", "1,100%", "--parallel", 1, "--roll-back")
     with start(devices, new, *words, "--fresh") as process:
-        until(process, "taking 1 device(s) back")
+        until(process, "rolling 1 device(s) back")
         process.kill()
     assert bundles.whole_release(devices.root("d01")) in {old.digest, new.digest}
     report = rolled_out(devices, new, *words, "--wait", 10, "--html", tmp_path / "page.html", code=5)

@@ -255,7 +255,7 @@ def _obey(hint: str) -> None:
 def test_unknown_key_is_refused_and_the_hint_works(server, options, tmp_path):
     mine = replace(options, known_hosts=(tmp_path / "known hosts",))
     fault = _refused(server, mine)
-    assert "not known" in fault.message
+    assert "not in a known_hosts file" in fault.message
     assert f"ssh-keyscan -p {server.port} -t ed25519 127.0.0.1 >> " in fault.hint
     _obey(fault.hint)
     open_shell(server.host, config=mine).close()

@@ -249,7 +249,7 @@ def test_deploy_tunes_first(tmp_path, monkeypatch):
     assert json.loads(seen.out)["outputs"]["ok"] is True
     lines = [json.loads(line) for line in (tmp_path / "kept" / "local.jsonl").read_text().splitlines()]
     assert len([one for one in lines if one["kind"] == "trial" and "among" not in one]) == 8
-    assert re.search(r"records for [0-5] of 5 tasks", seen.err), seen.err
+    assert re.search(r"records for [0-5] of 5 kernels", seen.err), seen.err
 
 
 # --- a lab -----------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_device_over_ssh_is_tuned_deployed_to_and_compared(bench, tmp_path):
     seen = done("deploy", "mlp", *at, "--trials", 8, "--budget", 0.1, "--json", "-")
     report = json.loads(seen.out)
     assert (report["outputs"]["ok"], report["emulated"]) == (True, True)
-    assert re.search(r"records for [0-5] of 5 tasks", seen.err), seen.err
+    assert re.search(r"records for [0-5] of 5 kernels", seen.err), seen.err
     let_another_win(tmp_path / "records" / "bench.jsonl")
     found = json.loads(done("compare", "mlp", *at, "--budget", 0.2, "--json").out)
     assert (found["emulated"], found["difference"]["ok"], found["tuned"] > 0) == (True, True, True)
