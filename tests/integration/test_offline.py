@@ -624,7 +624,12 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
     script = tmp_path / "it's an update.run"
     script.write_bytes(tiny_run.read_bytes())
     root = nobody / "device"
-    refused(Device().apply(script, "--root", root), USAGE, "belongs to nobody, but this command runs as root", "--user nobody")
+    refused(
+        Device().apply(script, "--root", root),
+        USAGE,
+        "belongs to nobody, but this command runs as root",
+        "--user nobody",
+    )
     assert not root.exists()
     done = Device().apply(script, "--root", root, "--user", "nobody", "--json")
     assert done.returncode == 0, done.stderr
@@ -636,7 +641,9 @@ def test_root_does_not_take_over_somebodys_store(tiny, tiny_run, nobody, tmp_pat
 
 def test_a_link_to_somebodys_folder_is_somebodys(tiny_run, nobody, tmp_path):
     (tmp_path / "link").symlink_to(nobody)
-    refused(Device().apply(tiny_run, "--root", tmp_path / "link"), USAGE, "belongs to nobody, but this command runs as root")
+    refused(
+        Device().apply(tiny_run, "--root", tmp_path / "link"), USAGE, "belongs to nobody, but this command runs as root"
+    )
     assert not list(nobody.iterdir())
 
 
@@ -657,7 +664,9 @@ def test_an_update_that_only_root_can_read_is_lent(shell, tiny, tiny_run, nobody
     assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "applied"), done.stderr
     assert bundles.whole_release(root) == tiny.digest
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam("nobody").pw_uid}
-    refused(Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--rollback"), DEVICE, "no previous release")
+    refused(
+        Device((shell,)).apply(script, "--root", root, "--user", "nobody", "--rollback"), DEVICE, "no previous release"
+    )
     assert list(nobody.iterdir()) == [root]
 
 

@@ -194,7 +194,7 @@ PROCESSES = [
     ("deploy mlp --board x86_64 --host me@127.0.0.1:1", COLD, 4, "cannot be reached"),
     ("tune mlp --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
     ("hardware --board {w}/other.toml {ssh}", COLD, 5, "board other is for aarch64, and the device is"),
-    ("bench --root {w}/busy", COLD, 75, "is busy: ann@desk holds it"),
+    ("bench --root {w}/busy", COLD, 75, "is busy: in use by ann@desk"),
     ("deploy {data}/foreign/pointer.onnx --labels {w}/none.txt", COLD, 2, "2 problems: model, labels"),
     ("deploy mlp", {"HOME": "/proc/none"}, 2, "the cache /proc/none/.cache/edge-toolchain cannot be written"),
     ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/picture.jpg/cache"}, 2, "Not a directory"),
