@@ -249,7 +249,7 @@ def test_an_interrupted_build_leaves_nothing(client):
     options = images.BuildOptions(**{**vars(OPTIONS), "cache": False})
     with pytest.raises(KeyboardInterrupt):
         build.build(image_recipe.recipe("pynq"), "edge-toolchain-test/none:latest", options, tell)
-    assert leftovers(client) == []
+    until(lambda: not leftovers(client), 60)  # other tests link in containers meanwhile
     assert {one.id for one in client.images.list(filters={"dangling": True})} <= before
     assert client.images.list(name="edge-toolchain-test/none") == []
 

@@ -11,7 +11,7 @@ from tests.support.commands import toolchain
 
 DATA = paths.DATA / "unworkable"
 
-EXPORT = r"hint: export"
+EXPORT = r"hint: (export|[^\n]*export it again)"
 
 # What is wrong, by the file's name: what the message says, and what the hint says to do.
 CASES = {
@@ -19,7 +19,7 @@ CASES = {
     "circle": (r"not a valid ONNX model[\s\S]*'b' of node[\s\S]*first", EXPORT),
     "complex-input": (r"tensor x has the element type complex64", r"supported: float32"),
     "custom-domain": (r"com\.example\.Frobnicate at node 1 'foreign'", r"model inspect"),
-    "external-missing": (r"w\b[\s\S]*lost\.data", r"beside"),
+    "external-missing": (r"w\b[\s\S]*lost\.data", r"next to the model"),
     "external-outside": (r"w\b[\s\S]*\.\./models/external\.data", r"folder"),
     "float8-output": (r"Cast node 'narrow'[\s\S]*float8_e4m3fn is not supported", r"model inspect"),
     "foreign-relu": (r"com\.example\.Relu at node 1 'foreign'", r"model inspect"),
@@ -41,7 +41,7 @@ CASES = {
     "unequal-shapes": (r"Concat.*'side_by_side'", r"model inspect"),
     "uneven-branches": (r"If.*'either'", r"--fix|model inspect"),
     "unknown-ir": (r"ir_version 99", r"onnx"),
-    "unknown-opset": (r"opset 99", r"opset"),
+    "unknown-opset": (r"opset of the model is 99", r"opset"),
     "without-rank": (r"input x", r"--shape"),
 }
 

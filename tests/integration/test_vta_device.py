@@ -597,7 +597,7 @@ def test_results_of_a_run_that_failed_are_gone(board):
 
 @pytest.mark.parametrize(
     ("text", "cause"),
-    [("", "not a VTA stream"), ("VlR", "base64 text was cut"), ("Vl?=", "no base64"), ("QUJD", "not a")],
+    [("", "not a VTA stream"), ("VlR", "base64 text was cut"), ("Vl?=", "not valid base64"), ("QUJD", "not a")],
 )
 def test_text_that_is_no_stream(board, text, cause):
     with pytest.raises(HarnessError, match=cause):
@@ -884,9 +884,9 @@ def test_old_kernels_have_xdevcfg(root, tmp_path):
         ("a.bit", bit_file()[:20], "the .bit file was cut"),
         ("a.bit", bit_file().replace(b"c\0", b"x\0", 1), "header of a .bit file is damaged"),
         ("a.bit", bit_file(words=bytes(256)), "no synchronisation word"),
-        ("a.bin", b"", "no bitstream"),
-        ("a.bin", SWAPPED + b"\0", "no bitstream"),
-        ("a.bin", b"\x7fELF" * 100, "no bitstream"),
+        ("a.bin", b"", "not a bitstream"),
+        ("a.bin", SWAPPED + b"\0", "not a bitstream"),
+        ("a.bin", b"\x7fELF" * 100, "not a bitstream"),
         ("pynq_1x16_i8w8a32_15_15_17_17.bit", bit_file(), "is of configuration 1x16_i8w8a32_15_15_17_17, not of"),
         ("vta-1x16_i8w8a32_15_15_17_17.bit", bit_file(), "is of configuration 1x16_i8w8a32_15_15_17_17, not of"),
     ],
