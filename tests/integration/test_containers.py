@@ -320,7 +320,7 @@ def test_a_container_that_dies_leaves_what_was_linked(thing, client, tmp_path):
         one.kill()
         *found, last = future.result(60)
     assert found == [None] * 4
-    assert "ended before linking was finished" in last.message
+    assert "was killed" in last.message
     assert [path.exists() for path, _ in pairs] == [True] * 4 + [False]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.so", "1.so", "2.so", "3.so", "objects"]
 

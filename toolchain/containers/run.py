@@ -206,7 +206,7 @@ def _judged(image: str, words: list[str], result: process.Result, timeout: float
         raise BuildError(f"{words[0]} is not installed in the image {image}", details=shlex.join(words))
     if result.returncode == _KILLED:
         raise BuildError(
-            f"{words[0]} was stopped: it took longer than {timeout:g} s or ran out of memory",
+            f"{words[0]} was stopped: it took longer than {timeout:g} s, ran out of memory, or was killed",
             details=shlex.join(words),
         )
     return result
