@@ -62,7 +62,7 @@ def environment(name: str, checks: Checks | None = None) -> dict[str, str]:
     if name == POCL:
         return found | {"EDGE_OPENCL_DEVICE": "Portable Computing Language"}
     if name == INTEL:
-        return found | {"OCL_ICD_VENDORS": str(_intel() / "vendors")}
+        return found | {"OCL_ICD_VENDORS": str(_intel() / "lib" / _DRIVER)}
     if name == RUSTICL:
         return found | rusticl.environment()
     found["EDGE_OPENCL_LIBRARY"] = str(_OCLGRIND)
@@ -116,7 +116,7 @@ def _intel() -> Path:
     listed = wheels.listed(table["wheels"])
     digest = files.sha256_bytes("".join(one.sha256 for one in listed.values()).encode())[:16]
     place = files.cache_root() / "opencl-runtimes" / f"intel-{digest}"
-    if not (place / "vendors" / "intel.icd").is_file():
+    if not (place / "lib" / _DRIVER).is_file():
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="intel-", dir=place.parent) as scratch:
             _unpack(list(listed.values()), Path(scratch), place)
@@ -127,17 +127,15 @@ def _unpack(listed: list[wheels.Wheel], scratch: Path, place: Path) -> None:
     """Put the libraries of all wheels into one folder, where alone they find each other."""
     whole = scratch / "whole"
     (whole / "lib").mkdir(parents=True)
-    (whole / "vendors").mkdir()
     for wheel in listed:
         path = wheels.downloaded(wheel, scratch)
         with zipfile.ZipFile(path) as archive:
             _take(archive, whole / "lib")
         path.unlink()
-    (whole / "vendors" / "intel.icd").write_text(f"{place / 'lib' / _DRIVER}\n", encoding="utf-8")
     try:
         whole.rename(place)
     except OSError:
-        if not (place / "vendors" / "intel.icd").is_file():  # else another process was faster
+        if not (place / "lib" / _DRIVER).is_file():  # else another process was faster
             raise
 
 

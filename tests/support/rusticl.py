@@ -51,7 +51,7 @@ def environment() -> dict[str, str]:
     return {
         "EDGE_OPENCL_LIBRARY": str(place / _LIBRARIES / "libOpenCL.so.1"),
         "EDGE_OPENCL_DEVICE": "rusticl",
-        "OCL_ICD_VENDORS": str(place / "vendors"),
+        "OCL_ICD_VENDORS": str(place / _LIBRARIES / "libRusticlOpenCL.so.1"),
         "RUSTICL_ENABLE": "llvmpipe",
         "RUSTICL_FEATURES": "fp16,fp64",
         "CLC_ROOT": str(place),
@@ -82,9 +82,6 @@ def _made(wanted: packages.Packages, scratch: Path, place: Path) -> None:
     for other in (whole / "usr/lib/clc").glob("*.bc"):  # for GPUs of other makers, 300 MB
         other.unlink()
     (whole / "usr/lib/lib").symlink_to("llvm-19/lib")  # where the compiler looks for its headers, from its library
-    (whole / "vendors").mkdir()
-    driver = place / _LIBRARIES / "libRusticlOpenCL.so.1"
-    (whole / "vendors" / "rusticl.icd").write_text(f"{driver}\n", encoding="utf-8")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", whole / "libredirect.so", _REDIRECT, "-ldl"], check=True)
     try:
         whole.rename(place)
