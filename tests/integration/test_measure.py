@@ -34,7 +34,11 @@ SIZE = 128
 MATRIX = TensorArg("float32", (SIZE, SIZE))
 QUICK = Options(number=1, repeat=3, min_repeat_ms=2, timeout_s=3.0)
 # Short, so that the tests are; a place is steady where its clock is looked at, which a busy machine cannot bear.
-RULES = Rules(open_s=10.0, slack_s=1.0, grace_s=1.0, answer_s=2.0, canary_s=5.0, probe_s=(0.3, 1.0), patience_s=4.0)
+# Short waits; nothing that a busy machine does to the measured times makes a result suspicious here.
+RULES = Rules(
+    open_s=10.0, slack_s=1.0, grace_s=1.0, answer_s=2.0, canary_s=5.0, probe_s=(0.3, 1.0), patience_s=4.0,
+    slower=100.0, unsteady=1e9, waited=1e9,
+)  # fmt: skip
 # After so long the client ends a trial of which it hears nothing; an emulated board has three times the slack.
 LONGEST_S = QUICK.timeout_s + 3 * RULES.slack_s + RULES.grace_s
 SLEEP_S = 0.3
