@@ -36,9 +36,17 @@ QUICK = Options(number=1, repeat=3, min_repeat_ms=2, timeout_s=3.0)
 # Short, so that the tests are; a place is steady where its clock is looked at, which a busy machine cannot bear.
 # Short waits; nothing that a busy machine does to the measured times makes a result suspicious here.
 RULES = Rules(
-    open_s=10.0, slack_s=1.0, grace_s=1.0, answer_s=2.0, canary_s=5.0, probe_s=(0.3, 1.0), patience_s=4.0,
-    slower=100.0, unsteady=1e9, waited=1e9,
-)  # fmt: skip
+    open_s=10.0,
+    slack_s=1.0,
+    grace_s=1.0,
+    answer_s=2.0,
+    canary_s=5.0,
+    probe_s=(0.3, 1.0),
+    patience_s=4.0,
+    slower=100.0,
+    unsteady=1e9,
+    waited=1e9,
+)
 # After so long the client ends a trial of which it hears nothing; an emulated board has three times the slack.
 LONGEST_S = QUICK.timeout_s + 3 * RULES.slack_s + RULES.grace_s
 SLEEP_S = 0.3
@@ -427,7 +435,7 @@ def test_this_machine_is_a_place(native, kernels):
     events = []
     with local_server(native) as place:
         assert (place.name, place.emulated) == ("local", False)
-        rules = dataclasses.replace(RULES, slower=100.0, hot_c=1000.0)
+        rules = dataclasses.replace(RULES, hot_c=1000.0)
         with MeasurePool([place], QUICK, events.append, rules) as pool:
             found = pool.measure([kernels("matmul")] * 3)
     assert [result.board for result in found] == ["local"] * 3
