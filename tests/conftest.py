@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import re
 import secrets
@@ -18,7 +19,8 @@ from toolchain.native import programs
 BEGAN = session.begin()  # before any test module is imported, and before workers start
 GUARD = guard.begin()
 _LEFT_OUT = pytest.StashKey[str]()
-_QUICK = "tests/integration and tests marked `long`"
+_QUICK = "tests/integration, tests marked `long`, and most of the cases of a kernel"
+_CASES_OF_A_KERNEL = 5  # of one parametrized test, in a quick run: each of them compiles
 _ARM = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armv7l"}
 _ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
 
@@ -50,13 +52,28 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(config, items):
     """Leave out what is long; order the rest so that two workers end at the same time."""
     if config.option.quick:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        chosen = _quick(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
     for item in items:
         # Two groups, for two workers: these share two boards, `docker` those that make boards or images of their own.
         if "virtual_boards" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("boards"))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def _quick(items):
+    """Return the items of a quick run: of the tests of a backend's kernels a few cases each, from first to last."""
+    functions = collections.defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("long"):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    chosen = set()
+    for name, cases in functions.items():
+        kept = _CASES_OF_A_KERNEL if name.startswith("tests/unit/backends/") else len(cases)
+        step = max(1, (len(cases) - 1) / max(1, kept - 1))
+        chosen |= {cases[round(index * step)] for index in range(min(kept, len(cases)))}
+    return chosen
 
 
 @pytest.hookimpl(wrapper=True)

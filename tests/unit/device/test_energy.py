@@ -151,6 +151,7 @@ def test_where_readings_are_slow_it_takes_longer():
     assert energy.slower(Method(idle_s=99, run_s=99)).idle_s == 99
 
 
+@pytest.mark.long
 def test_a_meter_of_the_lab_becomes_joules(places, tmp_path):
     meter = 'while :; do echo "$(date +%s.%N) 4.5"; sleep 0.01; done'
     found = measure(places, tmp_path, meter=meter)

@@ -107,6 +107,7 @@ def test_a_device_that_takes_nothing(shell, tmp_path):
         shell.push(tmp_path / "source", f"{tmp_path}/full")
 
 
+@pytest.mark.long
 def test_a_device_that_takes_little_at_a_time(shell, tmp_path, monkeypatch):
     """Each piece in time, and all of them never."""
     monkeypatch.setattr(protocol, "_SLOWEST", 4 << 20)

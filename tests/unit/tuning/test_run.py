@@ -106,6 +106,7 @@ def test_a_run_measures_as_many_trials_as_it_was_asked_for(tmp_path, kernels, ah
     assert list((tmp_path / "libraries").iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tuner", ["evolutionary-xgb", "evolutionary-random", "random", "grid"])
 def test_what_is_under_way_is_not_proposed_again(tmp_path, kernels, tuner):
     tuning(tmp_path, kernels[1:2], tuner=tuner, trials=60, pace=Pace(ahead=16)).run()
@@ -143,6 +144,7 @@ def test_another_seed_knows_what_the_first_run_found(tmp_path, kernels):
     assert len(tried) == len(set(tried)) == 64
 
 
+@pytest.mark.long
 def test_the_cost_model_learns_of_other_kernels_too(tmp_path, kernels):
     tuning(tmp_path, kernels[1:2], trials=64).run()
     told, guessing = tuning(tmp_path, kernels[3:4], tuner="evolutionary-xgb", trials=32), tmp_path / "alone"
@@ -401,6 +403,7 @@ def test_what_others_append_changes_nothing_for_a_run_that_goes_on(tmp_path, ker
     assert tried(tmp_path / "shared") == tried(tmp_path / "alone")
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_keeps_the_pace_that_it_began_with(tmp_path, kernels):
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()

@@ -28,6 +28,7 @@ def three_rounds(tuner, dense, seed=0):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_a_search_never_tries_a_candidate_twice_and_repeats_itself(tuner, dense):
     found = three_rounds(tuner, dense)
@@ -95,6 +96,7 @@ def many_rounds(dense, most):
     return found
 
 
+@pytest.mark.long
 def test_slow_candidates_are_forgotten_and_nothing_else_is_found_for_that(dense, monkeypatch):
     kept = many_rounds(dense, 128)
     monkeypatch.setattr("toolchain.tuning.search._BEST", 1000)

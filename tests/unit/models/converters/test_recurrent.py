@@ -75,6 +75,7 @@ def test_directions_biases_states_and_lengths(operator):
     )
 
 
+@pytest.mark.long
 def test_lstm_with_peepholes_clip_and_coupled_gates():
     agree(
         [
@@ -85,6 +86,7 @@ def test_lstm_with_peepholes_clip_and_coupled_gates():
     )
 
 
+@pytest.mark.long
 def test_gru_with_linear_before_reset():
     agree(
         [
@@ -116,6 +118,7 @@ WITH_CONSTANTS = {
 }
 
 
+@pytest.mark.long
 def test_activation_functions():
     nodes = [node("RNN", activations=[name]) for name in WITHOUT_CONSTANTS]
     for name, (alpha, *beta) in WITH_CONSTANTS.items():

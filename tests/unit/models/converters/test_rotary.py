@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.support.one_node import One, agree
 
@@ -19,6 +20,7 @@ _ROWS, _HEADS = _numbers(2, 5, 24), _numbers(2, 3, 5, 8)
 _PLACES = _RNG.integers(0, 9, (2, 5))
 
 
+@pytest.mark.long
 def test_the_standards() -> None:
     nodes = []
     for pairs in (4, 2):

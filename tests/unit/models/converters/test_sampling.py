@@ -17,6 +17,7 @@ def _array(*shape: int) -> Any:
     return _RANDOM.standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_samples_of_images_and_volumes(padding: str) -> None:
     image, volume = (_array(2, 3, 6, 7), _array(2, 4, 5, 2)), (_array(1, 2, 4, 5, 3), _array(1, 3, 2, 4, 3))

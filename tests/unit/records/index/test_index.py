@@ -131,6 +131,7 @@ def test_the_answers_are_those_of_the_file(lines, choice, torn):
         check(path, choice)
 
 
+@pytest.mark.long
 @settings(deadline=None)  # files are written, and caches flushed
 @given(
     LINES,
