@@ -55,6 +55,13 @@ class Expecting:
     def _literal(self) -> Opened:
         return reference.opened(self.source, to_the_letter=True)
 
+    @cached_property
+    def _opened_near(self) -> Opened:
+        return reference.opened_near(self.source)
+
+    def _near(self, fed: Tensors) -> dict[str, NDArray[Any]]:
+        return self._opened_near(fed)  # quantized models never ask for it
+
     def of(self, fed: Tensors) -> Expected:
         """Run the model once.
 
@@ -65,7 +72,7 @@ class Expecting:
         usual = reference.tolerance(self.source, float16=self.float16)
         if self.to_the_letter or self.float16:
             return Expected(outputs, usual, amplified=False)
-        wider = reference.widened(self.source, fed, outputs, self._literal)
+        wider = reference.widened(self.source, fed, outputs, self._literal, self._near)
         return Expected(outputs, wider or usual, amplified=wider is not None)
 
     def of_random(self, seed: int, count: int, tell: Tell) -> Drawn:

@@ -143,3 +143,37 @@ def test_a_network_that_amplifies_rounding_has_a_wider_limit(tmp_path, layer):
     nodes.append(node("Sub", ["n", "all"], ["y"]))
     amplifies = model.load(nets.save(nets.model(nodes, ends[0], [value("y", None)], weights), tmp_path))
     assert reference.widened(amplifies, fed, reference.run(amplifies, fed)) == 5e-2
+
+
+def test_a_difference_of_large_values_has_a_limit_that_rounding_explains(tmp_path):
+    """Both orders of summation agree here; the last bits of the weights do not."""
+    stream = np.random.default_rng(0)
+    first = stream.standard_normal((64, 8), np.float32)
+    second = first * np.float32(1 + 3e-4)
+    nodes = [node("MatMul", ["x", "a"], ["p"]), node("MatMul", ["x", "b"], ["q"]), node("Sub", ["p", "q"], ["y"])]
+    ends = [value("x", (4, 64))], [value("y", (4, 8))]
+    source = model.load(nets.save(nets.model(nodes, *ends, {"a": first, "b": second}), tmp_path))
+    fed = inputs.random(source.inputs, 0)
+    outputs = reference.run(source, fed)
+    exact = fed["x"].astype(np.float64) @ first.astype(np.float64) - fed["x"].astype(np.float64) @ second
+    own = np.abs(outputs["y"] - exact).max() / np.abs(exact).max()
+    assert own > 1e-4
+    limit = reference.widened(source, fed, outputs)
+    assert limit is not None
+    assert own < limit < 10 * own
+
+
+def test_an_output_that_is_a_choice_widens_nothing(tmp_path):
+    """One of two equal scores wins: another bit, another winner; the limit for the other output stays."""
+    scores = np.tile(np.random.default_rng(0).standard_normal((16, 1), np.float32), (1, 8))
+    nodes = [
+        node("MatMul", ["x", "a"], ["s"]),
+        node("ArgMax", ["s"], ["i"], axis=1, keepdims=0),
+        node("Cast", ["i"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    ends = [value("x", (4, 16))], [value("s", (4, 8)), value("y", (4,))]
+    source = model.load(nets.save(nets.model(nodes, *ends, {"a": scores}), tmp_path))
+    fed = inputs.random(source.inputs, 0)
+    outputs = reference.run(source, fed)
+    assert not np.array_equal(reference.opened_near(source)(fed)["y"], outputs["y"])
+    assert reference.widened(source, fed, outputs) is None
