@@ -7,6 +7,8 @@
 #include <tvm/runtime/c_backend_api.h>
 
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 
 #include "pool.h"
 
@@ -58,9 +60,14 @@ extern "C" int TVMBackendParallelLaunch(FTVMParallelLambda flambda, void* cdata,
   return edge::ThreadPool::Current().Launch(flambda, cdata, num_task);
 }
 
-// Only for a loop that the compiler was told to end with one, by hand; the tasks may run one after
-// the other here, where it could never end.
-extern "C" int TVMBackendParallelBarrier(int, TVMParallelGroupEnv*) {
-  TVMFFIErrorSetRaisedFromCStr("RuntimeError", "kernels cannot wait for each other on this runtime");
-  return -1;
+// At the end of a loop that the compiler was told to end with one. Generated code does not look at
+// the result: an error would go unseen, and wrong results with it.
+extern "C" int TVMBackendParallelBarrier(int, TVMParallelGroupEnv* env) {
+  if (env->num_task == 1) return 0;
+  if (env->sync_handle == nullptr) {  // tasks that run one after the other: waiting would never end
+    std::fputs("a kernel's tasks wait for each other, but there are more of them than threads\n", stderr);
+    std::abort();
+  }
+  static_cast<edge::Barrier*>(env->sync_handle)->Wait(env->num_task);
+  return 0;
 }

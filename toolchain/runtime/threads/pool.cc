@@ -77,6 +77,14 @@ int RunAlone(FTVMParallelLambda lambda, void* data, int tasks) {
 
 }  // namespace
 
+void Barrier::Wait(int tasks) {
+  // Arrivals are counted from the job's begin: those of this time are complete at the next multiple.
+  const int64_t complete = (arrived_.fetch_add(1, std::memory_order_acq_rel) / tasks + 1) * tasks;
+  SpinUntil(
+      [&] { return arrived_.load(std::memory_order_acquire) >= complete || failed_.load(); },
+      Clock::time_point::max());
+}
+
 ThreadPool::ThreadPool(const PoolOptions& options) {
   try {
     Start(options);
@@ -134,7 +142,9 @@ uint32_t ThreadPool::NextJob(uint32_t seen, std::chrono::microseconds spin) {
 
 int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
   if (within_task || size() == 1) return RunAlone(lambda, data, tasks);
-  job_ = {lambda, data, {nullptr, tasks == 0 ? size() : tasks}};
+  const int all = tasks == 0 ? size() : tasks;
+  barrier_.Reset();
+  job_ = {lambda, data, {all <= size() ? &barrier_ : nullptr, all}};
   unfinished_.store(static_cast<int>(workers_.size()));
   jobs_.fetch_add(1);
   if (sleepers_.load() > 0) {
@@ -153,6 +163,7 @@ void ThreadPool::RunShare(int member) {
   for (int task = member; task < job_.env.num_task; task += size()) {
     if (job_.lambda(task, &job_.env, job_.data) == 0) continue;
     Fail(tvm::ffi::details::MoveFromSafeCallRaised());
+    barrier_.GiveUp();
   }
 }
 

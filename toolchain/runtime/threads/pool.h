@@ -27,6 +27,22 @@ struct PoolOptions {
   std::chrono::microseconds spin = kUsualSpin;
 };
 
+// Where the tasks of one job wait for each other. Each of them has a thread of its own.
+class Barrier {
+ public:
+  void Reset() {
+    arrived_.store(0);
+    failed_.store(false);
+  }
+  // A task that failed arrives nowhere any more: the others go on, and the job fails.
+  void GiveUp() { failed_.store(true); }
+  void Wait(int tasks);
+
+ private:
+  alignas(64) std::atomic<int64_t> arrived_{0};
+  std::atomic<bool> failed_{false};
+};
+
 // One thread at a time may launch. Its workers are the others; they are started at once.
 class ThreadPool {
  public:
@@ -69,6 +85,7 @@ class ThreadPool {
 
   std::vector<std::thread> workers_;
   Job job_;
+  Barrier barrier_;  // of the job, if each of its tasks has a thread
   std::mutex failing_;
   std::optional<tvm::ffi::Error> error_;  // the first one of the job
 
