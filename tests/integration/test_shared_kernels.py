@@ -1,4 +1,4 @@
-"""Kernels whose cores share each step of a recurrence: on a device they wait for each other, as in TVM's own runtime."""
+"""Kernels whose cores share each step of a recurrence: on a device they wait for each other, as in TVM's runtime."""
 
 from __future__ import annotations
 
