@@ -124,12 +124,14 @@ class Difference:
             tensor, not to each element, since elements near zero carry no relative precision.
         tolerance: The limit that `max_rel` was held against.
         ok: Whether every output is finite and within its tolerance.
+        reordered: Outputs whose rows have nearly equal scores and are in another order than in the reference.
     """
 
     max_abs: float
     max_rel: float
     tolerance: float
     ok: bool
+    reordered: tuple[str, ...] = ()
 
 
 def save(path: Path, tensors: Tensors, notes: Mapping[str, str] | None = None) -> None:

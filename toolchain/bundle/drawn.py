@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import VerificationError
+from toolchain.rankings import Ranking
 from toolchain.tensors import LARGEST_TOLERANCE, Tensors
 
 KIND = "sample"
@@ -47,11 +48,13 @@ class Drawn:
         seed: Seed of the first inputs; each one's is one more than that of the one before.
         samples: What is known of each of the inputs.
         outputs: For each of them the outputs by name.
+        rankings: For each of them which outputs have rows in an order of scores.
     """
 
     seed: int
     samples: tuple[Sample, ...]
     outputs: tuple[Tensors, ...]
+    rankings: tuple[tuple[Ranking, ...], ...] = ()
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return the outputs as a file holds them: `sample.<number>.<name>`."""

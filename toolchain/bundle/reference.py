@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import tensors
-from toolchain.bundle import drawn
+from toolchain.bundle import drawn, ranked
 from toolchain.bundle.drawn import Drawn
 from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
 from toolchain.errors import VerificationError
+from toolchain.rankings import Ranking
 from toolchain.tensors import LARGEST_TOLERANCE, Tensors, TensorSpec
 
-_KINDS = ("input", "output", drawn.KIND)
+_KINDS = ("input", "output", drawn.KIND, ranked.KIND)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Reference:
         outputs: The outputs for them, by name.
         tolerance: Limit for the relative difference, where the dtype's own is not the right one.
         drawn: The outputs for many random inputs, too, where they were asked for.
+        rankings: Which outputs have rows in an order of scores.
         int8: How near what computed them is to the user's model, where that was made int8; the manifest keeps it.
     """
 
@@ -39,6 +41,7 @@ class Reference:
     outputs: Tensors
     tolerance: float | None = None
     drawn: Drawn | None = None
+    rankings: tuple[Ranking, ...] = ()
     int8: InInt8 | None = None
 
     def save(self, folder: Path) -> None:
@@ -48,7 +51,12 @@ class Reference:
         limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
         more = self.drawn.notes() if self.drawn else {}
         named |= self.drawn.tensors() if self.drawn else {}
-        tensors.save(folder / REFERENCE, named, {"runtime": self.runtime, **limit, **more})
+        orders, notes = ranked.stored(self._every_ranking())
+        tensors.save(folder / REFERENCE, named | orders, {"runtime": self.runtime, **limit, **more, **notes})
+
+    def _every_ranking(self) -> ranked.Owned:
+        samples = enumerate(self.drawn.rankings if self.drawn else ())
+        return [(None, one) for one in self.rankings] + [(at, one) for at, each in samples for one in each]
 
     @classmethod
     def read(cls, path: Path) -> Reference:
@@ -66,7 +74,13 @@ class Reference:
         notes = tensors.notes(path)
         limit = _tolerance(notes["tolerance"], path.name) if "tolerance" in notes else None
         runtime = notes.get("runtime", "an unnamed reference")
-        return cls(runtime, parts["input"], parts["output"], limit, drawn.read(parts[drawn.KIND], notes, path.name))
+        samples = drawn.read(parts[drawn.KIND], notes, path.name)
+        owned = ranked.read(parts[ranked.KIND], notes, path.name)
+        own = tuple(ranking for sample, ranking in owned if sample is None)
+        if samples:
+            each = [tuple(one for sample, one in owned if sample == at) for at in range(len(samples.samples))]
+            samples = replace(samples, rankings=tuple(each))
+        return cls(runtime, parts["input"], parts["output"], limit, samples, own)
 
     def check(self, manifest: Manifest) -> None:
         """Refuse a reference that no device can agree with: a technician would find it out.
@@ -78,6 +92,8 @@ class Reference:
         faults += _output_faults(self.outputs, manifest.outputs)
         for at, outputs in enumerate(self.drawn.outputs if self.drawn else ()):
             faults += [f"sample {at}: {fault}" for fault in _output_faults(outputs, manifest.outputs)]
+        for _, ranking in self._every_ranking():
+            faults += ranked.faults(ranking, manifest.outputs)
         if faults:
             raise VerificationError(
                 "the bundle's reference does not fit its model", details="\n".join(faults), hint="build it again"

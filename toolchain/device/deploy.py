@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolchain import bundle as bundles
-from toolchain import tensors
+from toolchain import rankings, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import application as applications
@@ -28,6 +28,7 @@ from toolchain.errors import DeviceError, MismatchError, OutputError, Verificati
 from toolchain.models import inputs
 from toolchain.native import elf
 from toolchain.native.programs import Program
+from toolchain.rankings import Ranking
 from toolchain.shell import Shell
 from toolchain.tensors import Difference, Tensors
 from toolchain.versions import abi
@@ -90,12 +91,14 @@ class Samples:
         expected: Reference outputs by name, or None if there is no reference.
         runtime: What computed the reference.
         tolerance: The reference's own limit for the relative difference, if it has one.
+        rankings: Which outputs have rows in an order of scores.
     """
 
     inputs: Tensors
     expected: Tensors | None
     runtime: str = ""
     tolerance: float | None = None
+    rankings: tuple[Ranking, ...] = ()
 
 
 def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
@@ -125,7 +128,7 @@ def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
     reference = bundles.Reference.read(bundle.reference)
     reference.check(bundle.manifest)
     reference.check_comparable()
-    return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance)
+    return Samples(reference.inputs, reference.outputs, reference.runtime, reference.tolerance, reference.rankings)
 
 
 def check_fits(manifest: Manifest, program: Program, facts: DeviceFacts) -> None:
@@ -346,7 +349,8 @@ def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: flo
     if samples.expected is None:
         return None
     limit = samples.tolerance if tolerance is None else tolerance
-    difference = tensors.compare(tensors.cut(run.outputs, manifest.outputs), samples.expected, limit)
+    outputs = tensors.cut(run.outputs, manifest.outputs)
+    difference = rankings.compare(outputs, samples.expected, samples.rankings, limit)
     if not difference.ok:
         raise OutputError(
             f"the device's outputs differ from the reference for {manifest.name}",

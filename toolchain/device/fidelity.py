@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import bundle as bundles
-from toolchain import files, tensors
+from toolchain import files, rankings, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.drawn import Drawn
 from toolchain.bundle.manifest import Manifest
@@ -65,7 +65,7 @@ def carried(bundle: Bundle, count: int) -> Drawn | None:
             details="a bundle can only be compared with the reference outputs that it was built with",
             hint=f"build a bundle with more: `toolchain build {origin} --samples {count}`; or deploy the model itself",
         )
-    return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count])
+    return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count], drawn.rankings[:count])
 
 
 def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
@@ -129,9 +129,10 @@ def compare(outputs: Tensors, drawn: Drawn, manifest: Manifest, tolerance: float
         tensors.cut({name: value[at] for name, value in outputs.items()}, manifest.outputs)
         for at in range(len(drawn.samples))
     ]
+    orders = drawn.rankings or ((),) * len(got)
     found = [
-        tensors.compare(one, wanted, sample.tolerance if tolerance is None else tolerance)
-        for one, wanted, sample in zip(got, drawn.outputs, drawn.samples, strict=True)
+        rankings.compare(one, wanted, order, sample.tolerance if tolerance is None else tolerance)
+        for one, wanted, sample, order in zip(got, drawn.outputs, drawn.samples, orders, strict=True)
     ]
     worst = max(range(len(found)), key=lambda at: (not found[at].ok, found[at].max_rel))
     first = manifest.outputs[0].name

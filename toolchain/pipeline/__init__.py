@@ -153,7 +153,7 @@ class Pipeline:
         drawn = None
         if self.samples > 1:
             drawn = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
-        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn), expecting.source
+        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn, found.rankings), expecting.source
 
     def _with_other_inputs(self, expecting: Expecting, fault: InputError) -> tuple[Expecting, Tensors, Expected]:
         """Draw integers from 0 and 1 after the reference refused those of the usual range.

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from toolchain import files, tensors
 from toolchain.bundle.drawn import Drawn, Sample
 from toolchain.compile.request import Tell
-from toolchain.models import inputs, reference
+from toolchain.models import inputs, ranked, reference
 from toolchain.models.reference import Opened
 from toolchain.models.source import SourceModel
 from toolchain.progress import Step
+from toolchain.rankings import Ranking
 from toolchain.tensors import Tensors
 
 
@@ -26,11 +27,13 @@ class Expected:
         outputs: By name.
         tolerance: Limit for the relative difference; None for the dtype's own.
         amplified: Whether these inputs amplify rounding, so that the limit is a wider one.
+        rankings: Which outputs have rows in an order of scores.
     """
 
     outputs: dict[str, NDArray[Any]]
     tolerance: float | None
     amplified: bool
+    rankings: tuple[Ranking, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,12 @@ class Expecting:
         """
         outputs = self._opened(fed)
         usual = reference.tolerance(self.source, float16=self.float16)
-        if self.to_the_letter or self.float16:
-            return Expected(outputs, usual, amplified=False)
-        wider = reference.widened(self.source, fed, outputs, self._literal, self._near)
-        return Expected(outputs, wider or usual, amplified=wider is not None)
+        wider = None
+        if not (self.to_the_letter or self.float16):
+            wider = reference.widened(self.source, fed, outputs, self._literal, self._near)
+        limit = wider or usual
+        rankings = ranked.rankings(self.source, fed, limit)
+        return Expected(outputs, limit, amplified=wider is not None, rankings=rankings)
 
     def of_random(self, seed: int, count: int, tell: Tell) -> Drawn:
         """Run the model on inputs that are drawn, with this seed and those that follow it.
@@ -81,11 +86,12 @@ class Expecting:
         Raises:
             InputError: As `of`.
         """
-        samples, outputs = [], []
+        samples, outputs, rankings = [], [], []
         for at in range(count):
             tell(Step("running samples with the reference", at, count, "samples"))
             fed = inputs.random(self.source.inputs, seed + at)
             found = self.of(fed)
             samples.append(Sample(files.sha256_bytes(tensors.encode(fed)), found.tolerance))
             outputs.append(found.outputs)
-        return Drawn(seed, tuple(samples), tuple(outputs))
+            rankings.append(found.rankings)
+        return Drawn(seed, tuple(samples), tuple(outputs), tuple(rankings) if any(rankings) else ())

@@ -128,6 +128,7 @@ def _difference(found: Difference) -> dict[str, Any]:
         "max_rel_diff": _finite(found.max_rel),
         "tolerance": _finite(found.tolerance),
         "ok": found.ok,
+        "reordered": list(found.reordered),
     }
 
 
@@ -207,9 +208,11 @@ def outputs_text(report: Report) -> str:
     if report.difference is None:
         return "not compared: no reference for these inputs"
     verdict = "match" if report.difference.ok else "DIFFER FROM"
+    names = ", ".join(report.difference.reordered)
+    order = f"; rows of {names} with nearly equal scores are in another order" if names else ""
     return (
         f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
-        f" (limit {report.difference.tolerance:.0e})"
+        f" (limit {report.difference.tolerance:.0e}){order}"
     )
 
 

@@ -18,6 +18,7 @@ from toolchain.device.runner import Run
 from toolchain.device.shipment import Shipment
 from toolchain.device.store import DeviceFacts, Store
 from toolchain.errors import DeviceError, VerificationError
+from toolchain.rankings import Ranking
 from toolchain.shell import LocalShell
 
 
@@ -412,6 +413,18 @@ def test_outputs_that_are_not_finite(tiny):
     expected = {"y": np.ones((1, 4), np.float32)}
     with pytest.raises(VerificationError, match="outputs differ from the reference"):
         deploy.check_outputs(_run({"y": expected["y"] * np.nan}), Samples({}, expected), tiny.manifest, 1e9)
+
+
+def test_rows_of_nearly_equal_scores_in_another_order(tiny):
+    expected = {"y": np.array([[1.0, 2.0, 3.0, 4.0]], np.float32)}
+    got = _run({"y": expected["y"][:, [1, 0, 2, 3]]})
+    scores = np.array([[0.9, 0.89999, 0.5, 0.1]])
+    order = Ranking(("y",), scores, np.empty((1, 0)), {"y": np.empty((1, 0, 1), np.float32)})
+    found = deploy.check_outputs(got, Samples({}, expected, rankings=(order,)), tiny.manifest, None)
+    assert found.ok
+    assert found.reordered == ("y",)
+    with pytest.raises(VerificationError, match="outputs differ from the reference"):
+        deploy.check_outputs(got, Samples({}, expected), tiny.manifest, None)
 
 
 # --- benchmarks of what was deployed ---

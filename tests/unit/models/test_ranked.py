@@ -1,0 +1,124 @@
+"""Rows in an order of scores: near-equal ones may change places, and a wrong one is found all the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.support import nets, ranked_nets
+from tests.support.nets import value
+from toolchain import rankings
+from toolchain.models import ranked, reference
+from toolchain.models import source as model
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    return model.load(nets.save(ranked_nets.detector(), tmp_path_factory.mktemp("detector")))
+
+
+@pytest.fixture(scope="module")
+def segmentation(tmp_path_factory):
+    return model.load(nets.save(ranked_nets.segmentation(), tmp_path_factory.mktemp("segmentation")))
+
+
+def _scene(seed, spread):
+    """Return inputs with scores that lie so far apart, and the same with other last bits of the scores."""
+    stream = np.random.default_rng(seed)
+    logits = (spread * stream.standard_normal((1, ranked_nets.ANCHORS, ranked_nets.CLASSES))).astype(np.float32)
+    boxes = stream.standard_normal((1, ranked_nets.ANCHORS, 4)).astype(np.float32)
+    other = logits + (min(0.02 * spread, 3e-6) * stream.standard_normal(logits.shape)).astype(np.float32)
+    return {"logits": logits, "boxes": boxes}, {"logits": other, "boxes": boxes}
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1e-5, 1e-4, 1e-2, 1.0]))
+def test_near_equal_scores_may_change_places(detector, seed, spread):
+    fed, other = _scene(seed, spread)
+    wanted, got = reference.run(detector, fed), reference.run(detector, other)
+    found = rankings.compare(got, wanted, ranked.rankings(detector, fed, None))
+    assert found.ok
+    assert found.max_rel < 1e-4
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1e-5, 1e-2, 1.0]), st.data())
+def test_a_wrong_row_is_found(detector, seed, spread, data):
+    fed, other = _scene(seed, spread)
+    wanted, got = reference.run(detector, fed), reference.run(detector, other)
+    row = data.draw(st.integers(0, ranked_nets.ROWS - 1))
+    fault = data.draw(st.sampled_from(["box", "class", "score", "twice"]))
+    rows = got["found"][0]
+    if fault == "box":
+        rows[row, data.draw(st.integers(0, 3))] += 0.05
+    elif fault == "class":
+        assume(spread == 1.0)  # else another class of the same anchor is as good
+        rows[row, 5] = (rows[row, 5] + 1) % ranked_nets.CLASSES
+    elif fault == "score":
+        rows[row, 4] *= 0.9
+    else:
+        rows[row] = rows[row - 1]
+    assert not rankings.compare(got, wanted, ranked.rankings(detector, fed, None)).ok
+
+
+def test_what_came_next_may_be_there_instead_of_the_last(detector):
+    """Two anchors compete for the last place; their boxes have nothing in common."""
+    fed, _ = _scene(0, 1.0)
+    best = np.sort(fed["logits"].reshape(-1))[::-1]
+    fed["logits"][fed["logits"] == best[ranked_nets.ROWS]] = np.nextafter(best[ranked_nets.ROWS - 1], np.float32(-9))
+    other = {name: array.copy() for name, array in fed.items()}
+    other["logits"][fed["logits"] == best[ranked_nets.ROWS - 1]] -= np.float32(1e-5)
+    wanted, got = reference.run(detector, fed), reference.run(detector, other)
+    (found,) = ranked.rankings(detector, fed, None)
+    assert not rankings.compare(got, wanted, []).ok
+    assert rankings.compare(got, wanted, [found]).ok
+    assert rankings.compare(got, wanted, [found]).reordered == ("found",)
+
+
+def test_scores_apart_keep_their_order(detector):
+    fed, _ = _scene(1, 1.0)
+    wanted = reference.run(detector, fed)
+    got = {"found": wanted["found"][:, [1, 0, *range(2, ranked_nets.ROWS)]]}
+    assert not rankings.compare(got, wanted, ranked.rankings(detector, fed, None)).ok
+
+
+def test_one_of_two_classes_with_the_same_score(segmentation):
+    data = np.random.default_rng(0).uniform(-1, 1, (1, 4, 6, 6)).astype(np.float32)
+    data[0, 1, 2, 3] = data[0, 3, 2, 3] = 0.99
+    wanted = reference.run(segmentation, {"x": data})
+    (found,) = ranked.rankings(segmentation, {"x": data}, None)
+    assert found.names == ("y",)
+    tie, wrong = wanted["y"].copy(), wanted["y"].copy()
+    tie[0, 2, 3] = 3
+    wrong[0, 2, 4] = (wrong[0, 2, 4] + 1) % 4
+    assert rankings.compare({**wanted, "y": tie}, wanted, [found]).ok
+    assert not rankings.compare({**wanted, "y": wrong}, wanted, [found]).ok
+    tie[0, 2, 3] = 2
+    assert not rankings.compare({**wanted, "y": tie}, wanted, [found]).ok
+
+
+def test_the_least_ones_are_ranked_too(tmp_path):
+    held = {"k": np.array([3])}
+    nodes = [onnx.helper.make_node("TopK", ["x", "k"], ["v", "i"], largest=0)]
+    proto = nets.model(nodes, [value("x", (2, 9))], [value("v", (2, 3)), value("i", (2, 3), "int64")], held)
+    source = model.load(nets.save(proto, tmp_path))
+    data = np.tile(np.linspace(1, 2, 9, dtype=np.float32), (2, 1))
+    data[1, 4] = data[1, 2] + np.float32(1e-5) * 2
+    data[1, 4] = np.nextafter(data[1, 2], np.float32(9))
+    wanted = reference.run(source, {"x": data})
+    (found,) = ranked.rankings(source, {"x": data}, None)
+    got = {name: array.copy() for name, array in wanted.items()}
+    got["i"][1, 2] = 4
+    assert rankings.compare(got, wanted, [found]).ok
+    got["i"][0, 2] = 4
+    assert not rankings.compare(got, wanted, [found]).ok
+
+
+def test_whole_numbers_and_models_without_an_order_have_none(tmp_path, detector):
+    plain = model.load(nets.save(nets.relu(), tmp_path, "relu.onnx"))
+    assert ranked.rankings(plain, {"x": np.zeros((2, 3), np.float32)}, None) == ()
+    nodes = [onnx.helper.make_node("ArgMax", ["x"], ["y"], axis=1)]
+    proto = nets.model(nodes, [value("x", (2, 9), "int64")], [value("y", (2, 1), "int64")], {})
+    whole = model.load(nets.save(proto, tmp_path, "whole.onnx"))
+    assert ranked.rankings(whole, {"x": np.arange(18).reshape(2, 9)}, None) == ()

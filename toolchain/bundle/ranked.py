@@ -1,0 +1,99 @@
+"""Orders of rows in the file of a reference: `ranking.<number>.<what>`, and in its notes which outputs they are of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
+
+from toolchain.documents import FIRST_FAULT, words
+from toolchain.errors import VerificationError
+from toolchain.rankings import Ranking
+from toolchain.tensors import Tensors, TensorSpec
+
+KIND = "ranking"
+_NOTE = "rankings"
+_SCORES, _NEXT_SCORES, _NEXT_ROWS = "scores", "next_scores", "next_rows"
+_MOST = 64
+_KEY = re.compile(r"([0-9]{1,9})\.(scores|next_scores|next_rows)(?:\.(.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The outputs of one, and the sample that it is of; None for the inputs of the bundle."""
+
+    names: Annotated[tuple[str, ...], FIRST_FAULT]
+    sample: Annotated[int, Field(ge=0, lt=10**9)] | None = None
+
+
+_READER = TypeAdapter(Annotated[tuple[_Entry, ...], FIRST_FAULT])
+Owned = Sequence[tuple[int | None, Ranking]]
+"""Rankings, each with the number of its sample; None for the inputs of the bundle."""
+
+
+def stored(owned: Owned) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return tensors and notes of a file."""
+    found: dict[str, NDArray[Any]] = {}
+    for number, (_, ranking) in enumerate(owned):
+        found[f"{KIND}.{number}.{_SCORES}"] = ranking.scores
+        found[f"{KIND}.{number}.{_NEXT_SCORES}"] = ranking.next_scores
+        for name, rows in ranking.next_rows.items():
+            found[f"{KIND}.{number}.{_NEXT_ROWS}.{name}"] = rows
+    entries = tuple(_Entry(ranking.names, sample) for sample, ranking in owned)
+    return found, {_NOTE: _READER.dump_json(entries).decode()} if entries else {}
+
+
+def read(found: Tensors, notes: Mapping[str, str], where: str) -> Owned:
+    """Return what a file holds.
+
+    Args:
+        found: Its tensors, by what follows `ranking.`.
+        notes: Its notes.
+        where: Its name.
+
+    Raises:
+        VerificationError: It holds something else.
+    """
+    try:
+        entries = _READER.validate_json(notes.get(_NOTE, "[]"))
+    except ValidationError as fault:
+        raise VerificationError(f"{where} has rankings in an unknown form", details=words(fault)) from fault
+    parts: list[dict[str, dict[str, NDArray[Any]]]] = [{} for _ in entries]
+    for key, value in found.items():
+        match = _KEY.fullmatch(key)
+        if match is None or int(match[1]) >= len(parts):
+            raise VerificationError(f"{where} has rankings in an unknown form", details=key)
+        parts[int(match[1])].setdefault(match[2], {})[match[3] or ""] = value
+    return [(entry.sample, _ranking(entry.names, part, where)) for entry, part in zip(entries, parts, strict=True)]
+
+
+def _ranking(names: tuple[str, ...], part: Mapping[str, Tensors], where: str) -> Ranking:
+    scores, next_scores = (part.get(key, {}).get("") for key in (_SCORES, _NEXT_SCORES))
+    rows = dict(part.get(_NEXT_ROWS, {}))
+    if scores is None or next_scores is None or set(rows) != set(names) or not names:
+        raise VerificationError(f"{where} has a ranking that lacks a part", details=", ".join(names))
+    return Ranking(names, scores, next_scores, rows)
+
+
+def faults(ranking: Ranking, specs: Sequence[TensorSpec]) -> list[str]:
+    """List what does not fit the outputs of a model."""
+    scores, more = ranking.scores, ranking.next_scores
+    if scores.ndim != 2 or more.ndim != 2 or not scores.size or len(scores) != len(more):  # noqa: PLR2004 - [batch, rows]
+        return ["the scores of a ranking do not have the shape [batch, rows]"]
+    if any(table.dtype.kind != "f" for table in (scores, more)):
+        return ["the scores of a ranking must have a floating-point type"]
+    known = {spec.name: spec for spec in specs}
+    found = []
+    for name, rows in ranking.next_rows.items():
+        spec = known.get(name)
+        width = spec.elements // scores.size if spec else 0
+        if spec is None or spec.bound or spec.elements % scores.size:
+            found.append(f"{name}: a ranking does not fit this output")
+        elif rows.shape != (*more.shape, width) or np.dtype(spec.dtype) != rows.dtype:
+            found.append(f"{name}: has rows {rows.shape} {rows.dtype} in a ranking, expected {(*more.shape, width)}")
+    return found
