@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolchain import bundle, stats, tensors
+from toolchain import bundle, rankings, stats
 from toolchain.bundle import Bundle
 from toolchain.device import bench, deploy, runner
 from toolchain.device.bench import Conditions, Latency
@@ -258,7 +258,7 @@ def _summed(
     last = turns.second[0]
     manifest = bundles[1].manifest
     limit = samples.tolerance if tolerance is None else tolerance
-    difference = tensors.compare(last.outputs, turns.first[0].outputs, limit)
+    difference = rankings.compare(last.outputs, turns.first[0].outputs, samples.rankings, limit)
     if not difference.ok:
         raise VerificationError(
             f"the tuned and the untuned build of {manifest.name} compute different outputs",

@@ -129,6 +129,7 @@ def test_document():
     }  # fmt: skip
     assert found["outputs"] == {
         "reference": "onnxruntime 1.22", "max_abs_diff": 1e-6, "max_rel_diff": 2e-6, "tolerance": 1e-4, "ok": True,
+        "reordered": [],
     }  # fmt: skip
     assert found["transfer"] == {
         "bytes_sent": 2048, "bytes_received": 100, "blobs_sent": 3, "blobs_skipped": 4, "seconds": 0.25,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain import tensors
+from toolchain import rankings, tensors
 from toolchain.device import bench, deploy, rounds, runner, trust
 from toolchain.device.deploy import Samples
 from toolchain.device.lock import Owner
@@ -259,7 +259,7 @@ class _Session:
         limit = samples.tolerance if self.settings.tolerance is None else self.settings.tolerance
         specs = self.new.manifest.outputs
         one, other = (tensors.cut(ran.outputs, specs) for ran in (first, second))
-        found = tensors.compare(one, other, limit)
+        found = rankings.compare(one, other, samples.rankings, limit)
         if not found.ok:
             raise VerificationError(
                 f"{self.new.named} and {self.base.named} compute different outputs",
@@ -292,7 +292,7 @@ def _given(new: Side, base: Side) -> tuple[Samples, Samples]:
     own = [deploy.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
     known = [one if one and one.expected is not None else None for one in own]
     drawn = Samples(inputs.random(new.manifest.inputs, seed=0), None)
-    other = next((Samples(one.inputs, None, one.runtime, one.tolerance) for one in known if one), drawn)
+    other = next((Samples(one.inputs, None, one.runtime, one.tolerance, one.rankings) for one in known if one), drawn)
     return known[0] or other, known[1] or other
 
 
