@@ -20,6 +20,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _WRITTEN_BY_OTHERS = 0o002
 _PRIVATE, _PRIVATE_FOLDER, _PERMISSIONS = 0o600, 0o700, 0o777
 _MASKING = threading.Lock()
+_LARGEST_DOCUMENT = 64 << 20
 _YOURS = "choose an existing folder that you can write to"
 
 
@@ -186,14 +187,35 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def read_json(path: Path, error: type[ToolchainError] = InputError) -> Any:
+def read_limited(path: Path, limit: int = _LARGEST_DOCUMENT, error: type[ToolchainError] = InputError) -> bytes:
+    """Read a file that should be small: of one that is not, no more than that is read.
+
+    The size that the file system states is not enough: a file may grow meanwhile, and a pipe states none.
+
+    Args:
+        path: The file.
+        limit: Bytes that it may have.
+        error: The exception class for a larger file.
+
+    Raises:
+        OSError: It cannot be read.
+        ToolchainError: Of class `error`: it is larger.
+    """
+    with path.open("rb") as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise error(f"{path} has more than {limit} bytes, which is the limit", hint="check that it is the right file")
+    return data
+
+
+def read_json(path: Path, error: type[ToolchainError] = InputError, limit: int = _LARGEST_DOCUMENT) -> Any:
     """Read a JSON file.
 
     Raises:
-        ToolchainError: Of class `error`: the file is missing or is not JSON.
+        ToolchainError: Of class `error`: the file is missing, is not JSON, or has more bytes than the limit.
     """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_limited(path, limit, error))
     except OSError as fault:
         raise error(f"cannot read {path}: {fault.strerror or fault}") from fault
     except (ValueError, RecursionError) as fault:
