@@ -150,6 +150,14 @@ def test_canonical_json_depends_on_the_value_alone(value):
     assert json.loads(files.canonical_json(value)) == value
 
 
+def test_no_more_is_read_than_a_file_may_have(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert files.read_limited(path, 5) == b"12345"
+    with pytest.raises(VerificationError, match="has more than 4 bytes, which is the limit"):
+        files.read_limited(path, 4, VerificationError)
+
+
 def test_canonical_json_is_for_people_too():
     assert files.canonical_json({"b": [1], "a": "ü"}).decode() == '{\n  "a": "ü",\n  "b": [\n    1\n  ]\n}\n'
 

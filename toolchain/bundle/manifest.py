@@ -29,6 +29,8 @@ STATEMENT = "release.json"  # what is signed of the bundle: see the room `signin
 SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
 LARGEST_MANIFEST = 1 << 20
 """Bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it."""
+LARGEST_GRAPH = 256 << 20
+"""Bytes of a graph that are read, as text or as JSON."""
 LARGEST_STATEMENT = 1 << 20
 """Bytes that a statement, or signatures, may have: as on a device."""
 

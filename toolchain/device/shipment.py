@@ -13,6 +13,7 @@ from pathlib import Path
 from toolchain import bundle as bundles
 from toolchain import files, tensors
 from toolchain.bundle import Bundle
+from toolchain.bundle.manifest import LARGEST_STATEMENT
 from toolchain.device.runner import INPUTS
 from toolchain.device.store import BlobState, DeviceFacts, Store
 from toolchain.errors import DeviceError, FullError, UnreachableError, VerificationError
@@ -118,7 +119,8 @@ def _signed(bundle: Bundle) -> bytes:
     """Return a bundle's statement and signatures as a device has them, in one file; empty without any."""
     if bundle.statement is None or bundle.signatures is None:
         return b""
-    return bundle.statement.read_bytes() + bundle.signatures.read_bytes()
+    both = (bundle.statement, bundle.signatures)
+    return b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in both)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from toolchain import bundle as bundles
 from toolchain import files
 from toolchain.bundle import Bundle, Manifest, kernels
 from toolchain.bundle.kernels import Kernel
+from toolchain.bundle.manifest import LARGEST_GRAPH
 from toolchain.device import released
 from toolchain.pipeline.device import Lab
-
-_LARGEST_GRAPH = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Side:
 
 def of_bundle(made: Bundle) -> Side:
     """Take a bundle of this machine, whose files were checked when it was opened."""
-    text = (made.folder / bundles.GRAPH_TEXT).read_text(encoding="utf-8")
+    text = files.read_limited(made.folder / bundles.GRAPH_TEXT, LARGEST_GRAPH).decode()
     return Side(made.manifest, made.digest, kernels.read(text), made)
 
 
@@ -55,7 +54,7 @@ def of_release(lab: Lab, word: str = released.CURRENT) -> Side:
     digest = released.named(lab.store, word).digest
     manifest = released.manifest(lab.store, digest)
     record = manifest.files[bundles.GRAPH_TEXT]
-    if record.size > _LARGEST_GRAPH:
+    if record.size > LARGEST_GRAPH:
         raise released.damaged(lab.store, digest)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
         path = Path(folder) / bundles.GRAPH_TEXT

@@ -181,7 +181,9 @@ def held(path: Path) -> Iterator[None]:
 def foreign(path: Path) -> str:
     """Say why a file is no state of a roll-out; empty if it is one."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(files.read_limited(path))
+    except InputError as fault:
+        return fault.message
     except (ValueError, RecursionError):
         return "it is not JSON"
     return "" if isinstance(found, dict) and _MARK in found else "it is a different JSON document"
