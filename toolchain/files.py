@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -14,12 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from toolchain import locks
 from toolchain.errors import BuildError, InputError, ToolchainError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _WRITTEN_BY_OTHERS = 0o002
 _PRIVATE, _PRIVATE_FOLDER, _PERMISSIONS = 0o600, 0o700, 0o777
 _MASKING = threading.Lock()
+_EDIT_S = 30.0  # each edit takes milliseconds
 _LARGEST_DOCUMENT = 64 << 20
 _YOURS = "choose an existing folder that you can write to"
 
@@ -128,7 +129,7 @@ def check_cache() -> Path:
     """
     folder = cache_root()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as fault:
         raise InputError(
@@ -157,6 +158,7 @@ def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
 
     Raises:
         InputError: It cannot be read or written.
+        BusyError: Another process keeps the lock of its folder.
     """
     real = target.resolve()
     try:
@@ -181,7 +183,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """Wait until nobody else edits a file in a folder; the lock ends with this process."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        locks.acquire(handle, f"the folder {folder}", _EDIT_S)
         yield
     finally:
         os.close(handle)

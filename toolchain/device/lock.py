@@ -29,6 +29,7 @@ _ANSWER_S = 30.0
 _SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
+_OTHER = re.compile(r"other([0-9]{1,10})")
 _EARLIER = re.compile(r"pid([0-9]{1,10})")
 _END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only such command that is ours
 _LONGEST_HELD_S = 366 * 86400
@@ -72,7 +73,27 @@ age() {
   esac
 }
 alive() { [ -n "$pid" ] && [ "$from" = "$boot" ] && started "$pid" && [ -n "$ticks" ] && [ "$ticks" = "$start" ]; }
-busy() { [ -n "$seen" ] || [ -z "$pid" ] || set -- "pid$pid"; printf 'busy %s %s %s\\n' "$1" "$now" "$who"; }
+reaches() { # PROCESS FILE: whether it has the file open, as far as this login can see
+  [ -r "/proc/$1/fd" ] || return 0
+  for number in "/proc/$1/fd/"*; do [ ! "$number" -ef "$2" ] || return 0; done
+  return 1
+}
+blame() { # FILE: where its owner is gone, the present holder is named instead
+  ! alive || return 0
+  inode=$(stat -c %i "$1" 2>/dev/null) && [ -r /proc/locks ] || return 0
+  while read -r entry kind advisory access locker node rest; do
+    case $kind/$node in FLOCK/*:"$inode") ;; *) continue ;; esac
+    if [ "$locker" = "$pid" ] || [ ! -d "/proc/$locker" ] || ! reaches "$locker" "$1"; then continue; fi
+    age=other$locker
+    who="0 process $locker of $(stat -c %U "/proc/$locker" 2>/dev/null || echo another user)\tit did not say what for"
+    return 0
+  done </proc/locks
+}
+busy() {
+  case $1 in other*) seen=1; esac
+  [ -n "$seen" ] || [ -z "$pid" ] || set -- "pid$pid"
+  printf 'busy %s %s %s\\n' "$1" "$now" "$who"
+}
 inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
 """
 
@@ -94,6 +115,7 @@ take() {{
     said "$1"
     age
     if [ "$state" != idle ] || [ "$age" -lt "$lease" ] || [ $tries -gt 50 ]; then
+      blame "$1"
       busy "$age"
       exit
     fi
@@ -103,6 +125,11 @@ take() {{
   done
 }}
 still() {{ [ "$file" = "$ROOT/lock" ] || inside; }}
+# Whoever can read a lock's file can have the lock, and keep it.
+private() {{
+  (umask 077; : >>"$1") || exit
+  chmod 600 "$1" 2>/dev/null || :
+}}
 hold() {{
   umask 022
   me
@@ -111,11 +138,13 @@ hold() {{
   mkdir -p "$ROOT" || exit
   file=$ROOT/lock
   ! inside 2>/dev/null || file=$ROOT/lock.within
+  private "$file"
   exec 9>>"$file" || exit
   take "$file"
   : >"$file"
   note idle
   if [ "$file" = "$ROOT/lock" ] && [ -e "$ROOT/lock.within" ]; then
+    private "$ROOT/lock.within"
     exec 8>&9 9>>"$ROOT/lock.within" || exit
     take "$ROOT/lock.within"
     exec 9>&8 8>&-
@@ -150,7 +179,7 @@ age
 if [ -n "$start" ] && ! alive; then exit 0; fi
 if [ -n "$pid" ] && [ ! -d "/proc/$pid" ]; then exit 0; fi
 if [ "$state" = idle ] && [ "$age" -ge "$lease" ]; then exit 0; fi
-(flock -n -s 9 9<&9) 9<"$file" || busy "$age"
+(flock -n -s 9 9<&9) 9<"$file" || { blame "$file"; busy "$age"; }
 """
 
 
@@ -338,7 +367,10 @@ def _given(set_root: str) -> str:
 
 
 def _busy(name: str, words: Sequence[str]) -> BusyError:
-    """Return the error for `busy`, seconds since a sign of life or `pidPID`, the device's time, and when who began."""
+    """Return the error for `busy`, an age, the device's time, and when who began.
+
+    The age is seconds since a sign of life, `pidPID` of an earlier toolchain, or `otherPID` of anybody else.
+    """
     age, now, said = (*words[1:], "", "", "")[:3]
     began, _, line = said.partition(" ")
     owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
@@ -356,6 +388,8 @@ def _life(word: str) -> str:
     """Tell when a holder gave a sign of life, or that it gives none."""
     if earlier := _EARLIER.fullmatch(word):
         return f"process {earlier[1]} there, of an older toolchain, holds the lock until its client disconnects"
+    if other := _OTHER.fullmatch(word):
+        return f"process {other[1]} there holds the lock and gives no signs of life: only its end frees the device"
     age = word if _TIME.fullmatch(word) else "some"
     return f"the last sign of life came {age} s ago; the device is free after {LEASE_S} s without one"
 

@@ -106,7 +106,7 @@ def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]
 
 def _own_bytes(node: onnx.NodeProto) -> int:
     """Return the bytes of a node without its subgraphs' nodes, which are counted one by one; their weights are its."""
-    inner = sum(
+    inner: int = sum(
         nested.ByteSize()
         for attribute in node.attribute
         for graph in (attribute.g, *attribute.graphs)
