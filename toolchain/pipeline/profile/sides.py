@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import bundle as bundles
-from toolchain import files
+from toolchain import files, temporary
 from toolchain.bundle import Bundle, Manifest, kernels
 from toolchain.bundle.kernels import Kernel
 from toolchain.bundle.manifest import LARGEST_GRAPH
@@ -56,7 +55,7 @@ def of_release(lab: Lab, word: str = released.CURRENT) -> Side:
     record = manifest.files[bundles.GRAPH_TEXT]
     if record.size > LARGEST_GRAPH:
         raise released.damaged(lab.store, digest)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         path = Path(folder) / bundles.GRAPH_TEXT
         lab.shell.pull(f"{lab.store.root}/releases/{digest}/{bundles.GRAPH_TEXT}", path, most=record.size)
         if files.sha256_file(path) != record.sha256:
