@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import getpass
 import os
 import platform
@@ -26,7 +27,9 @@ WITHIN = "TOOLCHAIN_DEVICE_LOCK"
 """Variable with the token of a lock that was taken for this process and its children: they work inside of it."""
 _HEARTBEAT_S = 5.0
 _ANSWER_S = 30.0
-_SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
+_SCRIPT_S = 600.0  # an application may be restarted, or many releases be removed
+_SLOWEST = 512 << 10  # bytes in a second that a slow card is read, hashed and written with
+_ALIKE = 0.6  # two words of random digits are less
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
 _OTHER = re.compile(r"other([0-9]{1,10})")
@@ -238,13 +241,17 @@ class Lease:
         self._writing = threading.Lock()
         self._held = True
 
-    def run(self, script: str) -> str:
+    def run(self, script: str, size: int = 0) -> str:
         """Run a script in the store's root, with `set -eu`; return its output.
+
+        Args:
+            script: The script.
+            size: How many bytes it reads or writes, as far as that is known: they decide how long it may take.
 
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.
         """
-        return self._done("run", script, _SCRIPT_S)
+        return self._done("run", script, _SCRIPT_S + size / _SLOWEST)
 
     def attempt(self, script: str, seconds: float) -> str:
         """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
@@ -266,6 +273,12 @@ class Lease:
             room -= len(line)
             if not line:
                 raise self._lost()
+            if self._is_damaged_mark(line):
+                raise DeviceError(
+                    f"the end of a change of the store on {self._shell.name} is damaged: {printable(line.strip())}",
+                    details=f"expected {self._mark} and an exit code",
+                    hint="check the connection to the device, and run the command again",
+                )
             if room < 0 or time.monotonic() > deadline:
                 raise DeviceError(f"{self._shell.name} printed more than a change of its store should print")
             lines.append(line)
@@ -277,6 +290,13 @@ class Lease:
                 hint="check that the folder is writable for this user and that the disk is not full",
             )
         return output
+
+    def _is_damaged_mark(self, line: str) -> bool:
+        """Whether a line was the end of a script before something changed it: the true one would never come."""
+        mark, _, code = line.strip().partition(" ")
+        if len(line) > 2 * len(self._mark) or not code.isdecimal():
+            return False
+        return difflib.SequenceMatcher(None, mark, self._mark, autojunk=False).ratio() >= _ALIKE
 
     def check(self) -> None:
         """See that the lock is still held, as far as the last sign of life tells.

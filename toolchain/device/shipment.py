@@ -142,14 +142,15 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
     """
     start = time.perf_counter()
     store.sweep()
-    states = store.examine(shipment.blobs)
+    size = sum(path.stat().st_size for path in shipment.blobs.values())
+    states = store.examine(shipment.blobs, size)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
     _check_space(shipment, missing, facts)
     _push(shipment, missing, store, tell)
-    if damaged := store.publish(missing, executable=shipment.programs):
+    if damaged := store.publish(missing, executable=shipment.programs, size=size):
         # What was resumed may have been cut in the middle of a write: once more, from the start.
         _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, tell)
-        damaged = store.publish(missing, executable=shipment.programs)
+        damaged = store.publish(missing, executable=shipment.programs, size=size)
     if damaged:
         raise VerificationError(
             f"{len(damaged)} uploaded blob(s) have a different digest on the device",

@@ -383,6 +383,24 @@ def test_a_device_that_says_too_much_under_its_lock(root):
         store.sweep()
 
 
+@pytest.mark.parametrize("change", ["s/^END/EMD/", "s/^END-./END-/", "s/^E/EE/", "s/^END-\\(..\\)../END-\\1xx/"])
+def test_a_damaged_end_of_a_script_is_refused_at_once(root, change):
+    class Noisy(LocalShell):
+        def _open(self, script, kind, timeout):
+            return super()._open(f"{{ {script}\n}} | sed -u '{change}'" if kind == "held" else script, kind, timeout)
+
+    began = time.monotonic()
+    store = Store(Noisy(), str(root))
+    with pytest.raises(DeviceError, match="the end of a change of the store on local is damaged"), store.lock(ME):
+        store.sweep()
+    assert time.monotonic() - began < lock._SCRIPT_S / 2
+
+
+@pytest.mark.parametrize("line", ["cp: cannot create blobs/partial/0123456789abcdef 1\n", "END 0\n", "total 12\n"])
+def test_other_lines_are_no_end_of_a_script(line):
+    assert not lock.Lease(LocalShell(), None, "0123456789abcdef")._is_damaged_mark(line)
+
+
 def test_a_lost_lock_is_noticed(store, root, monkeypatch):
     monkeypatch.setattr(lock, "_HEARTBEAT_S", 0.1)
     told = []

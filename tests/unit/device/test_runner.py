@@ -27,6 +27,13 @@ def call(root, folders, **words):
     return runner.call(LocalShell(), str(root), folders, outputs=(TensorSpec("y", (1, 16), "float32"),), **words)
 
 
+def test_a_run_is_waited_for_as_long_as_its_network_may_take():
+    small, large = (runner.longest_s(runner.SMOKE, size) for size in (100 << 10, 1 << 30))
+    assert 60 < small < 150 < large == runner.longest_s(runner.SMOKE) <= 600
+    assert runner.longest_s(runner.Plan(), 100 << 10) < 300
+    assert runner.longest_s(runner.Plan(samples=50), 100 << 10) > 5 * 100
+
+
 def test_smoke_call(tiny, places):
     root, folders = places
     run = call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
