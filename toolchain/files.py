@@ -130,6 +130,8 @@ def check_cache() -> Path:
     folder = cache_root()
     try:
         folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if "TOOLCHAIN_CACHE" not in os.environ:  # a folder that was named may be meant for several users
+            locks.make_private(folder)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as fault:
         raise InputError(

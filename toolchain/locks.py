@@ -13,6 +13,7 @@ from pathlib import Path
 from toolchain.errors import BusyError
 
 PRIVATE = 0o600
+_PRIVATE_FOLDER = 0o700
 _ALL, _WRITE = 0o777, 0o222
 _LOCKS = Path("/proc/locks")
 
@@ -36,6 +37,17 @@ def opened(path: Path, mode: int = PRIVATE, *, follow: bool = False) -> int:
     if status.st_uid == os.getuid() and status.st_mode & _ALL & ~mode:
         os.fchmod(handle, status.st_mode & mode)
     return handle
+
+
+def make_private(folder: Path) -> None:
+    """Take a folder from everybody but its owner, if that is this user.
+
+    Raises:
+        OSError: It is not there.
+    """
+    status = folder.stat()
+    if status.st_uid == os.getuid() and status.st_mode & _ALL & ~_PRIVATE_FOLDER:
+        folder.chmod(status.st_mode & _PRIVATE_FOLDER)
 
 
 def mode_beside(path: Path) -> int:

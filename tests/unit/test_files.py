@@ -244,6 +244,13 @@ def test_a_cache_is_made(tmp_path, monkeypatch):
     assert names(tmp_path / "new" / "cache") == []
 
 
+@pytest.mark.usefixtures("without_variables")
+def test_a_cache_that_others_can_enter_becomes_private(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "edge-toolchain").mkdir(mode=0o755)
+    assert files.check_cache().stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize(
     ("fault", "message", "hint"),
     [

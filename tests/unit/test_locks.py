@@ -46,6 +46,12 @@ def test_a_lock_that_others_could_read_becomes_private(path):
     assert mode_of(path) == 0o600
 
 
+def test_a_folder_becomes_private(tmp_path):
+    tmp_path.chmod(0o755)
+    locks.make_private(tmp_path)
+    assert mode_of(tmp_path) == 0o700
+
+
 def test_no_link_is_followed(path, tmp_path):
     path.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic links"):
