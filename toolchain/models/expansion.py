@@ -14,9 +14,7 @@ _MOST_NODES = 200_000
 _MOST_BYTES = (1 << 31) - 1  # of what protobuf holds in one piece
 _DEEPEST = 100
 _CAP = 1 << 62  # more is the same: each function may double what came before
-_HINT = (
-    "export the model without functions: onnx.inliner.inline_local_functions, or dynamo=True without export_modules_as"
-)
+_HINT = "export the model again without functions of its own"
 
 _Name = tuple[str, str, str]
 
