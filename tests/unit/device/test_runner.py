@@ -34,6 +34,18 @@ def test_a_run_is_waited_for_as_long_as_its_network_may_take():
     assert runner.longest_s(runner.Plan(samples=50), 100 << 10) > 5 * 100
 
 
+def test_a_runner_that_hangs_is_ended(tiny, places, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_START_S", 0.2)
+    root, folders = places
+    hung = tmp_path / "hung" / runner.RUNNER
+    hung.parent.mkdir()
+    hung.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
+    hung.chmod(0o755)
+    folders = {**folders, "runners": str(hung.parent)}
+    with pytest.raises(DeviceError, match=r"did not finish within 0\.2 s"):
+        call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE, size=0)
+
+
 def test_smoke_call(tiny, places):
     root, folders = places
     run = call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
