@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -14,12 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from toolchain import locks
 from toolchain.errors import BuildError, InputError, ToolchainError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _WRITTEN_BY_OTHERS = 0o002
 _PRIVATE, _PRIVATE_FOLDER, _PERMISSIONS = 0o600, 0o700, 0o777
 _MASKING = threading.Lock()
+_EDIT_S = 30.0  # each edit takes milliseconds
+_LARGEST_DOCUMENT = 64 << 20
 _YOURS = "choose an existing folder that you can write to"
 
 
@@ -127,7 +129,9 @@ def check_cache() -> Path:
     """
     folder = cache_root()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if "TOOLCHAIN_CACHE" not in os.environ:  # a folder that was named may be meant for several users
+            locks.make_private(folder)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as fault:
         raise InputError(
@@ -156,6 +160,7 @@ def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
 
     Raises:
         InputError: It cannot be read or written.
+        BusyError: Another process keeps the lock of its folder.
     """
     real = target.resolve()
     try:
@@ -180,20 +185,41 @@ def _alone(folder: Path) -> Iterator[None]:
     """Wait until nobody else edits a file in a folder; the lock ends with this process."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        locks.acquire(handle, f"the folder {folder}", _EDIT_S)
         yield
     finally:
         os.close(handle)
 
 
-def read_json(path: Path, error: type[ToolchainError] = InputError) -> Any:
+def read_limited(path: Path, limit: int = _LARGEST_DOCUMENT, error: type[ToolchainError] = InputError) -> bytes:
+    """Read a file that should be small: of one that is not, no more than that is read.
+
+    The size that the file system states is not enough: a file may grow meanwhile, and a pipe states none.
+
+    Args:
+        path: The file.
+        limit: Bytes that it may have.
+        error: The exception class for a larger file.
+
+    Raises:
+        OSError: It cannot be read.
+        ToolchainError: Of class `error`: it is larger.
+    """
+    with path.open("rb") as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise error(f"{path} has more than {limit} bytes, which is the limit", hint="check that it is the right file")
+    return data
+
+
+def read_json(path: Path, error: type[ToolchainError] = InputError, limit: int = _LARGEST_DOCUMENT) -> Any:
     """Read a JSON file.
 
     Raises:
-        ToolchainError: Of class `error`: the file is missing or is not JSON.
+        ToolchainError: Of class `error`: the file is missing, is not JSON, or has more bytes than the limit.
     """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_limited(path, limit, error))
     except OSError as fault:
         raise error(f"cannot read {path}: {fault.strerror or fault}") from fault
     except (ValueError, RecursionError) as fault:

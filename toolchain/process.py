@@ -35,6 +35,7 @@ _PACKAGES = {
 """What Debian and Ubuntu call the packages of programs that are not called as their package is."""
 _SAME_NAME = frozenset({"adb", "g++", "gcc", "make", "cmake"})
 _GRACE_S = 2.0
+_SECRETS = frozenset({"TOOLCHAIN_SSH_PASSWORD"})
 
 
 Serving = subprocess.Popen[bytes]
@@ -165,6 +166,14 @@ def installing(program: str) -> str:
     return f"apt-get install {package}" if package else ""
 
 
+def _inherited() -> dict[str, str]:
+    """Return the environment that children get: without the passwords, which none of them needs.
+
+    A command of the user's that `attend` runs has all of it, since it may be a command of this toolchain.
+    """
+    return {name: value for name, value in os.environ.items() if name not in _SECRETS}
+
+
 def spawn(
     words: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
@@ -172,7 +181,7 @@ def spawn(
     return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
         list(words),
         cwd=cwd,
-        env=None if env is None else {**os.environ, **env},
+        env={**_inherited(), **(env or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -197,7 +206,7 @@ def serve(
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - as above
             list(words),
-            env={**(os.environ if inherit else {}), **(env or {})},
+            env={**(_inherited() if inherit else {}), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stream,
@@ -216,6 +225,7 @@ def spawn_background(words: Sequence[str], log: Path, *, attached: bool) -> subp
     with log.open("ab") as stream:
         return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
             list(words),
+            env=_inherited(),
             stdin=subprocess.PIPE if attached else subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
@@ -237,6 +247,7 @@ def attach(words: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
     try:
         child = subprocess.Popen(  # noqa: S603 - as above
             list(words),
+            env=_inherited(),
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=log or subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from toolchain import files
 from toolchain.errors import did_you_mean
 
 # Strict: a board file that says threads = "4" has a fault, and guessing hides it.
@@ -23,6 +24,9 @@ DEVICE_FOLDER = r"^(~/|/)[^\s'\"\\$`]+$"
 
 DeviceFolder = Annotated[str, Field(pattern=DEVICE_FOLDER)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
+
+
+_LARGEST = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,11 @@ def parsed(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: It cannot be read.
+        InputError: It is larger than any that a person writes.
         UnicodeDecodeError: It is no text.
         tomllib.TOMLDecodeError: It is not TOML, or nested deeper, or with longer numbers, than anybody writes.
     """
-    text = path.read_text(encoding="utf-8-sig")
+    text = files.read_limited(path, _LARGEST).decode("utf-8-sig")
     try:
         found = tomllib.loads(text)
         json.dumps(found, default=str)

@@ -471,7 +471,7 @@ def test_it_waits_for_no_plain_flock(tiny_run, root):
     root.mkdir()
     with (root / "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        refused(Device().apply(tiny_run, "--root", root), BUSY, "busy: in use by someone")
+        refused(Device().apply(tiny_run, "--root", root), BUSY, f"busy: in use by process {os.getpid()} of ")
 
 
 @contextlib.contextmanager

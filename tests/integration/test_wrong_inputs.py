@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib
 import json
 import os
@@ -46,6 +47,7 @@ def world(tmp_path_factory, tiny):
     nets.save(nets.relu(), folder, "good.onnx")
     good = (folder / "good.onnx").read_bytes()
     (folder / "truncated.onnx").write_bytes(good[: len(good) // 2])
+    (folder / "good.onnx.gz").write_bytes(gzip.compress(good))
     (folder / "text.onnx").write_text("this is no model")
     (folder / "empty.onnx").write_bytes(b"")
     np.savez(folder / "wrong.npz", x=np.zeros((9, 9), np.float32))

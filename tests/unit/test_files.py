@@ -150,6 +150,14 @@ def test_canonical_json_depends_on_the_value_alone(value):
     assert json.loads(files.canonical_json(value)) == value
 
 
+def test_no_more_is_read_than_a_file_may_have(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert files.read_limited(path, 5) == b"12345"
+    with pytest.raises(VerificationError, match="has more than 4 bytes, which is the limit"):
+        files.read_limited(path, 4, VerificationError)
+
+
 def test_canonical_json_is_for_people_too():
     assert files.canonical_json({"b": [1], "a": "ü"}).decode() == '{\n  "a": "ü",\n  "b": [\n    1\n  ]\n}\n'
 
@@ -234,6 +242,13 @@ def test_a_cache_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "new" / "cache"))
     assert files.check_cache() == tmp_path / "new" / "cache"
     assert names(tmp_path / "new" / "cache") == []
+
+
+@pytest.mark.usefixtures("without_variables")
+def test_a_cache_that_others_can_enter_becomes_private(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "edge-toolchain").mkdir(mode=0o755)
+    assert files.check_cache().stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(

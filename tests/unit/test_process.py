@@ -45,6 +45,20 @@ def pid_in(path: Path) -> int:
     pytest.fail(f"{path} was not written")
 
 
+def test_no_child_has_the_password(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOOLCHAIN_SSH_PASSWORD", "secret")
+    show = ["sh", "-c", "echo ${TOOLCHAIN_SSH_PASSWORD-none}"]
+    log = tmp_path / "log"
+    assert process.run(show).stdout == "none\n"
+    assert process.run(show, env={"OTHER": "x"}).stdout == "none\n"
+    with process.serve(show, log=log) as served:
+        assert served.communicate()[0] == b"none\n"
+    process.spawn_background(show, log, attached=False).wait()
+    assert log.read_text() == "none\n"
+    with process.attach(show) as stream:
+        assert stream.recv(100) == b"none\n"
+
+
 def test_both_outputs_and_the_exit_code():
     result = python("import sys; print('out'); print('err', file=sys.stderr)")
     assert result == process.Result(0, "out\n", "err\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import tomlkit
 
 from toolchain import board as boards
+from toolchain import temporary
 from toolchain.adoption import cores
 from toolchain.adoption.cores import Chosen
 from toolchain.adoption.obstacles import TRIPLES
@@ -225,7 +225,7 @@ def _checked(name: str, text: str) -> Board:
     """
     from toolchain import backends  # noqa: PLC0415 - TVM takes two seconds, which most devices need not
 
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         path = Path(folder) / f"{name}.toml"
         path.write_text(text, encoding="utf-8")
         board, faults = boards.check(path)

@@ -6,8 +6,11 @@ has none of these: regular files, one after the other, and what they are named b
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +32,9 @@ _KNOWN = re.compile(rf"index\.json|oci-layout|{BLOBS}[0-9a-f]{{64}}")
 _FOLDERS = {"blobs", BLOBS.rstrip("/")}
 _MAGIC, _MAGIC_AT = b"ustar", 257
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+_COMPRESSED_HEAD = 1 << 20  # bzip2 decompresses whole blocks, which have 900 kB at most
+_UNXZ_BYTES = 128 << 20  # `xz -9` wants 65 MB
+_GZIP = 16  # added to the size of the window: zlib expects the header of gzip
 _KINDS = {
     tarfile.SYMTYPE: "a link",
     tarfile.LNKTYPE: "a link",
@@ -45,7 +51,25 @@ def is_archive(path: Path) -> bool:
         return False
     with path.open("rb") as stream:
         head = stream.read(_BLOCK)
-    return _unpacker(head) != "" or head[_MAGIC_AT:].startswith(_MAGIC)
+        if command := _unpacker(head):
+            return _holds_tar(command, head + stream.read(_COMPRESSED_HEAD), path.name)
+    return head[_MAGIC_AT:].startswith(_MAGIC)
+
+
+def _holds_tar(command: str, head: bytes, name: str) -> bool:
+    """Whether a compressed file begins as a tar file does: any other may be a model, which its reader explains."""
+    try:
+        if command == "gunzip":
+            block = zlib.decompressobj(zlib.MAX_WBITS | _GZIP).decompress(head, _BLOCK)
+        elif command == "bunzip2":
+            block = bz2.BZ2Decompressor().decompress(head, _BLOCK)
+        elif command == "unxz":
+            block = lzma.LZMADecompressor(memlimit=_UNXZ_BYTES).decompress(head, _BLOCK)
+        else:  # which the standard library cannot decompress
+            return ".tar" in name
+    except (zlib.error, lzma.LZMAError, OSError):  # damaged
+        return ".tar" in name
+    return block[_MAGIC_AT:].startswith(_MAGIC)
 
 
 def _unpacker(head: bytes) -> str:

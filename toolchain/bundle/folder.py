@@ -9,6 +9,7 @@ from pathlib import Path
 from toolchain import files, outputs
 from toolchain.bundle import inventories
 from toolchain.bundle.manifest import (
+    LARGEST_MANIFEST,
     MANIFEST,
     RECORDS,
     REFERENCE,
@@ -99,12 +100,17 @@ def load(folder: Path, named: str = "") -> Bundle:
         raise InputError(
             f"{folder} is not a bundle: it has no {MANIFEST}", hint="run `toolchain build MODEL -o DIR` to create one"
         )
-    manifest = read_manifest(path.read_bytes(), named or str(folder))
+    manifest = read_manifest(_described(folder), named or str(folder))
     _check_files(folder, manifest, named or str(folder))
     _check_records(folder, manifest, named or str(folder))
     _check_reference(folder, manifest, named or str(folder))
     inventories.check(folder, manifest, named or str(folder))
     return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
+
+
+def _described(folder: Path) -> bytes:
+    """Read the manifest of a bundle."""
+    return files.read_limited(folder / MANIFEST, LARGEST_MANIFEST, VerificationError)
 
 
 def foreign(folder: Path) -> str:
@@ -117,7 +123,7 @@ def foreign(folder: Path) -> str:
     if MANIFEST not in own:
         return f"it does not contain {MANIFEST}"
     try:
-        described = (folder / MANIFEST).read_bytes()
+        described = _described(folder)
         if older_schema(described) is None:
             read_manifest(described, str(folder))
     except VerificationError as fault:

@@ -67,7 +67,7 @@ def document(bundle: Bundle, name: str) -> Any:
     Raises:
         InputError: The bundle has none.
     """
-    return files.read_json(_there(bundle, name), VerificationError)
+    return files.read_json(_there(bundle, name), VerificationError, AT_MOST)
 
 
 def _there(bundle: Bundle, name: str) -> Path:
@@ -169,10 +169,10 @@ class _Statement:
 
 
 def _read(kind: type[_Form], path: Path, named: str) -> _Form:
-    if not path.is_file() or path.stat().st_size > AT_MOST:
-        raise VerificationError(f"{path.name} in {named} is not a file of at most {AT_MOST >> 20} MiB")
+    if not path.is_file():
+        raise VerificationError(f"{path.name} in {named} is not a file", hint="build the bundle again")
     try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
+        return TypeAdapter(kind).validate_json(files.read_limited(path, AT_MOST, VerificationError))
     except ValidationError as fault:
         raise VerificationError(
             f"{path.name} in {named} is not in a valid form",

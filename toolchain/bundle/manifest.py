@@ -29,6 +29,8 @@ STATEMENT = "release.json"  # what is signed of the bundle: see the room `signin
 SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
 LARGEST_MANIFEST = 1 << 20
 """Bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it."""
+LARGEST_GRAPH = 256 << 20
+"""Bytes of a graph that are read, as text or as JSON."""
 LARGEST_STATEMENT = 1 << 20
 """Bytes that a statement, or signatures, may have: as on a device."""
 
@@ -41,6 +43,9 @@ _SCHEMA = 3
 _LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
 _MOST_AXES = 32
+_LARGEST_COUNT = 2**53 - 1  # exact in every reader of JSON
+_SMALLEST_ENTRY = len('"":{"dtype":"I8","shape":[],"data_offsets":[0,0]}')
+"""Bytes that a tensor without a name takes in the header of a safetensors file."""
 _FEW = 10
 _SHOWN = 200
 
@@ -56,6 +61,8 @@ _Name = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_prin
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Texts = Annotated[Mapping[str, str], FEW_KEYS]
+_Count = Annotated[int, Field(ge=0, le=_LARGEST_COUNT)]
+_Positive = Annotated[int, Field(ge=1, le=_LARGEST_COUNT)]
 
 
 @dataclass(frozen=True)
@@ -79,9 +86,9 @@ class Tuned:
     """
 
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    tasks: Annotated[int, Field(ge=0)] = 0
-    tuned: Annotated[int, Field(ge=0)] = 0
-    shipped: Annotated[int, Field(ge=0)] = 0
+    tasks: _Count = 0
+    tuned: _Count = 0
+    shipped: _Count = 0
     modelled: str = ""
 
 
@@ -101,10 +108,10 @@ class Modelled:
 
     model: str
     clock_mhz: Annotated[float, Field(gt=0)]
-    kernels: Annotated[int, Field(ge=1)]
-    cycles: Annotated[int, Field(ge=1)]
-    macs: Annotated[int, Field(ge=0)]
-    macs_per_cycle: Annotated[int, Field(ge=1)]
+    kernels: _Positive
+    cycles: _Positive
+    macs: _Count
+    macs_per_cycle: _Positive
     calibration: str = ""
 
     @property
@@ -188,8 +195,8 @@ class InInt8:
 
     against: str
     method: str
-    samples: Annotated[int, Field(ge=1)]
-    random: Annotated[int, Field(ge=0)]
+    samples: _Positive
+    random: _Count
     snr_db: float | None = None
     top1_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
 
@@ -334,8 +341,10 @@ def _faults(found: Manifest, data: bytes) -> list[str]:
     specs = (*found.inputs, *found.outputs)
     faults = [f"{spec!s:.{_SHOWN}}" for spec in specs if not _is_possible(spec)]
     faults += _bound_faults(found) if not faults else []
+    faults += _total_faults(found) if not faults else []
     faults += [f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in found.files.keys() - FILES]
     faults += [f"files: it does not list {name}" for name in FILES if name not in found.files]
+    faults += _amount_faults(found) if PARAMS in found.files and GRAPH_TEXT in found.files else []
     faults += ["outputs: the list is empty"] if not found.outputs else []
     faults += ["board: it is a file name, not a board name"] if found.board.endswith(".toml") else []
     if not faults and found.encoded() != data:
@@ -357,6 +366,39 @@ def _bound_faults(found: Manifest) -> list[str]:
         if spec.bound and spec.bound.count not in counts - {spec.name}:
             faults.append(f"{spec.name}: no other output with one int64 value counts it")
     return faults
+
+
+def _total_faults(found: Manifest) -> list[str]:
+    """List which tensors are possible one by one, but not together."""
+    totals = {"inputs": found.inputs, "outputs": found.outputs}
+    return [
+        f"{side}: together they have more than {_LARGEST_TENSOR} bytes"
+        for side, specs in totals.items()
+        if sum(spec.bytes for spec in specs) > _LARGEST_TENSOR
+    ]
+
+
+def _amount_faults(found: Manifest) -> list[str]:
+    """List the counts that the rest of the manifest shows to be wrong: a device allocates memory for each param."""
+    params, features = found.params_order, found.cpu_features
+    header = sum(len(name.encode()) + _SMALLEST_ENTRY for name in params)
+    wrong = {
+        "params_order: it has a name twice": len(set(params)) < len(params),
+        f"params_order: it has more names than {PARAMS} has room for": header > found.files[PARAMS].size,
+        "cpu_features: it has a name twice": len(set(features)) < len(features),
+    }
+    if tuned := found.records:
+        wrong["records: more kernels are tuned than there are"] = tuned.tuned + tuned.shipped > tuned.tasks
+        wrong[f"records: {GRAPH_TEXT} has no room for so many kernels"] = tuned.tasks > found.files[GRAPH_TEXT].size
+    if array := found.modelled:
+        wrong["modelled: it has more kernels than cycles"] = array.kernels > array.cycles
+        wrong["modelled: it has more multiply-adds than its cycles allow"] = array.utilisation > 1
+        wrong["modelled: its clock is not a finite number"] = not math.isfinite(array.clock_mhz)
+    if half := found.half:
+        wrong["half: it has more outputs than the model"] = len(half.outputs) > len(found.outputs)
+    if int8 := found.int8:
+        wrong["int8: more inputs are random than there are"] = int8.random > int8.samples
+    return [fault for fault, is_wrong in wrong.items() if is_wrong]
 
 
 def _is_possible(spec: TensorSpec) -> bool:

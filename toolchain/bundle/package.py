@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolchain import files, outputs
+from toolchain import files, outputs, temporary
 from toolchain.bundle import archive
 from toolchain.bundle.archive import BLOBS, INDEX, Archive
 from toolchain.bundle.contents import assemble, bundle_manifest, contents
@@ -80,7 +79,7 @@ def at_hand(path: Path) -> Iterator[Bundle]:
         InputError: As `load` or `unpack`.
         VerificationError: As these.
     """
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+    with temporary.folder() as scratch:
         yield opened(path, Path(scratch) / "bundle")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolchain import temporary
 from toolchain.cli import completion, connection, helptext, options, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
@@ -172,7 +172,7 @@ def _noted(found: Report, lab: Lab, device: DeviceOptions) -> Report:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         yield Path(folder)
 
 

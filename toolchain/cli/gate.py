@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolchain import temporary
 from toolchain.cli import connection, options
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
@@ -166,7 +166,7 @@ def _finding(asked: GateOptions, words: tuple[str, str], console: Console) -> It
     named = [word for word in words if registry.is_address(word)]
     for word in named or [word for word in words if not Path(word).is_file()][:1]:
         asked.registry.check(word)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         yield Finding(Path(folder), asked.registry.access(), console.say)
 
 

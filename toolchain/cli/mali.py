@@ -121,10 +121,11 @@ def _every(
 
 
 def _text(source: str) -> str:
+    from toolchain import files
     from toolchain.backends.mali.cost import kernels
 
     try:
-        text = Path(source).read_text(encoding="utf-8")
+        text = files.read_limited(Path(source)).decode()
     except OSError as fault:
         raise InputError(f"cannot read {source}: {fault.strerror or fault}", hint=_HINT) from fault
     except UnicodeDecodeError as fault:

@@ -68,8 +68,12 @@ def json_kind(what: str, *keys: str) -> Kind:
     """Return the kind of JSON reports that have these keys, or an error in place of them."""
 
     def foreign(path: Path) -> str:
+        from toolchain import files
+
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(files.read_limited(path))
+        except InputError as fault:
+            return fault.message
         except (ValueError, RecursionError):
             return "it is not JSON"
         ours = isinstance(found, dict) and (found.keys() >= set(keys) or found.keys() == {"error"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toolchain import temporary
 from toolchain.cli import helptext, options
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
@@ -211,7 +211,7 @@ def _package(source: str, asked: RolloutOptions, console: Console) -> Iterator[B
     """Open a package, with room for it for the time of a block."""
     from toolchain import bundle, registry
 
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
+    with temporary.folder() as scratch:
         folder = Path(scratch) / "bundle"
         if registry.is_address(source):
             yield registry.pull(registry.parse(source), folder, asked.registry.access(), console.say)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from toolchain import outputs
+from toolchain import files, outputs
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
@@ -188,7 +188,10 @@ def _foreign(folder: Path) -> str:
 
 
 def _is_stream(path: Path) -> bool:
-    return path.suffix == ".vta" and path.is_file() and path.read_bytes().startswith(MAGIC)
+    if path.suffix != ".vta" or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(MAGIC)) == MAGIC
 
 
 def _kernels(source: str, kind: Board, asked: KernelsOptions, console: Console) -> list[listing.Kernel]:
@@ -229,7 +232,7 @@ def _read(file: Path, machine: config.VtaConfig | None, encoding: Revision | Non
 
 def _bytes(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return files.read_limited(file)
     except OSError as fault:
         raise InputError(f"cannot read {file}: {fault.strerror or fault}") from fault
 

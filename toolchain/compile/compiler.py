@@ -16,13 +16,13 @@ from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT, NODES, OPERATIONS
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
-from toolchain.bundle.manifest import InHalf, InInt8, Manifest, Modelled, Tuned
+from toolchain.bundle.manifest import LARGEST_GRAPH, InHalf, InInt8, Manifest, Modelled, Tuned
 from toolchain.compile import executable, nodes, prepare, rounding
 from toolchain.compile import known as records
 from toolchain.compile.constants import ENTRY, Compiled, lift_constants
 from toolchain.compile.known import Known
 from toolchain.compile.request import BuildRequest, precision
-from toolchain.errors import BuildError, InputError
+from toolchain.errors import BuildError, InputError, VerificationError
 from toolchain.models import importer, origins, source
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
@@ -148,7 +148,7 @@ def graph_of(path: Path, kind: Board) -> tvm.IRModule:
                 raise InputError(
                     f"{path.name} was not built with {word}", hint="leave the option out, or build it again"
                 )
-        text = (made.folder / bundle.GRAPH).read_text(encoding="utf-8")
+        text = files.read_limited(made.folder / bundle.GRAPH, LARGEST_GRAPH, VerificationError).decode()
     module: tvm.IRModule = _guarded(path.name, lambda: tvm.ir.load_json(text))
     return module
 

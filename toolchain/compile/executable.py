@@ -6,7 +6,6 @@ TVM compiles all kernels of a network as one module, on one core. The steps here
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from tvm import relax
 from tvm.relax import vm_build
 from tvm.relax.vm_build import VMExecutable
 
+from toolchain import temporary
 from toolchain.backends.cpu.lowering import PIPELINE
 
 _MOST_PARTS = 8
@@ -47,7 +47,7 @@ def _libraries(kernels: tvm.IRModule | None, target: tvm.target.Target) -> list[
     if kernels is None:
         return []
     first, *others = _parts(kernels)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with temporary.folder() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         # TVM's compiler leaves other threads alone while it works.
         kept = pool.submit(tvm.tirx.build, first, target, PIPELINE)
         objects = [

@@ -9,7 +9,6 @@ import queue
 import re
 import secrets
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from toolchain import __version__, process, resources
+from toolchain import __version__, process, resources, temporary
 from toolchain.containers import archive as image_archive
 from toolchain.containers import run
 from toolchain.containers.recipe import Recipe
@@ -155,7 +154,7 @@ def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> Built:
     arguments = options.arguments(recipe)
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="edge-toolchain-") as folder,
+            temporary.folder() as folder,
             run.engine(_ANSWER_S) as client,
         ):
             job = _Job(client, Path(folder), recipe, arguments, options, tell)

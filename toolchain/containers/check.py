@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Protocol
 
 from elftools.elf.elffile import ELFFile
 
-from toolchain import process
+from toolchain import process, temporary
 from toolchain.containers.recipe import Recipe
 from toolchain.errors import BuildError
 
@@ -52,7 +51,7 @@ class Runner(Protocol):
 
 def checks(recipe: Recipe, run: Runner) -> tuple[Check, ...]:
     """Try everything; a check that cannot be carried out has not passed."""
-    with tempfile.TemporaryDirectory(prefix="edge-toolchain-") as folder:
+    with temporary.folder() as folder:
         return tuple(_all(recipe, run, Path(folder).resolve()))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from toolchain import bundle
+from toolchain import bundle, temporary
 from toolchain import bundle as bundles
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import deploy, runner
@@ -176,7 +175,7 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
     """
     facts = store.facts()
     deploy.check_fits(found.manifest, program, facts)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("bench")):
+    with temporary.folder() as work, store.lock(Owner.here("bench")):
         check_current(store, found.generation.digest, shell.name)
         shipment = Shipment.of_run(program, given, Path(work))
         sent = send(shipment, store, facts)
@@ -191,6 +190,7 @@ def measure(  # noqa: PLR0913 - a benchmark has these independent parts
             threads=threads,
             plan=plan,
             outputs=found.manifest.outputs,
+            size=runner.weight(found.manifest),
         )
         after = conditions(shell)
     latency = statistics([value / 1e6 for value in run.samples_ns])

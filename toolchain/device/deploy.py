@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolchain import bundle as bundles
-from toolchain import rankings, tensors
+from toolchain import rankings, temporary, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import application as applications
@@ -267,7 +266,7 @@ def deploy(  # noqa: PLR0913 - a deploy has these independent parts
     stages, drawn = stages or Stages(), fidelity.carried(bundle, count)
     with stages.timed("deploy"):
         facts = _fitting(bundle, program, store, application)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("deploy")):
+    with temporary.folder() as work, store.lock(Owner.here("deploy")):
         with stages.timed("deploy"):
             shipment = Shipment.of_run(program, samples.inputs, Path(work)).with_library(library)
             sent, places, verified = bring(shipment.with_release(bundle, Path(work)), store, facts, tell)
@@ -314,6 +313,7 @@ def _smoke(
         threads=place.threads,
         plan=runner.SMOKE,
         outputs=place.manifest.outputs,
+        size=runner.weight(place.manifest),
     )
     return run, check_outputs(run, samples, place.manifest, tolerance)
 

@@ -10,7 +10,6 @@ import dataclasses
 import math
 import re
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain import process
+from toolchain import process, temporary
 from toolchain.device import runner, sensors
 from toolchain.device.runner import Plan
 from toolchain.device.sensors import MOST_RAILS, Found, NoFigureError, Sensor, Series
@@ -243,7 +242,7 @@ def _metered(command: str) -> Iterator[Callable[[], list[str]]]:
     if not command:
         yield list
         return
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         log = Path(folder) / "meter"
         meter = process.spawn_background(["sh", "-c", command], log, attached=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import getpass
 import os
 import platform
@@ -26,9 +27,12 @@ WITHIN = "TOOLCHAIN_DEVICE_LOCK"
 """Variable with the token of a lock that was taken for this process and its children: they work inside of it."""
 _HEARTBEAT_S = 5.0
 _ANSWER_S = 30.0
-_SCRIPT_S = 1800.0  # hashing or syncing a large network on a slow card takes minutes
+_SCRIPT_S = 600.0  # an application may be restarted, or many releases be removed
+_SLOWEST = 512 << 10  # bytes in a second that a slow card is read, hashed and written with
+_ALIKE = 0.6  # two words of random digits are less
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
+_OTHER = re.compile(r"other([0-9]{1,10})")
 _EARLIER = re.compile(r"pid([0-9]{1,10})")
 _END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only such command that is ours
 _LONGEST_HELD_S = 366 * 86400
@@ -72,7 +76,27 @@ age() {
   esac
 }
 alive() { [ -n "$pid" ] && [ "$from" = "$boot" ] && started "$pid" && [ -n "$ticks" ] && [ "$ticks" = "$start" ]; }
-busy() { [ -n "$seen" ] || [ -z "$pid" ] || set -- "pid$pid"; printf 'busy %s %s %s\\n' "$1" "$now" "$who"; }
+reaches() { # PROCESS FILE: whether it has the file open, as far as this login can see
+  [ -r "/proc/$1/fd" ] || return 0
+  for number in "/proc/$1/fd/"*; do [ ! "$number" -ef "$2" ] || return 0; done
+  return 1
+}
+blame() { # FILE: where its owner is gone, the present holder is named instead
+  ! alive || return 0
+  inode=$(stat -c %i "$1" 2>/dev/null) && [ -r /proc/locks ] || return 0
+  while read -r entry kind advisory access locker node rest; do
+    case $kind/$node in FLOCK/*:"$inode") ;; *) continue ;; esac
+    if [ "$locker" = "$pid" ] || [ ! -d "/proc/$locker" ] || ! reaches "$locker" "$1"; then continue; fi
+    age=other$locker
+    who="0 process $locker of $(stat -c %U "/proc/$locker" 2>/dev/null || echo another user)\tit did not say what for"
+    return 0
+  done </proc/locks
+}
+busy() {
+  case $1 in other*) seen=1; esac
+  [ -n "$seen" ] || [ -z "$pid" ] || set -- "pid$pid"
+  printf 'busy %s %s %s\\n' "$1" "$now" "$who"
+}
 inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
 """
 
@@ -94,6 +118,7 @@ take() {{
     said "$1"
     age
     if [ "$state" != idle ] || [ "$age" -lt "$lease" ] || [ $tries -gt 50 ]; then
+      blame "$1"
       busy "$age"
       exit
     fi
@@ -103,6 +128,11 @@ take() {{
   done
 }}
 still() {{ [ "$file" = "$ROOT/lock" ] || inside; }}
+# Whoever can read a lock's file can have the lock, and keep it.
+private() {{
+  (umask 077; : >>"$1") || exit
+  chmod 600 "$1" 2>/dev/null || :
+}}
 hold() {{
   umask 022
   me
@@ -111,11 +141,13 @@ hold() {{
   mkdir -p "$ROOT" || exit
   file=$ROOT/lock
   ! inside 2>/dev/null || file=$ROOT/lock.within
+  private "$file"
   exec 9>>"$file" || exit
   take "$file"
   : >"$file"
   note idle
   if [ "$file" = "$ROOT/lock" ] && [ -e "$ROOT/lock.within" ]; then
+    private "$ROOT/lock.within"
     exec 8>&9 9>>"$ROOT/lock.within" || exit
     take "$ROOT/lock.within"
     exec 9>&8 8>&-
@@ -150,7 +182,7 @@ age
 if [ -n "$start" ] && ! alive; then exit 0; fi
 if [ -n "$pid" ] && [ ! -d "/proc/$pid" ]; then exit 0; fi
 if [ "$state" = idle ] && [ "$age" -ge "$lease" ]; then exit 0; fi
-(flock -n -s 9 9<&9) 9<"$file" || busy "$age"
+(flock -n -s 9 9<&9) 9<"$file" || { blame "$file"; busy "$age"; }
 """
 
 
@@ -209,13 +241,17 @@ class Lease:
         self._writing = threading.Lock()
         self._held = True
 
-    def run(self, script: str) -> str:
+    def run(self, script: str, size: int = 0) -> str:
         """Run a script in the store's root, with `set -eu`; return its output.
+
+        Args:
+            script: The script.
+            size: How many bytes it reads or writes, as far as that is known: they decide how long it may take.
 
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.
         """
-        return self._done("run", script, _SCRIPT_S)
+        return self._done("run", script, _SCRIPT_S + size / _SLOWEST)
 
     def attempt(self, script: str, seconds: float) -> str:
         """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
@@ -237,6 +273,12 @@ class Lease:
             room -= len(line)
             if not line:
                 raise self._lost()
+            if self._is_damaged_mark(line):
+                raise DeviceError(
+                    f"the end of a change of the store on {self._shell.name} is damaged: {printable(line.strip())}",
+                    details=f"expected {self._mark} and an exit code",
+                    hint="check the connection to the device, and run the command again",
+                )
             if room < 0 or time.monotonic() > deadline:
                 raise DeviceError(f"{self._shell.name} printed more than a change of its store should print")
             lines.append(line)
@@ -248,6 +290,13 @@ class Lease:
                 hint="check that the folder is writable for this user and that the disk is not full",
             )
         return output
+
+    def _is_damaged_mark(self, line: str) -> bool:
+        """Whether a line was the end of a script before something changed it: the true one would never come."""
+        mark, _, code = line.strip().partition(" ")
+        if len(line) > 2 * len(self._mark) or not code.isdecimal():
+            return False
+        return difflib.SequenceMatcher(None, mark, self._mark, autojunk=False).ratio() >= _ALIKE
 
     def check(self) -> None:
         """See that the lock is still held, as far as the last sign of life tells.
@@ -338,7 +387,10 @@ def _given(set_root: str) -> str:
 
 
 def _busy(name: str, words: Sequence[str]) -> BusyError:
-    """Return the error for `busy`, seconds since a sign of life or `pidPID`, the device's time, and when who began."""
+    """Return the error for `busy`, an age, the device's time, and when who began.
+
+    The age is seconds since a sign of life, `pidPID` of an earlier toolchain, or `otherPID` of anybody else.
+    """
     age, now, said = (*words[1:], "", "", "")[:3]
     began, _, line = said.partition(" ")
     owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
@@ -356,6 +408,8 @@ def _life(word: str) -> str:
     """Tell when a holder gave a sign of life, or that it gives none."""
     if earlier := _EARLIER.fullmatch(word):
         return f"process {earlier[1]} there, of an older toolchain, holds the lock until its client disconnects"
+    if other := _OTHER.fullmatch(word):
+        return f"process {other[1]} there holds the lock and gives no signs of life: only its end frees the device"
     age = word if _TIME.fullmatch(word) else "some"
     return f"the last sign of life came {age} s ago; the device is free after {LEASE_S} s without one"
 

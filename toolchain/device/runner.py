@@ -6,7 +6,6 @@ import contextlib
 import json
 import secrets
 import shlex
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from toolchain import tensors
+from toolchain import temporary, tensors
+from toolchain.bundle import Manifest
 from toolchain.device import copies, processor
 from toolchain.device.copies import Copies
 from toolchain.device.processor import Processor
@@ -33,7 +33,9 @@ _PER_RUN = 24
 _SHOWN = 200
 _LARGEST = 1 << 62
 _CLOCKS_APART, _SLACK_S = 10.0, 10.0  # what is told and what is seen may differ so much, for no good reason
-_FREE_RUNS = 60.0  # seconds beyond the time budget that loading, warming up and one slow run may take
+_START_S, _LONGEST_START_S = 120.0, 600.0  # for loading and the first run
+_SLOWEST = 64 << 10  # bytes of a network in a second, loaded and run for the first time, by an emulated board too
+_RUNS_A_START = 10  # later runs that take as long as the first, with all that comes before it
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
     threads: int,
     plan: Plan,
     outputs: Sequence[TensorSpec],
+    size: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Run:
     """Run a release on a device.
@@ -106,6 +109,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         threads: Threads; 0 leaves it to the runner, which takes every CPU.
         plan: How often.
         outputs: What the model gives, as far as its size goes.
+        size: Bytes of the release, by which the longest time of a run is estimated; None where they say nothing.
         environment: Variables to set for it.
 
     Raises:
@@ -116,7 +120,14 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         argv = command(places, release, folder, plan, threads)
         if environment:
             argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
-        return _called(shell, argv, folder, plan, _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1))
+        said, took_s = written(shell, argv, f"{folder}/report", limit_s=longest_s(plan, size), most=most_said(plan))
+        most = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
+        with temporary.folder() as here:
+            local = Path(here) / "outputs.safetensors"
+            shell.pull(f"{folder}/outputs", local, most=most)
+            run = read(said, tensors.load(local), shell.name, plan)
+    check_times([run], took_s, shell.name)
+    return run
 
 
 @contextlib.contextmanager
@@ -176,19 +187,21 @@ def written(shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, mos
     return result.stdout, took_s
 
 
-def _called(shell: Shell, argv: list[str], folder: str, plan: Plan, most: int) -> Run:
-    said, took_s = written(shell, argv, f"{folder}/report", limit_s=longest_s(plan), most=most_said(plan))
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as here:
-        outputs = Path(here) / "outputs.safetensors"
-        shell.pull(f"{folder}/outputs", outputs, most=most)
-        run = read(said, tensors.load(outputs), shell.name, plan)
-    check_times([run], took_s, shell.name)
-    return run
+def weight(manifest: Manifest) -> int | None:
+    """Return the bytes of a release that say how long a run takes; None where an accelerator's model says more."""
+    return None if manifest.modelled else sum(record.size for record in manifest.files.values())
 
 
-def longest_s(plan: Plan) -> float:
-    """Return the seconds after which a call is ended: a slow network may need minutes for its first run."""
-    return _FREE_RUNS * max(plan.samples, 10) + plan.budget_s * 10
+def longest_s(plan: Plan, size: int | None = None) -> float:
+    """Return the seconds after which a call is ended: a large network may need minutes for its first run.
+
+    Args:
+        plan: How often it runs.
+        size: Bytes of the release; None if they are not known.
+    """
+    start = _LONGEST_START_S if size is None else min(_LONGEST_START_S, _START_S + size / _SLOWEST)
+    runs = max(plan.samples, _RUNS_A_START) + plan.warmup_runs + (plan.min_runs if plan.max_runs else 0)
+    return start / _RUNS_A_START * runs + plan.budget_s * 3
 
 
 def most_said(plan: Plan) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import tensors
+from toolchain import temporary, tensors
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import runner
 from toolchain.device.processor import Processor
@@ -127,7 +126,7 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
 
 
 def _run_piece(place: Place, given: Tensors, count: int) -> tuple[Run, Sent]:
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+    with temporary.folder() as work:
         shipment = Shipment.of_run(place.program, given, Path(work))
         with _dropped(place.store, shipment.folders["inputs"][0]):
             sent = send(shipment, place.store, place.facts)
@@ -142,6 +141,7 @@ def _run_piece(place: Place, given: Tensors, count: int) -> tuple[Run, Sent]:
                 threads=place.threads,
                 plan=plan,
                 outputs=place.manifest.outputs,
+                size=runner.weight(place.manifest),
             )
     faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in place.manifest.outputs])
     if faults or len(run.each_ns) != count:

@@ -13,6 +13,7 @@ from pathlib import Path
 from toolchain import bundle as bundles
 from toolchain import files, tensors
 from toolchain.bundle import Bundle
+from toolchain.bundle.manifest import LARGEST_STATEMENT
 from toolchain.device.runner import INPUTS
 from toolchain.device.store import BlobState, DeviceFacts, Store
 from toolchain.errors import DeviceError, FullError, UnreachableError, VerificationError
@@ -118,7 +119,8 @@ def _signed(bundle: Bundle) -> bytes:
     """Return a bundle's statement and signatures as a device has them, in one file; empty without any."""
     if bundle.statement is None or bundle.signatures is None:
         return b""
-    return bundle.statement.read_bytes() + bundle.signatures.read_bytes()
+    both = (bundle.statement, bundle.signatures)
+    return b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in both)
 
 
 @dataclass(frozen=True)
@@ -140,14 +142,15 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
     """
     start = time.perf_counter()
     store.sweep()
-    states = store.examine(shipment.blobs)
+    size = sum(path.stat().st_size for path in shipment.blobs.values())
+    states = store.examine(shipment.blobs, size)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
     _check_space(shipment, missing, facts)
     _push(shipment, missing, store, tell)
-    if damaged := store.publish(missing, executable=shipment.programs):
+    if damaged := store.publish(missing, executable=shipment.programs, size=size):
         # What was resumed may have been cut in the middle of a write: once more, from the start.
         _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, tell)
-        damaged = store.publish(missing, executable=shipment.programs)
+        damaged = store.publish(missing, executable=shipment.programs, size=size)
     if damaged:
         raise VerificationError(
             f"{len(damaged)} uploaded blob(s) have a different digest on the device",

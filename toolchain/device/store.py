@@ -228,13 +228,18 @@ class Store:
         """Remove what a killed deploy left: half-made folders and activations that never became current."""
         self._change(scripts.SWEEP)
 
-    def examine(self, digests: Iterable[str]) -> dict[str, BlobState]:
-        """Hash the blobs that are there; a damaged one is removed so that it is sent again."""
+    def examine(self, digests: Iterable[str], size: int = 0) -> dict[str, BlobState]:
+        """Hash the blobs that are there; a damaged one is removed so that it is sent again.
+
+        Args:
+            digests: The blobs.
+            size: Bytes of all of them.
+        """
         wanted = list(dict.fromkeys(digests))
         states = dict.fromkeys(wanted, BlobState("missing", 0))
-        for state, digest, size in self._rows(scripts.examine(wanted), columns=3):
+        for state, digest, stored in self._rows(scripts.examine(wanted), columns=3, size=size):
             if digest in states and state in _STATES:
-                states[digest] = BlobState(state, _number(size))
+                states[digest] = BlobState(state, _number(stored))
         return states
 
     def push(self, source: Path, digest: str, offset: int, progress: Callable[[int], None] | None) -> None:
@@ -242,8 +247,13 @@ class Store:
         target = f"{self.root}/blobs/partial/{self._held.token}/{digest}"
         self._shell.push(source, target, offset=offset, progress=progress)
 
-    def publish(self, digests: Iterable[str], *, executable: Iterable[str] = ()) -> tuple[str, ...]:
+    def publish(self, digests: Iterable[str], *, executable: Iterable[str] = (), size: int = 0) -> tuple[str, ...]:
         """Check uploaded blobs on the device and make them part of the store.
+
+        Args:
+            digests: The blobs.
+            executable: Those of them that are programs.
+            size: Bytes of all of them.
 
         Returns:
             The blobs of which the device read other bytes; they are removed, and nothing was published.
@@ -251,13 +261,13 @@ class Store:
         wanted = list(digests)
         if not wanted:
             return ()
-        damaged = tuple(row[1] for row in self._rows(scripts.accept(wanted), columns=2))
+        damaged = tuple(row[1] for row in self._rows(scripts.accept(wanted), columns=2, size=size))
         if damaged:
             return damaged
         programs = set(executable)
         for mode, group in ((555, programs & set(wanted)), (444, set(wanted) - programs)):
             if group:
-                self._change(scripts.publish(sorted(group), mode))
+                self._change(scripts.publish(sorted(group), mode), size)
         return ()
 
     def install(self, kind: str, digest: str, files: Mapping[str, str]) -> str:
@@ -386,13 +396,13 @@ class Store:
             raise RuntimeError("the store was changed without its lock")
         return self._lease
 
-    def _change(self, script: str) -> str:
+    def _change(self, script: str, size: int = 0) -> str:
         """Run a script that changes the store, as the holder of its lock."""
-        return self._held.run(script)
+        return self._held.run(script, size)
 
-    def _rows(self, script: str, *, columns: int) -> list[list[str]]:
+    def _rows(self, script: str, *, columns: int, size: int) -> list[list[str]]:
         """Run such a script and read a table of digests from its output, between warnings of the device's tools."""
-        rows = [line.split() for line in self._change(script).split("\n")]
+        rows = [line.split() for line in self._change(script, size).split("\n")]
         return [row for row in rows if len(row) == columns and len(row[1]) == _DIGEST_CHARACTERS]
 
     def _nonsense(self, what: str, said: str) -> DeviceError:

@@ -216,6 +216,10 @@ busy() { # seconds since the holder's last sign of life
   purpose=${line%%"$tab"*} line=${line#*"$tab"}
   end=${line%%"$tab"*}
   [ -z "$end" ] || end="; \`$end\` on that machine ends it"
+  case $1 in other*)
+    fail 75 "this device is busy: in use by $holder: $purpose" "only the end of that process frees the device" \
+      "end it, and run the command again"
+  esac
   fail 75 "this device is busy: in use by ${holder:-someone}: $purpose" \
     "${since}the last sign of life came $1 s ago; the device is free after $lease s without one" \
     "run the command again when that has ended$end"

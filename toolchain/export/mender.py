@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from toolchain import files, outputs
+from toolchain import files, outputs, temporary
 from toolchain.export import offline, tars
 from toolchain.export.offline import UPDATE, Written
 from toolchain.export.update import Update
@@ -63,7 +62,7 @@ def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Wri
 
 
 def _write_artifact(update: Update, target: Path, compatible: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         work = Path(folder)
         payload = offline.write(update, work / UPDATE)
         header = _header(update, compatible)
@@ -71,14 +70,14 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
         sums = {f"data/0000/{UPDATE}": payload.sha256}
         sums |= {"header.tar": files.sha256_bytes(header), "version": files.sha256_bytes(_VERSION)}
         manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
-        with files.atomic_path(target) as temporary:
+        with files.atomic_path(target) as part:
             parts: tars.Contents = {
                 "version": _VERSION,
                 "manifest": manifest,
                 "header.tar": header,
                 "data/0000.tar": work / "data",
             }
-            tars.write(temporary, parts)
+            tars.write(part, parts)
 
 
 def _header(update: Update, compatible: str) -> bytes:

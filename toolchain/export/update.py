@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain import files, tensors
+from toolchain import files, temporary, tensors
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -77,7 +76,7 @@ def prepared(
     """
     deploy.check_versions(bundle.manifest, program.versions)
     samples = deploy.samples_of(bundle, unchecked=unchecked)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         work = Path(folder)
         shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
         expected = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
-from toolchain import process
+from toolchain import process, temporary
 from toolchain.device.waiting import Patience
 from toolchain.errors import BusyError, DeviceError, InputError, ToolchainError
 from toolchain.farm import client
@@ -345,7 +344,7 @@ def private(places: Sequence[Place], tell: Tell, patience: Patience | None = Non
         ToolchainError: None of the devices can be served.
     """
     served = [client.described(place, tell) for place in places]
-    with tempfile.TemporaryDirectory(prefix="toolchain-serving-") as name:
+    with temporary.folder() as name:
         folder = Path(name)
         daemon = client.start_daemon(folder, tell, attached=True)
         try:

@@ -24,6 +24,8 @@ def size(proto: onnx.ModelProto, folder: Path) -> int:
 
 def _size(tensor: onnx.TensorProto, folder: Path) -> int:
     info = ExternalDataInfo(tensor)
+    if "\0" in info.location:  # what reads the file would end the name there, and read another one
+        raise ValueError(f"the location of the weights {tensor.name} has a NUL byte: {info.location!r}")
     if info.length is not None:
         return int(info.length)
     path = folder / info.location

@@ -50,6 +50,8 @@ def recognised(path: Path) -> Format | None:
         return _folder(path)
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
+    if not head:
+        return Format("an empty file", "export the model again, or copy it again")
     found = _by_magic(head, path) or _by_text(head, path)
     return found or (_tensorflow(head, path) if path.suffix == ".pb" else None)
 

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import attributes, canonical, draws, external, memory, names, signature, zoo
+from toolchain.models import attributes, canonical, draws, expansion, external, memory, names, signature, zoo
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -172,9 +172,10 @@ def _read(path: Path) -> onnx.ModelProto:
         if found := recognised(path):
             raise InputError(f"{path.name} is {found.name}, not an ONNX model", hint=found.way)
         _check_size(path)
-        proto = onnx.load(path, format="protobuf", load_external_data=False)
+        proto = onnx.load_model_from_string(files.read_limited(path, _LARGEST), format="protobuf")
         _check_size(path, external.size(proto, path.parent))
         onnx.load_external_data_for_model(proto, str(path.parent))
+        expansion.check(proto)
         canonical.canonical(proto)
         _check(proto)
         attributes.check(proto)

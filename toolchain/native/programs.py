@@ -6,7 +6,6 @@ Each is built once for a triple, and cached.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import toolchain
-from toolchain import files, process, resources
+from toolchain import files, locks, process, resources
 from toolchain.errors import BuildError
 from toolchain.native import compiling, elf
 from toolchain.native.compiling import Compiler
@@ -35,6 +34,7 @@ BOARD_SERVER = "board_server"
 LIBRARY = "edge_model"
 PROGRAMS = (RUNNER, BOARD_SERVER)
 _RECORD = "program.json"
+_BUILD_S = 3600.0  # a build takes some minutes on a small machine, and others may be before this one
 _SOURCES = resources.RUNTIME
 _SUFFIXES = {".cc", ".h", ".txt", ".map", ".zig"}
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
@@ -158,16 +158,16 @@ def _words(name: str) -> str:
 def _only_builder(place: _Place, tell: Tell | None) -> Iterator[None]:
     """Wait while another process builds for the same triple: two at a time only slow each other down."""
     path = files.cache_root() / f".device-{place.triple}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if tell:
-                tell(f"waiting for another process that builds the device programs for {place.triple}")
+    files.check_cache()
+    what = f"the build of the device programs for {place.triple}"
+    lock = locks.opened(path, follow=True)
+    try:
+        if not locks.attempt(lock):
             with compiling.watched(place.workplace, place.name, tell):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                locks.acquire(lock, what, _BUILD_S, tell)
         yield
+    finally:
+        os.close(lock)
 
 
 def supports(triple: str) -> bool:

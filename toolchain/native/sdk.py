@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from toolchain import files, outputs, process, resources
+from toolchain import files, outputs, process, resources, temporary
 from toolchain.board import Board
 from toolchain.errors import InputError
 from toolchain.native import programs, relocatable
@@ -114,7 +113,7 @@ def _fill(staging: Path, library: Program) -> None:
 def _archive(linked: Path, target: Path) -> None:
     """Make the static library, of whose symbols an application sees the exported ones."""
     zig = resources.package_folder("ziglang") / "zig"
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+    with temporary.folder() as work:
         whole = Path(work) / linked.name
         whole.write_bytes(relocatable.localized(linked.read_bytes(), lambda name: name.startswith(EXPORTED)))
         process.run([zig, "ar", "rcsD", target, whole], timeout=60.0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolchain import bundle, rankings, stats
+from toolchain import bundle, rankings, stats, temporary
 from toolchain.bundle import Bundle
 from toolchain.device import bench, deploy, runner
 from toolchain.device.bench import Conditions, Latency
@@ -162,7 +161,7 @@ def compared(
         ToolchainError: As a build, or as `run`.
     """
     tell = jobs[1].request.tell
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+    with temporary.folder() as work:
         with jobs[1].on_device.building_runner():
             untuned, tuned = (
                 _in_one_line(job, how).build(Path(work) / how, read)
@@ -204,7 +203,7 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Se
     facts = store.facts()
     for one in bundles:
         deploy.check_fits(one.manifest, program, facts)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("compare")):
+    with temporary.folder() as work, store.lock(Owner.here("compare")):
         try:
             places = [_install(one, program, samples, store, Path(work)) for one in bundles]
             turns = _turns(bundles, lab, places, settings)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from toolchain import temporary
 from toolchain.board import Board
 from toolchain.bundle import Bundle, check_board
 from toolchain.bundle.manifest import Manifest
@@ -250,7 +250,7 @@ class DeviceStages:
         if lab.emulated:
             return Energy(None, "an emulator does not have the board's power consumption")
         self.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
-        with self.stages.timed("energy"), tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+        with self.stages.timed("energy"), temporary.folder() as work:
             shipment = Shipment.of_run(program, fed, Path(work))  # it is there, from the latency before
             return energy.measure(
                 lab.shell,

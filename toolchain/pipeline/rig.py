@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import tensors
+from toolchain import temporary, tensors
 from toolchain.board import Board
 from toolchain.compile.request import Tell
 from toolchain.device import sampling
@@ -247,7 +246,7 @@ class Release:
         self.rig.check()
         gating.check_emulated(self.rig.emulated, self.rig.board.name, settings)
         words = (str(self.folder), base)
-        with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+        with temporary.folder() as work:
             finding = gating.Finding(Path(work), Access(), self.tell)
             new, old = (
                 finding.here(word, other) or gating.on_device(word, self.rig.store)
@@ -272,7 +271,7 @@ def released(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[
     job = Pipeline(
         BuildRequest(Model(source, {}, inputs.Source(None, None, 0)), rig.board, tell), samples=settings.samples
     )
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+    with temporary.folder() as work:
         folder = Path(work) / "bundle"
         ready = preflight.before_deploy(job, folder, lambda: contextlib.nullcontext(rig))
         made, given = job.obtain(folder, ready)

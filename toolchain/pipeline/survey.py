@@ -10,7 +10,6 @@ import dataclasses
 import importlib.metadata
 import secrets
 import shlex
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 import toolchain
 from toolchain import bundle as bundles
-from toolchain import files, outputs
+from toolchain import files, outputs, temporary
 from toolchain.board import Board
 from toolchain.device import deploy, runner
 from toolchain.device.lock import Owner
@@ -240,7 +239,7 @@ def run(wanted: Request, folder: Path, tell: Tell) -> Survey:
     find_device(wanted.board, wanted.boards.host or None, wanted.boards.devices)
     _check_folder(folder)
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work:
+    with temporary.folder() as work:
         job = _Job(wanted, Path(work), tell, anonymous.names_of(wanted.boards.host))
         found = _write(_survey(job, outcomes), folder)
         for step in _plan(job):
@@ -427,7 +426,7 @@ def _installed(job: _Job, network: str) -> Iterator[tuple[Lab, Callable[..., Run
     given = deploy.samples_of(made).inputs
     with (
         job.opened() as lab,
-        tempfile.TemporaryDirectory(prefix="toolchain-") as work,
+        temporary.folder() as work,
         lab.store.lock(Owner.here("survey")),
     ):
         facts = lab.store.facts()

@@ -10,13 +10,12 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolchain import process
+from toolchain import process, temporary
 from toolchain.devices import Device
 from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
 from toolchain.shell import SshOptions
@@ -85,7 +84,7 @@ def acquired(name: str) -> Iterator[Placed]:
         with process.signals_later():  # either it is acquired and will be released, or it is not
             me = lab.do(lab.acquire)
             stack.callback(_released, lab, me)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolchain-place-")))
+        folder = Path(stack.enter_context(temporary.folder()))
         yield lab.do(lambda session: lab.placed(session, folder))
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import files, state
+from toolchain import files, locks, state
 from toolchain.errors import InputError
 from toolchain.records import index
 from toolchain.records.catalog import EXPIRY_S, Begun, Catalog, Choice, Records
@@ -52,6 +51,7 @@ Tell = Callable[[str], None]
 """Called with steps of what takes some time."""
 
 _BLOCK = 1 << 16
+_PATIENCE_S = 600.0  # the records of a large lab are merged in minutes
 
 
 def nobody(_line: str) -> None:
@@ -214,26 +214,29 @@ class RecordFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """Open the file for appending, alone, after any torn last line has been cut off."""
+        """Open the file for appending, alone, after any torn last line has been cut off.
+
+        Raises:
+            BusyError: Another process keeps the lock.
+            InputError: It cannot be written.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = self._opened()
-            try:
+            with contextlib.ExitStack() as stack:
+                lock = locks.opened(_beside(self.path), locks.mode_beside(self.path))
+                stack.callback(os.close, lock)
+                locks.acquire(lock, f"the file of tuning records {self.path}", _PATIENCE_S, self._tell)
+                handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                stack.callback(os.close, handle)
                 _mend(handle, str(self.path))
                 yield handle
-            finally:
-                os.close(handle)
         except OSError as fault:
             raise files.unwritable(self.path, fault) from fault
 
-    def _opened(self) -> int:
-        """Open and lock the file that has the path; `replace` may have put another there meanwhile."""
-        while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if files.is_at(handle, self.path):
-                return handle
-            os.close(handle)
+
+def _beside(path: Path) -> Path:
+    """Return the file whose lock is that of the records: others may read those, and so could lock them for ever."""
+    return path.with_name(f".{path.name}.lock")
 
 
 def _write(handle: int, line: bytes) -> None:

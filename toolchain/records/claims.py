@@ -7,12 +7,11 @@ ends; what a killed one leaves is an empty promise that the next client takes ov
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolchain import files
+from toolchain import files, locks
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError
 
@@ -48,18 +47,17 @@ def claimed(records: Path, run: str, owner: Owner) -> Iterator[None]:
 def _taken(path: Path, owner: Owner, records: Path) -> int:
     """Return the claim's file, locked; the path may lead to another one by the time that there is a lock."""
     while True:
-        handle = _opened(path)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        handle = _opened(path, records)
+        if not locks.attempt(handle):
             other = Owner.read(os.pread(handle, _LONGEST_OWNER, 0).decode(errors="replace"))
+            holder = locks.holder(handle)
             os.close(handle)
             raise BusyError(
                 f"the same search is already running with {records}: {other}",
-                details="a second search would repeat its trials",
+                details=f"{holder} has it; a second search would repeat its trials",
                 hint="wait for it with --wait 1h and continue from its records, or use another --seed",
                 owner=str(other),
-            ) from None
+            )
         if files.is_at(handle, path):
             os.truncate(handle, 0)
             os.pwrite(handle, owner.line().encode(), 0)
@@ -67,9 +65,9 @@ def _taken(path: Path, owner: Owner, records: Path) -> int:
         os.close(handle)
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path, records: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return locks.opened(path, locks.mode_beside(records))
     except OSError as fault:
         raise files.unwritable(path, fault) from fault

@@ -7,7 +7,9 @@ or an upload leads elsewhere, it stays behind.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http.cookiejar import DefaultCookiePolicy
 from typing import IO, Any, Literal, Self
@@ -15,13 +17,14 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
-from requests import adapters, exceptions, utils
+from requests import exceptions, utils
 
 from toolchain import __version__
 from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError, reason
 from toolchain.registry import login
 from toolchain.registry.access import Access, Login, trusted
 from toolchain.registry.address import Address
+from toolchain.registry.deadline import Deadline, WatchedAdapter
 
 Body = bytes | Callable[[], IO[bytes]]
 """What is sent: bytes, or what opens a file anew, since a request may be made twice."""
@@ -29,6 +32,9 @@ Body = bytes | Callable[[], IO[bytes]]
 LARGEST_DOCUMENT = 1 << 20  # a bundle's manifest, or a page of referrers, has some kilobytes
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 _CONNECT_S, _ANSWER_S = 10, 60
+_WHOLE_ANSWER_S = 120.0  # of a request with all its tries, beside what its size takes
+_WORDS_S = 10.0  # what a registry says of its own error is worth no more
+_SLOWEST = 32 << 10  # bytes in a second
 _BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20
 _TRIES = 4
 _PASSING = frozenset({429, 500, 502, 503, 504})
@@ -57,13 +63,38 @@ class Client:
         self.origin = f"{'http' if plain else 'https'}://{_HOSTS.get(self.registry, self.registry)}"
         self._login: Callable[[], Login | None] = lambda: access.login or login.kept(self.registry)
         self._authorization = ""
-        self._session = _session(None if not plain else self.origin, trusted(access.authorities))
+        self._deadline = Deadline()
+        self._session = _session(None if not plain else self.origin, trusted(access.authorities), self._deadline)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._session.close()
+        self._deadline.close()
+
+    @contextlib.contextmanager
+    def limited(self, size: int) -> Iterator[None]:
+        """Limit how long a block may take in which so many bytes are sent or read.
+
+        Raises:
+            RegistryError: It takes longer.
+        """
+        seconds = _WHOLE_ANSWER_S + size / _SLOWEST
+        late = RegistryError(
+            f"{self.registry} did not complete an answer within {seconds:.0f} s",
+            details=f"{size} bytes were expected",
+            hint="check the connection to the registry, and run the same command again",
+        )
+        try:
+            with self._deadline.running(seconds):
+                yield
+        except (exceptions.RequestException, urllib3.exceptions.HTTPError, ToolchainError, OSError) as fault:
+            if self._deadline.passed:
+                raise late from fault
+            raise
+        if self._deadline.passed:  # a body without a length ends as its connection does
+            raise late
 
     def ask(  # noqa: PLR0913 - a request has these parts
         self,
@@ -89,29 +120,41 @@ class Client:
             RegistryError: The registry cannot be reached, refuses, or answers something else.
             VerificationError: Its certificate is not trusted, or it leads to where nothing is encrypted.
         """
+        with self.limited(int((headers or {}).get("Content-Length", 0)) * _TRIES):
+            response = self._asked(method, path, headers or {}, body)
+        if response.status_code not in expected:
+            with response, self._deadline.running(_WORDS_S):
+                raise self._refusal(response, what or path)
+        return response
+
+    def _asked(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> requests.Response:
         try:
             url = urljoin(self.origin, path)
-            response = self._send(method, url, headers or {}, body)
+            response = self._send(method, url, headers, body)
             challenge = response.headers.get("WWW-Authenticate")
             if response.status_code == _UNAUTHORIZED and challenge and self._is_ours(response.url):
                 response.close()
                 self._authorization = self._answer(challenge)
                 if self._authorization:
-                    response = self._send(method, url, headers or {}, body)
+                    response = self._send(method, url, headers, body)
         except (exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as fault:
             raise self.explained(fault) from fault
-        if response.status_code not in expected:
-            with response:
-                raise self._refusal(response, what or path)
         return response
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> requests.Response:
         own = {"Authorization": self._authorization} if self._authorization and self._is_ours(url) else {}
         data = body() if callable(body) else body
+        how = {**self._how(url), "headers": {**headers, **own}, "data": data, "allow_redirects": method in _READING}
         try:
-            return self._session.request(
-                method, url, headers={**headers, **own}, data=data, **self._how(url), allow_redirects=method in _READING
-            )
+            for failed in range(_TRIES):
+                response = self._session.request(method, url, **how)
+                if response.status_code not in _PASSING:
+                    return response
+                response.close()  # unread: nobody knows how long its body is
+                time.sleep(_pause_s(response, failed))
+                if data is not None and not isinstance(data, bytes):
+                    data.seek(0)
+            return self._session.request(method, url, **how)
         finally:
             if data is not None and not isinstance(data, bytes):
                 data.close()
@@ -211,7 +254,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
-def _session(plain: str | None, authorities: str | Literal[True]) -> requests.Session:
+def _session(plain: str | None, authorities: str | Literal[True], deadline: Deadline) -> requests.Session:
     """Return a session without cookies, ~/.netrc, or plain HTTP to anywhere but the one origin that may be so."""
     session = requests.Session()
     session.trust_env = False
@@ -221,7 +264,7 @@ def _session(plain: str | None, authorities: str | Literal[True]) -> requests.Se
     session.headers.update({"User-Agent": f"edge-toolchain/{__version__}", "Accept-Encoding": "identity"})
     session.adapters.clear()
     for prefix in ["https://", *([f"{plain}/"] if plain else [])]:
-        session.mount(prefix, adapters.HTTPAdapter(max_retries=_retries()))
+        session.mount(prefix, WatchedAdapter(deadline, max_retries=_retries()))
     return session
 
 
@@ -232,11 +275,16 @@ def _retries() -> urllib3.Retry:
         other=0,
         backoff_factor=_BACKOFF_S,
         backoff_max=_LONGEST_WAIT_S,
-        retry_after_max=_LONGEST_WAIT_S,
-        status_forcelist=_PASSING,
         allowed_methods=None,
-        raise_on_status=False,
+        respect_retry_after_header=False,
     )
+
+
+def _pause_s(response: requests.Response, failed: int) -> float:
+    """Return how long to wait before the next try: as the registry asks, or longer with each try."""
+    asked = response.headers.get("Retry-After", "")
+    wanted = float(asked) if asked.isascii() and asked.isdecimal() else _BACKOFF_S * 2**failed
+    return min(wanted, _LONGEST_WAIT_S)
 
 
 def document(response: requests.Response) -> bytes:

@@ -21,7 +21,7 @@ from toolchain.bundle.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Index
 from toolchain.errors import InputError, RegistryError, VerificationError
 from toolchain.progress import size_text
 from toolchain.registry.address import Address
-from toolchain.registry.client import Body, Client, chunks, document
+from toolchain.registry.client import LARGEST_DOCUMENT, Body, Client, chunks, document
 
 _DOCKER_TYPES = (
     "application/vnd.docker.distribution.manifest.v2+json",
@@ -84,7 +84,8 @@ class Repository:
 
     def _document(self, response: requests.Response) -> bytes:
         try:
-            return document(response)
+            with self.client.limited(LARGEST_DOCUMENT):
+                return document(response)
         except exceptions.RequestException as fault:
             raise self.client.explained(fault) from fault
 
@@ -121,7 +122,7 @@ class Repository:
                 break
 
     def _download(self, wanted: Descriptor, target: Path) -> None:
-        with self._get_blob(wanted) as response:
+        with self._get_blob(wanted) as response, self.client.limited(wanted.size):
             contents.save_checked(self._counted(response), target, wanted, self.name)
 
     def _get_blob(self, wanted: Descriptor) -> requests.Response:

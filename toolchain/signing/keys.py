@@ -11,6 +11,7 @@ from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from toolchain import files
 from toolchain.errors import InputError, reason
 from toolchain.signing import sshsig
 
@@ -90,8 +91,7 @@ def load(path: Path, ask: Callable[[], str]) -> Key:
         InputError: It is no Ed25519 key, or the passphrase is wrong.
     """
     try:
-        with path.open("rb") as stream:
-            data = stream.read(_LARGEST)
+        data = files.read_limited(path, _LARGEST)
     except OSError as fault:
         raise InputError(f"{path} cannot be read", details=reason(fault), hint=_MAKE) from fault
     if data.startswith(b"-----BEGIN"):

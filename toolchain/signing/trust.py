@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolchain import files
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import LARGEST_STATEMENT
 from toolchain.errors import InputError, VerificationError, reason
@@ -166,11 +167,7 @@ def _signers(message: bytes, signatures: bytes, trust: Trust, name: str) -> tupl
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        data = stream.read(LARGEST_STATEMENT + 1)
-    if len(data) > LARGEST_STATEMENT:
-        raise VerificationError(f"{path.name} is too large for a statement or signatures")
-    return data
+    return files.read_limited(path, LARGEST_STATEMENT, VerificationError)
 
 
 def _lines(path: Path) -> Iterator[tuple[list[str], str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -17,9 +16,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from toolchain import board, devices, files
+from toolchain import board, devices, files, locks
 from toolchain.board import Board
-from toolchain.errors import DeviceError, InputError, did_you_mean, reason
+from toolchain.errors import BusyError, DeviceError, InputError, did_you_mean, reason
 from toolchain.virtual import board as boards
 from toolchain.virtual.board import Kind, Login, Tell, VirtualBoard
 from toolchain.virtual.container import DockerBoards
@@ -32,6 +31,7 @@ MOST = 32
 
 _KEY, _KNOWN_HOSTS, _SSH_CONFIG = "id_ed25519", "known_hosts", "ssh_config"
 _BANNER_S = 120.0
+_LOCK_S = 3600.0  # another command may build images and start machines meanwhile
 _HOST_KEY = re.compile(r"(ssh-ed25519 [A-Za-z0-9+/]+={0,2})(?: [^\r\n]*)?\s*")
 # What both OpenSSH's and paramiko's reading of an ssh_config leave as it is.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:,=-]+")
@@ -190,10 +190,10 @@ def _lock(folder: Path, tell: Tell) -> int:
         except OSError as fault:
             raise files.unwritable(folder, fault) from fault
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell("waiting for another farm command to finish")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            locks.acquire(handle, f"the farm in {folder}", _LOCK_S, tell)
+        except BusyError:
+            os.close(handle)
+            raise
         # Whoever held it may have removed the folder.
         if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
             return handle

@@ -12,6 +12,7 @@ import tarfile
 
 import pytest
 
+from tests.support import nets
 from toolchain import bundle
 from toolchain.bundle import archive, contents
 from toolchain.errors import InputError, VerificationError
@@ -66,6 +67,19 @@ def test_a_compressed_package_is_refused(package, module):
     package.write_bytes(module.compress(package.read_bytes()))
     assert bundle.is_archive(package)
     refused(package, match="is compressed; a package must be uncompressed")
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_a_compressed_model_is_no_package(tmp_path, module):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(module.compress(nets.relu((2,)).SerializeToString()))
+    assert not bundle.is_archive(path)
+
+
+@pytest.mark.parametrize(("name", "is_package"), [("model.tar.zst", True), ("model.onnx.zst", False)])
+def test_what_cannot_be_decompressed_here_is_told_by_its_name(tmp_path, name, is_package):
+    (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd" + bytes(600))
+    assert bundle.is_archive(tmp_path / name) == is_package
 
 
 def test_more_than_there_is_is_no_size(package):

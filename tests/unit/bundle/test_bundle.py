@@ -351,6 +351,36 @@ def test_a_manifest_with_a_tensor_of_too_many_axes_is_refused(tiny, shape):
     assert len(caught.value.details) < 1000
 
 
+WIDE = {"dtype": "float32", "shape": [1 << 29]}
+FAST = {"model": "m", "clock_mhz": 1.0, "kernels": 1, "cycles": 8, "macs": 8, "macs_per_cycle": 1, "calibration": ""}
+HALF = {"reference": "r", "inputs": "i", "obstacle": ""}
+INT8 = {"against": "a", "method": "file", "snr_db": None, "top1_agreement": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"params_order": ["w"] * 60_000}, "params_order: it has a name twice"),
+        ({"params_order": [f"w{n}" for n in range(60_000)]}, "params_order: it has more names than params.safetensors"),
+        ({"cpu_features": ["avx2", "avx2"]}, "cpu_features: it has a name twice"),
+        ({"inputs": [WIDE | {"name": name} for name in "abc"]}, "inputs: together they have more than 4294967296"),
+        ({"outputs": [WIDE | {"name": name} for name in "abc"]}, "outputs: together they have more than 4294967296"),
+        ({"records": {"sha256": "", "tasks": 1, "tuned": 1, "shipped": 1}}, "more kernels are tuned than there are"),
+        ({"records": {"sha256": "", "tasks": 1 << 40, "tuned": 0, "shipped": 0}}, "no room for so many kernels"),
+        ({"modelled": FAST | {"kernels": 9}}, "modelled: it has more kernels than cycles"),
+        ({"modelled": FAST | {"macs": 9}}, "modelled: it has more multiply-adds than its cycles allow"),
+        ({"modelled": FAST | {"cycles": 10**4000}}, "modelled.cycles"),
+        ({"half": HALF | {"outputs": [{"name": "y", "max_rel": 0.0, "limit": 1.0, "ok": True}] * 99}}, "half: "),
+        ({"int8": INT8 | {"samples": 1, "random": 2}}, "int8: more inputs are random than there are"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_count_that_the_rest_of_a_manifest_contradicts_is_refused(tiny, changes, told):
+    with pytest.raises(VerificationError, match="not valid") as caught:
+        manifest_with(tiny, **changes)
+    assert told in caught.value.details
+
+
 MANY = 500_000
 MEMORY_KIB = 100 << 10
 

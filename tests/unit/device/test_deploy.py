@@ -392,7 +392,7 @@ def test_tolerance_can_be_widened(other, ship, tmp_path):
 def test_release_that_does_not_run_is_refused(tiny, ship, root, tmp_path, broken):
     ship(tiny)
     with pytest.raises(DeviceError, match="does not run") as caught:
-        ship(bundles.variant(tiny, tmp_path / "broken", {broken: b"neither a library nor weights"}))
+        ship(bundles.variant(tiny, tmp_path / "broken", {broken: b"neither a library nor weights " * 20}))
     assert caught.value.exit_code == 4
     assert broken in caught.value.details
     assert bundles.whole_release(root) == tiny.digest

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -176,8 +177,29 @@ def test_where_the_uptime_is_hidden_the_clock_has_to_do(store, root, monkeypatch
 
 def test_a_holder_without_a_name_is_seen(store, root):
     store.facts()
-    with held(root), pytest.raises(BusyError, match="busy: in use by someone"):
+    with held(root) as other, pytest.raises(BusyError, match=f"busy: in use by process {other.pid} of ") as caught:
         store.check_free()
+    assert caught.value.details.startswith(f"process {other.pid} there holds the lock")
+
+
+def test_the_present_holder_is_named_and_not_the_last_one(store, root):
+    """Another user of the device may have the file open, and lock it when its owner is gone."""
+    with locked(store):
+        pass
+    last = (root / "lock").read_text()
+    with held(root) as other, pytest.raises(BusyError, match=f"in use by process {other.pid} of "), store.lock(ME):
+        pytest.fail("two holders")
+    assert (root / "lock").read_text() == last
+
+
+@pytest.mark.parametrize("name", ["lock", "lock.within"])
+def test_only_the_login_can_open_a_lock(store, root, name):
+    with locked(store):
+        pass
+    (root / name).touch()
+    (root / name).chmod(0o644)
+    with locked(store):
+        assert stat.S_IMODE((root / name).stat().st_mode) == 0o600
 
 
 def test_lock_is_free_afterwards(store):
@@ -196,7 +218,7 @@ def test_lock_is_free_after_an_error(store):
 def test_unsigned_lock_is_busy(store, root):
     """Between taking the lock and signing it, or on a full disk, its holder has no name."""
     store.facts()
-    with held(root), pytest.raises(DeviceError, match="busy: in use by someone"), store.lock(ME):
+    with held(root), pytest.raises(DeviceError, match="busy: in use by process"), store.lock(ME):
         pytest.fail("two holders")
 
 
@@ -359,6 +381,24 @@ def test_a_device_that_says_too_much_under_its_lock(root):
     store = Store(Babbling(), str(root))
     with pytest.raises(DeviceError, match="printed more than a change of its store"), store.lock(ME):
         store.sweep()
+
+
+@pytest.mark.parametrize("change", ["s/^END/EMD/", "s/^END-./END-/", "s/^E/EE/", "s/^END-\\(..\\)../END-\\1xx/"])
+def test_a_damaged_end_of_a_script_is_refused_at_once(root, change):
+    class Noisy(LocalShell):
+        def _open(self, script, kind, timeout):
+            return super()._open(f"{{ {script}\n}} | sed -u '{change}'" if kind == "held" else script, kind, timeout)
+
+    began = time.monotonic()
+    store = Store(Noisy(), str(root))
+    with pytest.raises(DeviceError, match="the end of a change of the store on local is damaged"), store.lock(ME):
+        store.sweep()
+    assert time.monotonic() - began < lock._SCRIPT_S / 2
+
+
+@pytest.mark.parametrize("line", ["cp: cannot create blobs/partial/0123456789abcdef 1\n", "END 0\n", "total 12\n"])
+def test_other_lines_are_no_end_of_a_script(line):
+    assert not lock.Lease(LocalShell(), None, "0123456789abcdef")._is_damaged_mark(line)
 
 
 def test_a_lost_lock_is_noticed(store, root, monkeypatch):

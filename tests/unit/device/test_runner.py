@@ -27,6 +27,25 @@ def call(root, folders, **words):
     return runner.call(LocalShell(), str(root), folders, outputs=(TensorSpec("y", (1, 16), "float32"),), **words)
 
 
+def test_a_run_is_waited_for_as_long_as_its_network_may_take():
+    small, large = (runner.longest_s(runner.SMOKE, size) for size in (100 << 10, 1 << 30))
+    assert 60 < small < 150 < large == runner.longest_s(runner.SMOKE) <= 600
+    assert runner.longest_s(runner.Plan(), 100 << 10) < 300
+    assert runner.longest_s(runner.Plan(samples=50), 100 << 10) > 5 * 100
+
+
+def test_a_runner_that_hangs_is_ended(tiny, places, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_START_S", 0.2)
+    root, folders = places
+    hung = tmp_path / "hung" / runner.RUNNER
+    hung.parent.mkdir()
+    hung.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
+    hung.chmod(0o755)
+    folders = {**folders, "runners": str(hung.parent)}
+    with pytest.raises(DeviceError, match=r"did not finish within 0\.2 s"):
+        call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE, size=0)
+
+
 def test_smoke_call(tiny, places):
     root, folders = places
     run = call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)

@@ -49,6 +49,13 @@ def test_a_file_is_named_and_its_way_told(name):
     assert way in caught.value.hint
 
 
+def test_an_empty_file_is_named(tmp_path):
+    path = tmp_path / "net.onnx"
+    path.touch()
+    with pytest.raises(InputError, match=r"net\.onnx is an empty file, not an ONNX model"):
+        source.load(str(path))
+
+
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"frozen.pb", "saved_model.pb"}))
 def test_the_content_tells_and_not_the_ending(tmp_path, name):
     path = tmp_path / "net.onnx"

@@ -10,6 +10,7 @@ from onnx import numpy_helper
 
 from tests.support import nets, paths
 from tests.support.nets import node, value
+from toolchain import files
 from toolchain.errors import InputError
 from toolchain.models import importer, inspection
 from toolchain.models import source as model
@@ -102,7 +103,7 @@ def test_no_such_model(tmp_path, monkeypatch, name, hint):
     assert "mobilenet_v2" in caught.value.details
 
 
-@pytest.mark.parametrize("name", ["empty", "garbage", "truncated", "unknown-operator", "result-from-nowhere"])
+@pytest.mark.parametrize("name", ["garbage", "truncated", "unknown-operator", "result-from-nowhere"])
 def test_what_is_not_a_model(name):
     fault = rejected(name)
     assert fault.message == f"{name}.onnx is not a valid ONNX model"
@@ -140,7 +141,7 @@ def test_unreadable_file(monkeypatch):
     def denied(*_args, **_options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(onnx, "load", denied)
+    monkeypatch.setattr(files, "read_limited", denied)
     assert "Permission denied" in rejected("float16").details
 
 
@@ -198,6 +199,18 @@ def test_external_weights_outside_the_folder(tmp_path):
     (tmp_path / "inside" / "net.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(InputError, match="not a valid ONNX model"):
         model.load(str(tmp_path / "inside" / "net.onnx"))
+
+
+def test_external_weights_with_a_nul_byte_in_their_location(tmp_path):
+    proto = onnx.load(DATA / "external.onnx", load_external_data=False)
+    shutil.copy(DATA / "external.data", tmp_path / "external.data")
+    for entry in proto.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = "external.data\0of another file"
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match="not a valid ONNX model") as caught:
+        model.load(str(tmp_path / "net.onnx"))
+    assert "has a NUL byte" in caught.value.details
 
 
 def test_a_model_that_is_too_large(tmp_path, monkeypatch):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import math
 import multiprocessing
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.support import memory, paths, tunings
 from tests.support.tunings import KEY, OTHER, OTHER_KEY, TARGET, record, workload
-from toolchain.errors import InputError
+from toolchain import records
+from toolchain.errors import BusyError, InputError
 from toolchain.records import (
     EXPIRY_S,
     Begun,
@@ -414,6 +417,29 @@ def test_two_writers_and_one_who_distills_lose_nothing(tmp_path):
     assert rewritten > 1
     found = RecordFile(path).read()
     assert sorted(one.index for one in found.trials) == [1000 * one + number for one in (1, 2) for number in range(150)]
+
+
+def test_a_wait_for_the_lock_is_told_and_has_an_end(tmp_path, monkeypatch):
+    path, told = tmp_path / "records.jsonl", []
+    RecordFile(path).append([workload()])
+    beside = records._beside(path)
+    assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+    monkeypatch.setattr(records, "_PATIENCE_S", 0.1)
+    with beside.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match=f"is in use by process {os.getpid()} "):
+            RecordFile(path, told.append).append([record(1)])
+    assert told[0].startswith("waiting for up to 0 s: the file of tuning records")
+
+
+def test_another_lock_of_the_records_keeps_nobody_out(tmp_path):
+    """Others may read the records, and so can lock them."""
+    path = tmp_path / "records.jsonl"
+    RecordFile(path).append([workload()])
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        RecordFile(path).append([record(1)])
+    assert len(RecordFile(path).read().trials) == 1
 
 
 def test_a_large_file_is_read_fast(tmp_path):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from toolchain import files, process, resources, tvm_plugins
+from toolchain import files, process, resources, temporary, tvm_plugins
 
 _TIMEOUT_S = 600.0
 # What the runtimes of devices ask for beside their own.
@@ -31,7 +30,7 @@ def build_plugin(device: str, tell: Callable[[str], None]) -> Path:
     target = tvm_plugins.folder() / f"libedge_{device}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     tell(f"building {target.name}")
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as name:
+    with temporary.folder() as name:
         whole = Path(name) / "plugin.cc"
         sources = [*sorted((resources.RUNTIME / device).glob("*.cc")), *(resources.RUNTIME / name for name in _SHARED)]
         whole.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 import onnx
 
+from toolchain import temporary
 from toolchain.models.ort import FAULTS, onnxruntime
 
 _FATAL_ONLY = 4
@@ -63,7 +63,7 @@ def folded(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not has_constants(proto.graph):
         return proto
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         whole, result = Path(folder) / "model.onnx", Path(folder) / "folded.onnx"
         given: str | bytes = proto.SerializeToString() if proto.ByteSize() < _IN_ONE_PIECE else _saved(proto, whole)
         try:

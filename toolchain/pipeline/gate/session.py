@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolchain import rankings, tensors
+from toolchain import rankings, temporary, tensors
 from toolchain.device import bench, deploy, rounds, runner, trust
 from toolchain.device.deploy import Samples
 from toolchain.device.lock import Owner
@@ -139,7 +138,7 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
         deploy.check_fits(side.manifest, program, facts)
         if side.bundle:
             trust.check_signed(lab.shell.name, facts, side.bundle)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, lab.store.lock(Owner.here("gate")):
+    with temporary.folder() as work, lab.store.lock(Owner.here("gate")):
         began = time.monotonic()
         try:
             at_work = _Session(new, base, program, lab, settings, facts, Path(work), tell)
@@ -244,6 +243,7 @@ class _Session:
             threads=self.threads,
             plan=runner.SMOKE,
             outputs=side.manifest.outputs,
+            size=runner.weight(side.manifest),
         )
 
     def _checked(self, side: Side, ran: Run, samples: Samples) -> Difference | None:

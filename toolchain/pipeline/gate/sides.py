@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolchain import bundle, registry
+from toolchain import bundle, files, registry
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
@@ -127,13 +127,13 @@ def pinned(path: Path) -> str:
     Raises:
         InputError: That is not what the file is.
     """
-    with path.open("rb") as stream:
-        data = stream.read(_LONGEST_FILE + 1)
-    lines = [line for line in data.decode(errors="replace").split() if line]
-    if len(data) > _LONGEST_FILE or len(lines) != 1:
-        raise InputError(
-            f"{path} is neither a package nor a file with a package's digest", details=f"expected {_FORMS}"
-        )
+    wrong = f"{path} is neither a package nor a file with a package's digest"
+    try:
+        lines = files.read_limited(path, _LONGEST_FILE).decode(errors="replace").split()
+    except InputError as fault:
+        raise InputError(wrong, details=fault.message, hint=f"expected {_FORMS}") from fault
+    if len(lines) != 1:
+        raise InputError(wrong, details=f"expected {_FORMS}")
     if registry.is_address(lines[0]):
         if not registry.parse(lines[0]).digest:
             raise InputError(

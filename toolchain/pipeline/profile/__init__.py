@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from toolchain import temporary
 from toolchain.backends import backend_of
 from toolchain.device import bench, deploy, profiling
 from toolchain.device.bench import Conditions
@@ -181,7 +181,7 @@ def run(  # noqa: PLR0913, PLR0917 - a profile takes these
     deploy.check_fits(side.manifest, program, facts)
     fed = inputs.make(given, side.manifest.inputs)
     threads = wanted.threads or lab.board.threads
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, store.lock(Owner.here("profile")):
+    with temporary.folder() as work, store.lock(Owner.here("profile")):
         try:
             places = placed(side, program, fed, lab, Path(work))
             before = bench.conditions(lab.shell)

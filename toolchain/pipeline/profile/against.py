@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain import stats
+from toolchain import stats, temporary
 from toolchain.backends import backend_of
 from toolchain.backends.base import Backend
 from toolchain.device import deploy, profiling
@@ -178,7 +177,7 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what a profile takes
     for side in (new, base):
         deploy.check_fits(side.manifest, program, facts)
     fed = inputs.make(given, new.manifest.inputs)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as work, lab.store.lock(Owner.here("profile")):
+    with temporary.folder() as work, lab.store.lock(Owner.here("profile")):
         try:
             places = [placed(side, program, fed, lab, Path(work)) for side in (new, base)]
             return turns(new, base, places, lab, wanted, tell)

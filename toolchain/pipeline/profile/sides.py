@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import bundle as bundles
-from toolchain import files
+from toolchain import files, temporary
 from toolchain.bundle import Bundle, Manifest, kernels
 from toolchain.bundle.kernels import Kernel
+from toolchain.bundle.manifest import LARGEST_GRAPH
 from toolchain.device import released
 from toolchain.pipeline.device import Lab
-
-_LARGEST_GRAPH = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Side:
 
 def of_bundle(made: Bundle) -> Side:
     """Take a bundle of this machine, whose files were checked when it was opened."""
-    text = (made.folder / bundles.GRAPH_TEXT).read_text(encoding="utf-8")
+    text = files.read_limited(made.folder / bundles.GRAPH_TEXT, LARGEST_GRAPH).decode()
     return Side(made.manifest, made.digest, kernels.read(text), made)
 
 
@@ -55,9 +53,9 @@ def of_release(lab: Lab, word: str = released.CURRENT) -> Side:
     digest = released.named(lab.store, word).digest
     manifest = released.manifest(lab.store, digest)
     record = manifest.files[bundles.GRAPH_TEXT]
-    if record.size > _LARGEST_GRAPH:
+    if record.size > LARGEST_GRAPH:
         raise released.damaged(lab.store, digest)
-    with tempfile.TemporaryDirectory(prefix="toolchain-") as folder:
+    with temporary.folder() as folder:
         path = Path(folder) / bundles.GRAPH_TEXT
         lab.shell.pull(f"{lab.store.root}/releases/{digest}/{bundles.GRAPH_TEXT}", path, most=record.size)
         if files.sha256_file(path) != record.sha256:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -17,14 +16,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from toolchain import files, outputs
+from toolchain import files, locks, outputs
 from toolchain.errors import BusyError, InputError
 from toolchain.validation import CONFIG, validated
 
 VERSION = 1
 _MARK = "rollout_version"
 _SHOWN = 5
-_PRIVATE = 0o600
 
 State = Literal["waiting", "running", "done", "failed", "returning", "returned"]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -159,20 +157,16 @@ def held(path: Path) -> Iterator[None]:
     outputs.check_file(path, "the state of a roll-out", foreign)
     beside = path.with_name(f".{path.name}.lock")
     try:
-        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _PRIVATE)
+        handle = locks.opened(beside)
     except OSError as fault:
         raise files.unwritable(beside, fault) from fault
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.attempt(handle):
             raise BusyError(
                 f"another roll-out is using {path}",
-                details=f"process {os.read(handle, 20).decode(errors='replace').strip()}",
+                details=locks.holder(handle),
                 hint="run the command again when that has ended, or use another file with --state",
-            ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            )
         yield
     finally:
         os.close(handle)
@@ -181,7 +175,9 @@ def held(path: Path) -> Iterator[None]:
 def foreign(path: Path) -> str:
     """Say why a file is no state of a roll-out; empty if it is one."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(files.read_limited(path))
+    except InputError as fault:
+        return fault.message
     except (ValueError, RecursionError):
         return "it is not JSON"
     return "" if isinstance(found, dict) and _MARK in found else "it is a different JSON document"

@@ -6,7 +6,6 @@ import contextlib
 import os
 import queue
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from toolchain import process
+from toolchain import process, temporary
 from toolchain.records.index.rows import Rows
 from toolchain.records.index.source import Source
 from toolchain.worker import receive, send
@@ -83,7 +82,7 @@ def hired(source: Source) -> Iterator[Crew]:
     """
     count = min(len(os.sched_getaffinity(0)), _MOST)
     with contextlib.ExitStack() as stack:
-        log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolchain-"))) / "log"
+        log = Path(stack.enter_context(temporary.folder())) / "log"
         workers: queue.SimpleQueue[process.Serving] = queue.SimpleQueue()
         pool = stack.enter_context(ThreadPoolExecutor(count))
         for _ in range(count):

@@ -10,6 +10,11 @@
 namespace edge {
 namespace {
 
+// As in toolchain/bundle/manifest.py.
+constexpr size_t kLargestManifest = 1 << 20;
+constexpr size_t kMostAxes = 32;
+constexpr int64_t kLargestTensors = int64_t{1} << 32;  // bytes of all inputs, and of all outputs
+
 Bound ReadBound(const JsonNode& node, size_t rank) {
   const int64_t axis = node.Get("axis").Integer();
   if (axis < 0 || axis >= static_cast<int64_t>(rank)) node.Get("axis").Fail("is not an axis");
@@ -20,6 +25,7 @@ TensorSpec ReadSpec(const JsonNode& node) {
   const std::string dtype = node.Get("dtype").Text();
   TensorSpec spec{node.Get("name").Text(), node.Shape("shape"), FindNamedDType(dtype)};
   if (spec.dtype == nullptr) node.Fail("has the unknown dtype \"" + dtype + "\"");
+  if (spec.shape.size() > kMostAxes) node.Fail("has too many axes");
   if (CountBytes(*spec.dtype, spec.shape) < 0) node.Fail("has a shape that overflows");
   if (node.Has("bound")) spec.bound = ReadBound(node.Get("bound"), spec.shape.size());
   return spec;
@@ -28,13 +34,29 @@ TensorSpec ReadSpec(const JsonNode& node) {
 std::vector<TensorSpec> ReadSpecs(const JsonNode& root, const std::string& key) {
   std::vector<TensorSpec> specs;
   std::set<std::string> seen;
+  int64_t room = kLargestTensors;
   for (const JsonNode& node : root.Get(key).Items()) {
     specs.push_back(ReadSpec(node));
+    const int64_t bytes = CountBytes(*specs.back().dtype, specs.back().shape);
+    if (bytes > room) node.Fail("is too large: all of them together may have 4 GiB");
+    room -= bytes;
     if (!seen.insert(specs.back().name).second) {
       node.Fail("repeats the name \"" + specs.back().name + "\"");
     }
   }
   return specs;
+}
+
+// Each param is loaded once: a name that stands there many times would be copied as often.
+std::vector<std::string> ReadParamsOrder(const JsonNode& root) {
+  const JsonNode list = root.Get("params_order");  // required: a missing list is not an empty one
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const JsonNode& node : list.Items()) {
+    names.push_back(node.Text());
+    if (!seen.insert(names.back()).second) node.Fail("repeats the name \"" + names.back() + "\"");
+  }
+  return names;
 }
 
 // The library's code-generation target says what computes.
@@ -59,6 +81,9 @@ std::string Manifest::DigestOf(const std::string& file) const { return DigestIn(
 Manifest ReadManifest(const std::string& release, const Digests& digests) {
   const std::string path = release + "/manifest.json";
   const MappedFile file(path, DigestIn(digests, path));
+  if (file.bytes().size() > kLargestManifest) {
+    throw Fault(kExitInput, "the manifest has more than 1 MiB", file.path());
+  }
   const JsonNode root = JsonNode::ParseObject(file.bytes(), file.path());
   Manifest manifest;
   manifest.path = file.path();
@@ -73,8 +98,7 @@ Manifest ReadManifest(const std::string& release, const Digests& digests) {
   manifest.entry = root.Get("entry").Text();
   manifest.inputs = ReadSpecs(root, "inputs");
   manifest.outputs = ReadSpecs(root, "outputs");
-  root.Get("params_order");  // required, so that a forgotten list is not taken for an empty one
-  manifest.params_order = root.TextList("params_order");
+  manifest.params_order = ReadParamsOrder(root);
   manifest.cpu_features = root.TextList("cpu_features");
   manifest.device = ReadDevice(root.Get("target"));
   return manifest;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import shutil
@@ -15,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from toolchain import files
+from toolchain import files, locks
+from toolchain.errors import BusyError
 from toolchain.native.cross import Cross, Pair
 from toolchain.tuning.build.crew import Hire, LocalCrew
 from toolchain.tuning.report import BuilderRow
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import tvm
 
 _LINK_TIMEOUT_S = 60.0
+_PATIENCE_S = 60.0  # for those who remove what a killed process left
 _PREFIX = "candidates-"
 
 
@@ -172,15 +173,15 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+def _locked(folder: Path, seconds: float = _PATIENCE_S) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, how)
+        locks.acquire(descriptor, f"the folder {folder}", seconds)
         yield
     finally:
         os.close(descriptor)
 
 
 def _remove_abandoned(folder: Path) -> None:
-    with contextlib.suppress(BlockingIOError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+    with contextlib.suppress(BusyError), _locked(folder, 0):
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toolchain import temporary
 from toolchain.backends.mali.cost import shaderdb
 from toolchain.backends.mali.cost.cache import Keep
 from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
@@ -102,7 +103,7 @@ def compiled(  # noqa: PLR0913 - these are independent of each other
     if not sources:
         return []
     start = _Start(root, gpu, tuple(options), emulator())
-    with tempfile.TemporaryDirectory(prefix="toolchain-mali-") as name:
+    with temporary.folder() as name:
         work, warm = Path(name), _warm(start)
         paths = {str(work / f"{number}.cl"): source for number, source in enumerate(sources)}
         for path, source in paths.items():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
-from toolchain import files, process, resources
+from toolchain import files, process, resources, temporary
 from toolchain.errors import BuildError, reason
 
 LIST = resources.ROOT / "docker" / "mali" / "mesa.packages"
@@ -115,7 +114,7 @@ def current() -> Packages:
     Raises:
         BuildError: There is no apt here, no key of Debian's, or no archive.
     """
-    with tempfile.TemporaryDirectory(prefix="toolchain-apt-") as name:
+    with temporary.folder() as name:
         folder = Path(name)
         settings = _settings(folder)
         apt = ["apt-get", "-qq", "-c", os.fspath(settings)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import lzma
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import files, process, resources
+from toolchain import files, locks, process, resources
 from toolchain.backends.mali.cost import packages
 from toolchain.backends.mali.cost.emulator import emulator
 from toolchain.backends.mali.cost.packages import Packages
@@ -35,6 +34,7 @@ _KEPT, _LEFT_OUT = "usr/lib/", ("usr/lib/clc/amdgcn", "usr/lib/clc/nvptx", "usr/
 _AR, _AR_HEADER = b"!<arch>\n", 60
 _LARGEST = 1 << 30
 _COMPILE_S = 600.0
+_FETCH_S = 3600.0  # what another process downloads, unpacks and compiles before
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,7 @@ def _place() -> Path:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Wait until nobody else fetches a compiler."""
-    with (_place() / ".lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.held(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
         yield
 
 

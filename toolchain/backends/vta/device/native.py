@@ -7,12 +7,11 @@ import importlib.metadata
 import importlib.util
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from toolchain import files, process, resources
+from toolchain import files, process, resources, temporary
 from toolchain.errors import BuildError, reason
 
 Tell = Callable[[str], None]
@@ -83,7 +82,7 @@ def _build(command: tuple[str, ...], path: Path) -> None:
     """Compile all sources as one, in a third of the time of each for itself."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sources = sorted(one.name for one in _SOURCES.glob("*.cc") if one.name != _NEEDS_TVM)
-    with tempfile.TemporaryDirectory(prefix="vta-") as work, files.atomic_path(path) as made:
+    with temporary.folder() as work, files.atomic_path(path) as made:
         whole = Path(work) / "all.cc"
         whole.write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(Path(work) / "zig")}

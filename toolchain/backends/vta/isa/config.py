@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolchain import files
 from toolchain.backends.vta.isa.instructions import Memory
 from toolchain.errors import InputError, did_you_mean
 
@@ -173,7 +174,7 @@ def load(path: Path) -> VtaConfig:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(files.read_limited(path))
     except OSError as fault:
         raise InputError(f"cannot read {path}: {fault.strerror or fault}") from fault
     except ValueError as fault:

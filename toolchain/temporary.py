@@ -1,0 +1,65 @@
+"""Temporary folders, and what becomes of those whose process was killed: the next command removes them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolchain import locks
+
+PREFIX = "toolchain-work-"
+"""How each of these folders begins: whatever is called so, and is not locked, is what a killed command left."""
+_NEW_S = 60.0  # a folder that was just made may not be locked yet
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """Make a private temporary folder for the time of a block.
+
+    The folder is locked for that time. The kernel frees the lock when this process ends, however it ends; a number of a
+    process would soon be that of another one.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    _sweep_once(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            locks.attempt(handle)
+            yield Path(name)
+        finally:
+            os.close(handle)
+
+
+@functools.cache
+def _sweep_once(parent: str) -> None:
+    sweep(Path(parent))
+
+
+def sweep(parent: Path) -> None:
+    """Remove the temporary folders of this user whose process is gone; what cannot be removed stays."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX):
+                with contextlib.suppress(OSError):  # another command removes it at the same time
+                    _remove_abandoned(Path(entry.path))
+
+
+def _remove_abandoned(path: Path) -> None:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or time.time() - status.st_mtime < _NEW_S:
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.path.samestat(os.fstat(handle), status) and locks.attempt(handle):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(handle)
