@@ -258,11 +258,14 @@ class AddressOptions(BoardOptions):
         """Return how the user, and the environment, want devices to be reached."""
         from toolchain.shell import SshOptions
 
+        context = click.get_current_context(silent=True)
+        console = context.find_root().obj if context else None
         found = SshOptions(
             config_file=self.ssh_config,
             known_hosts=self.known_hosts,
             identity=self.identity,
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
+            **({"report": console.say} if console else {}),
         )
         placed = self._placed()
         return placed.ssh(found) if placed else found
