@@ -262,6 +262,13 @@ def test_unknown_key_is_refused_and_the_hint_works(server, options, tmp_path):
     open_shell(server.host, config=mine).close()
 
 
+def test_no_key_is_appended_to_a_device_of_this_host(server, options):
+    fault = _refused(server, replace(options, known_hosts=(Path("/dev/null"),)))
+    assert "/dev/null" not in fault.hint
+    assert ">> ~/.ssh/known_hosts" in fault.hint
+    assert "--known-hosts" in fault.hint
+
+
 def test_changed_key_is_refused_and_the_hint_works(server, options, tmp_path):
     other = Path(f"{sshd.keygen(tmp_path / 'other')}.pub").read_text()
     known = _forget(tmp_path / "known", f"# lab\n[127.0.0.1]:{server.port} {other}")

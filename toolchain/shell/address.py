@@ -14,6 +14,8 @@ from toolchain.errors import InputError
 _PORTS = range(1, 1 << 16)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[\w.][\w.-]*")
+# Directory services have names such as me@corp.example, CORP\me and me+x. OpenSSH's client refuses the same ones.
+_USER = re.compile(r"(?!-)[^\s'\"`;&<>|(){}\x00-\x1f\x7f]*[^\s'\"`;&<>|(){}\x00-\x1f\x7f\\]")
 
 
 def _ignore(_line: str) -> None:
@@ -78,7 +80,7 @@ def parse_address(text: str) -> Address:
         name = host.partition("%")[2] or "none"  # Python takes anything for a zone; a ProxyCommand may get it to read
     if not _NAME.fullmatch(name):
         raise _no_address(text, f"{host!r} is not a valid host name or IP address")
-    if at and not _NAME.fullmatch(user):
+    if at and not _USER.fullmatch(user):
         raise _no_address(text, f"{user!r} is not a valid user name")
     return Address(host, user or None, port)
 

@@ -49,6 +49,8 @@ class Hop:
     proxy_command: str = ""
     jumps: tuple[str, ...] = ()
     via: str = ""
+    agent: str = ""
+    certificates: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import paramiko
@@ -97,8 +97,7 @@ class Connections:
         self._jump: Transport | None = None
         with contextlib.ExitStack() as stack:
             for hop in jumps:
-                # The password is the device's; a jump host must not see it.
-                self._jump = self._connected(hop, self._jump, stack, replace(options, password=None))
+                self._jump = self._connected(hop, self._jump, stack)
             self._add(stack)
             self._resources = stack.pop_all()
 
@@ -131,18 +130,17 @@ class Connections:
         raise DeviceError(f"{self.name} refuses to run one more command at the same time", hint=_MAX_SESSIONS)
 
     def _add(self, stack: contextlib.ExitStack) -> None:
-        self._open.append(_Connection(self._connected(self._device, self._jump, stack, self._options)))
+        self._open.append(_Connection(self._connected(self._device, self._jump, stack)))
 
-    def _connected(
-        self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack, options: SshOptions
-    ) -> Transport:
+    def _connected(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> Transport:
         """Connect to one server and log in."""
+        options = self._options
         wire = reach(hop, previous, options, stack)
         transport = Transport(wire)
         stack.callback(transport.close)
         exchange_keys(transport, wire, hop)
         try:
-            Login(transport, hop, options).run()
+            Login(transport, hop, options, is_jump=hop is not self._device).run()
         except BROKEN as fault:
             raise UnreachableError(
                 f"{hop.name} closed the connection during the login", details=words_of(fault)

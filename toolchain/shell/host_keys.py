@@ -157,16 +157,19 @@ class HostKeyPolicy:
 
     def _offered(self, key: Any) -> OfferedKey:
         hop = self._hop
-        file = hop.known_hosts[0] if hop.known_hosts else None
+        file = _file_for_keys(hop)
         return OfferedKey(hop.alias, hop.key_name, key.get_name(), key.asbytes(), key.fingerprint, file)
 
     def _commands(self, key: Any) -> str:
         name = shlex.quote(self._hop.key_name)
         files = dict.fromkeys(known.place[0] for known in self._trusted)
         remove = [f"ssh-keygen -f {shown(path)} -R {name}" for path in files]
-        target = self._hop.known_hosts[0] if self._hop.known_hosts else Path.home() / ".ssh" / "known_hosts"
+        target = _file_for_keys(self._hop) or Path.home() / ".ssh" / "known_hosts"
         indirect = self._hop.jumps or self._hop.proxy_command
-        return "\n".join([*remove, self._ask(target) if indirect else self._scan(key, target)])
+        lines = [*remove, self._ask(target) if indirect else self._scan(key, target)]
+        if _file_for_keys(self._hop) is None:
+            lines.append(f"and add --known-hosts {shown(target)}, because no configured file can keep a key")
+        return "\n".join(lines)
 
     def _scan(self, key: Any, target: Path) -> str:
         """Return the command that fetches the key and trusts it."""
@@ -185,6 +188,11 @@ class HostKeyPolicy:
         words += ["-o", "StrictHostKeyChecking=ask", "-o", f'UserKnownHostsFile="{target}"']
         words += ["-J", ",".join(hop.jumps)] if hop.jumps else []
         return shlex.join([*words, "-p", str(hop.port), f"{hop.user}@{hop.alias}", "true"])
+
+
+def _file_for_keys(hop: Hop) -> Path | None:
+    """Return the first known_hosts file that a key can be written to; /dev/null, for one, keeps none."""
+    return next((path for path in hop.known_hosts if path.is_file() or not path.exists()), None)
 
 
 def shown(path: Path) -> str:
