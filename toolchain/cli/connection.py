@@ -188,10 +188,12 @@ class AddressOptions(BoardOptions):
         return Selected(found.board.resolved(), found.reason, found.emulated)
 
     def lab(self, kind: Board) -> dict[str, Device]:
-        """Return the devices of the lab by name; for this machine none are asked for."""
+        """Return the devices of the lab by name, none for this machine; a list that was named must be right."""
         from toolchain.devices import load_devices
 
-        return {} if kind.connection == "local" else load_devices(self.devices)
+        is_here = kind.connection == "local"
+        devices = load_devices(self.devices) if self.devices or not is_here else {}
+        return {} if is_here else devices
 
     def device(self, kind: Board) -> Device:
         """Decide which device of a board type is meant; nothing is asked of it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import glob
 import hashlib
 import os
@@ -16,7 +15,7 @@ from typing import Any, ClassVar
 
 import paramiko
 
-from toolchain import process
+from toolchain import process, state
 from toolchain.errors import InputError
 from toolchain.shell.address import Address, SshOptions, parse_address
 
@@ -128,6 +127,11 @@ class Config:
 
     def _hop(self, alias: str, found: Mapping[str, Any], tokens: Mapping[str, str]) -> Hop:
         options = self.options
+        if not tokens["r"]:
+            raise InputError(
+                f"no user is named for {alias}, and the user of this process (uid {os.getuid()}) has no name",
+                hint=f"write USER@{alias}",
+            )
         return Hop(
             alias=alias,
             host=tokens["h"],
@@ -197,7 +201,7 @@ def _path(text: str, folder: Path = Path()) -> Path:
 
 def _tokens(found: Mapping[str, Any], alias: str) -> dict[str, str]:
     """Return what `%` and a letter stand for, see TOKENS in ssh_config(5), as far as the configuration is known."""
-    here, me = socket.gethostname(), getpass.getuser()
+    here, me = socket.gethostname(), state.user_name()
     host = _expanded(found.get("hostname", alias), {"h": alias})
     port, user = str(found.get("port", _DEFAULT_PORT)), str(found.get("user", me))
     jump, key = str(found.get("proxyjump") or ""), found.get("hostkeyalias", alias)

@@ -86,6 +86,15 @@ def test_missing_config_is_an_error_only_if_asked_for(home):
         config.Config(SshOptions(config_file=home / "nowhere"))
 
 
+def test_a_process_whose_user_has_no_name(home, monkeypatch):
+    """As in a container with a uid of its own."""
+    monkeypatch.setattr("getpass.getuser", lambda: {}["uid not found"])
+    assert _route(home, "", "me@board")[0].name == "me@board:22"
+    with pytest.raises(InputError, match="has no name") as caught:
+        _route(home, "", "board")
+    assert caught.value.hint == "write USER@board"
+
+
 # --- what OpenSSH makes of it ---
 
 NAMED = "Host board\n HostName 10.0.0.1\n"
