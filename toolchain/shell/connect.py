@@ -201,7 +201,7 @@ def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
     """
     policy = HostKeyPolicy(hop)
     security = transport.get_security_options()
-    security.key_types = policy.order(security.key_types)
+    security.key_types = policy.order(security.key_types, tuple(transport._key_info))  # noqa: SLF001
     transport.banner_timeout = transport.handshake_timeout = hop.timeout
     done = threading.Event()
     started = time.monotonic()

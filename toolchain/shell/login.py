@@ -100,17 +100,35 @@ class Login:
         yield from self._from_files(self._hop.identities)
 
     def _from_files(self, paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+        """Yield the keys of files, each with its certificates first."""
         for path in paths:
-            try:
-                yield f"key file {path}", paramiko.PKey.from_path(path)
-            except (TypeError, paramiko.PasswordRequiredException):
-                # The crypto library reports a missing passphrase as a TypeError.
+            for certificate in self._certificates(path):
+                yield from self._loaded(path, certificate)
+            yield from self._loaded(path)
+
+    def _certificates(self, path: Path) -> list[Path]:
+        """Return the files that may have a certificate for a key, as `ssh` looks for them."""
+        beside = Path(f"{path}-cert.pub")
+        return [one for one in dict.fromkeys((*self._hop.certificates, beside)) if one.is_file()]
+
+    def _loaded(self, path: Path, certificate: Path | None = None) -> Iterator[tuple[str, Any]]:
+        label = f"key file {path}" + (f" with {certificate}" if certificate else "")
+        try:
+            key = paramiko.PKey.from_path(path)
+            if certificate:
+                key.load_certificate(str(certificate))
+        except (TypeError, paramiko.PasswordRequiredException):
+            # The crypto library reports a missing passphrase as a TypeError.
+            if certificate is None:
                 self._locked.append(path)
-                self._tried.append(f"key file {path}: it is encrypted and the passphrase is not known")
-            except OSError as fault:
-                self._tried.append(f"key file {path}: {fault.strerror}")
-            except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as fault:
-                self._tried.append(f"key file {path}: it is not a valid private key ({fault})")
+                self._tried.append(f"{label}: it is encrypted and the passphrase is not known")
+        except OSError as fault:
+            self._tried.append(f"{label}: {fault.strerror}")
+        except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as fault:
+            what = "the certificate does not belong to the key" if certificate else "it is not a valid private key"
+            self._tried.append(f"{label}: {what} ({fault})")
+        else:
+            yield label, key
 
     def _attempt(
         self, methods: set[str], label: str, present: Callable[[str, Any], Sequence[str]], proof: Any

@@ -80,7 +80,7 @@ def test_too_many_keys(tmp_path):
         assert "closed the connection" in _fails(server.host, mine).details
 
 
-def test_agent_key(server, options, monkeypatch):
+def test_agent_key(server, options, tmp_path, monkeypatch):
     socket_path = f"/tmp/agent-{os.getpid()}.sock"  # noqa: S108 - a socket's path must be short
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
     try:
@@ -92,6 +92,9 @@ def test_agent_key(server, options, monkeypatch):
         open_shell(server.host, config=replace(options, identity=None)).close()
         fault = _fails(server.host, replace(options, identity=None, agent=False))
         assert "nothing" in fault.details
+        monkeypatch.delenv("SSH_AUTH_SOCK")
+        (tmp_path / "config").write_text(f"IdentityAgent {socket_path}\n")
+        open_shell(server.host, config=replace(options, identity=None, config_file=tmp_path / "config")).close()
     finally:
         agent.kill()
         agent.wait()
