@@ -7,6 +7,7 @@ and variables that name a file or a folder go before both.
 
 from __future__ import annotations
 
+import getpass
 import os
 from pathlib import Path
 
@@ -16,6 +17,14 @@ MARKERS = (".edge-toolchain", DEVICES, "records/*.jsonl")
 
 _NAME = "edge-toolchain"
 _ADMINISTRATOR = 0
+
+
+def user_name() -> str:
+    """Return the name of this process's user; empty of one without a name, as in a container with a uid of its own."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def project() -> Path | None:

@@ -52,6 +52,13 @@ def test_only_what_is_missing_travels(device, bulky, tmp_path):
     assert bundles.whole_release(tmp_path / "device") == new.digest
 
 
+def test_a_deploy_needs_few_logins(device, server, tiny_for_ssh):
+    """A profile may take seconds in each: one is for the checks, two are for the deploy, with its lock."""
+    before = server.log().count("Starting session: command")
+    report("deploy", tiny_for_ssh.folder, *device, "--budget", 0)
+    assert server.log().count("Starting session: command") - before <= 4
+
+
 def test_a_deploy_talks_to_its_device_and_to_nobody_else(device, server, tmp_path):
     """From the model to the report: no name is looked up, and nothing is connected to but the device's SSH port."""
     source = nets.save(nets.relu((2, 3)), tmp_path)

@@ -31,6 +31,7 @@ ATTACKS = (
     hostile_sshd.silence,
     hostile_sshd.vanish,
     hostile_sshd.huge_code,
+    *hostile_sshd.LOGINS,
 )
 
 

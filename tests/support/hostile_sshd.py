@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import paramiko
 from toolchain.shell import SshOptions
 
 Attack = Callable[[paramiko.Channel], None]
+_MARKER = re.compile(rb"echo ([0-9a-f]{16})")
 
 
 class _Everybody(paramiko.ServerInterface):
@@ -31,12 +33,15 @@ class _Everybody(paramiko.ServerInterface):
     def check_channel_request(self, _kind: str, _number: int) -> int:
         return int(paramiko.common.OPEN_SUCCEEDED)
 
-    def check_channel_exec_request(self, channel: paramiko.Channel, _command: bytes) -> bool:
-        threading.Thread(target=self._run, args=(channel,), daemon=True).start()
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Thread(target=self._run, args=(channel, command), daemon=True).start()
         return True
 
-    def _run(self, channel: paramiko.Channel) -> None:
+    def _run(self, channel: paramiko.Channel, command: bytes) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # the client has had enough
+            if (marker := _MARKER.search(command)) and self._attack not in LOGINS:
+                channel.sendall_stderr(marker[1] + b"\n")
+                channel.sendall(marker[1] + b"\n")
             self._attack(channel)
 
 
@@ -106,3 +111,17 @@ def huge_code(channel: paramiko.Channel) -> None:
     """End with the largest exit code that fits into a message."""
     channel.send_exit_status((1 << 32) - 1)
     channel.close()
+
+
+def login_flood(channel: paramiko.Channel) -> None:
+    """Print without an end in place of running a command, as a profile with a loop would."""
+    flood(channel)
+
+
+def login_flood_errors(channel: paramiko.Channel) -> None:
+    """The same on standard error."""
+    flood_errors(channel)
+
+
+LOGINS = (login_flood, login_flood_errors)
+"""What is done before the marker of a command; all else comes after it."""

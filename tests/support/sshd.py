@@ -160,7 +160,7 @@ def _start(folder: Path, port: int, host_key: Path | None, options: str) -> Serv
 
 def _sshd_config(folder: Path, port: int, host_key: Path, options: str) -> str:
     # A home of its own, and no ~/.ssh/rc: what the tester's shell does at login is neither a board's business nor
-    # safe to kill.
+    # safe to kill. Of several lines of MaxStartups the last one wins.
     return f"""{options}
 SetEnv HOME={folder}
 ListenAddress 127.0.0.1:{port}
@@ -174,7 +174,7 @@ PermitRootLogin yes
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 LogLevel VERBOSE
-MaxStartups 100
+{"" if "MaxStartups" in options else "MaxStartups 100"}
 Subsystem sftp internal-sftp
 """
 

@@ -66,13 +66,13 @@ class Device:
         return Device(self.shell, {**self.environment, "PATH": path})
 
 
-SHELLS = ("dash", "bash", "busybox", "mksh")
+SHELLS = ("dash", "bash", "busybox", "mksh", "zsh")
 
 
 def device(shell: str, folder: Path) -> Device:
-    """Return a device with one of `SHELLS`: dash and bash with coreutils, others with nothing but their own tools."""
+    """Return a device with one of `SHELLS`: busybox and mksh with their own tools alone, others with coreutils."""
     require(shell, shell, shutil.which(shell) is not None)
-    if shell in {"dash", "bash"}:
+    if shell in {"dash", "bash", "zsh"}:
         return Device((shell,))
     box = "busybox" if shell == "busybox" else "toybox"
     require(box, box, shutil.which(box) is not None)

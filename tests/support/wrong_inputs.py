@@ -402,6 +402,7 @@ _CASES = [
     ),
     ("no such device to diagnose", "doctor --board rk3399 --host me@127.0.0.1:1", 4, r"cannot|refused|reach"),
     ("no such file of devices", "status --board x86_64 --devices {w}/none.toml", 2, r"cannot read"),
+    ("no such file of devices for this machine", "status --board local --devices {w}/none.toml", 2, r"cannot read"),
     (
         "a device of another type",
         "status --board rpi4 --host desk --devices {w}/desk.toml",

@@ -8,8 +8,10 @@ from toolchain.adoption import known
 from toolchain.adoption.known import Accelerator
 from toolchain.adoption.probe import Probed, Seen
 from toolchain.board import Board
+from toolchain.errors import DeviceError
 
 _EMULATED = "emulated"
+_LIBRARY = "library of"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ def any_of(board: Board) -> bool:
     return bool(_computing(board))
 
 
+def check_library(board: Board, found: Probed) -> None:
+    """Refuse a device without the library of what its board type computes with, or without a driver for it.
+
+    Raises:
+        DeviceError: One is missing; of several the first.
+    """
+    emulated = board.emulated or (bool(found.emulation) and not found.unsure)
+    for need in of(board, found):
+        # A device file may be one that is not known here; without a library nothing runs.
+        if not need.found and (emulated or need.what.startswith(_LIBRARY)):
+            raise DeviceError(
+                f"{found.name} lacks the {need.what}, which kernels of board {board.name} need",
+                hint=need.remedy or "use --board with another type: `toolchain boards` lists them",
+            )
+
+
 def _computing(board: Board) -> list[Accelerator]:
     """Return what a board's kernels run on; one that runs on a simulator of ours wants nothing."""
     known_of = [one for one in known.accelerators() if one.backend == board.backend]
@@ -54,7 +72,7 @@ def _of(one: Accelerator, found: Probed, *, emulated: bool) -> list[Need]:
     there = next((each for each in found.accelerators if each.name == one.name), none)
     by_hand = _EMULATED if emulated and _EMULATED in one.remedies else ""
     brings = {kind: _remedy(one, by_hand or kind, android=found.libc == "bionic") for kind in ("library", "device")}
-    needs = [Need(f"library of {one.title}", *_library(one, there, brings["library"]))] if one.libraries else []
+    needs = [Need(f"{_LIBRARY} {one.title}", *_library(one, there, brings["library"]))] if one.libraries else []
     # Where it is emulated there is no file of a device: the library computes, or a driver that it loads.
     device = (
         (_driver(there), _for_driver(one, there, brings["device"])) if by_hand else _device(there, brings["device"])

@@ -44,6 +44,21 @@ def check(found: Probed, another: str) -> None:
         raise faults[0]
 
 
+def check_use(found: Probed, another: str) -> None:
+    """Refuse a folder in which no release would run, however much space there is.
+
+    Args:
+        found: What the device is.
+        another: The option that names another folder.
+
+    Raises:
+        DeviceError: The first thing that is in the way.
+    """
+    if not {"writes", "fills"} & {*found.place.faults}:
+        for fault in _of_use(found, f"{found.place.at} of {found.name}", another):
+            raise fault
+
+
 def _all(found: Probed, another: str) -> Iterator[ToolchainError]:
     yield from _of_system(found)
     yield from _of_tools(found)
@@ -120,6 +135,11 @@ def _of_place(found: Probed, another: str) -> Iterator[ToolchainError]:
     if place.free_kib < LEAST_FREE_KIB or "fills" in words:
         yield _full(found, where, another)
         return
+    yield from _of_use(found, where, another)
+
+
+def _of_use(found: Probed, where: str, another: str) -> Iterator[ToolchainError]:
+    place, words = found.place, found.place.faults
     if "executes" in words:
         yield DeviceError(
             f"{where} runs no programs" + (": it is mounted noexec" if "noexec" in place.options else ""),

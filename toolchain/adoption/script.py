@@ -1,8 +1,7 @@
 """The one shell script that asks a device what it is; it changes nothing there, and needs nothing of ours.
 
 Each line of its output is `key=value`. It runs in dash, ash, mksh and bash, and with the tools of coreutils, busybox
-and toybox; what a device lacks leaves a value empty. It holds no single quotes, of which each would be five characters
-of the command that carries it: dropbear takes none of more than 9,000.
+and toybox; what a device lacks leaves a value empty.
 """
 
 from __future__ import annotations

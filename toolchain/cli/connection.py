@@ -188,10 +188,12 @@ class AddressOptions(BoardOptions):
         return Selected(found.board.resolved(), found.reason, found.emulated)
 
     def lab(self, kind: Board) -> dict[str, Device]:
-        """Return the devices of the lab by name; for this machine none are asked for."""
+        """Return the devices of the lab by name, none for this machine; a list that was named must be right."""
         from toolchain.devices import load_devices
 
-        return {} if kind.connection == "local" else load_devices(self.devices)
+        is_here = kind.connection == "local"
+        devices = load_devices(self.devices) if self.devices or not is_here else {}
+        return {} if is_here else devices
 
     def device(self, kind: Board) -> Device:
         """Decide which device of a board type is meant; nothing is asked of it.
@@ -258,11 +260,14 @@ class AddressOptions(BoardOptions):
         """Return how the user, and the environment, want devices to be reached."""
         from toolchain.shell import SshOptions
 
+        context = click.get_current_context(silent=True)
+        console = context.find_root().obj if context else None
         found = SshOptions(
             config_file=self.ssh_config,
             known_hosts=self.known_hosts,
             identity=self.identity,
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
+            **({"report": console.say} if console else {}),
         )
         placed = self._placed()
         return placed.ssh(found) if placed else found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import difflib
-import getpass
 import os
 import platform
 import re
@@ -16,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from toolchain import process
+from toolchain import process, state
 from toolchain.errors import BusyError, DeviceError
 from toolchain.shell import RemoteProcess, Shell
 from toolchain.shell.bounds import MOST_SAID
+from toolchain.shell.reminder import reminding
 from toolchain.tables import printable
 
 LEASE_S = 30
@@ -203,10 +203,8 @@ class Owner:
     @classmethod
     def here(cls, what: str) -> Owner:
         """Name this process's user as the owner."""
-        try:
-            return cls(f"{getpass.getuser()}@{platform.node()}", what)
-        except (KeyError, OSError):  # a container's user may have no name
-            return cls(platform.node(), what)
+        name = state.user_name()
+        return cls(f"{name}@{platform.node()}" if name else platform.node(), what)
 
     def line(self) -> str:
         """Write it as one line: a lock's file has no other."""
@@ -251,7 +249,8 @@ class Lease:
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.
         """
-        return self._done("run", script, _SCRIPT_S + size / _SLOWEST)
+        with reminding(self._shell.report, f"{self._shell.name}, which changes its store"):
+            return self._done("run", script, _SCRIPT_S + size / _SLOWEST)
 
     def attempt(self, script: str, seconds: float) -> str:
         """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
@@ -357,7 +356,8 @@ def hold(
     line = shlex.quote(f"{owner.line()}\t{token}")
     holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
     try:
-        said = _await(shell, holder, set_root)
+        with reminding(shell.report, f"the lock of {shell.name}"):
+            said = _await(shell, holder, set_root)
         lease = Lease(shell, holder, token, on_trial="trial" in said)
         with _beating(lease, lost):
             yield lease

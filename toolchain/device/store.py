@@ -41,6 +41,7 @@ from toolchain.device.lock import Lease, Owner
 from toolchain.device.waiting import Patience, Waited
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
+from toolchain.shell.reminder import reminding
 
 _DIGEST_CHARACTERS = 64
 _SHOWN = 1000
@@ -414,7 +415,8 @@ class Store:
 
     def _run(self, script: str) -> str:
         """Run a script that changes nothing that matters."""
-        result = self._shell.run(f"set -eu; umask 022; {self._set_root}\n{script}", check=False)
+        with reminding(self._shell.report, f"{self.name}, which reads its store"):
+            result = self._shell.run(f"set -eu; umask 022; {self._set_root}\n{script}", check=False)
         if result.returncode != 0:
             raise DeviceError(
                 f"{self._shell.name} has no usable store ({self._set_root})",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import getpass
 import os
 import platform
 import shlex
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from toolchain import process
+from toolchain import process, state
 from toolchain.board import Board
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean, reason
@@ -82,7 +81,7 @@ def described(place: Place, tell: Tell) -> Served:
 
 def whoami(purpose: str = "") -> str:
     """Say who this process is, for others who want the same board."""
-    who = f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"
+    who = f"{state.user_name() or os.getuid()}@{platform.node()} pid {os.getpid()}"
     return f"{who}: {purpose}" if purpose else who
 
 

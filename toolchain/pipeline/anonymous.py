@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import ipaddress
 import platform
 import re
@@ -11,6 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from toolchain import state
 from toolchain.shell import is_adb
 
 _LOGIN = re.compile(r"[\w.+-]+@[\w.:\[\]-]+")
@@ -34,8 +34,7 @@ def names_of(host: str) -> set[str]:
     if is_adb(host):
         serial = host.partition(":")[2]
         found |= {serial, serial.rpartition(":")[0]}  # of one in a network, its host
-    with contextlib.suppress(KeyError, OSError):  # a container's user may have no name
-        found.add(getpass.getuser())
+    found.add(state.user_name())
     return {name for name in found - _EVERYWHERE if len(name) >= _SHORTEST}
 
 

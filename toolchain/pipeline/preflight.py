@@ -18,6 +18,7 @@ from typing import Any
 
 from toolchain import board as boards
 from toolchain import bundle, files, pipeline, registry
+from toolchain.adoption import needs, obstacles, probe
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -35,6 +36,7 @@ Opened = Callable[[], AbstractContextManager[Lab]]
 """Connects to the device."""
 
 _SPARE_KIB = 1024
+_RUNNER_KIB = 3 << 10  # the smallest runner
 _LEAST_FREE = 64 << 20
 _QUANTIZED = 4  # times smaller than its file a network of floats may get on its way
 
@@ -58,10 +60,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a device says of itself: its facts, and the names of the models that it keeps releases of."""
+    """What a device says of itself: its facts, the models that it keeps releases of, and whether it has a runner."""
 
     facts: DeviceFacts
     kept: frozenset[str]
+    has_runner: bool = True
 
 
 def run(checks: Sequence[Check]) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def _of_run(job: Pipeline, what: str, opened: Opened | None, labels: Path | None
     """Look at the device that something runs on, at how it fits there, and at the names of its classes."""
     checks = of_device(job.request.board, opened) if opened else []
     if opened:
-        checks.append(Check("fit", lambda found: _check_fit(found[what], found["device"]), (what, "device")))
+        checks.append(Check("fit", lambda found: _check_fit(found[what], found["device"]), (what, "board")))
     if labels:
         checks.append(Check("labels", lambda found: _check_labels(labels, found.get(what))))
     return checks
@@ -205,9 +208,20 @@ def of_device(kind: Board, opened: Opened) -> list[Check]:
         with opened() as lab:
             facts = lab.store.facts()
             lab.store.check_free()
-            return Seen(facts, frozenset(one.name for one in lab.store.generations()))
+            _check_place(kind, lab, facts)
+            has_runner = bool(lab.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
+            return Seen(facts, frozenset(one.name for one in lab.store.generations()), has_runner)
 
     return [Check("device", ask), Check("board", lambda found: check_board(kind, found["device"].facts), ("device",))]
+
+
+def _check_place(kind: Board, lab: Lab, facts: DeviceFacts) -> None:
+    """Refuse a folder where nothing can be run, and a device without the library that the board's kernels need."""
+    if facts.lacks or facts.machine != kind.machine:
+        return  # which says more
+    found = probe.ask(lab.shell, lab.store.root)
+    obstacles.check_use(found, f"--root {obstacles.ANOTHER_ROOT}")
+    needs.check_library(kind, found)
 
 
 def check_host() -> None:
@@ -298,7 +312,7 @@ def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
         size, name = sum(record.size for record in ready.manifest.files.values()), ready.manifest.name
     else:
         size, name = ready.source.proto.ByteSize() // _QUANTIZED, ready.source.name
-    needed = size // 1024 + _SPARE_KIB
+    needed = size // 1024 + _SPARE_KIB + (0 if seen.has_runner else _RUNNER_KIB)
     if needed > seen.facts.free_kib and name not in seen.kept:  # of a release that it keeps it may have all blobs
         free, wanted = seen.facts.free_kib / 1024, needed / 1024
         raise FullError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from toolchain.errors import InputError
 _PORTS = range(1, 1 << 16)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[\w.][\w.-]*")
+# Directory services have names such as me@corp.example, CORP\me and me+x. OpenSSH's client refuses the same ones.
+_USER = re.compile(r"(?!-)[^\s'\"`;&<>|(){}\x00-\x1f\x7f]*[^\s'\"`;&<>|(){}\x00-\x1f\x7f\\]")
+
+
+def _ignore(_line: str) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class SshOptions:
         stall_timeout: Seconds without progress after which a transfer is given up.
         keepalive: Seconds of silence after which a sign of life is sent; after three of them without an
             answer the connection counts as lost. 0 is never.
+        report: Called with a line about what is unusual in a connection, or slow.
     """
 
     config_file: Path | None = None
@@ -40,6 +48,7 @@ class SshOptions:
     connect_timeout: float | None = None
     stall_timeout: float = 60.0
     keepalive: int = 15
+    report: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
 
     def before(self, config_file: Path | None) -> SshOptions:
         """Return these options with a device's own SSH configuration, if it has one and the user has named none."""
@@ -71,7 +80,7 @@ def parse_address(text: str) -> Address:
         name = host.partition("%")[2] or "none"  # Python takes anything for a zone; a ProxyCommand may get it to read
     if not _NAME.fullmatch(name):
         raise _no_address(text, f"{host!r} is not a valid host name or IP address")
-    if at and not _NAME.fullmatch(user):
+    if at and not _USER.fullmatch(user):
         raise _no_address(text, f"{user!r} is not a valid user name")
     return Address(host, user or None, port)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import glob
 import hashlib
+import ipaddress
 import os
 import re
 import shlex
@@ -16,9 +17,11 @@ from typing import Any, ClassVar
 
 import paramiko
 
-from toolchain import process
+from toolchain import process, state
 from toolchain.errors import InputError
 from toolchain.shell.address import Address, SshOptions, parse_address
+from toolchain.shell.values import expanded, seconds, without_comment
+from toolchain.shell.values import path as path_value
 
 _DEFAULT_TIMEOUT = 10.0
 _DEFAULT_PORT = 22
@@ -29,6 +32,9 @@ _KNOWN_HOSTS = {
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+_PROXIES = {"proxycommand", "proxyjump"}
+_WHOLE_LINE = {"proxycommand", "localcommand", "remotecommand", "knownhostscommand"}
+"""Options whose value is a command with all that follows, `#` among it."""
 _CRITERIA = frozenset({"all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user"})
 
 
@@ -49,6 +55,8 @@ class Hop:
     proxy_command: str = ""
     jumps: tuple[str, ...] = ()
     via: str = ""
+    agent: str = ""
+    certificates: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
@@ -126,6 +134,12 @@ class Config:
 
     def _hop(self, alias: str, found: Mapping[str, Any], tokens: Mapping[str, str]) -> Hop:
         options = self.options
+        _refuse_unsupported(found, with_known_hosts=bool(options.known_hosts))
+        if not tokens["r"]:
+            raise InputError(
+                f"no user is named for {alias}, and the user of this process (uid {os.getuid()}) has no name",
+                hint=f"write USER@{alias}",
+            )
         return Hop(
             alias=alias,
             host=tokens["h"],
@@ -135,8 +149,10 @@ class Config:
             known_hosts=options.known_hosts or _known_hosts(found, tokens),
             identities=_identities(found, tokens),
             identities_only=str(found.get("identitiesonly", "no")).lower() == "yes",
-            timeout=options.connect_timeout or float(found.get("connecttimeout", _DEFAULT_TIMEOUT)),
+            timeout=options.connect_timeout or _timeout(found),
             config_file=options.config_file,
+            agent=_agent(found, tokens),
+            certificates=_certificates(found, tokens),
         )
 
 
@@ -156,6 +172,21 @@ class _Parsed(paramiko.SSHConfig):  # type: ignore[misc]
                 raise InputError(f"`Match {one['type']}` in the SSH configuration is not supported here")
         self._depends = any(one["type"] == "final" for one in criteria)
 
+    def lookup(self, alias: str) -> dict[str, Any]:
+        """Return the options for a host: paramiko would look up the alias, even where HostName is another name."""
+        found = self._lookup(hostname=alias)
+        name = expanded(found.get("hostname", alias), {"h": alias})
+        mode = str(found.get("canonicalizehostname", "no")).lower()
+        if mode in {"yes", "always"}:
+            is_direct = not any(str(found.get(key) or "none").lower() != "none" for key in _PROXIES)
+            canonical = _canonical(name, found) if is_direct or mode == "always" else name
+            found["hostname"] = canonical
+            options: dict[str, Any] = self._lookup(canonical, found, canonical=True, final=True)
+        else:
+            found.setdefault("hostname", alias)
+            options = self._lookup(alias, found, canonical=False, final=True)
+        return options
+
     def _does_match(self, matches: Sequence[dict[str, Any]], alias: str, *state: Any) -> bool:
         """Tell whether all of them are met; the first that is not keeps later ones from being run."""
         canonical, final, found = state
@@ -164,7 +195,7 @@ class _Parsed(paramiko.SSHConfig):  # type: ignore[misc]
             return False
         tokens = _tokens(found, alias)
         return bool(matches) and all(
-            self._run(_expanded(one["param"], tokens)) != one["negate"]
+            self._run(expanded(one["param"], tokens)) != one["negate"]
             if one["type"] == "exec"
             else super(_Parsed, self)._does_match([one], alias, *state)
             for one in matches
@@ -172,31 +203,99 @@ class _Parsed(paramiko.SSHConfig):  # type: ignore[misc]
 
 
 def _lines(path: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a file and of those it includes, which paramiko would leave out."""
+    """Yield the lines of a file and of those it includes, which paramiko would leave out, without comments."""
     block = "Host *"
-    for line in path.read_text(encoding="utf-8").splitlines():
-        key, _, value = line.strip().replace("=", " ", 1).partition(" ")
-        if key.lower() in {"host", "match"}:
-            block = line
-        if key.lower() == "include" and depth < _MAX_HOPS:
+    # Comments and paths may be in any encoding; surrogates give the same bytes back.
+    for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        key, value = _setting(line.strip())
+        word = key.lower()
+        if word not in _WHOLE_LINE and not word.startswith("#"):
+            value = without_comment(value)
+        text = f"{key} {value}".strip()
+        if word in {"host", "match"}:
+            block = text
+        if word == "include" and depth < _MAX_HOPS:
             for pattern in shlex.split(value):
                 for found in sorted(glob.glob(str(_path(pattern, Path.home() / ".ssh")))):  # noqa: PTH207 - absolute
-                    yield from _lines(Path(found), depth + 1)
+                    if not Path(found).is_dir():
+                        yield from _lines(Path(found), depth + 1)
             yield block  # which goes on
-        elif key.lower() == "proxycommand" and value.strip()[:1] == '"':
-            yield f'{key} "{value.strip()}"'  # paramiko takes outer quotes away; these are the shell's
+        elif word == "proxycommand" and value[:1] == '"':
+            yield f'{key} "{value}"'  # paramiko takes outer quotes away; these are the shell's
         else:
-            yield line
+            yield text
+
+
+def _setting(line: str) -> tuple[str, str]:
+    """Split a line at its first blank or `=`."""
+    key = re.split(r"[\s=]", line, maxsplit=1)[0]
+    return key, re.sub(r"^\s*=?\s*", "", line[len(key) :])
 
 
 def _path(text: str, folder: Path = Path()) -> Path:
     return folder / Path(text).expanduser()
 
 
+def _canonical(name: str, found: Mapping[str, Any]) -> str:
+    """Return the full name of a host, by the first of CanonicalDomains where it is known.
+
+    Raises:
+        ValueError: There is none, and the name may not be used as it is.
+    """
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return name
+    if name.endswith(".") or name.count(".") > int(found.get("canonicalizemaxdots", 1)):
+        return name
+    for domain in found.get("canonicaldomains", "").split():
+        with contextlib.suppress(OSError, UnicodeError):
+            socket.getaddrinfo(f"{name}.{domain}", None)
+            return f"{name}.{domain}"
+    if str(found.get("canonicalizefallbacklocal", "yes")).lower() == "no":
+        raise ValueError(f"{name} is in none of the CanonicalDomains")
+    return name
+
+
+def _refuse_unsupported(found: Mapping[str, Any], *, with_known_hosts: bool) -> None:
+    """Refuse what would change whom we trust, and is not supported here.
+
+    Raises:
+        InputError: There is such an option.
+    """
+    names = ["CanonicalizePermittedCNAMEs"] + ([] if with_known_hosts else ["KnownHostsCommand"])
+    for name in names:
+        if str(found.get(name.lower(), "none")).lower() != "none":
+            raise InputError(
+                f"{name} in the SSH configuration is not supported here",
+                hint="write the host's keys to a file and pass it with --known-hosts FILE, "
+                "or pass another configuration with --ssh-config FILE",
+            )
+
+
+def _timeout(found: Mapping[str, Any]) -> float:
+    text = str(found.get("connecttimeout", "none"))
+    return (0.0 if text.lower() == "none" else seconds(text)) or _DEFAULT_TIMEOUT
+
+
+def _agent(found: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
+    """Return the socket of the agent to ask: empty for the one of SSH_AUTH_SOCK, `none` for none at all."""
+    text = str(found.get("identityagent", ""))
+    if text.lower() == "none":
+        return "none"
+    if text.startswith("$") and not text.startswith("${"):
+        return os.environ.get(text[1:], "") or "none"
+    return "" if text in {"", "SSH_AUTH_SOCK"} else str(path_value(text, tokens))
+
+
+def _certificates(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
+    text = str(found.get("certificatefile", "none"))
+    return () if text.lower() == "none" else (path_value(text, tokens),)
+
+
 def _tokens(found: Mapping[str, Any], alias: str) -> dict[str, str]:
     """Return what `%` and a letter stand for, see TOKENS in ssh_config(5), as far as the configuration is known."""
-    here, me = socket.gethostname(), getpass.getuser()
-    host = _expanded(found.get("hostname", alias), {"h": alias})
+    here, me = socket.gethostname(), state.user_name()
+    host = expanded(found.get("hostname", alias), {"h": alias})
     port, user = str(found.get("port", _DEFAULT_PORT)), str(found.get("user", me))
     jump, key = str(found.get("proxyjump") or ""), found.get("hostkeyalias", alias)
     whole = hashlib.sha1(f"{here}{host}{port}{user}{jump}".encode(), usedforsecurity=False).hexdigest()
@@ -204,32 +303,23 @@ def _tokens(found: Mapping[str, Any], alias: str) -> dict[str, str]:
     return there | {"d": str(Path.home()), "i": str(os.getuid()), "L": here.partition(".")[0], "l": here, "u": me}
 
 
-def _expanded(text: str, tokens: Mapping[str, str]) -> str:
-    def meaning(token: re.Match[str]) -> str:
-        if token[1] not in {"%", *tokens}:
-            raise ValueError(f"{text!r} has {token[0]}, which is not a valid token there")
-        return tokens.get(token[1], "%")
-
-    return re.sub("%(.?)", meaning, text)
-
-
 def _proxy(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[list[str], str]:
     """Return the jump hosts and the command to connect with: of ProxyJump and ProxyCommand the first one wins."""
     jumps, command = (str(found.get(key) or "none") for key in ("proxyjump", "proxycommand"))
     first = next((key for key in found if key in {"proxyjump", "proxycommand"}), "")
     if jumps.lower() != "none" and first == "proxyjump":
-        return [part.strip() for part in _expanded(jumps, tokens).split(",")], ""
-    return [], _expanded(command, tokens) if command.lower() != "none" else ""
+        return [part.strip() for part in expanded(jumps, tokens).split(",")], ""
+    return [], expanded(command, tokens) if command.lower() != "none" else ""
 
 
 def _known_hosts(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
     words = shlex.split(" ".join(found.get(key, files) for key, files in _KNOWN_HOSTS.items()))
-    return tuple(_path(_expanded(word, tokens)) for word in words if word.lower() != "none")
+    return tuple(path_value(word, tokens) for word in words if word.lower() != "none")
 
 
 def _identities(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
     if "identityfile" in found:
-        return tuple(_path(_expanded(text, tokens)) for text in found["identityfile"] if text.lower() != "none")
+        return tuple(path_value(text, tokens) for text in found["identityfile"] if text.lower() != "none")
     defaults = (Path.home() / ".ssh" / name for name in _DEFAULT_KEYS)
     return tuple(path for path in defaults if path.exists())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import socket
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import paramiko
@@ -23,11 +25,18 @@ from toolchain.shell.protocol import words_of
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 """What paramiko raises when something is wrong with a connection."""
+Lacking = Mapping[str, tuple[Sequence[str], Sequence[str]]]
+"""What the server offers and what we support of each kind of algorithm that they have nothing of in common."""
+_SETTINGS = {
+    "key exchange": "`KexAlgorithms`",
+    "host key": "`HostKeyAlgorithms`",
+    "cipher": "`Ciphers`",
+    "MAC": "`MACs`",
+}
 _GREETING_KEPT = 200
+_REFUSED = re.compile(rb"(Exceeded MaxStartups|Not allowed at this time)")
 _UNSENT = 1 << 17
 _LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
-# GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
-_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr", "aes192-ctr")
 
 
 def end(*ends: Any) -> None:
@@ -173,6 +182,16 @@ def _proxied(hop: Hop, log: IO[bytes]) -> socket.socket:
         raise UnreachableError(f"ProxyCommand {words[0]}: {fault.strerror}", details=shlex.join(words)) from fault
 
 
+def _refused(hop: Hop, wire: Wire) -> UnreachableError:
+    """Return the error for an SSH server that is well, and takes no connection now."""
+    return UnreachableError(
+        f"{hop.name} refuses the connection: the SSH server has too many connections, or blocks this host for a while",
+        details=f"its first line: {wire.greeting.decode(errors='replace').splitlines()[0]!r}",
+        hint="run the command again in a minute; or raise MaxStartups, or see PerSourcePenalties, in the device's "
+        "sshd_config",
+    )
+
+
 def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
     """Agree on keys and check the server's; no byte that is ours has been sent when this returns or raises.
 
@@ -182,20 +201,21 @@ def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
     """
     policy = HostKeyPolicy(hop)
     security = transport.get_security_options()
-    security.ciphers = _CIPHERS
-    security.key_types = policy.order(security.key_types)
+    security.key_types = policy.order(security.key_types, tuple(transport._key_info))  # noqa: SLF001
     transport.banner_timeout = transport.handshake_timeout = hop.timeout
     done = threading.Event()
     started = time.monotonic()
     transport.start_client(event=done)
     if not done.wait(hop.timeout + 1) or not transport.is_active():
         late = time.monotonic() - started >= hop.timeout
-        raise _no_ssh(transport.get_exception() or EOFError(), wire, hop, late=late)
+        raise _no_ssh(transport.get_exception() or EOFError(), wire, hop, transport.without_match(), late=late)
     policy.verify(transport.get_remote_server_key())
 
 
-def _no_ssh(fault: Exception, wire: Wire, hop: Hop, *, late: bool) -> UnreachableError:
+def _no_ssh(fault: Exception, wire: Wire, hop: Hop, lacking: Lacking, *, late: bool) -> UnreachableError:
     """Return the error for a server that did not get as far as to show its key."""
+    if _REFUSED.match(wire.greeting):
+        return _refused(hop, wire)
     if wire.greeting and not wire.greeting.startswith(b"SSH-"):
         said = wire.greeting.decode(errors="replace").splitlines()[0]
         return UnreachableError(
@@ -217,10 +237,24 @@ def _no_ssh(fault: Exception, wire: Wire, hop: Hop, *, late: bool) -> Unreachabl
         return UnreachableError(
             f"{hop.name} closes the connection before the SSH greeting",
             details=words_of(fault),
-            hint="check the port; the SSH server may have too many connections (MaxStartups) or block this host",
+            hint="run the command again in a minute, or check the port; the SSH server may have too many connections "
+            "(MaxStartups) or block this host",
         )
+    return _no_common(fault, hop, lacking)
+
+
+def _no_common(fault: Exception, hop: Hop, lacking: Lacking) -> UnreachableError:
+    """Return the error for a server that offers nothing that we support."""
+    what = " and no common ".join(lacking) or "key exchange, cipher or host key type"
+    lists = [
+        f"{name}: the server offers: {', '.join(theirs)}\n{name}: this host supports: {', '.join(ours)}"
+        for name, (theirs, ours) in lacking.items()
+    ]
+    settings = " and ".join(_SETTINGS[name] for name in lacking)
     return UnreachableError(
-        f"{hop.name} and this host support no common key exchange, cipher or host key type",
-        details=words_of(fault),
-        hint="update the device's SSH server",
+        f"{hop.name} and this host support no common {what}",
+        details="\n".join(lists) or words_of(fault),
+        hint=f"allow one more in {settings} of the device's sshd_config"
+        if lacking
+        else "update the device's SSH server",
     )

@@ -17,6 +17,7 @@ import paramiko
 
 from toolchain import files
 from toolchain.errors import HostKeyError, InputError
+from toolchain.shell import certificates
 from toolchain.shell.config import Hop
 
 
@@ -122,14 +123,27 @@ class HostKeyPolicy:
         mine = [key for key in known if _matches(key.patterns, hop.key_name)]
         self._trusted = [key for key in mine if not key.marker]
         self._revoked = [key for key in mine if key.marker == "@revoked"]
+        # As with ssh, an authority for a host is one for all of its ports.
+        names = (hop.key_name, hop.host.lower())
+        signing = [key for key in known if key.marker == "@cert-authority"]
+        self._authorities = [key for key in signing if any(_matches(key.patterns, name) for name in names)]
 
-    def order(self, offered: Sequence[str]) -> list[str]:
-        """Return our key types with the known ones first, so that the server proves itself with one of those."""
+    def order(self, offered: Sequence[str], known: Sequence[str] = ()) -> list[str]:
+        """Return our key types with the known ones first, so that the server proves itself with one of those.
+
+        Args:
+            offered: Our key types.
+            known: All types that paramiko knows; those of certificates are used where an authority is trusted.
+        """
         kinds = {key.kind for key in self._trusted}
-        return sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)
+        plain = sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)
+        return [*(certificates.types(offered, known) if self._authorities else []), *plain]
 
     def verify(self, key: Any) -> None:
-        """Raise a HostKeyError unless the key is known and not revoked."""
+        """Raise a HostKeyError unless the key is known, or signed by a known authority, and not revoked."""
+        fault = self._fault_of_certificate(key)
+        if fault is None:
+            return
         blob = key.asbytes()
         what = f"{self._hop.key_name} has the {key.get_name()} host key {key.fingerprint}"
         revoked = [known for known in self._revoked if known.blob == blob]
@@ -145,28 +159,50 @@ class HostKeyPolicy:
         if not self._trusted:
             raise UnknownHostKeyError(
                 f"{what}, which is not in a known_hosts file",
-                details=f"looked in {', '.join(str(path) for path in self._hop.known_hosts)}",
+                details="\n".join(
+                    filter(None, [f"looked in {', '.join(str(path) for path in self._hop.known_hosts)}", fault])
+                ),
                 hint=f"compare it with the key that the device itself shows; to trust it:\n{commands}",
                 key=self._offered(key),
             )
         raise HostKeyError(
             f"{what}, not the known key: the device was set up again, or another machine answers in its place",
-            details=f"the known key is at {_places(self._trusted)}",
+            details="\n".join(filter(None, [f"the known key is at {_places(self._trusted)}", fault])),
             hint=f"compare it with the key that the device itself shows; to replace the known key:\n{commands}",
         )
 
+    def _fault_of_certificate(self, key: Any) -> str | None:
+        """Say why a key's certificate does not count; None if it proves whose the key is, empty if there is none."""
+        try:
+            certificate = certificates.of(key)
+        except ValueError as fault:
+            return f"its certificate cannot be read: {fault}"
+        if certificate is None:
+            return ""
+        revoked = {known.blob for known in self._revoked}
+        if certificate.authority in revoked or key.asbytes() in revoked:
+            return "its certificate does not count: the key or its authority is revoked"
+        if all(known.blob != certificate.authority for known in self._authorities):
+            return "its certificate is by an authority that no known_hosts file names"
+        name = (self._hop.key_alias or self._hop.host).lower()
+        reason = certificate.fault(name)
+        return f"its certificate does not count: {reason}" if reason else None
+
     def _offered(self, key: Any) -> OfferedKey:
         hop = self._hop
-        file = hop.known_hosts[0] if hop.known_hosts else None
+        file = _file_for_keys(hop)
         return OfferedKey(hop.alias, hop.key_name, key.get_name(), key.asbytes(), key.fingerprint, file)
 
     def _commands(self, key: Any) -> str:
         name = shlex.quote(self._hop.key_name)
         files = dict.fromkeys(known.place[0] for known in self._trusted)
         remove = [f"ssh-keygen -f {shown(path)} -R {name}" for path in files]
-        target = self._hop.known_hosts[0] if self._hop.known_hosts else Path.home() / ".ssh" / "known_hosts"
+        target = _file_for_keys(self._hop) or Path.home() / ".ssh" / "known_hosts"
         indirect = self._hop.jumps or self._hop.proxy_command
-        return "\n".join([*remove, self._ask(target) if indirect else self._scan(key, target)])
+        lines = [*remove, self._ask(target) if indirect else self._scan(key, target)]
+        if _file_for_keys(self._hop) is None:
+            lines.append(f"and add --known-hosts {shown(target)}, because no configured file can keep a key")
+        return "\n".join(lines)
 
     def _scan(self, key: Any, target: Path) -> str:
         """Return the command that fetches the key and trusts it."""
@@ -185,6 +221,11 @@ class HostKeyPolicy:
         words += ["-o", "StrictHostKeyChecking=ask", "-o", f'UserKnownHostsFile="{target}"']
         words += ["-J", ",".join(hop.jumps)] if hop.jumps else []
         return shlex.join([*words, "-p", str(hop.port), f"{hop.user}@{hop.alias}", "true"])
+
+
+def _file_for_keys(hop: Hop) -> Path | None:
+    """Return the first known_hosts file that a key can be written to; /dev/null, for one, keeps none."""
+    return next((path for path in hop.known_hosts if path.is_file() or not path.exists()), None)
 
 
 def shown(path: Path) -> str:

@@ -103,7 +103,7 @@ class LocalShell(CountedShell):
 
     name = "local"
 
-    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:  # noqa: ARG002 - it starts at once
+    def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:  # noqa: ARG002 - it starts at once
         words = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
         channel = None
         try:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import shlex
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +18,45 @@ from toolchain.errors import UnreachableError
 from toolchain.shell.address import SshOptions
 from toolchain.shell.config import Hop
 from toolchain.shell.host_keys import shown
+from toolchain.tables import printable
 
 _PASSWORD_METHODS = frozenset({"password", "keyboard-interactive"})
 
 
 class Login:
-    """Tries what there is to prove who we are, and remembers what came of it."""
+    """Tries what there is to prove who we are, and remembers what came of it.
 
-    def __init__(self, transport: Any, hop: Hop, options: SshOptions) -> None:
+    Args:
+        transport: The connection, after its key exchange.
+        hop: The server.
+        options: What there is.
+        is_jump: Whether it is a server on the way, which must not see the device's password.
+    """
+
+    def __init__(self, transport: Any, hop: Hop, options: SshOptions, *, is_jump: bool = False) -> None:
         self._transport = transport
         self._hop = hop
         self._options = options
+        self._password = None if is_jump else options.password
+        self._is_jump = is_jump
         self._tried: list[str] = []
         self._locked: list[Path] = []
+        self._accepted = False
 
     def run(self) -> None:
-        """Log in.
+        """Log in; a server may require several proofs, such as a key and a password.
 
         Raises:
-            UnreachableError: The server accepts nothing of it.
+            UnreachableError: The server accepts nothing of it, or not enough.
         """
         # Asking for nothing tells what the server accepts, and is enough for a board without a password.
         methods = self._methods()
-        if methods is None or ("publickey" in methods and self._with_keys()):
-            return
-        password = self._options.password
-        possible = password is not None and methods & _PASSWORD_METHODS and self._transport.is_active()
-        if possible and self._attempt("password", self._transport.auth_password, password):
-            return
-        raise self._refused(methods)
+        if methods:
+            methods = self._with_keys(methods)
+        if methods and self._password is not None and self._transport.is_active():
+            methods = self._with_password(methods, self._password)
+        if methods is not None:
+            raise self._refused(methods)
 
     def _methods(self) -> set[str] | None:
         """Return the methods the server offers, or None if it lets us in without any."""
@@ -53,15 +66,27 @@ class Login:
             return set(fault.allowed_types)
         return None
 
-    def _with_keys(self) -> bool:
+    def _with_keys(self, methods: set[str] | None) -> set[str] | None:
+        """Try keys while the server accepts some; return the methods it accepts next, or None if it lets us in."""
         with contextlib.ExitStack() as stack:
-            agent = stack.enter_context(contextlib.closing(paramiko.Agent())) if self._options.agent else None
+            agent = stack.enter_context(contextlib.closing(_Agent(self._hop.agent))) if self._options.agent else None
             for label, key in self._keys(agent.get_keys() if agent else ()):
-                if self._attempt(label, self._transport.auth_publickey, key):
-                    return True
-                if not self._transport.is_active():
-                    return False
-        return False
+                if not methods or "publickey" not in methods or not self._transport.is_active():
+                    break
+                methods = self._attempt(methods, label, self._transport.auth_publickey, key)
+        return methods
+
+    def _with_password(self, methods: set[str], password: str) -> set[str] | None:
+        """Try the password in both ways that servers ask for one; return as `_with_keys`."""
+        left: set[str] | None = methods
+        if "password" in methods:
+            left = self._attempt(methods, "password", partial(self._transport.auth_password, fallback=False), password)
+        refused = left is methods and "password" in methods
+        if left and "keyboard-interactive" in left and not refused and self._transport.is_active():
+            answers = _Answers(password)
+            left = self._attempt(left, "keyboard-interactive", self._transport.auth_interactive, answers)
+            self._tried += [f"keyboard-interactive: the server also asks {prompt!r}" for prompt in answers.unanswered]
+        return left
 
     def _keys(self, held: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Yield keys in the order they are tried: the one asked for, the agent's, the configured ones."""
@@ -75,45 +100,126 @@ class Login:
         yield from self._from_files(self._hop.identities)
 
     def _from_files(self, paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+        """Yield the keys of files, each with its certificates first."""
         for path in paths:
-            try:
-                yield f"key file {path}", paramiko.PKey.from_path(path)
-            except (TypeError, paramiko.PasswordRequiredException):
-                # The crypto library reports a missing passphrase as a TypeError.
-                self._locked.append(path)
-                self._tried.append(f"key file {path}: it is encrypted and the passphrase is not known")
-            except OSError as fault:
-                self._tried.append(f"key file {path}: {fault.strerror}")
-            except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as fault:
-                self._tried.append(f"key file {path}: it is not a valid private key ({fault})")
+            for certificate in self._certificates(path):
+                yield from self._loaded(path, certificate)
+            yield from self._loaded(path)
 
-    def _attempt(self, label: str, present: Callable[[str, Any], Sequence[str]], proof: Any) -> bool:
+    def _certificates(self, path: Path) -> list[Path]:
+        """Return the files that may have a certificate for a key, as `ssh` looks for them."""
+        beside = Path(f"{path}-cert.pub")
+        return [one for one in dict.fromkeys((*self._hop.certificates, beside)) if one.is_file()]
+
+    def _loaded(self, path: Path, certificate: Path | None = None) -> Iterator[tuple[str, Any]]:
+        label = f"key file {path}" + (f" with {certificate}" if certificate else "")
+        try:
+            key = paramiko.PKey.from_path(path)
+            if certificate:
+                key.load_certificate(str(certificate))
+        except (TypeError, paramiko.PasswordRequiredException):
+            # The crypto library reports a missing passphrase as a TypeError.
+            if certificate is None:
+                self._locked.append(path)
+                self._tried.append(f"{label}: it is encrypted and the passphrase is not known")
+        except OSError as fault:
+            self._tried.append(f"{label}: {fault.strerror}")
+        except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as fault:
+            what = "the certificate does not belong to the key" if certificate else "it is not a valid private key"
+            self._tried.append(f"{label}: {what} ({fault})")
+        else:
+            yield label, key
+
+    def _attempt(
+        self, methods: set[str], label: str, present: Callable[[str, Any], Sequence[str]], proof: Any
+    ) -> set[str] | None:
+        """Present a proof; return the methods that the server accepts next, or None if it lets us in."""
         try:
             more = present(self._hop.user, proof)
         except paramiko.AuthenticationException as fault:
             alive = self._transport.is_active()
             self._tried.append(f"{label}: {'refused' if alive else 'the server closed the connection'} ({fault})")
-            return False
-        if more:
-            self._tried.append(f"{label}: accepted, but the server also requires {' or '.join(more)}")
-        return not more
+            return methods
+        if not more:
+            return None
+        self._accepted = True
+        self._tried.append(f"{label}: accepted, but the server also requires {' or '.join(more)}")
+        return set(more)
 
     def _refused(self, methods: set[str]) -> UnreachableError:
         hop = self._hop
         tried = "\n".join(self._tried) or "nothing: there is no agent key, no key file and no password"
-        if self._locked:
-            hint = f"ssh-add {shown(self._locked[0])}"
-        elif self._options.password is not None and methods & _PASSWORD_METHODS:
-            hint = f"check the password of {hop.user} on {hop.host}"
-        else:
-            jump = f"-o ProxyJump={','.join(hop.jumps)} " if hop.jumps else ""
-            hint = f"ssh-copy-id {jump}-p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
         accepts = ", ".join(sorted(methods)) or "nothing"
         return UnreachableError(
             f"login to {hop.name} failed",
             details=f"the server accepts: {accepts}\ntried:\n{tried}",
-            hint=hint,
+            hint=self._next(methods),
         )
+
+    def _next(self, methods: set[str]) -> str:
+        """Say what to do next."""
+        hop, asks_password = self._hop, bool(methods & _PASSWORD_METHODS)
+        if self._locked and "publickey" in methods:
+            return f"ssh-add {shown(self._locked[0])}"
+        if self._password is not None and asks_password:
+            return f"check the password of {hop.user} on {hop.host}"
+        setting = f"set TOOLCHAIN_SSH_PASSWORD to the password of {hop.user} on {hop.host}"
+        if self._accepted and asks_password:
+            return f"{hop.name} may ask for a key only: it is a jump host" if self._is_jump else setting
+        jump = f"-o ProxyJump={','.join(hop.jumps)} " if hop.jumps else ""
+        copying = f"ssh-copy-id {jump}-p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
+        return f"{copying}; or {setting}" if asks_password and not self._is_jump else copying
+
+
+class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
+    """The keys of a running agent; none where there is no agent.
+
+    Args:
+        path: Its socket; empty for the one that SSH_AUTH_SOCK names.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        path = path or os.environ.get("SSH_AUTH_SOCK", "")
+        if not path or path == "none":
+            return
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            try:
+                link.connect(path)
+            except OSError:  # it has ended, and the variable is left
+                return
+            stack.pop_all()
+        self._connect(link)
+
+    def close(self) -> None:
+        """End the connection to it."""
+        self._close()
+
+
+class _Answers:
+    """Answers what a server asks by keyboard-interactive: the password once, and nothing else.
+
+    Args:
+        password: The password.
+
+    Attributes:
+        unanswered: What else it asked, such as for a code.
+    """
+
+    def __init__(self, password: str) -> None:
+        self._password: str | None = password
+        self.unanswered: list[str] = []
+
+    def __call__(self, _title: str, _instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+        return [self._answer(prompt, shown=shown) for prompt, shown in prompts]
+
+    def _answer(self, prompt: str, *, shown: bool) -> str:
+        if shown or self._password is None:
+            self.unanswered.append(printable(prompt).strip())
+            return ""
+        password, self._password = self._password, None
+        return password
 
 
 def _public(path: Path) -> bytes:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import shlex
+import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ exit ${code:-255}
 
 # Nobody writes to the guard's input, so its `read` ends when the channel does, and the guard ends the script's process
 # group, which the shell that runs this leads. A word in $2 asks for a last line with the code and
-# the group.
+# the group. When this has ended, so has the guard: what comes next on the same input is not the guard's.
 GUARDED = """
 exec 3<&0 </dev/null
 { trap "" HUP TERM; read -r line <&3; kill -TERM -$$; sleep 1; kill -KILL -$$; } >/dev/null 2>&1 &
@@ -53,8 +54,19 @@ code=$?
 [ -z "$2" ] || echo "$2 $code $$" >&2
 exec 2>/dev/null
 kill -KILL $guard
+wait $guard
 exit $code
 """
+
+UNKNOWN_CODE = -1
+"""Stands for the exit code of a command whose channel ended without one."""
+SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a command."""
+_SIGNAL_HINTS = {
+    "SIGKILL": "the device may have too little memory; log in and look for the OOM killer: `dmesg | tail`",
+    "SIGXFSZ": "the login may not write files of this size: raise `ulimit -f` in its profile or in limits.conf",
+    "SIGXCPU": "the login may not use this much CPU time: raise `ulimit -t` in its profile or in limits.conf",
+}
 
 Kind = Literal["run", "copy", "held"]
 """How a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open."""
@@ -73,6 +85,9 @@ class Shell(ABC):
     name: str
     stall: float = 60.0
 
+    def report(self, line: str) -> None:  # noqa: B027 - most shells have nobody to report to
+        """Report a line about what is unusual in a connection, or slow."""
+
     @property
     def server(self) -> str:
         """What serves its commands, such as `SSH-2.0-dropbear_2022.83`; empty for this host."""
@@ -89,8 +104,15 @@ class Shell(ABC):
         """Bytes received so far, counted in the same way."""
 
     @abstractmethod
-    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:
-        """Start a script; the caller closes its channel."""
+    def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:
+        """Start a script; the caller closes its channel.
+
+        Args:
+            script: The script.
+            kind: How it is run.
+            timeout: Seconds for the device to start it.
+            size: Bytes that a copy gets on its standard input.
+        """
 
     @abstractmethod
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
@@ -125,7 +147,7 @@ class Shell(ABC):
             most: Bytes that it may write to standard output; of standard error the last ones are kept.
 
         Returns:
-            What it left behind; over SSH one that a signal ended has the code 128 + signal, as in a shell.
+            What it left behind; one that a signal ended has the code 128 + signal, as in a shell.
 
         Raises:
             DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection is lost.
@@ -157,7 +179,7 @@ class Shell(ABC):
         """
         with reading(source, offset) as (stream, left):
             script = f"umask 022; exec cat >> {shlex.quote(target)}"
-            with self._copying(script, f"writing {target}") as (channel, finish):
+            with self._copying(script, f"writing {target}", left) as (channel, finish):
                 moved = Limit(self.stall, lambda: (stream.tell(), channel.progress()), self.stall + left / _SLOWEST)
                 sent = self._feed(channel, stream, moved, progress)
                 channel.end_input()
@@ -188,22 +210,24 @@ class Shell(ABC):
         return RemoteProcess(self._open(script, "held", self.stall), self.name, self.check_alive)
 
     @contextlib.contextmanager
-    def _running(self, script: str, kind: Kind, timeout: float) -> Iterator[Channel]:
-        channel = self._open(script, kind, timeout)
+    def _running(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Iterator[Channel]:
+        channel = self._open(script, kind, timeout, size)
         try:
             yield channel
         finally:
             channel.close()
 
     @contextlib.contextmanager
-    def _copying(self, script: str, doing: str) -> Iterator[tuple[Channel, Callable[[IO[bytes], int, Limit], None]]]:
+    def _copying(
+        self, script: str, doing: str, size: int = 0
+    ) -> Iterator[tuple[Channel, Callable[[IO[bytes], int, Limit], None]]]:
         """Start a `cat`; give its channel, and what takes its output and sees that it ends well."""
         who = f"{self.name}, {doing},"
 
         def finish(sink: IO[bytes], most: int, limit: Limit) -> None:
             check_result(who, script, self._finish(channel, Bounded(sink, most, who), limit, who, script))
 
-        with self._running(script, "copy", self.stall) as channel:
+        with self._running(script, "copy", self.stall, size) as channel:
             yield channel, finish
 
     def _feed(self, channel: Channel, stream: IO[bytes], limit: Limit, progress: Callable[[int], None] | None) -> int:
@@ -222,9 +246,10 @@ class Shell(ABC):
                 f"{who} {limit} and was ended",
                 details=f"{process.tail(script)}\n{process.tail(words)}".strip(),
             )
-        if channel.code is None or channel.code < 0:
+        code = UNKNOWN_CODE if channel.code is None else channel.code
+        if code < 0:
             self.check_alive("running a command")
-        return process.Result(-1 if channel.code is None else channel.code, "", words)
+        return process.Result(code if code >= UNKNOWN_CODE else SIGNALLED - code, "", words)
 
     def __enter__(self) -> Self:
         return self
@@ -237,13 +262,32 @@ def check_result(who: str, script: str, result: process.Result) -> process.Resul
     """Return what a script left behind.
 
     Raises:
-        DeviceError: It ended with a non-zero code; the script and its last words are in the details.
+        DeviceError: It ended with a non-zero code, by a signal or without a code; the script and its last words are in
+            the details.
     """
     if result.returncode == 0:
         return result
+    ending, hint = ending_of(result.returncode)
     raise DeviceError(
-        f"{who} failed with exit code {result.returncode}",
+        f"{who} {ending}",
         details=f"{process.tail(script)}\n{process.tail(result.stderr or result.stdout)}".strip(),
+        hint=hint,
+    )
+
+
+def ending_of(code: int) -> tuple[str, str]:
+    """Say how a command ended that failed, and what helps; a signal and a channel that was closed are not its fault."""
+    if code == UNKNOWN_CODE:
+        return (
+            "ended without an exit code: the device's server closed its channel",
+            "look at the log of the device's SSH server; it may close idle channels (`ChannelTimeout` in sshd_config)",
+        )
+    number = code - SIGNALLED
+    name = signal.Signals(number).name if number in {*signal.Signals} else ""
+    if not name:
+        return f"failed with exit code {code}", ""
+    return f"was ended by the signal {name}", _SIGNAL_HINTS.get(
+        name, "log in and look at the device's log: `dmesg | tail`"
     )
 
 

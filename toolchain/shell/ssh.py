@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import paramiko
 
 from toolchain.errors import DeviceError, InputError, UnreachableError
+from toolchain.shell import bootstrap
 from toolchain.shell.address import Address, SshOptions
+from toolchain.shell.bootstrap import Preamble
 from toolchain.shell.bounds import Channel, Limit
-from toolchain.shell.config import Config, Hop
-from toolchain.shell.connect import BROKEN, Wire, end, exchange_keys, reach
-from toolchain.shell.login import Login
+from toolchain.shell.connect import BROKEN, end
+from toolchain.shell.connections import Connections
 from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, words_of
+from toolchain.shell.reminder import reminding
 from toolchain.shell.remote import CLOSE_GRACE
+from toolchain.shell.session import Session, server_script
+from toolchain.shell.transport import WINDOW, signal_number
 
 # Without a handler Python prints paramiko's stack traces to stderr; only the command line prints.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
-# What a device may send before it must wait for us: enough for a fast link with a long delay.
-_WINDOW = 1 << 24
-# OpenSSH's own limit for AES, 2**32 blocks (RFC 4344); paramiko's 512 MB would stall every large upload.
-_REKEY_BYTES = 1 << 36
-
-# A server counts a command as running until it has waited for it, which is a moment after its channel was closed.
-_FREED_S = 5.0
-_CONNECT_FAILED = 2  # RFC 4254, section 5.1
-_MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too few sessions in one connection"
+_SEND_S = 30.0
 
 # OpenSSH gives each command a session of its own; dropbear does not, there setsid does. The shell is the one in the
 # login's PATH: an older Android has no /bin.
@@ -44,11 +39,11 @@ exec sh -c "$0" sh "$1"
 """
 
 
-def _command(script: str, kind: Kind) -> str:
-    """Return the command line that runs a script, whatever the login shell is."""
+def _script(script: str, kind: Kind) -> str:
+    """Return what a sh on the device runs for a script of ours."""
     if kind == "copy":
-        return f"exec sh -c {shlex.quote(script)}"
-    return f"exec sh -c {shlex.join([_LEAD, GUARDED if kind == 'run' else HELD, script])}"
+        return bootstrap.as_words(script)
+    return bootstrap.as_words(_LEAD, GUARDED if kind == "run" else HELD, script)
 
 
 class _Signal(threading.Event):
@@ -67,26 +62,73 @@ class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
 
     def feed(self, data: bytes) -> None:
         """Add what came; the connection ends with a device that sends more."""
-        if len(self) + len(data) > _WINDOW:
+        if len(self) + len(data) > WINDOW:
             raise paramiko.SSHException("the device sends more data than this host announced to accept")
         super().feed(data)
 
 
 class SshChannel:
-    """A command on a device, in a channel of paramiko's."""
+    """A command on a device, in a channel of paramiko's.
 
-    def __init__(self, channel: Any) -> None:
+    Args:
+        channel: The channel, where the line of `bootstrap.command_line` has been started.
+        token: The marker that the line prints.
+    """
+
+    def __init__(self, channel: Any, token: str) -> None:
         self._channel, self._heard, self._sent = channel, _Signal(), 0
+        self._token, self._started = token, False
+        self._before, self._before_errors = Preamble(token), Preamble(token)
         for buffer in (channel.in_buffer, channel.in_stderr_buffer):
             buffer.set_event(self._heard)
+
+    def begin(self, script: str, name: str, patience_s: float) -> int:
+        """Wait until the login has started our sh, and send it a script.
+
+        Args:
+            script: The script.
+            name: The device's name.
+            patience_s: Seconds of silence that the login may take.
+
+        Returns:
+            Bytes that the login printed before, which are ignored.
+
+        Raises:
+            DeviceError: The login does something else, or does not take the script.
+        """
+        bootstrap.await_marker(self, self._before, self._before_errors, name, patience_s)
+        try:
+            self.send(bootstrap.delivered(script, self._token), Limit(_SEND_S))
+        except TimeoutError:
+            raise DeviceError(
+                f"{name} did not read a command within {_SEND_S:g} s", hint="check the load of the device"
+            ) from None
+        self._started = True
+        return self._before.size
+
+    @property
+    def carrier(self) -> Any:
+        """The channel of paramiko's."""
+        return self._channel
 
     @property
     def code(self) -> int | None:
         """See `Channel.code`."""
-        return int(self._channel.exit_status) if self._channel.exit_status_ready() else None
+        if not self._channel.exit_status_ready():
+            return None
+        ended_by = signal_number(self._channel.transport.ended_by.get(self._channel, ""))
+        return -ended_by if ended_by else int(self._channel.exit_status)
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel.receive`."""
+        """See `Channel.receive`; what the login wrote to standard error before our sh started is left out."""
+        deadline = time.monotonic() + timeout
+        while True:
+            out, err = self._receive(max(0.0, deadline - time.monotonic()))
+            words = self._before_errors.feed(err) if self._started else err
+            if out or words or not err:
+                return out, words
+
+    def _receive(self, timeout: float) -> tuple[bytes, bytes]:
         channel, deadline = self._channel, time.monotonic() + timeout
         while True:
             self._heard.reset()
@@ -145,6 +187,8 @@ class SshChannel:
 class SshShell(Shell):
     """A Shell over SSH.
 
+    Short commands and files go through one channel, one after the other; see `session`.
+
     Args:
         address: The device, or its alias in the SSH configuration.
         options: Files, credentials and time limits.
@@ -156,76 +200,99 @@ class SshShell(Shell):
     """
 
     def __init__(self, address: Address, options: SshOptions) -> None:
-        self.stall = options.stall_timeout
+        self.stall, self._options = options.stall_timeout, options
         if options.identity and not options.identity.is_file():
             raise InputError(f"there is no key file {options.identity}")
-        self._wires: list[Wire] = []
-        self._transport: Any = None
-        with contextlib.ExitStack() as stack:
-            *jumps, device = Config(options).route(address)
-            for hop in jumps:
-                # The password is the device's; a jump host must not see it.
-                self._connect(hop, stack, replace(options, password=None))
-            self._connect(device, stack, options)
-            self._resources = stack.pop_all()
-        self.name = device.name
+        self._connections = Connections(address, options)
+        self.name = self._connections.name
+        self._patience_s = max(bootstrap.START_S, self._connections.timeout)
+        self._session: Session | None = None
+        self._sessions_work = True
+        self._session_in_use = threading.Lock()
+        self._noted = False
 
-    def _connect(self, hop: Hop, stack: contextlib.ExitStack, options: SshOptions) -> None:
-        wire = reach(hop, self._transport, options, stack)
-        transport = paramiko.Transport(wire, default_window_size=_WINDOW)
-        stack.callback(transport.close)
-        transport.packetizer.REKEY_BYTES = _REKEY_BYTES
-        exchange_keys(transport, wire, hop)
-        try:
-            Login(transport, hop, options).run()
-        except BROKEN as fault:
-            raise UnreachableError(
-                f"{hop.name} closed the connection during the login", details=words_of(fault)
-            ) from fault
-        transport.set_keepalive(options.keepalive)
-        self._wires.append(wire)
-        self._transport = transport
+    def report(self, line: str) -> None:
+        """See `Shell.report`."""
+        self._options.report(line)
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the device's host key, `SHA256:` and Base64."""
-        return str(self._transport.get_remote_server_key().fingerprint)
+        return str(self._connections.first.get_remote_server_key().fingerprint)
 
     @property
     def server(self) -> str:
         """See `Shell.server`."""
-        return str(self._transport.remote_version)
+        return str(self._connections.first.remote_version)
 
     @property
     def bytes_sent(self) -> int:
         """See `Shell.bytes_sent`."""
-        return self._wires[0].sent
+        return sum(wire.sent for wire in self._connections.wires)
 
     @property
     def bytes_received(self) -> int:
         """See `Shell.bytes_received`."""
-        return self._wires[0].received
+        return sum(wire.received for wire in self._connections.wires)
 
-    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:
-        return SshChannel(self._opened(_command(script, kind), timeout))
+    def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:
+        if kind != "held" and self._session_in_use.acquire(blocking=False):
+            try:
+                if channel := self._in_session(script, kind, size, timeout):
+                    return channel
+            except BaseException:
+                self._session_in_use.release()
+                raise
+            self._session_in_use.release()
+        return self._begun(_script(script, kind), timeout)
+
+    def _in_session(self, script: str, kind: Kind, size: int, timeout: float) -> Channel | None:
+        """Start a command in the session, which is opened for it if need be; None on a device that has none."""
+        if self._session is None or not self._session.usable or self._session.ended:
+            self._end_session()
+            if not self._sessions_work:
+                return None
+            self._session = self._new_session(min(timeout, STREAM_S))
+            if not self._session.is_ready(min(timeout, STREAM_S)):
+                self.check_alive("starting a command")
+                self._sessions_work = False
+                self._end_session()
+                return None
+        with self._noticing_loss("starting a command"):
+            return self._session.start(script, kind, size, Limit(_SEND_S), self._session_in_use.release)
+
+    def _new_session(self, timeout: float) -> Session:
+        secret = secrets.token_hex(8)
+        return Session(self._begun(bootstrap.as_words(server_script(), "sh", secret), timeout), secret)
+
+    def _end_session(self) -> None:
+        if self._session:
+            self._session.close()
+        self._session = None
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
         """See `Shell.stream`."""
-        deadline = time.monotonic() + min(timeout, _FREED_S)
-        while True:
-            try:
-                return _carried(self._opened(_command(script, "copy"), timeout))
-            except DeviceError as fault:
-                if not _is_full(fault):
-                    raise
-                if time.monotonic() > deadline:
-                    raise DeviceError(fault.message, details=fault.details, hint=_MAX_SESSIONS) from fault
-            time.sleep(_FREED_S / 100)
+        return _carried(self._begun(_script(script, "copy"), timeout).carrier)
 
-    def _opened(self, command: str, timeout: float) -> Any:
+    def _begun(self, script: str, timeout: float) -> SshChannel:
+        """Start a script in a channel of its own; the caller closes it."""
+        token = secrets.token_hex(8)
+        channel = SshChannel(self._executed(bootstrap.command_line(token), timeout), token)
+        try:
+            with self._noticing_loss("starting a command"), reminding(self.report, f"the login of {self.name}"):
+                ignored = channel.begin(script, self.name, self._patience_s)
+        except BaseException:
+            channel.close()
+            raise
+        if ignored and not self._noted:
+            self._noted = True
+            self.report(f"the login of {self.name} prints {ignored} bytes before each command; they are ignored")
+        return channel
+
+    def _executed(self, command: str, timeout: float) -> Any:
         """Start a command; the caller closes its channel."""
         with self._noticing_loss("opening a channel"):
-            channel = self._transport.open_session(timeout=timeout)
+            channel = self._connections.open_channel(timeout)
         channel.in_buffer, channel.in_stderr_buffer = _Inbox(), _Inbox()
         # paramiko waits without limit for the server to accept a command; closing the channel wakes it up.
         alarm = threading.Timer(timeout, channel.close)
@@ -251,12 +318,12 @@ class SshShell(Shell):
 
     def check_alive(self, doing: str) -> None:
         """See `Shell.check_alive`."""
-        if not self._transport.is_active():
-            raise self._lost(doing, self._transport.get_exception() or EOFError())
+        if lost := self._connections.lost:
+            raise self._lost(doing, lost.get_exception() or EOFError())
 
     def _lost(self, doing: str, fault: BaseException) -> UnreachableError:
         # These are a broken socket, even if paramiko's thread has not noticed it yet.
-        broken = isinstance(fault, (EOFError, ConnectionError)) or not self._transport.is_active()
+        broken = isinstance(fault, (EOFError, ConnectionError)) or self._connections.lost is not None
         state = "was lost" if broken else "failed"
         return UnreachableError(
             f"the connection to {self.name} {state} while {doing}",
@@ -266,13 +333,7 @@ class SshShell(Shell):
 
     def close(self) -> None:
         """See `Shell.close`."""
-        self._resources.close()
-
-
-def _is_full(fault: DeviceError) -> bool:
-    """Tell whether the server opens no channel more, as OpenSSH does beyond its MaxSessions."""
-    refusal = fault.__cause__
-    return isinstance(refusal, paramiko.ChannelException) and refusal.code == _CONNECT_FAILED
+        self._connections.close()
 
 
 def _carried(channel: Any) -> socket.socket:

@@ -7,6 +7,7 @@ import pytest
 from tests.support.devices_said import A72, ARMV8, cores, probed
 from toolchain import board
 from toolchain.adoption import needs
+from toolchain.errors import DeviceError
 
 LIBRARY, ICD = "library.opencl=/usr/lib/libOpenCL.so.1", "driver.opencl=/etc/OpenCL/vendors/pocl.icd"
 LOADS = "loads.opencl=/usr/lib/libOpenCL.so.1"
@@ -100,3 +101,22 @@ def test_cpus_and_simulators_need_nothing():
     assert asked == {"rpi4": False, "vta-sim": False, "pynq-z1": True, "rk3399": True}
     assert lacking("rpi4") == {}
     assert "image of PYNQ" in lacking("pynq-z1")["device of VTA (FPGA)"]
+
+
+def test_a_library_or_a_driver_that_is_missing_is_refused():
+    said = {name: probed(lines=[*cores(*[(A72, ARMV8)] * 4), *lines]) for name, lines in LINES.items()}
+    kind, here = board.load("rk3399").resolved(), board.load("opencl-local").resolved()
+    needs.check_library(kind, said["whole"])
+    needs.check_library(kind, said["no device"])  # its file may have another name
+    for name, refused in (("nothing", kind), ("nothing", here), ("no driver", here)):
+        with pytest.raises(DeviceError, match="of OpenCL, which kernels of board") as caught:
+            needs.check_library(refused, said[name])
+        assert caught.value.hint
+
+
+LINES = {
+    "whole": [LIBRARY, MALI, OWN],
+    "no device": [LIBRARY],
+    "no driver": [LIBRARY, LOADS],
+    "nothing": [],
+}

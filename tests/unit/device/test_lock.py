@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -312,7 +311,7 @@ def test_woken_client_cannot_touch_what_was_checked(store, root, tmp_path, monke
 
 def test_an_owner_has_a_name_even_for_a_nameless_user(monkeypatch):
     assert "@" in Owner.here("deploy").who
-    monkeypatch.setattr(lock, "getpass", SimpleNamespace(getuser=lambda: {}["no such user"]))
+    monkeypatch.setattr("getpass.getuser", lambda: {}["no such user"])
     assert Owner.here("deploy").who
 
 

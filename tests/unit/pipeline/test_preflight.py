@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import resource
+import subprocess
 
 import pytest
 
 from tests.support import bundles, nets
+from tests.support.parts import require
 from toolchain import board
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
@@ -203,8 +206,44 @@ def test_labels_of_a_bundle_are_counted_too(native, tiny, opened, tmp_path):
 def test_a_device_without_room(native, tiny, opened, tmp_path, monkeypatch):
     plain = Store.facts
     monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), free_kib=100))
+    with pytest.raises(DeviceError, match=r"0\.1 MiB free, and dense needs 4\.\d MiB or more"):
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+    (tmp_path / "device" / "runners" / "old").mkdir(parents=True)
     with pytest.raises(DeviceError, match=r"0\.1 MiB free, and dense needs 1\.\d MiB or more"):
         preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+
+
+def test_a_missing_tool_is_reported_once(native, tiny, opened, tmp_path, monkeypatch):
+    plain = Store.facts
+    monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), lacks=("flock",)))
+    with pytest.raises(DeviceError, match=r"^the device lacks flock$"):
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+
+
+def test_a_folder_where_nothing_runs(native, small, tmp_path):
+    """Found before the build, as by `board add`."""
+    require("a mount of its own", "mount, and run as root", os.geteuid() == 0)
+    point = tmp_path / "mounted"
+    point.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,size=64m", "tmpfs", point], check=True)
+    try:
+        with LocalShell() as shell:
+            lab = Lab(native, Device(board=native.name, host="local"), shell, Store(shell, f"{point}/device"))
+            with pytest.raises(DeviceError, match="it is mounted noexec") as caught:
+                preflight.before_build(job_of(small, native), lambda: contextlib.nullcontext(lab))
+        assert "--root" in caught.value.hint
+        assert not (point / "device" / "blobs").exists()
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
+def test_a_device_without_the_library_of_its_board(small, tmp_path, monkeypatch):
+    kind = board.load("opencl-local").resolved()
+    monkeypatch.setattr("toolchain.adoption.script._libraries", lambda _accelerator: "")
+    with LocalShell() as shell:
+        lab = Lab(kind, Device(board=kind.name, host="local"), shell, Store(shell, str(tmp_path / "device")))
+        with pytest.raises(DeviceError, match="lacks the library of OpenCL"):
+            preflight.before_build(job_of(small, kind), lambda: contextlib.nullcontext(lab))
 
 
 def test_every_network_of_a_survey_is_read(native, small, opened, tmp_path):

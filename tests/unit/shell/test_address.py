@@ -22,6 +22,10 @@ from toolchain.shell import Address, SshOptions, parse_address
         ("user@[fe80::1%eth0]:2222", Address("fe80::1%eth0", "user", 2222)),
         ("fe80::1%br-lan.2", Address("fe80::1%br-lan.2")),
         ("first.last@board_1.lab", Address("board_1.lab", "first.last")),
+        ("me@corp.example@board:22", Address("board", "me@corp.example", 22)),
+        ("CORP\\me@board", Address("board", "CORP\\me")),
+        ("me+x@board", Address("board", "me+x")),
+        ("m$@board", Address("board", "m$")),
     ],
 )
 def test_addresses(text, expected):
@@ -43,6 +47,12 @@ def test_addresses(text, expected):
             f"board:{'1' * 5000}",
             "board:²",
             "-oX=x",
+            "-oX=x@board",
+            "a b@board",
+            "a;b@board",
+            "me\\@board",
+            "a`b@board",
+            "a\nb@board",
         ),
         *(
             "[board]:22",

@@ -86,6 +86,15 @@ def test_missing_config_is_an_error_only_if_asked_for(home):
         config.Config(SshOptions(config_file=home / "nowhere"))
 
 
+def test_a_process_whose_user_has_no_name(home, monkeypatch):
+    """As in a container with a uid of its own."""
+    monkeypatch.setattr("getpass.getuser", lambda: {}["uid not found"])
+    assert _route(home, "", "me@board")[0].name == "me@board:22"
+    with pytest.raises(InputError, match="has no name") as caught:
+        _route(home, "", "board")
+    assert caught.value.hint == "write USER@board"
+
+
 # --- what OpenSSH makes of it ---
 
 NAMED = "Host board\n HostName 10.0.0.1\n"
@@ -108,6 +117,15 @@ AGREED = {
     "none": "ProxyJump none\nProxyCommand nc %h\n",
     "no command": "ProxyCommand none\nProxyJump a\n",
     "quotes": 'ProxyCommand "/a b/nc" "%h"\n',
+    "comments": "Host board # mine\n User x # y\n Port 23 #\n HostName 10.0.0.1 # z\n",
+    "no comment": "Host board\n User x#y\n ProxyCommand nc %h # 22\n",
+    "canonical": (
+        "CanonicalizeHostname yes\nCanonicalDomains invalid localdomain\n"
+        "Host board\n HostName 10.0.0.1\nHost 10.0.0.1\n Port 23\nMatch canonical\n User full\n"
+    ),
+    "no domains": "CanonicalizeHostname yes\nHost board\n HostName a.b.c\nHost a.b.c\n Port 23\n",
+    "by proxy": "CanonicalizeHostname yes\nHost board\n ProxyJump a\nMatch canonical host board\n Port 23\n",
+    "folder": "Include FOLDER\nInclude FOLDER/../.ss*\nPort 23\n",
     "included": f"Include FOLDER/part\nUser everybody\n{NAMED}Include FOLDER/part\n Port 23\n",
 }
 
@@ -140,6 +158,62 @@ def test_tokens_of_paths_and_of_a_proxy_command(home):
     assert hop.identities == (home.parent / "pi%~",)
     assert hop.known_hosts == (home.parent / "board_key",)
     assert hop.proxy_command == "a board board.lab 23 pi % ~"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("7", 7), ("1m", 60), ("1m30s", 90), ("1H", 3600), ("none", 10), ("0", 10)]
+)
+def test_times(home, text, wanted):
+    assert _route(home, f"ConnectTimeout {text}\n", "board")[0].timeout == wanted
+
+
+@pytest.mark.parametrize("text", ["1x", "m", "1.5", "-1"])
+def test_what_is_not_a_time(home, text):
+    with pytest.raises(InputError, match="not a valid time"):
+        _route(home, f"ConnectTimeout {text}\n", "board")
+
+
+def test_variables_of_the_environment(home, monkeypatch):
+    monkeypatch.setenv("LAB", "/lab")
+    text = "IdentityFile ${LAB}/key\nUserKnownHostsFile ${LAB}/known\nIdentityAgent ${LAB}/agent\n"
+    (hop,) = _route(home, f"{text}CertificateFile ${{LAB}}/%n-cert.pub\nGlobalKnownHostsFile none\n", "board")
+    assert [str(path) for path in (*hop.identities, *hop.known_hosts, *hop.certificates)] == [
+        "/lab/key",
+        "/lab/known",
+        "/lab/board-cert.pub",
+    ]
+    assert hop.agent == "/lab/agent"
+    with pytest.raises(InputError, match="this variable is not set"):
+        _route(home, "IdentityFile ${NO_SUCH_VARIABLE}/key\n", "board")
+
+
+@pytest.mark.parametrize(
+    ("text", "agent"), [("none", "none"), ("SSH_AUTH_SOCK", ""), ("$OURS", "/run/ours"), ("$NOT_SET", "none")]
+)
+def test_the_agent_that_is_asked(home, monkeypatch, text, agent):
+    monkeypatch.setenv("OURS", "/run/ours")
+    assert _route(home, f"IdentityAgent {text}\n", "board")[0].agent == agent
+
+
+def test_a_command_for_host_keys_is_refused_by_its_name(home):
+    with pytest.raises(InputError, match="KnownHostsCommand in the SSH configuration is not supported") as caught:
+        _route(home, "KnownHostsCommand /bin/keys %H\n", "board")
+    assert "--known-hosts" in caught.value.hint
+    assert _route(home, "KnownHostsCommand /bin/keys %H\n", "board", known_hosts=(home / "known",))
+    assert _route(home, "KnownHostsCommand none\n", "board")
+
+
+def test_a_name_outside_of_the_domains(home):
+    text = "CanonicalizeHostname yes\nCanonicalDomains invalid\nCanonicalizeFallbackLocal no\n"
+    with pytest.raises(InputError, match="none of the CanonicalDomains"):
+        _route(home, text, "board")
+
+
+def test_bytes_of_another_encoding(home):
+    (home / "config").write_bytes(b"# M\xfcller\nHost board\n User pi # \xe9\n IdentityFile /k/\xfc\n")
+    (hop,) = config.Config(SshOptions()).route(Address("board"))
+    assert hop.user == "pi"
+    assert os.fsencode(hop.identities[0]) == b"/k/\xfc"
 
 
 def test_nothing_of_an_address_is_read_by_the_shell_of_a_command(home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import sshd
-from tests.support.parts import require
+from tests.support import logins, sshd
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell import SshOptions, open_shell
+from toolchain.shell.login import _Answers
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_too_many_keys(tmp_path):
         assert "closed the connection" in _fails(server.host, mine).details
 
 
-def test_agent_key(server, options, monkeypatch):
+def test_agent_key(server, options, tmp_path, monkeypatch):
     socket_path = f"/tmp/agent-{os.getpid()}.sock"  # noqa: S108 - a socket's path must be short
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
     try:
@@ -91,6 +92,9 @@ def test_agent_key(server, options, monkeypatch):
         open_shell(server.host, config=replace(options, identity=None)).close()
         fault = _fails(server.host, replace(options, identity=None, agent=False))
         assert "nothing" in fault.details
+        monkeypatch.delenv("SSH_AUTH_SOCK")
+        (tmp_path / "config").write_text(f"IdentityAgent {socket_path}\n")
+        open_shell(server.host, config=replace(options, identity=None, config_file=tmp_path / "config")).close()
     finally:
         agent.kill()
         agent.wait()
@@ -106,17 +110,59 @@ def test_wrong_password(options, tmp_path):
         assert "password" in fault.hint
 
 
-def test_right_password(options, tmp_path):
-    require("a test account", "passwd and openssl, and run as root", os.geteuid() == 0)
-    name = f"tc{os.getpid()}"
-    secret = "correct horse"  # noqa: S105
-    hashed = subprocess.run(["openssl", "passwd", "-6", secret], capture_output=True, text=True, check=True)
-    account = ["useradd", "--no-create-home", "--home-dir", "/", "--shell", "/bin/sh", "-p", hashed.stdout.strip()]
-    subprocess.run([*account, name], check=True)
+def test_right_password(tmp_path):
+    with logins.serving(tmp_path / "sshd") as login, open_shell(login.host, config=login.options) as shell:
+        assert f"{shell.run('id -un').stdout.strip()}@" == login.host.partition("127")[0]
+
+
+@pytest.mark.parametrize("name", ["od@corp.example", "CORP\\oduser", "od+plus", "od$"])
+def test_names_of_directory_services(tmp_path, name):
+    with logins.serving(tmp_path / "sshd", name=name) as login, open_shell(login.host, config=login.options) as shell:
+        assert shell.run("id -un").stdout == f"{name}\n"
+        assert shell.name == login.host
+
+
+# --- two factors ---
+
+
+@contextlib.contextmanager
+def _both(tmp_path, methods):
+    """A login that requires a key and one of the other methods, which PAM asks for by keyboard-interactive."""
+    options = f"AuthenticationMethods {methods}\nUsePAM yes\nKbdInteractiveAuthentication yes"
+    authorized = Path("/tmp", f"authorized-{os.getpid()}")  # noqa: S108 - the login must be able to read it
+    key = sshd.keygen(tmp_path / "key")
+    authorized.write_text(Path(f"{key}.pub").read_text())
+    authorized.chmod(0o644)
     try:
-        with sshd.running(tmp_path / "sshd", options="PasswordAuthentication yes") as server:
-            mine = replace(options, known_hosts=(server.known_hosts,), identity=None, password=secret)
-            with open_shell(f"{name}@127.0.0.1:{server.port}", config=mine) as shell:
-                assert shell.run("id -un").stdout.strip() == name
+        with logins.serving(tmp_path / "sshd", options=f"{options}\nAuthorizedKeysFile {authorized}") as login:
+            yield login.host, replace(login.options, identity=key)
     finally:
-        subprocess.run(["userdel", "--force", name], check=True, capture_output=True)
+        authorized.unlink()
+
+
+@pytest.mark.parametrize("second", ["password", "keyboard-interactive"])
+def test_a_key_and_a_password(tmp_path, second):
+    with _both(tmp_path, f"publickey,{second}") as (host, options):
+        with open_shell(host, config=options) as shell:
+            assert shell.run("echo up").stdout == "up\n"
+        fault = _fails(host, replace(options, password=None))
+        assert f"accepted, but the server also requires {second}" in fault.details
+        assert "TOOLCHAIN_SSH_PASSWORD" in fault.hint
+        assert "ssh-copy-id" not in fault.hint
+        fault = _fails(host, replace(options, password="wrong"))  # noqa: S106
+        assert "check the password" in fault.hint
+
+
+def test_a_missing_password_is_named_where_keys_are_refused(tmp_path):
+    with logins.serving(tmp_path / "sshd") as login:
+        fault = _fails(login.host, replace(login.options, password=None))
+    assert "TOOLCHAIN_SSH_PASSWORD" in fault.hint
+    assert "ssh-copy-id" in fault.hint
+
+
+def test_only_the_password_is_answered_and_only_once():
+    answers = _Answers("secret")
+    assert answers("", "", []) == []
+    assert answers("", "", [("Password: ", False)]) == ["secret"]
+    assert answers("", "", [("Code: ", False), ("Name: ", True)]) == ["", ""]
+    assert answers.unanswered == ["Code:", "Name:"]

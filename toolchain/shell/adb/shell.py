@@ -79,7 +79,7 @@ class AdbShell(CountedShell):
         self.count(sent=len(command.encode()))
         return [self._client, "-s", self._serial, "shell", "-T", command]
 
-    def _open(self, script: str, kind: Kind, timeout: float) -> Channel:  # noqa: ARG002 - the client starts at once
+    def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:  # noqa: ARG002 - the client starts at once
         token = new_token()
         words = self._argv(f"exec sh -c {shlex.join([_BODIES[kind], 'sh', script, token])}")
         channel = None

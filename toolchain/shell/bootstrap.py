@@ -1,0 +1,188 @@
+"""How a script starts on a device, whatever the login shell is and whatever its profile prints.
+
+A login shell is given one short line without anything that any shell would read in a way of its own: no line break, no
+`!`, no backslash. The line starts a POSIX sh, which prints a marker; only what follows the marker is ours. The script
+itself follows on standard input, and not before the marker has come: a program that a profile starts in place of the
+shell never reads it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from typing import Protocol
+
+from toolchain import process
+from toolchain.errors import DeviceError
+from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Limit
+from toolchain.tables import printable
+
+START_S = 10.0
+"""Seconds of silence after which a login that has not started our sh is given up."""
+_START_IN_ALL_S = 60.0
+_LOOK_S = 1.0
+_SHOWN_LINES = 5
+_ANSWER_S = 2.0
+# The first message of SFTP, and how the answer to it begins (draft-ietf-secsh-filexfer-02, section 4).
+_SFTP_HELLO = b"\0\0\0\x05\x01\0\0\0\x03"
+_SFTP_ANSWER = re.compile(rb"\0\0..\x02\0\0\0", re.DOTALL)
+_SFTP_ANSWER_BYTES = 8
+_SFTP_ONLY = re.compile(r"sftp connections only", re.IGNORECASE)
+_READS_SCRIPT = (
+    "echo {0} >&2; echo {0}; n=$(echo; echo x); n=${{n%x}}; s=; "
+    "while IFS= read -r l || exit 1; do case $l in {0}) break;; esac; s=$s$l$n; done; "
+    'exec sh -c "$s" sh {0}'
+)
+_TERMINAL_ONLY = "[ -t 0 ] || return"
+
+
+class Stream(Protocol):
+    """A command that has just been started."""
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, once it is known."""
+
+    def receive(self, timeout: float) -> tuple[bytes, bytes]:
+        """As `Channel.receive`."""
+
+    def send(self, data: bytes, limit: Limit) -> None:
+        """As `Channel.send`."""
+
+    def wait(self, timeout: float) -> bool:
+        """As `Channel.wait`."""
+
+
+def command_line(token: str) -> str:
+    """Return the line for a login shell; `token` is the marker, of hexadecimal digits."""
+    return f"exec sh -c '{_READS_SCRIPT.format(token)}'"
+
+
+def delivered(script: str, token: str) -> bytes:
+    """Return what is to be sent once the marker has come."""
+    return f"{script}\n{token}\n".encode()
+
+
+class Preamble:
+    """What comes before the marker on one stream, and is left out.
+
+    Args:
+        token: The marker.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._marker = f"{token}\n".encode()
+        self._kept = b""
+        self.size = 0
+        self.passed = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came; return what follows the marker."""
+        if self.passed:
+            return data
+        text = self._kept + data
+        before, marker, after = text.partition(self._marker)
+        self.passed = bool(marker)
+        self.size += len(data) - len(after) - (len(marker) if marker else 0)
+        self._kept = (before if self.passed else text)[-STDERR_KEPT:]
+        return after
+
+    @property
+    def text(self) -> str:
+        """The end of what was left out, for people."""
+        return process.tail(printable(self._kept.decode(errors="replace")), _SHOWN_LINES)
+
+
+def await_marker(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> None:
+    """Wait until a login has started our sh.
+
+    Args:
+        stream: The command.
+        out: Takes its standard output.
+        err: Takes its standard error.
+        name: The device's name.
+        patience_s: Seconds of silence that a profile may take.
+
+    Raises:
+        DeviceError: It does something else.
+    """
+    silence = time.monotonic() + patience_s
+    end = time.monotonic() + max(_START_IN_ALL_S, 2 * patience_s)
+    while not out.passed:
+        try:
+            said, words = stream.receive(max(0.0, min(_LOOK_S, silence - time.monotonic())))
+        except TimeoutError:
+            if time.monotonic() < min(silence, end):
+                continue
+            raise _held(stream, out, err, name, patience_s) from None
+        if not said and not words:
+            raise _ended(stream, out, err, name)
+        out.feed(said)
+        err.feed(words)
+        if not out.passed and out.size + err.size > MOST_SAID:
+            raise DeviceError(
+                f"the login of {name} wrote more than {MOST_SAID} bytes before it ran a command",
+                details=out.text or err.text,
+                hint=f"let its profile print for terminals only: {_TERMINAL_ONLY}",
+            )
+        silence = time.monotonic() + patience_s
+
+
+def _held(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> DeviceError:
+    """Return the error for a login that keeps silent: it may wait for SFTP, or be another program by now."""
+    if _talks_sftp(stream):
+        return _sftp_only(name)
+    return DeviceError(
+        f"the login of {name} did not run a command within {patience_s:g} s",
+        details=_printed(out, err),
+        hint="a profile such as .bashrc, .zshenv or config.fish may start another program (tmux, a menu, `exec zsh`) "
+        f"or wait; end it early where there is no terminal: {_TERMINAL_ONLY}. "
+        "If the device is only slow, raise `ConnectTimeout` in ~/.ssh/config",
+    )
+
+
+def _talks_sftp(stream: Stream) -> bool:
+    """Greet an SFTP server, and tell whether one answers; the command is given up in any case."""
+    answer, limit = b"", Limit(_ANSWER_S)
+    try:
+        stream.send(_SFTP_HELLO, limit)
+        while len(answer) < _SFTP_ANSWER_BYTES:
+            said, words = stream.receive(limit.check())
+            if not said and not words:
+                break
+            answer += said
+    except OSError:  # such as that it keeps silent
+        return False
+    return bool(_SFTP_ANSWER.match(answer))
+
+
+def _ended(stream: Stream, out: Preamble, err: Preamble, name: str) -> DeviceError:
+    """Return the error for a login that ended without running our command."""
+    stream.wait(_ANSWER_S)
+    if _SFTP_ONLY.search(out.text + err.text):
+        return _sftp_only(name)
+    known = stream.code is not None and stream.code >= 0
+    return DeviceError(
+        f"the login of {name} ended without running a command" + (f", with exit code {stream.code}" if known else ""),
+        details=_printed(out, err),
+        hint="give it a shell that runs commands, on the device: `chsh -s /bin/sh USER`; or look at its profile "
+        f"(.bashrc, .zshenv, config.fish), which may start another program: {_TERMINAL_ONLY}",
+    )
+
+
+def _sftp_only(name: str) -> DeviceError:
+    return DeviceError(
+        f"the login of {name} allows SFTP only, and no commands",
+        hint="use another login, or remove `ForceCommand internal-sftp` for it from the device's sshd_config",
+    )
+
+
+def _printed(out: Preamble, err: Preamble) -> str:
+    text = "\n".join(filter(None, [out.text, err.text]))
+    return f"it printed:\n{text}" if text else "it printed nothing"
+
+
+def as_words(script: str, *words: str) -> str:
+    """Return a line that replaces a shell by another one, which runs a script with some arguments."""
+    return f"exec sh -c {shlex.join([script, *words])}"

@@ -1,0 +1,116 @@
+"""Host keys that an authority has signed: OpenSSH's certificates (PROTOCOL.certkeys)."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import paramiko
+
+SUFFIX = "-cert-v01@openssh.com"
+"""What the type of a certificate ends with."""
+_HOST = 2
+_FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2, "ecdsa-sha2-nistp521": 2}
+"""How many fields the key itself has in a certificate, by its type."""
+_FOREVER = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What an authority says of a key.
+
+    Attributes:
+        kind: 1 for a user's key, 2 for a host's.
+        principals: The names that it is for.
+        begin: When it begins to be valid, in seconds since 1970.
+        end: When it is not valid any more.
+        critical: Options that whoever does not know them must refuse.
+        authority: The authority's public key.
+        signed: What the authority has signed.
+        signature: Its signature.
+    """
+
+    kind: int
+    principals: tuple[str, ...]
+    begin: int
+    end: int
+    critical: bytes
+    authority: bytes
+    signed: bytes
+    signature: bytes
+
+    def fault(self, host: str, now: float | None = None) -> str:
+        """Say why it does not prove that its key is a host's; empty if it does, as far as its authority is trusted."""
+        now = time.time() if now is None else now
+        if self.kind != _HOST:
+            return "it is for a user, not for a host"
+        if not any(fnmatch.fnmatchcase(host, principal.lower().replace("[", "[[]")) for principal in self.principals):
+            return f"it is for {', '.join(self.principals) or 'no name'}, not for {host}"
+        if now < self.begin:
+            return "it is not valid yet; check the clock of this host"
+        if self.end != _FOREVER and now >= self.end:
+            return "it has expired"
+        if self.critical:
+            return "it has a critical option, which is not supported here"
+        return "" if self._is_signed() else "its signature is wrong"
+
+    def _is_signed(self) -> bool:
+        try:
+            key = paramiko.PKey.from_type_string(_type_of(self.authority), self.authority)
+            return bool(key.verify_ssh_sig(self.signed, paramiko.Message(self.signature)))
+        except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError):
+            return False
+
+
+def read(blob: bytes) -> Certificate:
+    """Read a certificate.
+
+    Raises:
+        ValueError: It is none, or of a type that is not supported here.
+    """
+    message = paramiko.Message(blob)
+    kind = _type_of(blob)
+    message.get_binary()
+    message.get_binary()  # a nonce
+    fields = _FIELDS.get(kind.removesuffix(SUFFIX))
+    if not kind.endswith(SUFFIX) or fields is None:
+        raise ValueError(f"{kind} is not a type of certificate that is supported here")
+    for _ in range(fields):
+        message.get_binary()
+    message.get_int64()  # a serial number
+    use = message.get_int()
+    message.get_binary()  # who it is for, in words
+    principals = tuple(name.decode(errors="replace") for name in _strings(message.get_binary()))
+    begin, end = message.get_int64(), message.get_int64()
+    critical, _extensions, _reserved, authority = (message.get_binary() for _ in range(4))
+    signed = blob[: len(blob) - len(message.get_remainder())]
+    return Certificate(use, principals, begin, end, critical, authority, signed, message.get_binary())
+
+
+def of(key: Any) -> Certificate | None:
+    """Return the certificate that a server showed with its key, if it did.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    blob = getattr(key, "public_blob", None)
+    return read(blob.key_blob) if blob is not None and blob.key_type.endswith(SUFFIX) else None
+
+
+def types(offered: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the types of certificates among those that paramiko knows, for the key types that we accept."""
+    return [kind + SUFFIX for kind in offered if kind + SUFFIX in known]
+
+
+def _type_of(blob: bytes) -> str:
+    return str(paramiko.Message(blob).get_binary(), "ascii", "replace")
+
+
+def _strings(data: bytes) -> list[bytes]:
+    message, found = paramiko.Message(data), []
+    while message.get_remainder():
+        found.append(message.get_binary())
+    return found

@@ -1,0 +1,155 @@
+"""The SSH connections to one device: a second one where the server allows too few channels in the first."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import paramiko
+
+from toolchain.errors import DeviceError, UnreachableError
+from toolchain.shell.address import Address, SshOptions
+from toolchain.shell.config import Config, Hop
+from toolchain.shell.connect import BROKEN, Wire, exchange_keys, reach
+from toolchain.shell.login import Login
+from toolchain.shell.protocol import words_of
+from toolchain.shell.transport import Transport
+
+_CONNECT_FAILED = 2  # RFC 4254, section 5.1: what OpenSSH answers beyond its MaxSessions
+# A server counts a command as running until it has waited for it, which is a moment after its channel was closed.
+_FREED_S = 5.0
+_SETTLED_S = 0.5
+_PAUSE_S = 0.05
+_MOST = 16
+_MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too few sessions in one connection"
+
+
+@dataclass
+class _Connection:
+    """One connection to the device.
+
+    Attributes:
+        transport: The connection.
+        channels: Those that were opened, and are perhaps closed by now.
+        most: How many channels the server was found to allow; None as long as it refused none.
+    """
+
+    transport: Transport
+    channels: list[Any] = field(default_factory=list)
+    most: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more channel would be refused, as far as that is known."""
+        self.channels = [channel for channel in self.channels if not channel.closed]
+        return self.most is not None and len(self.channels) >= self.most
+
+    def open(self, timeout: float) -> Any | None:
+        """Open a channel; return None where the server refuses one more.
+
+        A server that has no channel of ours open may need longer to notice that than one that is full.
+        """
+        deadline = time.monotonic() + min(timeout, _SETTLED_S if self.channels else _FREED_S)
+        while not self.is_full:
+            try:
+                channel = self.transport.open_session(timeout=timeout)
+            except paramiko.ChannelException as fault:
+                if fault.code != _CONNECT_FAILED:
+                    raise
+                if time.monotonic() > deadline:
+                    self.most = len(self.channels) or None
+                    return None
+                time.sleep(_PAUSE_S)
+            else:
+                self.channels.append(channel)
+                return channel
+        return None
+
+
+class Connections:
+    """The connections to one device, through its jump hosts.
+
+    Args:
+        address: The device, or its alias in the SSH configuration.
+        options: Files, credentials and time limits.
+
+    Attributes:
+        name: Who is logged in where.
+        timeout: Seconds for a connection to be made.
+        wires: What carries the bytes of each connection that begins on this host.
+
+    Raises:
+        InputError: The SSH configuration is wrong.
+        VerificationError: A host key on the way is unknown, changed or revoked.
+        UnreachableError: A server on the way cannot be reached or refuses us.
+    """
+
+    def __init__(self, address: Address, options: SshOptions) -> None:
+        *jumps, self._device = Config(options).route(address)
+        self.name, self.timeout = self._device.name, self._device.timeout
+        self._options = options
+        self._opening = threading.Lock()
+        self.wires: list[Wire] = []
+        self._open: list[_Connection] = []
+        self._jump: Transport | None = None
+        with contextlib.ExitStack() as stack:
+            for hop in jumps:
+                self._jump = self._connected(hop, self._jump, stack)
+            self._add(stack)
+            self._resources = stack.pop_all()
+
+    @property
+    def first(self) -> Transport:
+        """The connection that was made first."""
+        return self._open[0].transport
+
+    @property
+    def lost(self) -> Transport | None:
+        """A connection that is lost, if there is one."""
+        return next((one.transport for one in self._open if not one.transport.is_active()), None)
+
+    def open_channel(self, timeout: float) -> Any:
+        """Open a channel for a command, in a new connection where the others allow no more; the caller closes it.
+
+        Raises:
+            UnreachableError: A connection cannot be made.
+            DeviceError: The server allows no channel at all.
+        """
+        with self._opening:
+            for connection in self._open:
+                if channel := connection.open(timeout):
+                    return channel
+            # A server that refuses the first channel of a connection refuses that of another one, too.
+            if len(self._open) < _MOST and all(one.channels for one in self._open):
+                self._add(self._resources)
+                if channel := self._open[-1].open(timeout):
+                    return channel
+        raise DeviceError(f"{self.name} refuses to run one more command at the same time", hint=_MAX_SESSIONS)
+
+    def _add(self, stack: contextlib.ExitStack) -> None:
+        self._open.append(_Connection(self._connected(self._device, self._jump, stack)))
+
+    def _connected(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> Transport:
+        """Connect to one server and log in."""
+        options = self._options
+        wire = reach(hop, previous, options, stack)
+        transport = Transport(wire)
+        stack.callback(transport.close)
+        exchange_keys(transport, wire, hop)
+        try:
+            Login(transport, hop, options, is_jump=hop is not self._device).run()
+        except BROKEN as fault:
+            raise UnreachableError(
+                f"{hop.name} closed the connection during the login", details=words_of(fault)
+            ) from fault
+        transport.set_keepalive(options.keepalive)
+        if previous is None:
+            self.wires.append(wire)
+        return transport
+
+    def close(self) -> None:
+        """End all connections. Closing twice is fine."""
+        self._resources.close()

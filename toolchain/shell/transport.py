@@ -1,0 +1,81 @@
+"""One SSH connection by paramiko, with what it leaves out: a name, what ended a command, what a server offers."""
+
+from __future__ import annotations
+
+import signal
+import weakref
+from typing import Any, ClassVar
+
+import paramiko
+
+# What a device may send before it must wait for us: enough for a fast link with a long delay.
+WINDOW = 1 << 24
+# OpenSSH's own limit for AES, 2**32 blocks (RFC 4344); paramiko's 512 MB would stall every large upload.
+_REKEY_BYTES = 1 << 36
+# GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr", "aes192-ctr")
+# paramiko knows this key exchange by its older name alone; RFC 8731 gave it the other one.
+_CURVE, _CURVE_OF_RFC = "curve25519-sha256@libssh.org", "curve25519-sha256"
+_OFFERS = {
+    "key exchange": ("kex_algo_list", "preferred_kex"),
+    "host key": ("server_key_algo_list", "preferred_keys"),
+    "cipher": ("client_encrypt_algo_list", "preferred_ciphers"),
+    "MAC": ("client_mac_algo_list", "preferred_macs"),
+}
+
+
+class Transport(paramiko.Transport):  # type: ignore[misc]
+    """One SSH connection, from the key exchange on.
+
+    Attributes:
+        offers: The names of algorithms that the server offers, by what they are for.
+    """
+
+    _kex_info: ClassVar[dict[str, Any]] = {
+        **paramiko.Transport._kex_info,  # noqa: SLF001 - paramiko has no other way to add a name
+        **(
+            {_CURVE_OF_RFC: paramiko.Transport._kex_info[_CURVE]}  # noqa: SLF001
+            if _CURVE in paramiko.Transport._kex_info  # noqa: SLF001
+            else {}
+        ),
+    }
+
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock, default_window_size=WINDOW)
+        self.packetizer.REKEY_BYTES = _REKEY_BYTES
+        self.offers: dict[str, tuple[str, ...]] = {}
+        self.ended_by: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        security = self.get_security_options()
+        security.ciphers = _CIPHERS
+        if _CURVE in security.kex:
+            place = security.kex.index(_CURVE)
+            security.kex = (*security.kex[:place], _CURVE_OF_RFC, *security.kex[place:])
+        request = paramiko.common.MSG_CHANNEL_REQUEST
+        handlers: dict[int, Any] = paramiko.Transport._channel_handler_table  # noqa: SLF001
+        self._channel_handler_table = {**handlers, request: self._on_request}
+
+    def _really_parse_kex_init(self, message: Any, ignore_first_byte: bool = False) -> Any:  # noqa: FBT001, FBT002
+        parsed = super()._really_parse_kex_init(message, ignore_first_byte)
+        if not self.offers:
+            self.offers = {what: tuple(parsed[theirs]) for what, (theirs, _ours) in _OFFERS.items()}
+        return parsed
+
+    def _on_request(self, channel: Any, message: Any) -> None:
+        """Note the signal that ended a command, which paramiko ignores; pass all else on."""
+        before = message.packet.tell()
+        if message.get_text() == "exit-signal":
+            message.get_boolean()
+            self.ended_by[channel] = message.get_text()
+            return
+        message.packet.seek(before)
+        channel._handle_request(message)  # noqa: SLF001 - what paramiko's own table calls
+
+    def without_match(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Return what the server and this host have no common algorithm for: what it offers, and what we support."""
+        pairs = {what: (self.offers.get(what, ()), tuple(getattr(self, ours))) for what, (_, ours) in _OFFERS.items()}
+        return {what: pair for what, pair in pairs.items() if pair[0] and not set(pair[0]) & set(pair[1])}
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal that SSH names without its SIG, such as KILL; 0 of one that is not known here."""
+    return int(getattr(signal.Signals, f"SIG{name.partition('@')[0]}", 0))

@@ -1,0 +1,67 @@
+"""The values of ssh_config(5): comments, times, and what stands for something else."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+_TIME = re.compile(r"(?i:([0-9]{1,9})([smhdw]?))")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+
+
+def without_comment(value: str) -> str:
+    """Return a value without the comment behind it: a word that begins with `#`, outside of quotes."""
+    quote = ""
+    for place, letter in enumerate(value):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#" and (place == 0 or value[place - 1].isspace()):
+            return value[:place].rstrip()
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read a time such as `10`, `1m` or `1h30m`.
+
+    Raises:
+        ValueError: It is not a valid time.
+    """
+    parts = _TIME.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a valid time: write seconds, or for example 1m30s")
+    return float(sum(int(number) * _UNITS[unit.lower()] for number, unit in parts))
+
+
+def expanded(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace each `%` and a letter.
+
+    Raises:
+        ValueError: One of them has no meaning here.
+    """
+
+    def meaning(token: re.Match[str]) -> str:
+        if token[1] not in {"%", *tokens}:
+            raise ValueError(f"{text!r} has {token[0]}, which is not a valid token there")
+        return tokens.get(token[1], "%")
+
+    return re.sub("%(.?)", meaning, text)
+
+
+def path(text: str, tokens: Mapping[str, str]) -> Path:
+    """Read the name of a file, with tokens, variables of the environment as `${HOME}`, and `~`.
+
+    Raises:
+        ValueError: A token has no meaning, or a variable is not set.
+    """
+
+    def value(variable: re.Match[str]) -> str:
+        if variable[1] not in os.environ:
+            raise ValueError(f"{text!r} has {variable[0]}, and this variable is not set")
+        return os.environ[variable[1]]
+
+    return Path(_VARIABLE.sub(value, expanded(text, tokens))).expanduser()
