@@ -52,6 +52,15 @@ def _apart(statement: tirx.Bind) -> tirx.Bind:
     return tirx.Bind(statement.var, ir.Call(_OPERATOR, [statement.value], None, None, None, kind))
 
 
+def _without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel without the marks of TVM's own script, of which its code generator warns the user."""
+
+    def body(found: tirx.AttrStmt) -> tirx.Stmt:
+        return found.body if found.attr_key == "pragma_scope" else found
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, body)))
+
+
 def _sequence(*, scheduled: bool) -> transform.Pass:
     """Return the passes that come before a kernel's signature.
 
@@ -100,7 +109,7 @@ def _lowered(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Lower all kernels of a module, each as its kind asks for."""
     kinds: dict[bool, dict[Any, Any]] = {True: {}, False: {}}
     for name, function in module.functions_items():
-        kinds[isinstance(function.body, s_tir.SBlockRealize)][name] = with_values_apart(function)
+        kinds[isinstance(function.body, s_tir.SBlockRealize)][name] = with_values_apart(_without_scopes(function))
     made: dict[Any, Any] = {}
     for scheduled, functions in kinds.items():
         made |= dict(_sequence(scheduled=scheduled)(tvm.IRModule(functions)).functions_items())

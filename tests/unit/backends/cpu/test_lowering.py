@@ -71,3 +71,17 @@ def test_indices_are_seen_through():
     for _, one in for_llvm(function.with_attr("global_symbol", "main")).functions_items():
         tvm_ffi.structural_walk(one.body, (tirx.BufferStore, lambda store: loads.append(store.value)))
     assert any(int(one.indices[0]) == 0 for one in loads if isinstance(one, ir.TensorLoad))
+
+
+def test_a_mark_of_tvms_script_brings_no_warning(capfd):
+    def body(data, out):
+        with T.seq_scope():
+            T.buffer_store(out, data[emit.ramp(0, 4)], [emit.ramp(0, 4)])
+
+    kernel = emit.kernel([emit.Argument("data", (4,)), emit.Argument("out", (4,))], body, {})
+    assert "pragma_scope" in kernel.script()
+    made = tvm.tirx.build(kernel, target=TARGET, pipeline=lowering.PIPELINE)
+    data, out = (tvm.runtime.tensor(np.full(4, number, np.float32)) for number in (3, 0))
+    made["main"](data, out)
+    assert out.numpy().tolist() == [3] * 4
+    assert capfd.readouterr().err == ""
