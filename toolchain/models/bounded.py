@@ -1,18 +1,19 @@
 """Outputs whose size depends on the data: as large as they can become, and how much of that counts.
 
 A network is compiled for fixed sizes. What ends with NonZero, Compress or NonMaxSuppression gets an output of the
-greatest size that there can be, and one more that says how many of its elements along one axis are the result. In the
-middle of a network such an operator is refused: what follows would compute with elements that are none.
+greatest size that there can be, and one more that says how many of its elements along one axis are the result. So do
+the outputs of a tail behind such an operator that treats each result by itself (`tails`). Elsewhere in a network the
+operator is refused: what follows would compute with elements that are not results.
 """
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Collection, Mapping
 
 import onnx
 from onnx import helper
 
+from toolchain.models import tails
 from toolchain.tensors import Bound
 
 PREFIX = "toolchain."
@@ -35,27 +36,30 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
     Returns:
         The model, whose counts come behind its other outputs, and the bounds of outputs by name.
     """
-    ends = [index for index, node in enumerate(proto.graph.node) if _is_an_end(node, proto, convertible)]
+    ends = {index: axes for index, node in enumerate(proto.graph.node) if (axes := _ends(node, proto, convertible))}
     if not ends:
         return proto, {}
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
-    bounds = {}
-    for index in ends:
+    bounds: dict[str, Bound] = {}
+    for index, axes in ends.items():
         node = changed.graph.node[index]
-        (name,) = node.output
-        bound = Bound(_AXES[node.op_type](node), f"{name}.count")
+        count = f"{node.output[0]}.count"
         node.op_type = PREFIX + node.op_type
-        node.output.append(bound.count)
-        changed.graph.output.append(helper.make_tensor_value_info(bound.count, onnx.TensorProto.INT64, [1]))
-        bounds[name] = bound
+        node.output.append(count)
+        changed.graph.output.append(helper.make_tensor_value_info(count, onnx.TensorProto.INT64, [1]))
+        bounds |= {name: Bound(axis, count) for name, axis in axes.items()}
     return changed, bounds
 
 
-def _is_an_end(node: onnx.NodeProto, proto: onnx.ModelProto, convertible: Collection[str]) -> bool:
+def _ends(node: onnx.NodeProto, proto: onnx.ModelProto, convertible: Collection[str]) -> dict[str, int]:
+    """Return the model's outputs that have the results of a node, and along which axis; none if it gets no count."""
     if node.op_type not in _AXES or PREFIX + node.op_type not in convertible:
-        return False
-    reads = collections.Counter(name for one in proto.graph.node for name in one.input)
-    chosen_now = node.op_type == "Compress" and node.input[1] in {one.name for one in proto.graph.initializer}
-    (name,) = node.output
-    return not reads[name] and not chosen_now and any(value.name == name for value in proto.graph.output)
+        return {}
+    if node.op_type == "Compress" and node.input[1] in {one.name for one in proto.graph.initializer}:
+        return {}  # its size is known
+    (name,), axis = node.output, _AXES[node.op_type](node)
+    reads = {read for one in proto.graph.node for read in one.input}
+    if name in reads:
+        return tails.followed(proto, name, axis) if axis >= 0 else {}
+    return {name: axis} if any(value.name == name for value in proto.graph.output) else {}

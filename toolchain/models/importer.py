@@ -135,7 +135,7 @@ def _output_specs(
         ) from fault
     if any(0 in shape for shape in shapes):
         raise InputError(f"an output of {source.name} has no elements", details=str(result))
-    names = [*source.output_names, *(bound.count for bound in bounds.values())]
+    names = [*source.output_names, *dict.fromkeys(bound.count for bound in bounds.values())]
     return tuple(
         TensorSpec(name, shape, supported_dtype(name, str(kind.dtype)), _counted_from_0(bounds.get(name), len(shape)))
         for name, shape, kind in zip(names, shapes, types, strict=True)

@@ -74,9 +74,12 @@ def test_an_axis_is_counted_from_the_first_one(tmp_path):
 
 def test_in_the_middle_of_a_network_it_is_refused(tmp_path):
     data = np.zeros((2, 3), "float32")
-    nodes = [helper.make_node("NonZero", ["x"], ["t"], name="where"), helper.make_node("Neg", ["t"], ["y"])]
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["t"], name="where"),
+        helper.make_node("CumSum", ["t", "one"], ["y"]),
+    ]
     path = tmp_path / "middle.onnx"
-    onnx.save(model(nodes, [("x", data)]), path)
+    onnx.save(model(nodes, [("x", data)], constants={"one": np.array(1)}), path)
     with pytest.raises(InputError, match="NonZero node 'where' cannot be compiled") as caught:
         importer.import_model(source.load(str(path)))
     assert "depends on the data" in str(caught.value.details)
