@@ -34,8 +34,8 @@ def opened(path: Path, mode: int = PRIVATE, *, follow: bool = False) -> int:
     how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(path, how, mode)
     status = os.fstat(handle)
-    if status.st_uid == os.getuid() and status.st_mode & _ALL & ~mode:
-        os.fchmod(handle, status.st_mode & mode)
+    if status.st_uid == os.getuid() and status.st_mode & _ALL != mode:
+        os.fchmod(handle, mode)
     return handle
 
 

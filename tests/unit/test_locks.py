@@ -46,6 +46,12 @@ def test_a_lock_that_others_could_read_becomes_private(path):
     assert mode_of(path) == 0o600
 
 
+def test_who_may_write_the_records_by_now_may_lock_them(path):
+    os.close(locks.opened(path))
+    os.close(locks.opened(path, 0o660))
+    assert mode_of(path) == 0o660
+
+
 def test_a_folder_becomes_private(tmp_path):
     tmp_path.chmod(0o755)
     locks.make_private(tmp_path)
