@@ -13,6 +13,7 @@ from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection
+    from toolchain.tensors import TensorSpec
 
 
 @click.group("model", cls=helptext.Group)
@@ -54,7 +55,7 @@ def _table(found: Inspection) -> Table:
     rows = [
         ("model", f"{found.name}, opset {found.opset}"),
         *(("input", str(spec)) for spec in found.inputs),
-        *(("output", str(spec)) for spec in found.outputs),
+        *(("output", _open(spec)) for spec in found.outputs),
         ("parameters", f"{found.parameters / 1e6:.2f} million"),
         ("work", "unknown: a shape is open" if found.gflops is None else f"{found.gflops:.3f} GFLOPs a run"),
         ("operators", _counted(found.operators)),
@@ -63,6 +64,12 @@ def _table(found: Inspection) -> Table:
         *(("not importable", str(node)) for node in found.unsupported),
     ]
     return Table(rows)
+
+
+def _open(spec: TensorSpec) -> str:
+    """Describe an output; shape inference leaves a size 0 that depends on the data."""
+    sizes = "x".join(str(size or "?") for size in spec.shape) or "scalar"
+    return f"{spec.name} {sizes} {spec.dtype}"
 
 
 def _counted(operators: Mapping[str, int]) -> str:

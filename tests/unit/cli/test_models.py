@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx
+
 from tests.support.commands import done, parsed
 
 
@@ -21,3 +23,12 @@ def test_a_model_is_inspected():
     assert found["operators"]["Conv"] == 26
     assert found["unsupported"] == []
     assert "0.69" in done("model", "inspect", "squeezenet_v1.1").out
+
+
+def test_a_size_that_depends_on_the_data_is_open(tmp_path):
+    data = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    places = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [2, None])
+    nodes = [onnx.helper.make_node("NonZero", ["x"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "places", [data], [places])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
+    assert "y 2x? int64" in done("model", "inspect", str(tmp_path / "net.onnx")).out
