@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
+from toolchain.models import dynamic_lstm
 from toolchain.models.ort import onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.tensors import LARGEST_TOLERANCE, TOLERANCE, Tensors, compare
@@ -28,7 +30,6 @@ _QUANTIZED = frozenset(
     {
         "QuantizeLinear",
         "DynamicQuantizeLinear",
-        "DynamicQuantizeLSTM",
         "DynamicQuantizeMatMul",
         "QGemm",
         "QLinearConv",
@@ -147,6 +148,12 @@ def _conditioned(near: Tensors, outputs: Tensors) -> float:
 def name(*, to_the_letter: bool = False) -> str:
     """Return what a report calls the reference; the argument is that of `run`."""
     return f"{NAME} without optimisations" if to_the_letter else NAME
+
+
+def with_plain_lstm(source: SourceModel) -> SourceModel:
+    """Return a model as it is compared: see `dynamic_lstm`; the same one if it has no such LSTM."""
+    proto = dynamic_lstm.in_floats(source.proto)
+    return source if proto is None else replace(source, proto=proto)
 
 
 def run(source: SourceModel, inputs: Tensors, *, to_the_letter: bool = False) -> dict[str, NDArray[Any]]:

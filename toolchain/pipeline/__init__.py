@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain import bundle, registry
+from toolchain import bundle, registry, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device import fidelity
@@ -135,17 +135,25 @@ class Pipeline:
             Inputs and outputs, and the model; its inputs are drawn from other values where it refused the first ones.
         """
         from toolchain.compile import prepare  # noqa: PLC0415 - as above
-        from toolchain.models import reference  # noqa: PLC0415 - as above
+        from toolchain.models import dynamic_lstm, reference  # noqa: PLC0415 - as above
         from toolchain.pipeline.expected import Expecting  # noqa: PLC0415 - as above
 
         exact = prepare.is_computed_to_the_letter(loaded, self.request.backend)
         name = reference.name(to_the_letter=exact)
         self.request.tell(stage(f"running it with {name}"))
-        expecting = Expecting(loaded, to_the_letter=exact, float16=self.request.board.target.float16)
+        compared = reference.with_plain_lstm(loaded)
+        expecting = Expecting(compared, to_the_letter=exact, float16=self.request.board.target.float16)
         try:
             found = expecting.of(fed)
         except InputError as fault:
             expecting, fed, found = self._with_other_inputs(expecting, fault)
+        if compared is not loaded:
+            name = f"{name}, its LSTM in floats"
+            own = tensors.compare(reference.run(loaded, fed), found.outputs).max_rel
+            self.request.tell(
+                f"compared with {name}: its {dynamic_lstm.OPERATOR} rounds data and state to 8 bits at each step, "
+                f"and differs by {own:.1e} from the same weights in floats"
+            )
         if found.amplified:
             self.request.tell(
                 f"these inputs amplify rounding, in the reference too: the limit is {found.tolerance:.0e}"
@@ -153,7 +161,9 @@ class Pipeline:
         drawn = None
         if self.samples > 1:
             drawn = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
-        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn, found.rankings), expecting.source
+        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn, found.rankings), replace(
+            loaded, inputs=expecting.source.inputs
+        )
 
     def _with_other_inputs(self, expecting: Expecting, fault: InputError) -> tuple[Expecting, Tensors, Expected]:
         """Draw integers from 0 and 1 after the reference refused those of the usual range.

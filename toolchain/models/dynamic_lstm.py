@@ -1,0 +1,53 @@
+"""ONNX Runtime's quantized LSTM with the numbers that its weights stand for.
+
+`com.microsoft.DynamicQuantizeLSTM` has weights of 8 bits, and ONNX Runtime rounds data and state to 8 bits as well, at
+each step. Those errors feed back: its results may be far from those of the same weights in single precision, which
+is what we compute. So the reference for such a file is the LSTM of the standard with these weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+OPERATOR = "DynamicQuantizeLSTM"
+_WEIGHTS = ((1, 8, 9), (2, 10, 11))
+"""Places of the weights among the inputs, each with scale and zero point."""
+_OF_LSTM = 8
+
+
+def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return a model with the LSTM of the standard in place of these; None if it has none with constant weights."""
+    held = {tensor.name: tensor for tensor in proto.graph.initializer}
+    places = [
+        index
+        for index, node in enumerate(proto.graph.node)
+        if node.op_type == OPERATOR and all(node.input[at] in held for three in _WEIGHTS for at in three[:2])
+    ]
+    if not places:
+        return None
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    for index in places:
+        node = changed.graph.node[index]
+        inputs = list(node.input[:_OF_LSTM])
+        for weights, scale, zero in _WEIGHTS:
+            three = [held.get(node.input[at]) if at < len(node.input) else None for at in (weights, scale, zero)]
+            inputs[weights] = f"{node.output[0] or node.output[-1]}.weights{weights}"
+            changed.graph.initializer.append(numpy_helper.from_array(_numbers(*three), inputs[weights]))
+        plain = helper.make_node("LSTM", inputs, list(node.output), node.name)
+        plain.attribute.extend(node.attribute)
+        node.CopyFrom(plain)
+    return changed
+
+
+def _numbers(weights: Any, scale: Any, zero: Any) -> NDArray[np.float32]:
+    """Return bytes [directions, inputs, gates] as numbers [directions, gates, inputs]."""
+    whole, unit = (numpy_helper.to_array(one).astype(np.float32) for one in (weights, scale))
+    middle = np.zeros_like(unit) if zero is None else numpy_helper.to_array(zero).astype(np.float32)
+    rows = [one.reshape(len(whole), 1, -1) for one in (middle, unit)]
+    return np.ascontiguousarray(((whole - rows[0]) * rows[1]).transpose(0, 2, 1))
