@@ -219,8 +219,8 @@ def test_systems(user, serve, program, says, code, message, hint):
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
-        ("ForceCommand /usr/sbin/nologin", "gives this login no shell", "usermod -s /bin/sh"),
-        ("ForceCommand internal-sftp", "transfer files (SFTP) and run no commands", "ForceCommand"),
+        ("ForceCommand /usr/sbin/nologin", "ended without running a command", "usermod -s /bin/sh"),
+        ("ForceCommand internal-sftp", "allows SFTP only", "ForceCommand"),
         ("PubkeyAuthentication no\nPasswordAuthentication yes", "login to ", "ssh-copy-id"),
     ],
     ids=["no-shell", "sftp-only", "password"],

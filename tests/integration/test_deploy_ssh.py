@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import bundles, nets, sshd, tracing
+from tests.support import bundles, logins, nets, sshd, tracing
 from tests.support.commands import toolchain
 from toolchain import files
 
@@ -57,6 +57,27 @@ def test_a_deploy_needs_few_logins(device, server, tiny_for_ssh):
     before = server.log().count("Starting session: command")
     report("deploy", tiny_for_ssh.folder, *device, "--budget", 0)
     assert server.log().count("Starting session: command") - before <= 4
+
+
+ODD = {
+    "a profile that prints": ("bash", {".bashrc": "echo '*** WELCOME ***'\n"}, ""),
+    "a csh": ("tcsh", {}, ""),
+    "one session": ("sh", {}, "MaxSessions 1"),
+    "only the newer name of a key exchange": ("sh", {}, "KexAlgorithms curve25519-sha256"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_devices(case, tiny_for_ssh, tmp_path, monkeypatch):
+    shell, profile, options = ODD[case]
+    monkeypatch.setenv("TOOLCHAIN_SSH_PASSWORD", logins.PASSWORD)
+    with logins.serving(tmp_path / "sshd", shell, files=profile, options=options) as login:
+        words = ["--board", "x86_64", "--host", login.host, "--known-hosts", login.server.known_hosts]
+        seen = toolchain("deploy", tiny_for_ssh.folder, *words, "--budget", 0)
+        assert seen.code == 0, seen.err
+        assert seen.err.count("they are ignored") == bool(profile)
+        assert toolchain("status", *words).code == 0
+        assert toolchain("bench", *words, "--budget", 0.05).code == 0
 
 
 def test_a_deploy_talks_to_its_device_and_to_nobody_else(device, server, tmp_path):

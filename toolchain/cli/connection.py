@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
+_NOTED = f"{__name__} noted"
 
 
 def _meta() -> dict[Any, Any]:
@@ -260,14 +261,13 @@ class AddressOptions(BoardOptions):
         """Return how the user, and the environment, want devices to be reached."""
         from toolchain.shell import SshOptions
 
-        context = click.get_current_context(silent=True)
-        console = context.find_root().obj if context else None
         found = SshOptions(
             config_file=self.ssh_config,
             known_hosts=self.known_hosts,
             identity=self.identity,
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
-            **({"report": console.say} if console else {}),
+            report=_say(),
+            noted=_meta().setdefault(_NOTED, set()),
         )
         placed = self._placed()
         return placed.ssh(found) if placed else found

@@ -38,6 +38,7 @@ class SshOptions:
         keepalive: Seconds of silence after which a sign of life is sent; after three of them without an
             answer the connection counts as lost. 0 is never.
         report: Called with a line about what is unusual in a connection, or slow.
+        noted: Logins of which that was reported, for all connections that are made with these options.
     """
 
     config_file: Path | None = None
@@ -49,6 +50,7 @@ class SshOptions:
     stall_timeout: float = 60.0
     keepalive: int = 15
     report: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+    noted: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def before(self, config_file: Path | None) -> SshOptions:
         """Return these options with a device's own SSH configuration, if it has one and the user has named none."""

@@ -163,10 +163,11 @@ def _ended(stream: Stream, out: Preamble, err: Preamble, name: str) -> DeviceErr
     if _SFTP_ONLY.search(out.text + err.text):
         return _sftp_only(name)
     known = stream.code is not None and stream.code >= 0
+    user = shlex.quote(name.rpartition("@")[0])
     return DeviceError(
         f"the login of {name} ended without running a command" + (f", with exit code {stream.code}" if known else ""),
         details=_printed(out, err),
-        hint="give it a shell that runs commands, on the device: `chsh -s /bin/sh USER`; or look at its profile "
+        hint=f"give it a shell, on the device: `sudo usermod -s /bin/sh {user}`; or look at its profile "
         f"(.bashrc, .zshenv, config.fish), which may start another program: {_TERMINAL_ONLY}",
     )
 

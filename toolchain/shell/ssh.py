@@ -209,7 +209,6 @@ class SshShell(Shell):
         self._session: Session | None = None
         self._sessions_work = True
         self._session_in_use = threading.Lock()
-        self._noted = False
 
     def report(self, line: str) -> None:
         """See `Shell.report`."""
@@ -284,8 +283,8 @@ class SshShell(Shell):
         except BaseException:
             channel.close()
             raise
-        if ignored and not self._noted:
-            self._noted = True
+        if ignored and self.name not in self._options.noted:
+            self._options.noted.add(self.name)
             self.report(f"the login of {self.name} prints {ignored} bytes before each command; they are ignored")
         return channel
 

@@ -111,7 +111,7 @@ def test_a_login_without_a_shell(tmp_path):
     with logins.serving(tmp_path / "sshd", "false") as login:
         fault = _refused(login)
     assert "ended without running a command, with exit code 1" in fault.message
-    assert "chsh" in fault.hint
+    assert "usermod -s /bin/sh tc" in fault.hint
 
 
 SFTP = ["internal-sftp", "/usr/lib/openssh/sftp-server"]
