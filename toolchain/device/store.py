@@ -41,6 +41,7 @@ from toolchain.device.lock import Lease, Owner
 from toolchain.device.waiting import Patience, Waited
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
+from toolchain.shell.protocol import ending_of
 from toolchain.shell.reminder import reminding
 
 _DIGEST_CHARACTERS = 64
@@ -417,6 +418,9 @@ class Store:
         """Run a script that changes nothing that matters."""
         with reminding(self._shell.report, f"{self.name}, which reads its store"):
             result = self._shell.run(f"set -eu; umask 022; {self._set_root}\n{script}", check=False)
+        ending, hint = ending_of(result.returncode)
+        if hint:  # a signal ended it, which no other folder changes
+            raise DeviceError(f"reading the store of {self.name} {ending}", details=result.stderr, hint=hint)
         if result.returncode != 0:
             raise DeviceError(
                 f"{self._shell.name} has no usable store ({self._set_root})",

@@ -150,7 +150,7 @@ class Shell(ABC):
             What it left behind; one that a signal ended has the code 128 + signal, as in a shell.
 
         Raises:
-            DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection is lost.
+            DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection or channel is lost.
         """
         who, out = f"a command on {self.name}", io.BytesIO()
         with self._running(script, "run", timeout) as channel:
@@ -160,7 +160,8 @@ class Shell(ABC):
                 channel.stop()
                 raise
         result = process.Result(result.returncode, out.getvalue().decode(errors="replace"), result.stderr)
-        return check_result(who, script, result) if check else result
+        # Without a code it says nothing of the script: the channel was closed under it.
+        return check_result(who, script, result) if check or result.returncode == UNKNOWN_CODE else result
 
     def push(
         self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None

@@ -371,9 +371,9 @@ def test_a_device_that_answers_nonsense_is_busy(words):
 class Babbling(LocalShell):
     """A device that takes the lock, and then has more to say than it is asked."""
 
-    def _open(self, script, kind, timeout):
+    def _open(self, script, kind, timeout, size=0):
         babble = "echo held; read -r line; while :; do echo babble; done"
-        return super()._open(babble if kind == "held" else script, kind, timeout)
+        return super()._open(babble if kind == "held" else script, kind, timeout, size)
 
 
 def test_a_device_that_says_too_much_under_its_lock(root):

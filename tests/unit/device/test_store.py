@@ -38,8 +38,8 @@ class Saying(LocalShell):
         super().__init__()
         self.said = said
 
-    def _open(self, _script, kind, timeout):
-        return super()._open(f"cat <<'END'\n{self.said}\nEND", kind, timeout)
+    def _open(self, _script, kind, timeout, size=0):
+        return super()._open(f"cat <<'END'\n{self.said}\nEND", kind, timeout, size)
 
 
 NUMBERS = "machine=m\nroot=/r\ncpus={0}\nmemory_kib={0}\ndf=a b c {0} e\nglibc=glibc {0}"
