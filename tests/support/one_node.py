@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.support.operator_cases import PROCESSOR, Case, computed
+from toolchain.errors import InputError
 from toolchain.models.ort import onnxruntime
 
 Array = NDArray[Any]
@@ -29,6 +30,7 @@ class One:
         given: How many of the inputs, from the first on, come with each run; the others are constants.
         outputs: Which of its outputs are wanted.
         domain: Domain of the operator.
+        version: Version of the operators of that domain.
     """
 
     operator: str
@@ -37,6 +39,7 @@ class One:
     given: int = 1
     outputs: Sequence[bool] = (True,)
     domain: str = ""
+    version: int = 1
 
 
 def model(nodes: Sequence[One], opset: int) -> tuple[onnx.ModelProto, list[Array]]:
@@ -54,8 +57,8 @@ def model(nodes: Sequence[One], opset: int) -> tuple[onnx.ModelProto, list[Array
                 values.append(array)
             elif array is not None:
                 constants.append(numpy_helper.from_array(array, name))
-    domains = sorted({one.domain for one in nodes} - {""})
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    domains = {one.domain: one.version for one in sorted(nodes, key=lambda one: one.version) if one.domain}
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(*each) for each in sorted(domains.items()))]
     graph = helper.make_graph(made, "nodes", inputs, outputs, constants)
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return onnx.shape_inference.infer_shapes(proto), values
@@ -117,3 +120,15 @@ def agree_model(proto: onnx.ModelProto, inputs: Sequence[Array], *, rtol: float 
     for ours, theirs in zip(found, expected(proto, inputs), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+
+
+def refusal(node: One, opset: int = 18) -> InputError:
+    """Return the error for a model of a node that cannot be compiled."""
+    proto, values = model([node], opset)
+    for value in proto.graph.output:  # onnx infers no types of other domains
+        value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
+    try:
+        computed(Case("refused", proto, values, (), 0, 0))
+    except InputError as fault:
+        return fault
+    raise AssertionError(f"{node.operator} with {sorted(node.attributes)} was compiled")

@@ -141,10 +141,6 @@ def _array(path: Path, value: Any) -> Any:
 
 def computed(case: Case, kind: str = PROCESSOR) -> list[np.ndarray]:
     """Import, compile and run a case on this machine's processor, or on its OpenCL device."""
-    import tvm
-
-    from toolchain import board, tensors
-    from toolchain.backends import backend_of
     from toolchain.errors import InputError
     from toolchain.models import importer, source
 
@@ -155,13 +151,23 @@ def computed(case: Case, kind: str = PROCESSOR) -> list[np.ndarray]:
     specs = zip(imported.source.inputs, case.inputs, strict=True)
     if any(spec.shape != np.shape(array) for spec, array in specs):
         raise InputError("a size of 0 is taken for an open one")
+    return list(run_imported(imported, case.inputs, kind).values())
+
+
+def run_imported(imported: Any, inputs: Sequence[Any], kind: str = PROCESSOR) -> dict[str, np.ndarray]:
+    """Compile an imported model for this machine's processor or its OpenCL device, and run it once."""
+    import tvm
+
+    from toolchain import board, tensors
+    from toolchain.backends import backend_of
+
     backend = backend_of(board.load(kind).resolved())
     finished = backend.finished(backend.lowered(imported.module), {})
     machine, device = _on_processor(finished, backend) if kind == PROCESSOR else _on_opencl(finished, backend)
-    result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in case.inputs))
+    result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in inputs))
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
     found = {spec.name: one.numpy() for spec, one in zip(imported.outputs, results, strict=True)}
-    return list(tensors.cut(found, imported.outputs).values())
+    return tensors.cut(found, imported.outputs)
 
 
 def _on_processor(finished: Any, backend: Any) -> tuple[Any, Any]:

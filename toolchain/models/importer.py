@@ -6,7 +6,7 @@ import contextlib
 import io
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,10 @@ from toolchain.tensors import Bound, TensorSpec
 
 if TYPE_CHECKING:
     import tvm
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def import_model(source: SourceModel) -> ImportedModel:
         raise InputError(
             f"{source.name} has {len(unsupported)} node(s) that TVM cannot import",
             details="\n".join(map(str, unsupported[:20])),
-            hint="export the model without these operators; list them with `toolchain model inspect`",
+            hint=_advice(unsupported),
         )
     for node in proto.graph.node:  # errors tell them apart by their names
         node.name = node.name or next(iter(node.output), "")
@@ -107,6 +111,17 @@ def unsupported_nodes(proto: onnx.ModelProto) -> list[UnsupportedNode]:
         for index, node in enumerate(proto.graph.node)
         if node.op_type not in known
     ]
+
+
+def _advice(unsupported: Sequence[UnsupportedNode]) -> str:
+    """Return what to do about nodes that have no converter."""
+    if any(node.operator in _RANDOM for node in unsupported):
+        return (
+            "a compiled model draws no random numbers: export it in inference mode (in PyTorch, model.eval()), or make "
+            "the output of this node an input of the model, and supply the numbers; `toolchain model inspect` lists "
+            "the nodes"
+        )
+    return "export the model without these operators; list them with `toolchain model inspect`"
 
 
 def _failing_node(fault: BaseException) -> str:

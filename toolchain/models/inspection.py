@@ -29,7 +29,7 @@ class Inspection:
             shape is unknown.
         operators: Number of nodes by operator, in the file.
         imported: The same after the simplification, which folds what is constant once the shapes are known.
-        guessed: Lines about shapes that nobody gave.
+        guessed: Lines about shapes that nobody gave, and about outputs that are others than in the file.
         unsupported: Nodes that cannot be imported.
     """
 

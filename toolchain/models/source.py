@@ -13,7 +13,18 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import attributes, canonical, draws, expansion, external, memory, names, signature, zoo
+from toolchain.models import (
+    attributes,
+    canonical,
+    class_labels,
+    draws,
+    expansion,
+    external,
+    memory,
+    names,
+    signature,
+    zoo,
+)
 from toolchain.models.formats import recognised
 from toolchain.tensors import TensorSpec
 
@@ -43,7 +54,7 @@ class SourceModel:
         inputs: Signature of what a caller supplies, in order.
         output_names: Names of the results, in order.
         declared: The inputs as the file describes them, with dimensions that it leaves open.
-        guessed: Lines about shapes that nobody gave.
+        guessed: Lines about shapes that nobody gave, and about outputs that are others than in the file.
     """
 
     name: str
@@ -78,10 +89,11 @@ def load(
         proto, name, origin = zoo.build(network, seed), network, network
     else:
         proto, name, origin = _read(path), _named(path), path.name
+    changed = class_labels.as_tensors(proto)
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(_copied, proto.graph.input))
-    guessed = signature.set_shapes(proto, shapes or {})
+    guessed = (*changed, *signature.set_shapes(proto, shapes or {}))
     specs = draws.with_draws(proto, signature.specs(proto))
     declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)

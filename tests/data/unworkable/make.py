@@ -32,6 +32,18 @@ def of_domain(operator: str, domain: str, version: int, **attributes: object) ->
     return made
 
 
+def text_labels() -> onnx.ModelProto:
+    """Numbers become names, and the names become numbers again."""
+    names = ["bearing", "healthy"]
+    there = node(
+        "LabelEncoder", ["x"], ["t"], "foreign", domain="ai.onnx.ml", keys_floats=[0.0, 1.0], values_strings=names
+    )
+    back = node("LabelEncoder", ["t"], ["y"], "back", domain="ai.onnx.ml", keys_strings=names, values_floats=[1.0, 2.0])
+    made = model([there, back], [X], [Y])
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return made
+
+
 def strings() -> onnx.ModelProto:
     text = numpy_helper.from_array(np.array(["a"], dtype=object), "text")
     made = model(
@@ -207,8 +219,8 @@ MODELS = {
     "reshape-by-data": reshape_by_data(),
     "sequence-output": sequence_output(),
     "strings": strings(),
+    "text-labels": text_labels(),
     "too-few-inputs": too_few_inputs(),
-    "tree": of_domain("Normalizer", "ai.onnx.ml", 3, norm="L2"),
     "unbounded": unbounded(),
     "unequal-shapes": unequal_shapes(),
     "uneven-branches": uneven_branches(),

@@ -36,6 +36,7 @@ _SUBJECTS: tuple[str, ...] = (
     "features",
     "fused",
     "indexing",
+    "linear",
     "normalizations",
     "integers",
     "pooling",
@@ -50,6 +51,8 @@ _SUBJECTS: tuple[str, ...] = (
     "selection",
     "sequences",
     "signal",
+    "trees",
+    "vector_machines",
 )
 """Modules of this room, each of which registers its converters."""
 

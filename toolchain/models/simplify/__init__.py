@@ -34,10 +34,10 @@ def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelP
     """Return a model as it is imported: as `plain` does, with the names of operators as converters have them.
 
     Raises:
-        InputError: A loop is too long to be unrolled, or an opset is not known.
+        InputError: A loop is too long to be unrolled, an opset is not known, or a constant is too narrow.
     """
-    proto = domains.named(empty.folded_away(plain(source, convertible)))
-    for rewrite in (axes.as_lists, zeros.written_out, identities.removed, narrow.widened):
+    proto = domains.named(empty.folded_away(narrow.widened(plain(source, convertible))))
+    for rewrite in (axes.as_lists, zeros.written_out, identities.removed):
         proto = rewrite(proto)
     return proto
 

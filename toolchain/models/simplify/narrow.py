@@ -1,4 +1,7 @@
-"""Weights of 4 bits as bytes that hold the same whole numbers: what is imported knows nothing narrower."""
+"""Constants of element types that are narrower than a byte, or that no kernel computes with, as wider ones.
+
+The wider type holds the same numbers exactly, and what reads them makes the same of them.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,77 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-_WIDER = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
-_READS_BYTES = frozenset({"DequantizeLinear"})  # with the same result, whatever holds its whole numbers
+from toolchain.errors import InputError
+from toolchain.models.simplify.domains import STANDARD
+
+_WHOLE = {
+    TensorProto.INT2: np.int8,
+    TensorProto.INT4: np.int8,
+    TensorProto.UINT2: np.uint8,
+    TensorProto.UINT4: np.uint8,
+}
+_FLOATS = {
+    TensorProto.FLOAT4E2M1,
+    TensorProto.FLOAT8E4M3FN,
+    TensorProto.FLOAT8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ,
+    TensorProto.FLOAT8E8M0,
+}
+_BELOW_A_BYTE = {*_WHOLE, TensorProto.FLOAT4E2M1}
+"""What TVM cannot even hold."""
 
 
 def widened(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose 4-bit weights are bytes, and so are their zeros; in place.
+    """Return a model whose narrow constants are wider, where DequantizeLinear or Cast alone reads them.
 
-    Those that something else than DequantizeLinear reads stay, and are refused by name later.
+    Args:
+        proto: The model; it stays as it is.
+
+    Returns:
+        A changed copy; the same model if it has no such constants.
+
+    Raises:
+        InputError: Something else reads a constant that is narrower than a byte.
     """
-    others = {name for node in proto.graph.node if node.op_type not in _READS_BYTES for name in node.input}
-    others |= {value.name for value in proto.graph.output}
-    for tensor in proto.graph.initializer:
-        if tensor.data_type in _WIDER and tensor.name not in others:
-            whole = numpy_helper.to_array(tensor).astype(_WIDER[tensor.data_type])
-            tensor.CopyFrom(numpy_helper.from_array(whole, tensor.name))
-    return proto
+    if not any(tensor.data_type in {*_WHOLE, *_FLOATS} for tensor in proto.graph.initializer):
+        return proto
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    scaled, others = _readers(proto.graph)
+    for tensor in changed.graph.initializer:
+        kind = _wider(tensor.data_type, is_scaled=tensor.name in scaled)
+        if kind and tensor.name not in others:
+            values = numpy_helper.to_array(tensor).astype(kind)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        elif tensor.data_type in _BELOW_A_BYTE and tensor.name in others:
+            raise _refused(tensor, others[tensor.name])
+    return changed
+
+
+def _readers(graph: onnx.GraphProto) -> tuple[set[str], dict[str, str]]:
+    """Return what DequantizeLinear reads, and what reads the other tensors but those that Cast reads."""
+    scaled: set[str] = set()
+    others = {value.name: "the model returns it" for value in graph.output}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.domain in STANDARD:
+            scaled.update(node.input)
+        elif node.op_type != "Cast" or node.domain not in STANDARD:
+            others |= dict.fromkeys(node.input, f"{node.op_type} node {node.name or node.output[0]!r} reads it")
+    return scaled, others
+
+
+def _wider(element: int, *, is_scaled: bool) -> type | None:
+    """Return the type that takes the place of another one; a scale does not suit floats, which are refused by name."""
+    if element in _FLOATS:
+        return None if is_scaled else np.float32
+    return _WHOLE.get(element)
+
+
+def _refused(tensor: onnx.TensorProto, reader: str) -> InputError:
+    kind = TensorProto.DataType.Name(tensor.data_type).lower()
+    return InputError(
+        f"constant {tensor.name} has the element type {kind}",
+        details=f"{reader}; numbers of less than 8 bits are supported as weights of DequantizeLinear and of Cast",
+        hint="export the model with this constant as int8, uint8 or float32",
+    )

@@ -15,6 +15,7 @@ from toolchain.models import converters, importer, source
 
 @pytest.fixture
 def ours(monkeypatch):
+    converters.names()  # loads the modules, which would otherwise register what they have in the empty table
     monkeypatch.setattr(converters, "_OURS", {})
     return converters.converter
 

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.operator_cases import Case, computed
+from toolchain.errors import InputError
 from toolchain.models.ort import onnxruntime
 from toolchain.models.simplify import narrow
 
@@ -47,9 +48,22 @@ def test_weights_of_4_bits(kind, names, grid):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_what_something_else_reads_stays():
+def test_what_something_else_reads_is_refused_by_name():
     proto = _network(TensorProto.INT4, ["w", "s", "z"], 1, 0, (6,))
     proto.graph.node.append(helper.make_node("Identity", ["w"], ["v"]))
-    narrow.widened(proto)
-    kinds = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-    assert kinds == {"w": TensorProto.INT4, "s": TensorProto.FLOAT, "z": TensorProto.INT8}
+    with pytest.raises(InputError, match="constant w has the element type int4"):
+        narrow.widened(proto)
+
+
+@pytest.mark.parametrize("kind", ["INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E4M3FN", "FLOAT8E5M2"])
+def test_narrow_constants_that_are_cast(kind):
+    element = TensorProto.DataType.Value(kind)
+    numbers = [0, 1, 0, 1] if "2" in kind else [0, 1, 2, 4]
+    weights = [helper.make_tensor("w", element, (2, 2), numbers)]
+    nodes = [helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT), helper.make_node("Add", ["x", "f"], ["y"])]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 2))] for name in "xy"]
+    proto = helper.make_model(helper.make_graph(nodes, "cast", *ends, weights), ir_version=11)
+    proto.opset_import[0].version = 25
+    data = np.full((2, 2), 0.5, np.float32)
+    (found,) = computed(Case("cast", proto, (data,), (), 0, 0))
+    np.testing.assert_array_equal(found, data + numpy_helper.to_array(weights[0]).astype(np.float32))

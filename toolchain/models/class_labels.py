@@ -1,0 +1,131 @@
+"""Classes of a model of classical machine learning: tables of probabilities instead of lists of maps, and no text.
+
+Converters end a classifier with ZipMap, whose result is a list of maps from labels to probabilities, and give its
+labels as text if the classes are. A board computes neither. The maps become the tensor of probabilities that they are
+made of; labels that are text are left out where the model has another output. What the user needs in their place is
+reported: the labels, in the order of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from toolchain.errors import InputError
+
+_DOMAIN, _STANDARD = "ai.onnx.ml", frozenset({"", "ai.onnx"})
+_MAKERS_OF_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
+_OPSET = 13  # of a model that has no operator of the standard, and names no version of them: any would do
+_PASSED_ON = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+
+
+def as_tensors(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Change a model so that its outputs are tensors of numbers, where they are not because of its classes' labels.
+
+    Args:
+        proto: The model, changed in place.
+
+    Returns:
+        What was changed, a line each.
+
+    Raises:
+        InputError: Labels as text are all that the model has.
+    """
+    if not any(node.domain == _DOMAIN for node in proto.graph.node):
+        return ()
+    if not any(entry.domain in _STANDARD for entry in proto.opset_import):
+        proto.opset_import.add(domain="", version=_OPSET)
+    return (*_without_maps(proto.graph), *_without_text(proto.graph))
+
+
+def _without_maps(graph: onnx.GraphProto) -> Iterator[str]:
+    """Replace each ZipMap at the end of a graph by its input."""
+    outputs = {value.name: value for value in graph.output}
+    for index, node in enumerate(graph.node):
+        if (node.domain, node.op_type) != (_DOMAIN, "ZipMap") or node.output[0] not in outputs:
+            continue
+        name, labels = node.output[0], _labels(node)
+        graph.node[index].CopyFrom(helper.make_node("Identity", node.input, [name], node.name))
+        outputs[name].CopyFrom(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        outputs[name].type.tensor_type.ClearField("shape")
+        columns = ", ".join(labels)
+        yield f"output {name} is a list of maps in the file (ZipMap): it becomes a tensor with the columns {columns}"
+
+
+def _without_text(graph: onnx.GraphProto) -> Iterator[str]:
+    """Remove outputs that are the labels of classes as text; there must be others."""
+    makers = {name: node for node in graph.node for name in node.output}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    for value in list(graph.output):
+        is_text = value.type.tensor_type.elem_type == TensorProto.STRING
+        labels = _labels_behind(value.name, makers, weights) if is_text else []
+        if labels and len(graph.output) == 1:
+            raise InputError(
+                f"the only output of the model, {value.name}, is text, which no board computes",
+                details=f"it is one of the labels {', '.join(labels)}",
+                hint="export the model with its scores or probabilities too, or with classes that are numbers",
+            )
+        if labels:
+            graph.output.remove(value)
+            _remove_unread(graph)
+            yield (
+                f"output {value.name} is text, which no board computes: it is left out; "
+                f"the label is the one with the greatest score of {', '.join(labels)}"
+            )
+
+
+def _labels_behind(
+    name: str, makers: Mapping[str, onnx.NodeProto], weights: Mapping[str, onnx.TensorProto]
+) -> Sequence[str]:
+    """Return the labels that an output can be; none if it is not made of the labels of classes."""
+    node = makers.get(name)
+    while node is not None and node.op_type in _PASSED_ON:
+        node = makers.get(node.input[0])
+    if node is None or node.domain != _DOMAIN:
+        return []
+    if node.op_type in _MAKERS_OF_TEXT and node.input[0] in weights:
+        tensor = weights[node.input[0]]
+        return _texts(tensor.string_data) if tensor.data_type == TensorProto.STRING else []
+    return _labels(node)
+
+
+def _labels(node: onnx.NodeProto) -> list[str]:
+    """Return the labels of the classes that an attribute of a node lists, whatever it is called."""
+    for attribute in node.attribute:
+        if attribute.name in {"classlabels_strings", "values_strings"}:
+            return _texts(attribute.strings)
+        if attribute.name in {"classlabels_int64s", "classlabels_ints"}:
+            return [str(number) for number in attribute.ints]
+        if attribute.name == "values_tensor" and attribute.t.data_type == TensorProto.STRING:
+            return [str(text) for text in numpy_helper.to_array(attribute.t).reshape(-1)]
+    return []
+
+
+def _texts(values: Sequence[bytes]) -> list[str]:
+    return [value.decode(errors="replace") for value in values]
+
+
+def _remove_unread(graph: onnx.GraphProto) -> None:
+    """Remove nodes whose results nobody reads, and constants that only they read."""
+    before = -1
+    while before != len(graph.node):
+        before = len(graph.node)
+        read = {value.name for value in graph.output} | set(_reads(graph))
+        kept = [node for node in graph.node if read.intersection(node.output)]
+        del graph.node[:]
+        graph.node.extend(kept)
+    read = set(_reads(graph)) | {value.name for value in graph.output}
+    weights = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(weights)
+
+
+def _reads(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for body in [attribute.g, *attribute.graphs]:
+                yield from _reads(body)
+                yield from (value.name for value in body.output)
