@@ -60,7 +60,7 @@ def _table(found: Inspection) -> Table:
         ("work", "unknown: a shape is open" if found.gflops is None else f"{found.gflops:.3f} GFLOPs a run"),
         ("operators", _counted(found.operators)),
         *([("as imported", _counted(found.imported))] if found.imported != found.operators else []),
-        *(("guessed", line) for line in found.guessed),
+        *(("note", line) for line in found.guessed),
         *(("not importable", str(node)) for node in found.unsupported),
     ]
     return Table(rows)

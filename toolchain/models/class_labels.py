@@ -72,7 +72,7 @@ def _without_text(graph: onnx.GraphProto) -> Iterator[str]:
             _remove_unread(graph)
             yield (
                 f"output {value.name} is text, which no board computes: it is left out; "
-                f"the label is the one with the greatest score of {', '.join(labels)}"
+                f"the labels in the order of the classes: {', '.join(labels)}"
             )
 
 

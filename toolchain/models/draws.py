@@ -166,12 +166,28 @@ def _between(low: float, high: float) -> Rule:
     return lambda _node, _readers: Draw(low, high)
 
 
+def _thresholds(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
+    """Numbers on both sides of what decision trees compare them with: others would all take the same branches."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    values: list[float] = []
+    for name in ("nodes_values", "nodes_values_as_tensor", "nodes_splits"):
+        if name in attributes:
+            attribute = attributes[name]
+            values += attribute.floats or numpy_helper.to_array(attribute.t).reshape(-1).tolist()
+    finite = [value for value in values if math.isfinite(value)]
+    return Draw(math.floor(min(finite)) - 1, math.ceil(max(finite)) + 1) if finite else None
+
+
 def _truth(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
     """Numbers that are converted to truth values are a mask."""
     return Draw(0, 2) if _attribute(node, "to", 0) == onnx.TensorProto.BOOL else None
 
 
+_TREES: Mapping[tuple[str, int], Rule] = {
+    (name, 0): _thresholds for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
+}
 _INTEGERS: Mapping[tuple[str, int], Rule] = {
+    **_TREES,
     ("Gather", 1): _index(0),
     ("GatherElements", 1): _index(0),
     ("ScatterElements", 1): _index(0),
@@ -189,6 +205,7 @@ _INTEGERS: Mapping[tuple[str, int], Rule] = {
     ("RoiAlign", 2): _index(0),
 }
 _FLOATS: Mapping[tuple[str, int], Rule] = {
+    **_TREES,
     ("Log", 0): _between(_SMALLEST, _UNIT),
     ("Sqrt", 0): _between(0.0, _UNIT),
     ("Reciprocal", 0): _between(_SMALLEST, _UNIT),

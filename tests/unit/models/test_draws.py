@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from tests.support import nets
+from tests.support.forests import forest
 from tests.support.nets import node, value
 from toolchain.models import draws, inputs, reference, source
 from toolchain.tensors import Draw, TensorSpec
@@ -108,6 +109,23 @@ def test_floats(operator, low, high, tmp_path):
 def test_what_the_graph_does_not_restrict_is_drawn_as_ever(tmp_path):
     found = of([node("Relu", ["x"], ["y"]), node("Neg", ["i"], ["z"])], [value("x", (2, 3)), ids(4)], tmp_path=tmp_path)
     assert found == {"x": None, "i": None}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_features_of_trees_lie_between_the_thresholds(dtype, tmp_path):
+    trees = helper.make_node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "y"],
+        domain="ai.onnx.ml",
+        classlabels_int64s=[0, 1],
+        **forest("class", [0]),
+    )
+    proto = nets.model([trees], [value("x", (2, 4), dtype)], [value("y", (2, 2))])
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    loaded = source.load(nets.save(proto, tmp_path))
+    assert loaded.inputs[0].draw == Draw(-2, 2)
+    reference.run(loaded, inputs.random(loaded.inputs, 0))
 
 
 def test_zeros_and_ones():

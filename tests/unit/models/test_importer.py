@@ -3,8 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from tests.support import nets, paths
 from tests.support.nets import node, value
@@ -57,6 +59,17 @@ def test_import_keeps_the_order_of_inputs_and_outputs(tmp_path):
     imported = importer.import_model(model.load(nets.save(nets.model(nodes, *ends), tmp_path)))
     assert imported.outputs == (TensorSpec("z", (2,), "int8"), TensorSpec("y", (3,), "float32"))
     assert [int(parameter.ty.shape[0]) for parameter in imported.module["main"].params] == [2, 7, 3]
+
+
+def test_text_that_a_node_reads_is_named(tmp_path):
+    attributes = {"keys_strings": ["a", "b"], "values_floats": [1.0, 2.0]}
+    encode = node("LabelEncoder", ["names"], ["n"], "encode", domain="ai.onnx.ml", **attributes)
+    proto = nets.model([encode, node("Add", ["x", "n"], ["y"])], [value("x", (2,))], [value("y", (2,))])
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(["a", "b"], dtype=object), "names"))
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    with pytest.raises(InputError, match="computes with text") as caught:
+        importer._check_constants(model.load(nets.save(proto, tmp_path)), proto)
+    assert caught.value.details == "LabelEncoder node 'encode' reads the constant names"
 
 
 def test_unsupported_operators_are_named_with_their_nodes():

@@ -34,12 +34,11 @@ def feature_extractor(node: Node) -> Any:
     if not node.is_constant(1):
         count = int(np.prod(node.shape(1)))
         index = node.emit(relax.op.reshape(node.inputs[1], (count,)))
-        index = node.emit(relax.op.clip(index, 0, last - 1))
-        return relax.op.take(data, index, axis=-1)
+        return relax.op.take(data, index, axis=-1, mode="clip")
     places = node.constant(1)
     if places is None or not np.all((places >= 0) & (places < last)):
         raise node.refused("it selects columns that do not exist")
-    return relax.op.take(data, scores.constant(places.reshape(-1), "int64"), axis=-1)
+    return relax.op.take(data, scores.constant(places.reshape(-1), "int64"), axis=-1, mode="clip")
 
 
 @converter(f"{_DOMAIN}.Scaler")
@@ -123,7 +122,7 @@ def label_encoder(node: Node) -> Any:
         raise node.refused(f"it has {len(keys)} keys and {len(values)} values")
     data = node.emit(converted(node, node.inputs[0], str(keys.dtype)))
     place = node.compute(_place_among(keys), data, scores.constant(keys), name="place_of_key")
-    return relax.op.take(scores.constant(np.append(values, default)), place, axis=0)
+    return relax.op.take(scores.constant(np.append(values, default)), place, axis=0, mode="clip")
 
 
 def _place_among(keys: NDArray[Any]) -> Any:

@@ -86,7 +86,7 @@ def best_label(node: Node, scores: Any, labels: Sequence[int]) -> Any:
 
 def chosen(node: Node, index: Any, labels: Sequence[int]) -> Any:
     """Return the labels that indices choose."""
-    return node.emit(relax.op.take(constant(labels, "int64"), index, axis=0))
+    return node.emit(relax.op.take(constant(labels, "int64"), index, axis=0, mode="clip"))
 
 
 def label_where(node: Node, condition: Any, labels: Sequence[int]) -> Any:

@@ -185,7 +185,7 @@ def _extreme(node: Node, leaves: Any, trees: Trees, function: str, dtype: str) -
     out = np.inf if function == "MIN" else -np.inf
     table = np.where(trees.has_weight, trees.weights, out).astype(dtype)
     least = relax.op.min if function == "MIN" else relax.op.max
-    found = node.emit(least(node.emit(relax.op.take(scores.constant(table), leaves, axis=0)), axis=1))
+    found = node.emit(least(node.emit(relax.op.take(scores.constant(table), leaves, axis=0, mode="clip")), axis=1))
     is_out = node.emit(relax.op.equal(found, relax.const(out, dtype)))
     return node.emit(relax.op.where(is_out, relax.const(0.0, dtype), found))
 

@@ -80,7 +80,6 @@ def test_numbers_for_numbers() -> None:
         _of_ml("Normalizer", [_ROWS], norm="L3"),
         _of_ml("ArrayFeatureExtractor", [_ROWS, np.array([4])]),
         _of_ml("Imputer", [_ROWS], imputed_value_int64s=[1]),
-        _of_ml("LabelEncoder", [_COUNTS], keys_int64s=[1], values_strings=["a"]),
         _of_ml("LabelEncoder", [_COUNTS], keys_int64s=[1], values_int64s=[1, 2]),
     ],
 )
