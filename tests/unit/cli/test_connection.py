@@ -61,9 +61,15 @@ def test_the_device_is_the_only_one_the_named_one_or_an_address(named):
 
 
 def test_this_machine_needs_no_file_of_devices():
-    found = DeviceOptions(devices=Path("no-such-file"))
+    found = DeviceOptions()
     assert found.lab(found.board()) == {}
     assert found.device(found.board()).host == "local"
+
+
+def test_a_file_of_devices_that_is_named_must_be_there():
+    found = DeviceOptions(devices=Path("no-such-file"))
+    with pytest.raises(InputError, match="cannot read no-such-file"):
+        found.device(found.board())
 
 
 RPI4 = selection.Selection(board.load("rpi4"), "its CPU is a cortex-a72", is_new=False, emulated=False)

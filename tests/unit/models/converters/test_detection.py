@@ -29,7 +29,7 @@ def test_in_the_middle_it_is_refused() -> None:
     from tests.support.operator_cases import Case, computed
 
     proto, values = model([_node(10, 0.3)], 18)
-    proto.graph.node.append(helper.make_node("Cast", [proto.graph.output[0].name], ["z"], to=onnx.TensorProto.FLOAT))
-    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    proto.graph.node.append(helper.make_node("Shape", [proto.graph.output[0].name], ["z"]))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", onnx.TensorProto.INT64, None))
     with pytest.raises(InputError, match="NonMaxSuppression"):
         computed(Case("nodes", proto, values, (), 0, 0))
