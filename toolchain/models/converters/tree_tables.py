@@ -67,6 +67,20 @@ class Trees:
             found.append(np.concatenate(ends))
         return found
 
+    @cached_property
+    def by_target(self) -> Array | None:
+        """Trees of each target, [target, number], filled with -1; None if a tree has weights for several targets."""
+        targets = [np.flatnonzero(self.has_weight[leaves].any(axis=0)) for leaves in self.leaves]
+        if any(len(each) > 1 for each in targets):
+            return None
+        groups = [
+            [tree for tree, each in enumerate(targets) if target in each] for target in range(self.weights.shape[1])
+        ]
+        found = np.full((len(groups), max(1, *map(len, groups))), -1, "int32")
+        for target, group in enumerate(groups):
+            found[target, : len(group)] = group
+        return found
+
 
 @dataclass(frozen=True)
 class _Rows:

@@ -174,7 +174,7 @@ def _aggregated(node: Node, trees: Trees, function: str) -> Any:
     leaves = _walked(node, data, trees)
     if function in {"MIN", "MAX"}:
         return _extreme(node, leaves, trees, function, dtype)
-    found = node.compute(_summed, leaves, scores.constant(trees.weights, dtype), name="sum_of_leaves")
+    found = _sum(node, leaves, trees, dtype)
     if function == "AVERAGE":
         found = node.emit(relax.op.divide(found, relax.const(float(len(trees.roots)), dtype)))
     return found
@@ -188,6 +188,27 @@ def _extreme(node: Node, leaves: Any, trees: Trees, function: str, dtype: str) -
     found = node.emit(least(node.emit(relax.op.take(scores.constant(table), leaves, axis=0, mode="clip")), axis=1))
     is_out = node.emit(relax.op.equal(found, relax.const(out, dtype)))
     return node.emit(relax.op.where(is_out, relax.const(0.0, dtype), found))
+
+
+def _sum(node: Node, leaves: Any, trees: Trees, dtype: str) -> Any:
+    """Return the sum of the weights of the leaves: [rows, targets]."""
+    groups = trees.by_target
+    if groups is None:
+        return node.compute(_summed, leaves, scores.constant(trees.weights, dtype), name="sum_of_leaves")
+    weights = scores.constant(trees.weights.sum(axis=1), dtype)  # boosting: of each row, at most one is not 0
+    return node.compute(_summed_by_target, leaves, weights, scores.constant(groups), name="sum_of_leaves")
+
+
+def _summed_by_target(leaves: te.Tensor, weights: te.Tensor, groups: te.Tensor) -> te.Tensor:
+    """Add up the weights of the trees of each target alone, in their order."""
+    number = te.reduce_axis((0, groups.shape[1]), "number")
+
+    def element(row: Any, target: Any) -> Any:
+        tree = groups(target, number)
+        weight = weights(leaves(row, tirx.max(tree, tirx.const(0, "int32"))))
+        return te.sum(tirx.Select(tree >= 0, weight, tirx.const(0, str(weights.dtype))), axis=number)
+
+    return te.compute((leaves.shape[0], groups.shape[0]), element, "sum_of_leaves")
 
 
 def _summed(leaves: te.Tensor, weights: te.Tensor) -> te.Tensor:

@@ -52,6 +52,12 @@ def test_a_set_is_a_node_for_each_member():
     assert trees.weights[:, 0].tolist()[1:3] == [5.0, 6.0]
 
 
+def test_trees_that_each_have_one_target():
+    trees = tree_tables.of_nodes(forest("target", [0], depth=2), "target", 2, ValueError)
+    assert trees.by_target.tolist() == [[0, 1, 2, 3, 4], [-1] * 5]
+    assert tree_tables.of_nodes(forest("target", [0, 1], depth=2), "target", 2, ValueError).by_target is None
+
+
 def test_numbers_keep_their_precision():
     given = {"a": [1, 2], "b": [0.5], "c_as_tensor": tensor([0.1], TensorProto.DOUBLE)}
     kinds = [tree_tables.listed(given, name).dtype.name for name in "abc"]

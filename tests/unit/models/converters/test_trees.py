@@ -52,6 +52,13 @@ def test_targets_that_not_all_leaves_have():
     agree([regressor(n_targets=3, aggregate_function=name, **trees) for name in ("SUM", "MIN", "MAX")])
 
 
+def test_trees_of_one_class_each():
+    trees = forest("class", [0])
+    trees["class_ids"] = [tree % 3 for tree in trees["class_treeids"]]
+    names = ("NONE", "SOFTMAX")
+    agree([classifier([7, 9, 11], post_transform=name, base_values=[0.1, 0.2, 0.3], **trees) for name in names])
+
+
 @pytest.mark.parametrize("weight", [positive, normal])
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_two_classes(name, weight):
