@@ -78,7 +78,8 @@ def here(tmp_path_factory):
     folder = tmp_path_factory.mktemp("here")
     with contextlib.chdir(folder):
         report = tuned("--trials", TRIALS, "--records", "R.jsonl", "--html", "page.html", "--root", folder / "root")
-        assert sorted(path.name for path in folder.iterdir()) == ["R.jsonl", "page.html", "root"], "and nothing else"
+        made = {path.name for path in folder.iterdir()}
+        assert made == {"R.jsonl", ".R.jsonl.lock", "page.html", "root"}, "and nothing else"
     return Tuned(folder, report)
 
 

@@ -31,7 +31,7 @@ CASES = {
     "optional-input": (r"input o is not a tensor", EXPORT),
     "optional-output": (r"output y is not a tensor[\s\S]*Optional[\s\S]*'perhaps'", EXPORT),
     "random-output": (r"RandomNormalLike at node 1 'noise'", r"draws no random numbers[\s\S]*an input of the model"),
-    "recursive-function": (r"own::Again", EXPORT),
+    "recursive-function": (r"own\.Again of the model calls itself", EXPORT),
     "reshape-by-data": (r"Reshape.*'as_told'", r"--fix|model inspect"),
     "sequence-output": (r"output y is not a tensor[\s\S]*SequenceConstruct[\s\S]*'pair'", EXPORT),
     "strings": (r"StringConcat at node 1 'join'|tensor y has the element type string", r"model inspect|supported"),

@@ -26,9 +26,9 @@ _SCRATCH = f"run/{_TOKEN}"
 _TRIAL_S = 600
 
 # All the rest is hashed before the shell reads on. What is cut off before the brace is a syntax error.
-# zsh reads scripts in a way of its own: it would split no words, and install nothing without an error.
+# zsh has rules of its own until it is told to be sh: it would split no words, and install nothing without an error.
 _PREAMBLE = Template("""\
-if [ -n "$${ZSH_VERSION-}" ] && [ "$$(emulate)" = zsh ]; then exec sh "$$0" "$$@"; fi
+if [ -n "$${ZSH_VERSION-}" ]; then emulate sh; fi
 case $$0 in /*) self=$$0 ;; *) self=$$PWD/$$0 ;; esac
 if ! command -v sha256sum >/dev/null; then
   echo "error: this device lacks sha256sum" >&2
