@@ -7,13 +7,14 @@ for each channel. Relax can fold it too, but builds a kernel for every step of t
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
+
+from toolchain.models import reads
 
 _EPSILON = 1e-5  # the operator's default
 
@@ -36,7 +37,7 @@ class _Folder:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses = collections.Counter(_reads(graph))
+        self._uses = collections.Counter(reads.of_graph(graph))
         self._types = types
 
     def run(self) -> None:
@@ -45,7 +46,7 @@ class _Folder:
             nodes += self._replacement(node)
         del self._graph.node[:]
         self._graph.node.extend(nodes)
-        self._drop_unused_weights()
+        reads.drop_unread_weights(self._graph)
 
     def _replacement(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         if not self._is_constant(node):
@@ -125,23 +126,6 @@ class _Folder:
             return
         self._graph.initializer.append(tensor)
         self._weights[name] = self._graph.initializer[-1]
-
-    def _drop_unused_weights(self) -> None:
-        used = set(_reads(self._graph))
-        kept = [tensor for tensor in self._graph.initializer if tensor.name in used]
-        del self._graph.initializer[:]
-        self._graph.initializer.extend(kept)
-
-
-def _reads(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield a name for each use of it; the bodies of If and Loop read from the graph around them."""
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            for body in [attribute.g, *attribute.graphs]:
-                yield from _reads(body)
-    for value in graph.output:
-        yield value.name
 
 
 def _tensor_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from toolchain.errors import InputError
+from toolchain.models import reads
 
 _LONG_NAME = "ai.onnx"
 """The standard's domain; its usual name is the empty one."""
@@ -42,15 +43,8 @@ def canonical(proto: onnx.ModelProto) -> None:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
-        for body in _bodies(node):
+        for body in reads.bodies(node):
             yield from _graphs(body)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _canonical_nodes(nodes: onnx.GraphProto.node) -> None:
@@ -85,7 +79,7 @@ def _in_order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
     Nodes of a cycle stay where they are: the checker refuses them.
     """
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in _reads(node) if name in makers} for node in nodes]
+    needs = [{makers[name] for name in reads.of_node(node) if name in makers} for node in nodes]
     if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
         return None
     ordered: dict[int, None] = {}
@@ -103,13 +97,3 @@ def _in_order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
                 path.append(missing)
                 on_path.add(missing)
     return [nodes[index] for index in ordered]
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node reads, those of its subgraphs included; a name of the subgraph's own does no harm."""
-    yield from node.input
-    for body in _bodies(node):
-        for inner in body.node:
-            yield from _reads(inner)
-        for value in body.output:
-            yield value.name

@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.errors import InputError
+from toolchain.models import reads
 
 _DOMAIN, _STANDARD = "ai.onnx.ml", frozenset({"", "ai.onnx"})
 _MAKERS_OF_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
@@ -112,20 +113,8 @@ def _remove_unread(graph: onnx.GraphProto) -> None:
     before = -1
     while before != len(graph.node):
         before = len(graph.node)
-        read = {value.name for value in graph.output} | set(_reads(graph))
+        read = set(reads.of_graph(graph))
         kept = [node for node in graph.node if read.intersection(node.output)]
         del graph.node[:]
         graph.node.extend(kept)
-    read = set(_reads(graph)) | {value.name for value in graph.output}
-    weights = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(weights)
-
-
-def _reads(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            for body in [attribute.g, *attribute.graphs]:
-                yield from _reads(body)
-                yield from (value.name for value in body.output)
+    reads.drop_unread_weights(graph)

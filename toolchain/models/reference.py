@@ -12,8 +12,8 @@ import onnx
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
-from toolchain.models import dynamic_lstm
 from toolchain.models.ort import onnxruntime
+from toolchain.models.simplify import dynamic_lstm
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.tensors import LARGEST_TOLERANCE, TOLERANCE, Tensors, compare
 
@@ -153,7 +153,7 @@ def name(*, to_the_letter: bool = False) -> str:
 def with_plain_lstm(source: SourceModel) -> SourceModel:
     """Return a model as it is compared: see `dynamic_lstm`; the same one if it has no such LSTM."""
     proto = dynamic_lstm.in_floats(source.proto)
-    return source if proto is None else replace(source, proto=proto)
+    return source if proto is source.proto else replace(source, proto=proto)
 
 
 def run(source: SourceModel, inputs: Tensors, *, to_the_letter: bool = False) -> dict[str, NDArray[Any]]:

@@ -14,6 +14,8 @@ from typing import Any
 import onnx
 from onnx import helper, numpy_helper
 
+from toolchain.models import reads
+
 Shape = tuple[int | None, ...]
 """Sizes of a tensor; None where they are not known."""
 
@@ -55,7 +57,7 @@ def followed(proto: onnx.ModelProto, name: str, axis: int) -> dict[str, int]:
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
     tail = _Tail(_shapes(inferred), _constants(proto.graph), {name: axis})
     for node in proto.graph.node:
-        captured = {read for one in node.attribute for graph in [one.g, *one.graphs] for read in _reads(graph)}
+        captured = {name for body in reads.bodies(node) for name in reads.of_graph(body)}
         if captured & tail.axes.keys():
             return {}
         if not tail.axes.keys() & set(node.input):
@@ -84,10 +86,6 @@ def _constants(graph: onnx.GraphProto) -> dict[str, list[int]]:
         for tensor in graph.initializer
         if tensor.data_type in whole and math.prod(tensor.dims) <= 8  # noqa: PLR2004 - as many as a tensor has axes
     }
-
-
-def _reads(graph: onnx.GraphProto) -> set[str]:
-    return {name for node in graph.node for name in node.input}
 
 
 def _attribute(node: onnx.NodeProto, name: str, usual: Any) -> Any:

@@ -135,7 +135,8 @@ class Pipeline:
             Inputs and outputs, and the model; its inputs are drawn from other values where it refused the first ones.
         """
         from toolchain.compile import prepare  # noqa: PLC0415 - as above
-        from toolchain.models import dynamic_lstm, reference  # noqa: PLC0415 - as above
+        from toolchain.models import reference  # noqa: PLC0415 - as above
+        from toolchain.models.simplify import dynamic_lstm  # noqa: PLC0415 - as above
         from toolchain.pipeline.expected import Expecting  # noqa: PLC0415 - as above
 
         exact = prepare.is_computed_to_the_letter(loaded, self.request.backend)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, shape_inference, version_converter
 
 from toolchain.errors import InputError
-from toolchain.models import batchnorm
+from toolchain.models import batchnorm, reads
 from toolchain.models.source import SourceModel
 from toolchain.quantize import strip
 from toolchain.quantize.ranges import Range
@@ -32,7 +32,7 @@ class Graph:
         self.makers = {name: node for node in self.nodes for name in node.output if name}
         self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.outputs = {value.name for value in proto.graph.output}
-        self.uses = collections.Counter(reads(proto.graph))
+        self.uses = collections.Counter(reads.of_graph(proto.graph))
         self._readers: dict[str, list[onnx.NodeProto]] = collections.defaultdict(list)
         for node in self.nodes:
             for name in node.input:
@@ -61,22 +61,6 @@ class Graph:
             if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
                 found[value.name] = tuple(dim.dim_value for dim in dims)
         return found
-
-
-def reads(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield a name for each use of it; the bodies of If and Loop read from the graph around them."""
-    for node in graph.node:
-        yield from node_reads(node)
-    for value in graph.output:
-        yield value.name
-
-
-def node_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield a name for each use of it by one node and the graphs in it."""
-    yield from node.input
-    for attribute in node.attribute:
-        for body in [attribute.g, *attribute.graphs]:
-            yield from reads(body)
 
 
 def title(node: onnx.NodeProto) -> str:

@@ -93,12 +93,6 @@ while data := s.recv(65536): os.write(1, data)
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
-
-
 @pytest.fixture
 def proxied(server, tmp_path):
     """A function that returns options with a ProxyCommand; `RELAY` in it stands for a command that connects."""

@@ -24,12 +24,6 @@ def _no_keys_of_the_tester(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def options(server):
     return SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, connect_timeout=5)
 

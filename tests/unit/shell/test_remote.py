@@ -7,17 +7,11 @@ import time
 
 import pytest
 
-from tests.support import memory, sshd
+from tests.support import memory
 from toolchain.errors import DeviceError
 from toolchain.shell import SshOptions, open_shell, protocol
 
 MEMORY_KIB = 200 << 10
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
 
 
 @pytest.fixture(params=["local", "ssh"])

@@ -18,12 +18,6 @@ def _home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
-
-
 @pytest.fixture
 def shell(server):
     with open_shell("board", config=SshOptions(config_file=server.config, agent=False, stall_timeout=10)) as opened:

@@ -10,14 +10,7 @@ import time
 
 import pytest
 
-from tests.support import sshd
 from toolchain.shell import SshOptions, open_shell
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.models.converters import Node, as_operator, converter
@@ -162,27 +160,3 @@ def _scaled(node: Node, whole: Any, scales: Sequence[Any], bias: Any) -> Any:
     unit = _product(node, scales, node.shape_of(whole)[-1])
     numbers = node.emit(relax.op.multiply(cast(node, whole, "float32"), unit))
     return numbers if bias is None else node.emit(relax.op.add(numbers, bias))
-
-
-@converter("com.microsoft.DynamicQuantizeLSTM")
-def _lstm(node: Node) -> Any:
-    """An LSTM whose weights are bytes, with the gates last. Its data stays numbers, which is more exact than asked for.
-
-    Inputs as of LSTM, then scale and zero of the weights and of the recurrent ones.
-    """
-    weights = [_gates_first(node, 1, 8), _gates_first(node, 2, 10)]
-    inputs = [node.inputs[0], *weights, *node.inputs[3:8]]
-    return as_operator(node, "LSTM", inputs, node.attributes, outputs=node.outputs)
-
-
-def _gates_first(node: Node, weights: int, scale: int) -> Any:
-    """Return bytes [directions, inputs, gates] as the numbers [directions, gates, inputs]."""
-    known = [node.constant(index) for index in (weights, scale, scale + 1)]
-    whole, unit, zero = (np.zeros(1, np.float32) if one is None else one.astype(np.float32) for one in known)
-    numbers = (whole - _each_gate(zero)) * _each_gate(unit)
-    return relax.const(np.ascontiguousarray(numbers.transpose(0, 2, 1)), "float32")
-
-
-def _each_gate(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return numbers of each direction, or of each of its gates, so that they go with weights as they are stored."""
-    return numbers.reshape(len(numbers), 1, -1)

@@ -16,6 +16,7 @@ from toolchain.models.simplify import (
     axes,
     constants,
     domains,
+    dynamic_lstm,
     empty,
     folding,
     functions,
@@ -36,7 +37,8 @@ def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelP
     Raises:
         InputError: A loop is too long to be unrolled, an opset is not known, or a constant is too narrow.
     """
-    proto = domains.named(empty.folded_away(narrow.widened(plain(source, convertible))))
+    proto = dynamic_lstm.in_floats(plain(source, convertible))
+    proto = domains.named(empty.folded_away(narrow.widened(proto)))
     for rewrite in (axes.as_lists, zeros.written_out, identities.removed):
         proto = rewrite(proto)
     return proto

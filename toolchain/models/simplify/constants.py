@@ -5,12 +5,11 @@ The standard has nine ways to write a constant. What comes after this knows one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from toolchain.models import reads
 from toolchain.models.simplify.domains import STANDARD
 
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
@@ -19,7 +18,7 @@ _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_
 def are_in(graph: onnx.GraphProto) -> bool:
     """Whether a graph, or a graph inside it, has constants in another form than initializers."""
     return bool(graph.sparse_initializer) or any(
-        _is_constant(node) or any(map(are_in, _bodies(node))) for node in graph.node
+        _is_constant(node) or any(map(are_in, reads.bodies(node))) for node in graph.node
     )
 
 
@@ -46,7 +45,7 @@ def _convert(graph: onnx.GraphProto) -> None:
     results = {value.name for value in graph.output}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        for body in _bodies(node):
+        for body in reads.bodies(node):
             _convert(body)
         if not _is_constant(node):
             nodes.append(node)
@@ -83,10 +82,3 @@ def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     return helper.make_tensor(
         name, onnx.TensorProto.STRING, [] if attribute.name == "value_string" else [len(texts)], texts
     )
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support import nets
 from tests.support.nets import value
-from toolchain.models import dynamic_lstm, ort, reference
+from toolchain.models import ort, reference
 from toolchain.models import source as model
+from toolchain.models.simplify import dynamic_lstm
 
 STEPS, WIDTH, UNITS = 6, 5, 8
 

@@ -20,8 +20,8 @@ _WEIGHTS = ((1, 8, 9), (2, 10, 11))
 _OF_LSTM = 8
 
 
-def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return a model with the LSTM of the standard in place of these; None if it has none with constant weights."""
+def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with the LSTM of the standard in place of these; itself if none has constant weights."""
     held = {tensor.name: tensor for tensor in proto.graph.initializer}
     places = [
         index
@@ -29,7 +29,7 @@ def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto | None:
         if node.op_type == OPERATOR and all(node.input[at] in held for three in _WEIGHTS for at in three[:2])
     ]
     if not places:
-        return None
+        return proto
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
     for index in places:
