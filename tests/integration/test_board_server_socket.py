@@ -362,7 +362,7 @@ def test_input_that_ends_does_not_take_the_answer_away(server, connect):
     process.stdin.write(handshake(b"edge-toolchain:version"))
     process.stdin.close()
     assert b'"tvm"' in process.stdout.read()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
 
 
 def test_there_is_nobody_to_connect_to(program, tmp_path):
@@ -388,7 +388,7 @@ def test_a_folder_with_a_long_name(program, tmp_path):
         folders = [server.path.parent, *deep.iterdir()]
         assert len(folders) == 2
         server.process.stdin.close()
-        assert server.process.wait(5) == 0
+        assert server.process.wait(60) == 0
         assert not any(path.exists() for path in folders)
 
 
