@@ -375,10 +375,14 @@ def bundle(tmp_path_factory):
     return folder
 
 
+LACKING = [
+    ("EDGE_OPENCL_LIBRARY", "/nowhere/libOpenCL.so", "which is not a library of OpenCL"),
+    ("EDGE_OPENCL_LIBRARY", "libm.so.6", "which is not a library of OpenCL"),
+    ("OCL_ICD_VENDORS", "/nowhere", "where no driver is"),
+]
+"""Variables that leave a device without OpenCL, their values, and what is said of them."""
+
 FAULTS = {
-    "no library": (None, {"EDGE_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}, "no OpenCL library on this device"),
-    "another library": (None, {"EDGE_OPENCL_LIBRARY": "libm.so.6"}, "no OpenCL, as it has no clGetPlatformIDs"),
-    "no device": (None, {"OCL_ICD_VENDORS": "/nowhere"}, "there is no OpenCL device 0"),
     "no such device": (None, {"EDGE_OPENCL_DEVICE": "Mali-T860"}, 'no OpenCL device has "Mali-T860" in its name'),
     "a lost device": ({"lose_after": 2}, {}, "CL_OUT_OF_RESOURCES"),
     "a kernel that does not compile": ({"no_build": 1}, {}, "does not compile on"),
@@ -388,6 +392,15 @@ FAULTS = {
     "an option that the driver does not know": (None, {"EDGE_OPENCL_OPTIONS": "-cl-nonsense"}, "does not compile on"),
     "too little memory": ({"memory": 1 << 16}, {}, "no memory for a buffer of"),
 }
+
+
+@pytest.mark.parametrize(("variable", "value", "words"), LACKING)
+def test_a_device_without_opencl_gets_nothing(variable, value, words, bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    seen = toolchain("deploy", bundle, "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0)
+    assert seen.code == 4, seen.err
+    assert f"{variable} is {value}, {words}" in seen.err
+    assert not (tmp_path / "root" / "blobs").exists()
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -242,7 +242,7 @@ def test_a_pynq_without_a_bitstream_keeps_what_it_runs(source, virtual_boards, t
     assert seen.code == 0, seen.err
     seen = toolchain("deploy", made(source, "pynq-z1", tmp_path / "real").folder, "--board", "pynq-z1", *where)
     assert (seen.code, "Traceback" in seen.err) == (4, False), seen.err
-    assert re.search(r"this machine has no FPGA for VTA", seen.err), seen.err
+    assert re.search(r"lacks the (library|device) of ", seen.err), seen.err
     assert simulated.digest[:16] in toolchain("status", "--board", "pynq-z1", *where).out
 
 

@@ -100,7 +100,9 @@ def _for_driver(one: Accelerator, there: Seen, remedy: str) -> str:
     if there.named and not there.libraries:
         return _no_library(one, there)
     if there.drivers_named:
-        return f"on the device: {one.drivers_variable} is {there.drivers_named}, where no driver is: unset or mend it"
+        return (
+            f"on the device: {one.drivers_variable} is {there.drivers_named}, where no driver is: unset or correct it"
+        )
     return remedy
 
 
