@@ -45,12 +45,18 @@ def any_of(board: Board) -> bool:
     return bool(_computing(board))
 
 
-def check_library(board: Board, found: Probed) -> None:
+def check_library(board: Board, found: Probed | None) -> None:
     """Refuse a device without the library of what its board type computes with, or without a driver for it.
+
+    Args:
+        board: The board type.
+        found: What the device says; None if it was not asked.
 
     Raises:
         DeviceError: One is missing; of several the first.
     """
+    if found is None:
+        return
     emulated = board.emulated or (bool(found.emulation) and not found.unsure)
     for need in of(board, found):
         # A device file may be one that is not known here; without a library nothing runs.

@@ -19,6 +19,7 @@ from typing import Any
 from toolchain import board as boards
 from toolchain import bundle, files, pipeline, registry
 from toolchain.adoption import needs, obstacles, probe
+from toolchain.adoption.probe import Probed
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import deploy
@@ -36,6 +37,7 @@ Opened = Callable[[], AbstractContextManager[Lab]]
 """Connects to the device."""
 
 _SPARE_KIB = 1024
+_LIBRARY = "library"
 _RUNNER_KIB = 3 << 10  # the smallest runner
 _LEAST_FREE = 64 << 20
 _QUANTIZED = 4  # times smaller than its file a network of floats may get on its way
@@ -60,11 +62,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a device says of itself: its facts, the models that it keeps releases of, and whether it has a runner."""
+    """What a device says of itself.
+
+    Attributes:
+        facts: What its store runs on.
+        kept: Names of the models that it keeps releases of.
+        has_runner: Whether it has a runner.
+        probed: What it has beside its CPU; None if it is no board of its type, or lacks a tool.
+    """
 
     facts: DeviceFacts
     kept: frozenset[str]
     has_runner: bool = True
+    probed: Probed | None = None
 
 
 def run(checks: Sequence[Check]) -> dict[str, Any]:
@@ -160,10 +170,11 @@ def before_serving(kind: Board, opened: Opened) -> None:
 
 
 def before_survey(jobs: Sequence[Pipeline], opened: Opened) -> None:
-    """Check all that a survey needs, each of its networks among it."""
+    """Check all that a survey needs, each of its networks among it; a missing library is one of its results."""
     first = jobs[0]
+    device = [check for check in of_device(first.request.board, opened) if check.name != _LIBRARY]
     models = [Check(job.request.model.source, lambda _, job=job: job.load()) for job in jobs]  # type: ignore[misc]
-    run([*_of_host(first), *of_compiler(first), *models, *of_device(first.request.board, opened)])
+    run([*_of_host(first), *of_compiler(first), *models, *device])
 
 
 def _of_model(job: Pipeline) -> list[Check]:
@@ -208,20 +219,24 @@ def of_device(kind: Board, opened: Opened) -> list[Check]:
         with opened() as lab:
             facts = lab.store.facts()
             lab.store.check_free()
-            _check_place(kind, lab, facts)
+            probed = _probed(kind, lab, facts)
             has_runner = bool(lab.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
-            return Seen(facts, frozenset(one.name for one in lab.store.generations()), has_runner)
+            return Seen(facts, frozenset(one.name for one in lab.store.generations()), has_runner, probed)
 
-    return [Check("device", ask), Check("board", lambda found: check_board(kind, found["device"].facts), ("device",))]
+    return [
+        Check("device", ask),
+        Check("board", lambda found: check_board(kind, found["device"].facts), ("device",)),
+        Check(_LIBRARY, lambda found: needs.check_library(kind, found["device"].probed), ("device",)),
+    ]
 
 
-def _check_place(kind: Board, lab: Lab, facts: DeviceFacts) -> None:
-    """Refuse a folder where nothing can be run, and a device without the library that the board's kernels need."""
+def _probed(kind: Board, lab: Lab, facts: DeviceFacts) -> Probed | None:
+    """Look at the rest of a device, and refuse a folder where nothing can be run."""
     if facts.lacks or facts.machine != kind.machine:
-        return  # which says more
+        return None  # which says more
     found = probe.ask(lab.shell, lab.store.root)
     obstacles.check_use(found, f"--root {obstacles.ANOTHER_ROOT}")
-    needs.check_library(kind, found)
+    return found
 
 
 def check_host() -> None:

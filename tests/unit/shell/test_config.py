@@ -203,10 +203,19 @@ def test_a_command_for_host_keys_is_refused_by_its_name(home):
     assert _route(home, "KnownHostsCommand none\n", "board")
 
 
-def test_a_name_outside_of_the_domains(home):
-    text = "CanonicalizeHostname yes\nCanonicalDomains invalid\nCanonicalizeFallbackLocal no\n"
+def test_a_short_name_gets_the_first_domain_that_knows_it(home, monkeypatch):
+    """Without a question to a name server: it would be somebody else's machine."""
+
+    def known(name, _port):
+        if name != "board.lab":
+            raise socket.gaierror
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
+    text = "CanonicalizeHostname yes\nCanonicalDomains invalid lab\nCanonicalizeFallbackLocal no\n"
+    assert _route(home, text, "board")[0].host == "board.lab"
     with pytest.raises(InputError, match="none of the CanonicalDomains"):
-        _route(home, text, "board")
+        _route(home, text, "other")
 
 
 def test_bytes_of_another_encoding(home):
