@@ -1,6 +1,6 @@
-"""The engines that `cpu.py` compares: one small class for each, which gives it the settings that are best for it.
+"""The engines that `cpu.py` compares: one small class for each, with the settings that are best for it.
 
-Libraries are imported where they are used: a process that measures the memory of one engine must not load another.
+Each engine is loaded in a process of its own (`_engine.py`), so its library is imported where it is used.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,16 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from toolchain.bundle import Bundle
-
 Arrays = Mapping[str, "NDArray[Any]"]
-
-# The versions that the figures in docs/cpu.md were taken with. OpenVINO asks for an older numpy than this project
-# has, and for a telemetry package that it does not need to run a model; it works with neither.
-INSTALL = {
-    "mnn": "pip install --no-deps MNN==3.6.1",
-    "openvino": "pip install --no-deps openvino==2025.3.0",
-}
 
 
 class Engine(Protocol):
@@ -45,11 +35,41 @@ class Engine(Protocol):
         """Copy the outputs of the last run, by name."""
 
 
+class Ours:
+    """A bundle in libedge_model, as an application that uses the SDK's Python opens it."""
+
+    def __init__(self, place: Path, _names: Sequence[str], threads: int) -> None:
+        """`place` is a folder with the bundle (`bundle`) and the SDK (`sdk`)."""
+        sys.path.insert(0, str(place / "sdk" / "python"))
+        import edge_model
+
+        # The number of threads is what the process may use of CPUs, unless $TVM_NUM_THREADS or the option says less.
+        self._model = edge_model.Model(place / "bundle", threads=threads)
+        # `Model.run` checks and copies arrays, which the peers' calls here leave out as well.
+        self._run = self._model._functions.edge_run  # noqa: SLF001
+        self._handle = self._model._model  # noqa: SLF001
+        self._tensors = self._model._tensors  # noqa: SLF001
+
+    def feed(self, inputs: Arrays) -> None:
+        """See `Engine.feed`."""
+        for name, place in self._model.inputs.items():
+            place[...] = inputs[name]
+
+    def run(self) -> None:
+        """See `Engine.run`."""
+        if self._run(self._handle):
+            raise RuntimeError(self._model._functions.edge_error().decode())  # noqa: SLF001
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """See `Engine.outputs`."""
+        return {name: tensor.array().copy() for name, tensor in self._tensors("output")}
+
+
 class Ort:
     """ONNX Runtime with its defaults but for the threads: all graph optimizations, workers that spin between runs."""
 
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
-        from toolchain.models.ort import onnxruntime
+        import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -76,21 +96,19 @@ class Ort:
 
 
 class OpenVino:
-    """OpenVINO for one request at a time; without the precision hint it would compute in bfloat16 where it can."""
+    """OpenVINO for one request at a time, in float32."""
+
+    precision: Mapping[str, str] = {"INFERENCE_PRECISION_HINT": "f32"}
 
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
         import openvino
 
-        options = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "f32",
-        }
+        options = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
         core = openvino.Core()
         self._names = names
         self._tensor = openvino.Tensor
-        self._request = core.compile_model(core.read_model(str(model)), "CPU", options).create_infer_request()
+        compiled = core.compile_model(core.read_model(str(model)), "CPU", options | dict(self.precision))
+        self._request = compiled.create_infer_request()
 
     def feed(self, inputs: Arrays) -> None:
         """See `Engine.feed`."""
@@ -104,6 +122,12 @@ class OpenVino:
     def outputs(self) -> dict[str, NDArray[Any]]:
         """See `Engine.outputs`."""
         return {name: self._request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
+
+
+class OpenVinoAsIs(OpenVino):
+    """OpenVINO in the precision that it chooses: bfloat16 where the CPU has it."""
+
+    precision: Mapping[str, str] = {}
 
 
 class Mnn:
@@ -146,9 +170,73 @@ class Mnn:
         return self._library.Tensor(value.shape, kind, value, self._library.Tensor_DimensionType_Caffe)
 
 
-PEERS = {"ort": Ort, "mnn": Mnn, "openvino": OpenVino}
-PACKAGES = {"ort": "onnxruntime", "mnn": "MNN", "openvino": "openvino"}
-TITLES = {"ours": "ours", "ort": "ONNX Runtime", "mnn": "MNN", "openvino": "OpenVINO"}
+class Ncnn:
+    """ncnn in float32, of what pnnx converts; its blobs have no batch."""
+
+    def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
+        import ncnn
+
+        param, weights = ncnn_model(model)
+        self._library, self._names = ncnn, names
+        self._net = ncnn.Net()
+        self._net.opt.num_threads = threads
+        for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
+            setattr(self._net.opt, option, False)
+        if self._net.load_param(str(param)) or self._net.load_model(str(weights)):
+            raise RuntimeError("ncnn cannot load what pnnx converted")
+        self._read: list[Any] = []
+
+    def feed(self, inputs: Arrays) -> None:
+        """See `Engine.feed`."""
+        self._shapes = [value.shape for value in inputs.values()]
+        if any(shape[:1] != (1,) for shape in self._shapes):
+            raise ValueError("an input has no batch of one")
+        self._inputs = [self._library.Mat(np.ascontiguousarray(value[0])) for value in inputs.values()]
+
+    def run(self) -> None:
+        """See `Engine.run`."""
+        extractor = self._net.create_extractor()
+        for name, value in zip(self._net.input_names(), self._inputs, strict=True):
+            extractor.input(name, value)
+        found = [extractor.extract(name) for name in self._net.output_names()]
+        if any(code for code, _ in found):
+            raise RuntimeError("ncnn cannot compute an output")
+        self._read = [value for _, value in found]
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """See `Engine.outputs`."""
+        return {name: np.array(one)[None] for name, one in zip(self._names, self._read, strict=True)}
+
+
+PEERS: Mapping[str, type[Any]] = {
+    "ort": Ort,
+    "openvino": OpenVino,
+    "openvino-as-is": OpenVinoAsIs,
+    "mnn": Mnn,
+    "ncnn": Ncnn,
+}
+ENGINES = {"ours": Ours, "before": Ours, **PEERS}
+PACKAGES = {"ort": "onnxruntime", "openvino": "openvino", "openvino-as-is": "openvino", "mnn": "MNN", "ncnn": "ncnn"}
+TITLES = {
+    "ours": "ours",
+    "before": "ours before",
+    "ort": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "openvino-as-is": "OpenVINO bf16",
+    "mnn": "MNN",
+    "ncnn": "ncnn",
+}
+FLOAT_ONLY = frozenset({"mnn", "ncnn"})
+"""Peers that would compute a QDQ model in float32."""
+OTHER_PRECISION = frozenset({"openvino-as-is"})
+"""Rows that are shown, and never the best peer."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the peers that are installed, by engine."""
+    present = {name: package for name, package in PACKAGES.items() if importlib.util.find_spec(package)}
+    return {name: importlib.metadata.version(package) for name, package in present.items()}
+
 
 # The converter's function and not its command `mnnconvert`, which installs a package that reports the use to its maker.
 _CONVERT = "import _tools, sys; sys.exit(not _tools.mnnconvert(sys.argv))"
@@ -156,9 +244,7 @@ _CONVERT = "import _tools, sys; sys.exit(not _tools.mnnconvert(sys.argv))"
 
 def mnn_model(model: Path) -> Path:
     """Convert an ONNX file to MNN's format, once: the result stays beside it, under the digest of the file."""
-    with model.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    made = model.with_suffix(f".{version('mnn')}.{digest[:16]}.mnn")
+    made = _converted(model, "mnn")
     if not made.exists():
         part = made.with_suffix(".part")
         words = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--modelFile", model, "--MNNModel", part]
@@ -170,51 +256,33 @@ def mnn_model(model: Path) -> Path:
     return made
 
 
-def version(name: str) -> str:
-    """Return the installed version of a peer."""
-    return importlib.metadata.version(PACKAGES[name])
+def ncnn_model(model: Path) -> tuple[Path, Path]:
+    """Convert an ONNX file to ncnn's two files by pnnx, once."""
+    folder = _converted(model, "ncnn")
+    if not folder.exists():
+        part = folder.with_suffix(".part")
+        part.mkdir(exist_ok=True)
+        copy = part / "model.onnx"
+        copy.write_bytes(model.read_bytes())
+        words = [_pnnx(), copy, "fp16=0", "optlevel=2"]
+        done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=part)
+        if done.returncode or not (part / "model.ncnn.bin").exists():
+            raise RuntimeError(f"pnnx cannot convert {model.name}: {(done.stdout + done.stderr).strip()[-300:]}")
+        part.rename(folder)
+    return folder / "model.ncnn.param", folder / "model.ncnn.bin"
 
 
-def missing() -> list[str]:
-    """Name the peers that are not installed."""
-    return [name for name, package in PACKAGES.items() if importlib.util.find_spec(package) is None]
+def _pnnx() -> Path:
+    """Return the converter in its wheel, whose own command imports PyTorch first."""
+    found = importlib.util.find_spec("pnnx")
+    if found is None or found.origin is None:
+        raise RuntimeError("pnnx, which converts for ncnn, is not installed")
+    program = Path(found.origin).with_name("pnnx")
+    program.chmod(0o755)
+    return program
 
 
-class Ours:
-    """A bundle in TVM's virtual machine, set up as the C++ runner sets it up."""
-
-    def __init__(self, bundle: Bundle, threads: int) -> None:
-        import tvm
-        from tvm import relax
-
-        from toolchain import bundle as bundles
-        from toolchain import tensors
-
-        one_core_per_thread = -2  # the runner's choice, see runtime/model/device.cc
-        cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:threads]]
-        tvm.get_global_func("runtime.config_threadpool")(one_core_per_thread, threads, cpus)
-        params = tensors.load(bundle.folder / bundles.PARAMS)
-        self._tensor = tvm.runtime.tensor
-        self._manifest = bundle.manifest
-        self._params = [self._tensor(params[name]) for name in bundle.manifest.params_order]
-        self._result: Any = None
-        self.machine = relax.VirtualMachine(
-            tvm.runtime.load_module(str(bundle.folder / bundle.manifest.library)), tvm.cpu()
-        )
-
-    def feed(self, inputs: Arrays) -> None:
-        """See `Engine.feed`."""
-        given = [self._tensor(inputs[spec.name]) for spec in self._manifest.inputs]
-        # Bound once: passing hundreds of weights from Python would cost a small network more than its own time.
-        self.machine.save_function(self._manifest.entry, "bound", *given, *self._params)
-        self._call = self.machine["bound"]
-
-    def run(self) -> object:
-        """See `Engine.run`."""
-        self._result = self._call()
-        return self._result
-
-    def outputs(self) -> dict[str, NDArray[Any]]:
-        """See `Engine.outputs`."""
-        values = [self._result] if hasattr(self._result, "numpy") else list(self._result)
-        return {spec.name: one.numpy() for spec, one in zip(self._manifest.outputs, values, strict=True)}
+def _converted(model: Path, peer: str) -> Path:
+    with model.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return model.with_suffix(f".{versions()[peer]}.{digest[:16]}.{peer}")

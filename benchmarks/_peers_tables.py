@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from _peers import TITLES
+from _peers import OTHER_PRECISION, PEERS, TITLES
 
 from benchmarks import _ab
 from toolchain.tables import Table
@@ -15,32 +16,52 @@ LIMIT = 1e-3
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """Render the times of all networks: medians, marked where the outputs are off, and ours over the others'."""
+    """Render the times of all networks, median and 99th percentile, and ours over the best peer's."""
     names = [name for name in TITLES if any(name in one["engines"] for one in found)]
-    rows = [["network", *(f"{TITLES[name]} ms" for name in names)]]
-    rows += [[one["name"], *(latency(one, name) for name in names)] for one in found]
-    if "ours" in names:
-        rows[0] += ["ours/ORT (95 %)", "ours/best", "outputs of ours"]
-        rows[1:] = [row + against(one) for row, one in zip(rows[1:], found, strict=True)]
+    ours = ["ours/ORT (95 %)", "ours/best", "p99", "outputs of ours"]
+    rows = [["network", *(f"{TITLES[name]} ms" for name in names), *ours]]
+    rows += [[one["name"], *(latency(one, name) for name in names), *against(one)] for one in found]
+    if len(found) > 1:
+        means = geometric_means(found)
+        rows.append(["geometric mean", *("" for _ in names), "", f"{means['median']:.3f}", f"{means['p99']:.2f}", ""])
     return str(Table(rows))
 
 
 def latency(one: dict[str, Any], name: str) -> str:
-    """Render what one engine takes for a network."""
+    """Render what one engine takes for a network: median, and after a slash the 99th percentile."""
     if name not in one["engines"]:
         return "-"
-    outputs = one["outputs"].get(name, {})
-    return f"{one['engines'][name]['median_ms']:.3f}" + ("" if right(outputs) else f" ({closeness(outputs)})")
+    outputs, took = one["outputs"].get(name, {}), one["engines"][name]
+    off = "" if right(outputs) or name in OTHER_PRECISION else f" ({closeness(outputs)})"
+    return f"{took['median_ms']:.3f} / {took['p99_ms']:.3g}{off}"
 
 
 def against(one: dict[str, Any]) -> list[str]:
     """Say how ours stands to ONNX Runtime and to the quickest peer, and how far its outputs are off."""
-    ratio, best = one["ratios"]["ort"], max(one["ratios"], key=lambda name: one["ratios"][name]["value"])
+    name, ratio = best(one, "value")
+    _, p99 = best(one, "p99")
     return [
-        _ab.told(ratio, 3),
-        f"{one['ratios'][best]['value']:.3f} {TITLES[best]}",
+        _ab.told(one["ratios"]["ort"], 3),
+        f"{ratio:.3f} {TITLES[name]}",
+        f"{p99:.2f}",
         closeness(one["outputs"]["ours"]),
     ]
+
+
+def best(one: dict[str, Any], key: str) -> tuple[str, float]:
+    """Return the peer of the same precision that is the quickest by the median or the percentile, and ours over it."""
+    peers = [name for name in one["ratios"] if name in PEERS and name not in OTHER_PRECISION]
+    name = max(peers, key=lambda peer: one["ratios"][peer][key])
+    return name, float(one["ratios"][name][key])
+
+
+def geometric_means(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the geometric means over all networks of ours over the best peer's."""
+    kinds = {"median": "value", "p99": "p99"}
+    return {
+        title: math.exp(sum(math.log(best(one, key)[1]) for one in found) / max(len(found), 1))
+        for title, key in kinds.items()
+    }
 
 
 def closeness(found: dict[str, float]) -> str:
@@ -55,25 +76,11 @@ def right(found: dict[str, float]) -> bool:
     return found.get("max_rel", 0.0) <= LIMIT
 
 
-def layers_table(found: dict[str, Any]) -> str:
-    """Render the kernels of one network."""
-    peak, kernels = found["peak_gflops"], found["kernels"]
-    total = sum(one["ms"] for one in kernels)
-    rows = [["kernel", "from -> to", "calls", "ms", "share", "GFLOP", "GFLOPS", "of peak"]]
-    for one in kernels:
-        row = [one["name"], one["shapes"], str(one["calls"]), f"{one['ms']:.4f}", f"{one['ms'] / total:.1%}"]
-        known = one["gflops"] is not None
-        work = (f"{one['gflop']:.5f}", f"{one['gflops']:.1f}", f"{one['gflops'] / peak:.1%}") if known else ("-",) * 3
-        rows.append([*row, *work])
-    core = found["peak_core_gflops"]
-    return f"{Table(rows)}\nsum of kernels {total:.3f} ms, peak {peak:.0f} GFLOPS, of one core {core:.0f}"
-
-
 def footprint_table(found: Sequence[dict[str, Any]]) -> str:
-    """Render memory and load times of all networks."""
-    rows = [["network", "engine", "peak MiB", "load ms", "first run ms", "import ms"]]
+    """Render memory and load times of all networks; each is that of a Python process with one engine."""
+    rows = [["network", "engine", "peak MiB", "load ms", "import ms"]]
     for one in found:
-        for name, values in one.get("footprint", {}).items():
-            figures = (f"{values[key]:.1f}" for key in ("peak_mib", "load_ms", "first_run_ms", "import_ms"))
+        for name, values in one["footprint"].items():
+            figures = (f"{values[key]:.1f}" for key in ("peak_mib", "load_ms", "import_ms"))
             rows.append([one["name"], TITLES[name], *figures])
     return str(Table(rows))

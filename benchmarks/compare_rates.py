@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._loops import loops
+from benchmarks._neighbours import loops
 from toolchain import board
 from toolchain.devices import find_device
 from toolchain.models import inputs

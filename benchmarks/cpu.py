@@ -1,24 +1,32 @@
-"""How quick a network is on this machine's CPU: our build against ONNX Runtime, MNN and OpenVINO, in turns.
+r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model against other engines, in turns.
 
-    python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--seconds 20] [--records FILE | --no-records]
-                             [--without winograd] [--peers-only] [--footprint] [--per-layer]
-                             [--json FILE] [--work FOLDER]
+    python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N] [--quota PERCENT]
+                             [--peers FOLDER] [--before CHECKOUT] [--records FILE | --no-records]
+                             [--without winograd] [--footprint] [--json FILE] [--work FOLDER]
 
 NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
 bert-script, ...: tests/data/exported), a file of a public wheel (nudenet-320n, ...: tests/data/third_party.toml), any
 of these with `-int8` behind it, or an .onnx file; `exported`, `listed` and `third-party` stand for all of their kind.
-Ours is what `toolchain build NETWORK --board local` makes. The peers are optional, but for ONNX Runtime:
 
-    pip install --no-deps openvino==2025.3.0 MNN==3.6.1
+Ours is what a user runs: `toolchain build NETWORK`, opened by the Python of `toolchain sdk`. ONNX Runtime comes with
+this project; other peers, and newer ones, from a folder:
 
-All engines get the same file, inputs and number of threads, and their outputs are compared with ONNX Runtime's. The
-exit code is 1 where ours are off, or where a network could not be measured.
+    pip install --no-deps --target FOLDER onnxruntime==1.32.0 openvino==2026.4.1 MNN==3.6.1 ncnn==1.0.20261020 \
+        pnnx==20261020
+
+Every engine has a process of its own, and gets the same file, inputs and number of threads. They take turns of half a
+second, in changing order, with a pause before each in which the threads of the one before go to sleep. A ratio is the
+median over the rounds of the ratios of both engines' medians. `--busy` starts busy loops at ordinary priority,
+`--quota` limits each engine to some percent of one CPU (150: one and a half). `--before` measures an older checkout,
+which has a virtual environment of its own, as one more engine.
+
+The exit code is 1 where our outputs differ from ONNX Runtime's, or where a network could not be measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import contextlib
 import json
 import math
 import os
@@ -26,27 +34,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import _neighbours
 import _peers
 import _peers_tables
-import _peers_turns
 import numpy as np
+from _engine import read, save
+
+from benchmarks import _ab
 
 if TYPE_CHECKING:
-    from _peers import Arrays, Engine
+    from _peers import Arrays
     from _peers_networks import Network
 
-    from toolchain.bundle import Bundle
-
-_FEW_DISTURBED = 0.5
+_TURN_S, _PAUSE_S = 0.5, 0.3
+_PATIENCE_S = 300.0
 _INT8_SAMPLES = 8
 _EXACT = 1e-20  # 200 dB stand for no noise at all
+_TWICE = 0.75  # of the time of one thread is what two threads take at most, where they have a core each
 
 
 @dataclass(frozen=True)
@@ -54,110 +65,177 @@ class Given:
     """What the user asked for."""
 
     threads: int
-    seconds: float
-    records: Path | None
-    no_records: bool
-    without: list[str]
-    peers_only: bool
-    footprint: bool
-    per_layer: bool
+    rounds: int
+    busy: int
+    quota: int | None
+    peers: Path | None
+    before: Path | None
+    build: Sequence[str]
+    engines: Sequence[str]
     work: Path
 
 
-# --- one network, in a process of its own ------------------------------------------------------------------------
+class Child:
+    """An engine in its process."""
+
+    def __init__(self, name: str, model: Path, network: Network, given: Given) -> None:
+        self.answers = given.work / f"{name}.outputs.npz"
+        inputs = given.work / "inputs.npz"
+        words = [sys.executable, Path(__file__).with_name("_engine.py"), name, model, inputs, self.answers]
+        words += [str(given.threads), *network.source.output_names]
+        more = [str(given.peers)] if given.peers else []
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(more), "OMP_NUM_THREADS": str(given.threads)}
+        self._errors = (given.work / f"{name}.log").open("w+")
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
+        )
+        self._requests, self._replies = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
+        self.loaded: Mapping[str, float] = self._answer()
+
+    def turn(self, seconds: float) -> list[float]:
+        """Let it run for a while; returns the milliseconds of each run."""
+        self._requests.write(f"{seconds}\n")
+        self._requests.flush()
+        found: list[float] = self._answer()
+        return found
+
+    def _answer(self) -> Any:
+        line = self._replies.readline()
+        if line:
+            return json.loads(line)
+        self.process.wait(_PATIENCE_S)
+        self._errors.seek(0)
+        raise RuntimeError((self._errors.read().strip().splitlines() or ["it ended"])[-1][:300])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._errors.close()
 
 
-def measured(name: str, given: Given) -> dict[str, Any]:
-    """Build and load a network in all engines, compare their outputs, and time them in turns."""
+@dataclass
+class Measured:
+    """What one network took.
+
+    Attributes:
+        turns: By engine and round, the milliseconds of each run.
+        outputs: By engine but ONNX Runtime, how far its outputs are from ONNX Runtime's.
+        footprint: By engine, what loading took.
+    """
+
+    name: str
+    quantized: bool
+    turns: dict[str, list[list[float]]]
+    outputs: dict[str, dict[str, float]]
+    footprint: dict[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON's types, with medians, 99th percentiles and ratios."""
+        return {
+            "name": self.name,
+            "quantized": self.quantized,
+            "engines": {name: _summary(turns) for name, turns in self.turns.items()},
+            "ratios": {name: _ratio(self.turns["ours"], turns) for name, turns in self.turns.items() if name != "ours"},
+            "outputs": self.outputs,
+            "footprint": self.footprint,
+        }
+
+
+def _summary(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
+    samples = np.concatenate([np.asarray(one) for one in turns])
+    return {
+        "median_ms": float(np.median([np.median(one) for one in turns])),
+        "p99_ms": float(np.percentile(samples, 99)),
+        "runs": len(samples),
+        "rounds_ms": [round(float(np.median(one)), 5) for one in turns],
+    }
+
+
+def _ratio(ours: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Return what ours takes over what the other takes; below 1 ours is quicker."""
+    to_seconds = [[[value / 1000 for value in one] for one in side] for side in (ours, other)]
+    p99 = [float(np.percentile(np.concatenate([np.asarray(one) for one in side]), 99)) for side in (ours, other)]
+    return _ab.ratio(*to_seconds) | {"p99": p99[0] / p99[1]}
+
+
+# --- one network -------------------------------------------------------------------------------------------------
+
+
+def measured(name: str, given: Given) -> Measured:
+    """Build a network, load it in all engines, compare their outputs, and time them in turns."""
     import _peers_networks as networks
 
-    from toolchain.device import bench
-    from toolchain.shell import open_shell
-
     network = networks.obtain(name, given.work)
-    bundle, build_s = (None, None) if given.peers_only else built(network, given)
-    engines = dict(loaded(network, bundle, given))
-    found: dict[str, Any] = {"name": name, "quantized": network.quantized, "build_s": build_s}
-    found["outputs"] = compared(engines, network)
-    _peers_turns.settle()
-    before = bench.conditions(open_shell(None))
-    turns, disturbed = _peers_turns.in_turns(engines, given.seconds)
-    _peers_turns.settle()
-    after = bench.conditions(open_shell(None))
-    found["engines"] = {key: _peers_turns.summary(value) for key, value in turns.items()}
-    found["ratios"] = _peers_turns.ratios(turns)
-    found["conditions"] = {"before": asdict(before), "after": asdict(after)}
-    found["disturbed"] = disturbed
-    found["doubts"] = doubts(turns, before, after, given.threads)
-    found["doubts"] += [f"other work disturbed {disturbed:.0%} of the rounds"] if disturbed > _FEW_DISTURBED else []
-    if given.per_layer and bundle:
-        found["layers"] = layers(engines["ours"], bundle, given.threads)
-    if given.footprint:
-        found["footprint"] = footprints(network, bundle, [one for one in engines if one != "ours"], given)
+    save(given.work / "inputs.npz", network.samples(_INT8_SAMPLES if network.quantized else 1))
+    with contextlib.ExitStack() as stack:
+        children = dict(_loaded(network, given, stack))
+        answers = {key: read(child.answers) for key, child in children.items()}
+        how = agreement if network.quantized else difference
+        outputs = {key: how(found, answers["ort"]) for key, found in answers.items() if key != "ort"}
+        for child in children.values() if given.quota else ():
+            stack.enter_context(_neighbours.quota(child.process.pid, given.quota or 0))
+        stack.enter_context(_neighbours.loops(given.busy))
+        turns = in_turns(children, given.rounds)
+        return Measured(name, network.quantized, turns, outputs, {key: one.loaded for key, one in children.items()})
+
+
+def in_turns(children: Mapping[str, Child], rounds: int) -> dict[str, list[list[float]]]:
+    """Time all engines in rounds; each is first, last and in between equally often, as what drifts drifts for all."""
+    found: dict[str, list[list[float]]] = {name: [] for name in children}
+    for number in range(rounds):
+        for name in _ab.order(list(children), number):
+            time.sleep(_PAUSE_S)
+            found[name].append(children[name].turn(_TURN_S))
     return found
 
 
-def built(network: Network, given: Given) -> tuple[Bundle, float]:
-    """Do what `toolchain build NETWORK --board local` does; returns the bundle and the seconds it took."""
-    from toolchain import board
-    from toolchain.cli.options import KernelOptions
-    from toolchain.models import inputs
-    from toolchain.models.request import Model
-    from toolchain.pipeline import BuildRequest, Pipeline
-
-    kind = board.load("local").resolved()
-    without = KernelOptions(without=given.without).left_out(kind)
-    fed = given.work / f"{network.path.stem}.npz"
-    np.savez(fed, **network.samples(1)[0])
-    model = Model(network.build, network.shapes, inputs.Source(npz=fed), network.fixed)
-    request = BuildRequest(model, kind, note, records=given.records, tuned=not given.no_records, without=without)
-    start = time.perf_counter()
-    made = Pipeline(request).build(given.work / f"{network.path.stem}-local")
-    return made, time.perf_counter() - start
-
-
-def loaded(network: Network, bundle: Bundle | None, given: Given) -> Iterator[tuple[str, Engine]]:
-    """Load a network in every engine that is here and can run it; ours comes last, as TVM binds threads to cores."""
-    left_out = {*_peers.missing(), *(["mnn"] if network.quantized else [])}  # MNN would compute QDQ models in float32
-    shapes: dict[str, tuple[int, ...]] = {}  # of ONNX Runtime's outputs: it is the first
-    for name, kind in _peers.PEERS.items():
-        if name in left_out:
+def _loaded(network: Network, given: Given, stack: contextlib.ExitStack) -> Iterator[tuple[str, Child]]:
+    """Start every engine that is here and can run a network; without ours or ONNX Runtime there is no result."""
+    needed = ("ort", "ours")
+    reference: Arrays = {}
+    for name in dict.fromkeys((*needed, *(["before"] if given.before else []), *given.engines)):
+        if network.quantized and name in _peers.FLOAT_ONLY:
             continue
         try:
-            engine = kind(network.path, network.source.output_names, given.threads)
-            check_shapes(answer(engine, network.samples(1)[0]), shapes)
-        except Exception as fault:  # noqa: BLE001 - of what class the engines' faults are, each decides for itself
+            model = _built(network, name, given) if name in ("ours", "before") else network.path
+            child = stack.enter_context(Child(name, model, network, given))
+            found = read(child.answers)[0]
+            reference = reference or found
+            _check_shapes(found, reference)
+        except (RuntimeError, ValueError) as fault:
+            if name in needed:
+                raise RuntimeError(f"{_peers.TITLES[name]}: {fault}") from fault
             note(f"{_peers.TITLES[name]} is left out: {fault}")
         else:
-            yield name, engine
-    if bundle:
-        yield "ours", _peers.Ours(bundle, given.threads)
+            yield name, child
 
 
-def check_shapes(outputs: Arrays, wanted: dict[str, tuple[int, ...]]) -> None:
-    """See that outputs have the shapes that the first engine's have, which are noted."""
-    found = {name: value.shape for name, value in outputs.items()}
-    if wanted and found != wanted:
+def _built(network: Network, name: str, given: Given) -> Path:
+    """Do what a user does to embed a network: build it, and write the SDK; returns the folder of both."""
+    folder = given.work / f"{network.path.stem}-{name}"
+    older = given.before / ".venv" / "bin" if given.before and name == "before" else None
+    program = (older or Path(sys.executable).parent) / "toolchain"
+    fed = given.work / "build-input.npz"
+    np.savez(fed, **network.samples(1)[0])
+    words = [network.build, "--board", "local", "-o", folder / "bundle", "--input", fed, *given.build]
+    for key, shape in network.shapes.items():
+        if key not in network.fixed and shape:
+            words += ["--shape", f"{key}:{','.join(map(str, shape))}"]
+    words += [word for key, value in network.fixed.items() for word in ("--fix", f"{key}={value}")]
+    for command in (["build", *words], ["sdk", "-o", folder / "sdk"]):
+        done = subprocess.run([program, *command], check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"toolchain {command[0]} failed: {done.stderr.strip()[-500:]}")
+    return folder
+
+
+def _check_shapes(outputs: Arrays, reference: Arrays) -> None:
+    found, wanted = ({name: value.shape for name, value in one.items()} for one in (outputs, reference))
+    if found != wanted:
         raise ValueError(f"its outputs are {found}, and not {wanted}")
-    wanted.update(found)
-
-
-def compared(engines: dict[str, Engine], network: Network) -> dict[str, dict[str, float]]:
-    """Run all engines with the same inputs, and hold their outputs against ONNX Runtime's.
-
-    Every engine keeps the first of the inputs for the measurement.
-    """
-    fed = network.samples(_INT8_SAMPLES if network.quantized else 1)
-    outputs = {name: [answer(engine, one) for one in reversed(fed)] for name, engine in engines.items()}
-    how = agreement if network.quantized else difference
-    return {name: how(outputs[name], outputs["ort"]) for name in engines if name != "ort"}
-
-
-def answer(engine: Engine, inputs: Arrays) -> Arrays:
-    """Run once with some inputs."""
-    engine.feed(inputs)
-    engine.run()
-    return engine.outputs()
 
 
 def difference(outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> dict[str, float]:
@@ -183,150 +261,25 @@ def agreement(outputs: Sequence[Arrays], reference: Sequence[Arrays]) -> dict[st
     }
 
 
-def doubts(turns: dict[str, _peers_turns.Turns], before: Any, after: Any, threads: int) -> list[str]:
-    """Say what makes the times doubtful, from the engine that should be the steadiest."""
-    from toolchain.device import bench
-
-    latency = bench.statistics([float(np.median(one)) for one in turns["ort"]])
-    cpus = len(os.sched_getaffinity(0))
-    return list(bench.doubts(latency, before, after, threads=threads, cpus=cpus, emulated=False))
+# --- the machine -------------------------------------------------------------------------------------------------
 
 
-# --- more than time ----------------------------------------------------------------------------------------------
-
-
-def layers(engine: Engine, bundle: Bundle, threads: int) -> dict[str, Any]:
-    """Return the time and speed of each kernel of ours, and the peak that the cores can do."""
-    import _peers_layers
-
-    from toolchain import board
-    from toolchain.backends import backend_of
-
-    kind = board.load("local").resolved()
-    backend = backend_of(kind)
-    found = _peers_layers.kernels(engine, bundle, backend.templates)
-    return {
-        "peak_gflops": _peers_layers.peak_gflops(backend.target, threads),
-        "peak_core_gflops": _peers_layers.peak_gflops(backend.target, 1),
-        "kernels": [{**asdict(one), "gflops": one.gflops} for one in found],
-    }
-
-
-def footprints(network: Network, bundle: Bundle | None, peers: Sequence[str], given: Given) -> dict[str, Any]:
-    """Return memory and load time of each engine in a process of its own: three runs, and for ours the C++ runner."""
-    fed = network.samples(1)[0]
-    found = {"ours": runner_footprint(bundle, fed, given)} if bundle else {}
-    with tempfile.TemporaryDirectory() as folder:
-        data, result = Path(folder) / "inputs.npz", Path(folder) / "result.json"
-        np.savez(data, **fed)
-        for name in peers:
-            words = [sys.executable, Path(__file__).with_name("_peers_footprint.py"), name, network.path, data]
-            words += [str(given.threads), result, *network.source.output_names]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-            found[name] = json.loads(result.read_text(encoding="utf-8"))
-    return found
-
-
-def runner_footprint(bundle: Bundle, fed: Arrays, given: Given) -> dict[str, float]:
-    """Ask the C++ runner for its load time and peak memory; its own code is in both, there is nothing to import."""
-    from toolchain import board, tensors
-    from toolchain.device import runner
-    from toolchain.native import programs
-    from toolchain.shell import open_shell
-
-    kind = board.load("local").resolved()
-    program = programs.build(programs.RUNNER, kind.triple, kind.machine, note)
-    with tempfile.TemporaryDirectory() as folder:
-        tensors.save(Path(folder) / runner.INPUTS, fed)
-        places = {"runners": str(program.path.parent), "inputs": folder}
-        plan = runner.Plan(budget_s=0, min_runs=2, max_runs=2)  # two, beside the first
-        release = str(bundle.folder.resolve())
-        words = {"release": release, "threads": given.threads, "plan": plan, "outputs": bundle.manifest.outputs}
-        run = runner.call(open_shell(None), folder, places, **words)
-    return {
-        "import_ms": 0.0,
-        "load_ms": run.load_ms,
-        "first_run_ms": run.warmup_ns[0] / 1e6,
-        "peak_mib": run.peak_rss_kib / 1024,
-    }
-
-
-# --- all networks ------------------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    """Measure each network in a process of its own, and print the tables."""
-    arguments = parsed()
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        given = given_by(arguments, Path(folder))
-        if arguments.child:
-            run_child(arguments.networks[0], given, arguments.child)
-            return
-        for name in _peers.missing():
-            note(f"{_peers.TITLES[name]} is left out, as it is not installed: {_peers.INSTALL[name]}")
-        found = [one for name in arguments.networks if (one := measured_apart(name, given))]
-    print(_peers_tables.table(found))
-    if given.footprint:
-        print(f"\n{_peers_tables.footprint_table(found)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document(found, given), indent=2) + "\n", encoding="utf-8")
-    wrong = [one["name"] for one in found if not _peers_tables.right(one["outputs"].get("ours", {}))]
-    if wrong or len(found) < len(arguments.networks):
-        sys.exit(f"wrong outputs: {', '.join(wrong) or 'none'}; not measured: {len(arguments.networks) - len(found)}")
-
-
-def run_child(name: str, given: Given, result: Path) -> None:
-    """Measure one network in this process; what a user can mend is told without a traceback."""
-    from toolchain.errors import ToolchainError
-
-    try:
-        found = measured(name, given)
-    except ToolchainError as fault:
-        sys.exit("\n".join(filter(None, (fault.message, fault.details, fault.hint))))
-    result.write_text(json.dumps(found), encoding="utf-8")
-
-
-def measured_apart(name: str, given: Given) -> dict[str, Any] | None:
-    """Measure one network in a new process; None if that failed, as it has told."""
-    note(f"--- {name}")
-    result = given.work / "result.json"
-    words = [sys.executable, __file__, name, "--child", result, "--work", given.work]
-    words += ["--threads", str(given.threads), "--seconds", str(given.seconds)]
-    words += ["--records", given.records] if given.records else []
-    words += [word for name in given.without for word in ("--without", name)]
-    flags = ("no_records", "peers_only", "footprint", "per_layer")
-    words += [f"--{flag.replace('_', '-')}" for flag in flags if getattr(given, flag)]
-    # TVM takes the number from here when it is imported. MNN writes about the device on the standard output.
-    environment = {**os.environ, "TVM_NUM_THREADS": str(given.threads)}
-    done = subprocess.run(words, check=False, env=environment, stdout=subprocess.DEVNULL)
-    if done.returncode:
-        note(f"{name} ended with code {done.returncode}")
+def cores_doubt() -> str | None:
+    """Say so if two threads are hardly quicker than one here: two CPUs may be one core, or be throttled by a host."""
+    if len(os.sched_getaffinity(0)) < 2:
+        return "this process may use one CPU only"
+    program = [sys.executable, "-c", "s = 0\nfor i in range(6_000_000): s += i"]
+    one, two = (min(_together(program, count) / count for _ in range(3)) for count in (1, 2))
+    if two < _TWICE * one:
         return None
-    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    for text in found["doubts"]:
-        note(f"doubtful: {text}")
-    print(f"{_peers_tables.table([found])}\n", flush=True)
-    if "layers" in found:
-        print(f"{_peers_tables.layers_table(found['layers'])}\n", flush=True)
-    return found
+    return f"two busy processes take {2 * two / one:.2f} times as long as one: the CPUs share a core, or are throttled"
 
 
-def document(found: Sequence[dict[str, Any]], given: Given) -> dict[str, Any]:
-    """Return everything as JSON's types."""
-    packages = {"ours": "apache-tvm", **{name: _peers.PACKAGES[name] for name in _peers.PEERS}}
-    return {
-        "schema_version": 1,
-        "cpu": cpu_name(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "threads": given.threads,
-        "seconds": given.seconds,
-        "versions": {
-            name: importlib.metadata.version(package)
-            for name, package in packages.items()
-            if name not in _peers.missing()
-        },
-        "networks": found,
-    }
+def _together(words: Sequence[str], count: int) -> float:
+    start = time.perf_counter()
+    for one in [subprocess.Popen(words) for _ in range(count)]:
+        one.wait()
+    return time.perf_counter() - start
 
 
 def cpu_name() -> str:
@@ -336,6 +289,60 @@ def cpu_name() -> str:
     return named[0] if named else os.uname().machine
 
 
+# --- all networks ------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Measure each network, and print the tables."""
+    arguments = parsed()
+    doubt = cores_doubt()
+    note(f"doubtful: {doubt}" if doubt else "two threads have a core each")
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        given = given_by(arguments, Path(folder))
+        found = [one.document() for name in arguments.networks if (one := attempted(name, given))]
+    print(_peers_tables.table(found))
+    if arguments.footprint:
+        print(f"\n{_peers_tables.footprint_table(found)}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document(found, given, doubt), indent=2) + "\n", encoding="utf-8")
+    wrong = [one["name"] for one in found if not _peers_tables.right(one["outputs"].get("ours", {}))]
+    if wrong or len(found) < len(arguments.networks):
+        sys.exit(f"wrong outputs: {', '.join(wrong) or 'none'}; not measured: {len(arguments.networks) - len(found)}")
+
+
+def attempted(name: str, given: Given) -> Measured | None:
+    """Measure a network and print its row; None if that failed, with the reason on the standard error."""
+    from toolchain.errors import ToolchainError
+
+    note(f"--- {name}")
+    try:
+        found = measured(name, given)
+    except ToolchainError as fault:
+        note("\n".join(filter(None, (fault.message, fault.details, fault.hint))))
+    except (RuntimeError, OSError) as fault:
+        note(f"{name} is not measured: {fault}")
+    else:
+        print(f"{_peers_tables.table([found.document()])}\n", flush=True)
+        return found
+    return None
+
+
+def document(found: Sequence[dict[str, Any]], given: Given, doubt: str | None) -> dict[str, Any]:
+    """Return everything as JSON's types."""
+    return {
+        "schema_version": 2,
+        "cpu": cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "threads": given.threads,
+        "busy": given.busy,
+        "quota_percent": given.quota,
+        "doubt": doubt,
+        "versions": _peers.versions(),
+        "geometric_mean": _peers_tables.geometric_means(found),
+        "networks": found,
+    }
+
+
 def parsed() -> argparse.Namespace:
     """Read the command line."""
     import _peers_networks as networks
@@ -343,17 +350,19 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=networks.DEFAULT, metavar="NETWORK")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
-    parser.add_argument("--seconds", type=float, default=20.0, help="to time each network, all engines together")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each engine")
+    parser.add_argument("--busy", type=int, default=0, help="busy loops beside the engines")
+    parser.add_argument("--quota", type=int, help="CPU time of each engine, in percent of one CPU")
+    parser.add_argument("--peers", type=Path, help="folder with other engines' packages")
+    parser.add_argument("--before", type=Path, help="an older checkout, to be measured as well")
+    parser.add_argument("--engine", action="append", choices=_peers.PEERS, help="only these peers")
     records = parser.add_mutually_exclusive_group()
-    records.add_argument("--records", type=Path, help="tuning records to apply; `shipped`: the toolchain's own")
+    records.add_argument("--records", help="tuning records to apply; `shipped`: the toolchain's own")
     records.add_argument("--no-records", action="store_true", help="apply no tuning records")
     parser.add_argument("--without", action="append", default=[], help="do not use a template, such as winograd; `all`")
-    parser.add_argument("--peers-only", action="store_true", help="leave ours out")
-    parser.add_argument("--footprint", action="store_true", help="peak memory and load time, in fresh processes")
-    parser.add_argument("--per-layer", action="store_true", help="GFLOPS of each kernel of ours")
+    parser.add_argument("--footprint", action="store_true", help="peak memory and load time")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.networks = networks.named(arguments.networks)
     return arguments
@@ -363,8 +372,26 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
     """Take what the user asked for from the command line; `folder` is where files go by default."""
     work = (arguments.work or folder).resolve()
     work.mkdir(parents=True, exist_ok=True)
-    chosen = ("threads", "seconds", "records", "no_records", "without", "peers_only", "footprint", "per_layer")
-    return Given(**{name: getattr(arguments, name) for name in chosen}, work=work)
+    build = ["--records", arguments.records] if arguments.records else []
+    build += ["--no-records"] if arguments.no_records else []
+    build += [word for name in arguments.without for word in ("--without", name)]
+    if arguments.peers:
+        sys.path.insert(0, str(arguments.peers.resolve()))
+    chosen = dict.fromkeys([*(arguments.engine or _peers.PEERS), "ort"])
+    present = _peers.versions()
+    for name in [one for one in chosen if one not in present]:
+        note(f"{_peers.TITLES[name]} is left out, as it is not installed; see --help")
+    return Given(
+        threads=arguments.threads,
+        rounds=arguments.rounds,
+        busy=arguments.busy,
+        quota=arguments.quota,
+        peers=arguments.peers.resolve() if arguments.peers else None,
+        before=arguments.before.resolve() if arguments.before else None,
+        build=build,
+        engines=[one for one in chosen if one in present],
+        work=work,
+    )
 
 
 def note(line: str) -> None:

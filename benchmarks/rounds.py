@@ -33,7 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import _recorded
-from benchmarks._loops import kept
+from benchmarks._neighbours import kept
 from benchmarks._recorded import Recording, Round
 from toolchain import board, bundle, tensors
 from toolchain.bundle import Bundle

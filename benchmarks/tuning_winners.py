@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._loops import loops
+from benchmarks._neighbours import loops
 from benchmarks._peers_networks import obtain
 from toolchain import board, files, stats
 from toolchain.backends.cpu.backend import Cpu

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.ir import transform
 
+from toolchain.backends.cpu.pieces import equal_pieces
 from toolchain.backends.cpu.repeats import inputs_apart
 
 PIPELINE = "toolchain.cpu"
@@ -121,6 +122,7 @@ def _with_signatures() -> transform.Pass:
     """Return the passes that make a library's functions of lowered kernels."""
     return transform.Sequential(
         [
+            equal_pieces(),
             tirx.transform.FP8ComputeLegalize(),
             tirx.transform.VerifyMemory(),
             tirx.transform.AnnotateEntryFunc(),

@@ -63,6 +63,12 @@ void CheckSegments(const Header& header, const MappedFile& file) {
   if (!whole) throw Fault(kExitLoad, "the library is damaged or truncated", file.path());
 }
 
+// Older toolchains wrote recurrent kernels whose tasks wait for each other; see ../threads/pool.h.
+void CheckKernels(const MappedFile& file) {
+  if (file.bytes().find("__TVMBackendParallelBarrier") == std::string_view::npos) return;
+  throw Fault(kExitLoad, "an older toolchain built this release: build it again", file.path());
+}
+
 }  // namespace
 
 void CheckLibraryFile(const std::string& path) {
@@ -77,6 +83,7 @@ void CheckLibraryFile(const std::string& path) {
   }
   if (theirs.e_type != ET_DYN) throw Fault(kExitLoad, "the library is not a shared one", path);
   CheckSegments(theirs, library);
+  CheckKernels(library);
 }
 
 }  // namespace edge

@@ -1,23 +1,34 @@
-// See pool.h. Linux only: affinity, and names of threads.
+// See pool.h. Linux only: affinity, futexes, and names of threads.
 #include "pool.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <memory>
 
 namespace edge {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
 
-constexpr int kLooksBetweenYields = 64;
+constexpr int kLooksBetweenClocks = 64;
 constexpr int kMostThreads = 1024;
+
+// How long a thread looks for what it waits for, however busy the CPUs are: about what it takes to
+// wake a thread that sleeps.
+constexpr microseconds kWorkerLeast{50}, kLauncherLeast{5};
+// For how long the pool remembers that another process took a CPU from one of its threads.
+constexpr std::chrono::milliseconds kMemory{100};
 
 thread_local ThreadPool* used = nullptr;
 thread_local std::unique_ptr<ThreadPool> own;
@@ -32,17 +43,34 @@ void Relax() {
 #endif
 }
 
-// Looks again and again, and lets others have the CPU in between.
 template <typename Holds>
-bool SpinUntil(Holds holds, Clock::time_point end) {
+bool SpinUntil(Holds holds, std::chrono::steady_clock::time_point end) {
   while (true) {
-    for (int look = 0; look < kLooksBetweenYields; ++look) {
+    for (int look = 0; look < kLooksBetweenClocks; ++look) {
       if (holds()) return true;
       Relax();
     }
-    if (Clock::now() >= end) return holds();
-    sched_yield();
+    if (std::chrono::steady_clock::now() >= end) return holds();
   }
+}
+
+void SleepWhile(std::atomic<uint32_t>& word, uint32_t value) {
+  static_assert(sizeof(word) == sizeof(uint32_t), "a futex is a plain word");
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void WakeSleepers(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Whether the system took the CPU from this thread since it last asked.
+bool WasPreempted() {
+  thread_local long before = -1;
+  rusage used_so_far;
+  if (getrusage(RUSAGE_THREAD, &used_so_far) != 0) return false;
+  const bool was = before >= 0 && used_so_far.ru_nivcsw != before;
+  before = used_so_far.ru_nivcsw;
+  return was;
 }
 
 // The application's signals are for its own threads; what a fault of a kernel raises stays here.
@@ -77,15 +105,26 @@ int RunAlone(FTVMParallelLambda lambda, void* data, int tasks) {
 
 }  // namespace
 
-void Barrier::Wait(int tasks) {
-  // Arrivals are counted from the job's begin: those of this time are complete at the next multiple.
-  const int64_t complete = (arrived_.fetch_add(1, std::memory_order_acq_rel) / tasks + 1) * tasks;
-  SpinUntil(
-      [&] { return arrived_.load(std::memory_order_acquire) >= complete || failed_.load(); },
-      Clock::time_point::max());
+void ThreadPool::Share::Fill(uint32_t begin, uint32_t end) {
+  rest_.store(uint64_t{end} << 32 | begin, std::memory_order_release);
 }
 
-ThreadPool::ThreadPool(const PoolOptions& options) {
+// The next task if there is one. Who compares with an outdated value fails, or finds that it is the
+// value again: then the task is one of the present job, and nobody else has it.
+std::optional<uint32_t> ThreadPool::Share::Take() {
+  uint64_t rest = rest_.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(rest) < rest >> 32) {
+    if (rest_.compare_exchange_weak(rest, rest + 1, std::memory_order_acq_rel,
+                                    std::memory_order_acquire)) {
+      return static_cast<uint32_t>(rest);
+    }
+  }
+  return std::nullopt;
+}
+
+ThreadPool::ThreadPool(const PoolOptions& options)
+    : spin_(options.spin),
+      shares_(static_cast<size_t>(std::clamp(options.threads, 1, kMostThreads))) {
   try {
     Start(options);
   } catch (...) {
@@ -98,73 +137,105 @@ ThreadPool::~ThreadPool() { Stop(); }
 
 void ThreadPool::Start(const PoolOptions& options) {
   const NoSignals none;
-  const int workers = std::min(options.threads, kMostThreads) - 1;
-  for (int worker = 1; worker <= workers; ++worker) {
-    workers_.emplace_back([this, worker, spin = options.spin,
-                           cpus = PlaceOf(static_cast<size_t>(worker), options)] {
+  for (size_t worker = 1; worker < shares_.size(); ++worker) {
+    workers_.emplace_back([this, worker, cpus = PlaceOf(worker, options)] {
       pthread_setname_np(pthread_self(), "edge-kernels");
       if (!cpus.empty()) StayOn(cpus);
       within_task = true;
-      Work(worker, spin);
+      Work(static_cast<int>(worker));
     });
   }
 }
 
 void ThreadPool::Stop() {
-  {
-    const std::lock_guard<std::mutex> lock(sleeping_);
-    ended_.store(true);
-    jobs_.fetch_add(1);
-  }
-  wake_.notify_all();
+  ended_.store(true);
+  Announce();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::Work(int worker, std::chrono::microseconds spin) {
-  for (uint32_t seen = NextJob(0, spin); !ended_.load(); seen = NextJob(seen, spin)) {
-    RunShare(worker);
-    unfinished_.fetch_sub(1, std::memory_order_release);
+void ThreadPool::Work(int member) {
+  for (uint32_t seen = NextJob(0); !ended_.load(); seen = NextJob(seen)) {
+    FinishTasks(RunTasks(member));
   }
 }
 
 // A job's number is stored before the launcher looks for sleepers, and a sleeper is counted before
 // it looks for the number: one of them sees the other.
-uint32_t ThreadPool::NextJob(uint32_t seen, std::chrono::microseconds spin) {
-  const auto is_new = [&] { return jobs_.load() != seen; };
-  if (spin.count() <= 0 || !SpinUntil(is_new, Clock::now() + spin)) {
-    std::unique_lock<std::mutex> lock(sleeping_);
+uint32_t ThreadPool::NextJob(uint32_t seen) {
+  if (!Spin([&] { return jobs_.load(std::memory_order_acquire) != seen; }, kWorkerLeast)) {
     sleepers_.fetch_add(1);
-    wake_.wait(lock, is_new);
+    while (jobs_.load() == seen) SleepWhile(jobs_, seen);
     sleepers_.fetch_sub(1);
   }
   return jobs_.load();
 }
 
+void ThreadPool::Announce() {
+  jobs_.fetch_add(1);
+  if (sleepers_.load() > 0) WakeSleepers(jobs_);
+}
+
 int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
   if (within_task || size() == 1) return RunAlone(lambda, data, tasks);
-  const int all = tasks == 0 ? size() : tasks;
-  barrier_.Reset();
-  job_ = {lambda, data, {all <= size() ? &barrier_ : nullptr, all}};
-  unfinished_.store(static_cast<int>(workers_.size()));
-  jobs_.fetch_add(1);
-  if (sleepers_.load() > 0) {
-    { const std::lock_guard<std::mutex> lock(sleeping_); }
-    wake_.notify_all();
+  const int all = tasks == 0 ? size() * kPiecesPerThread : tasks;
+  job_ = {lambda, data, {nullptr, all}};
+  unfinished_.store(static_cast<uint32_t>(all), std::memory_order_relaxed);
+  const uint64_t count = static_cast<uint64_t>(all), members = shares_.size();
+  for (uint64_t member = 0; member < members; ++member) {
+    shares_[member].Fill(static_cast<uint32_t>(member * count / members),
+                         static_cast<uint32_t>((member + 1) * count / members));
   }
+  Announce();
   within_task = true;
-  RunShare(0);
+  const uint32_t done = RunTasks(0);
   within_task = false;
-  SpinUntil([this] { return unfinished_.load(std::memory_order_acquire) == 0; },
-            Clock::time_point::max());
+  unfinished_.fetch_sub(done, std::memory_order_acq_rel);
+  AwaitTasks();
   return Outcome();
 }
 
-void ThreadPool::RunShare(int member) {
-  for (int task = member; task < job_.env.num_task; task += size()) {
-    if (job_.lambda(task, &job_.env, job_.data) == 0) continue;
-    Fail(tvm::ffi::details::MoveFromSafeCallRaised());
-    barrier_.GiveUp();
+// Takes the member's own tasks, then those that others have not begun. Returns how many. The
+// launcher stays until all are finished, so whoever has taken one finds the record of its job.
+uint32_t ThreadPool::RunTasks(int member) {
+  uint32_t count = 0;
+  for (int other = 0; other < size(); ++other) {
+    Share& share = shares_[static_cast<size_t>((member + other) % size())];
+    for (auto task = share.Take(); task; task = share.Take(), ++count) {
+      if (job_.lambda(static_cast<int>(*task), &job_.env, job_.data) == 0) continue;
+      Fail(tvm::ffi::details::MoveFromSafeCallRaised());
+    }
   }
+  return count;
+}
+
+void ThreadPool::FinishTasks(uint32_t count) {
+  if (count == 0) return;
+  const bool last = unfinished_.fetch_sub(count) == count;
+  if (last && launcher_sleeps_.load()) WakeSleepers(unfinished_);
+}
+
+void ThreadPool::AwaitTasks() {
+  if (Spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; }, kLauncherLeast)) return;
+  launcher_sleeps_.store(true);
+  for (uint32_t left = unfinished_.load(); left != 0; left = unfinished_.load()) {
+    SleepWhile(unfinished_, left);
+  }
+  launcher_sleeps_.store(false);
+}
+
+// Where other processes want the CPUs, whoever spins uses up the time that it would need as soon as
+// there is work; and the CPU of one that sleeps is free for a thread of ours that waits for one.
+template <typename Holds>
+bool ThreadPool::Spin(Holds holds, microseconds least) {
+  const Clock::time_point start = Clock::now();
+  if (SpinUntil(holds, start + std::min(least, spin_))) return true;
+  return !IsDisturbed() && SpinUntil(holds, start + spin_);
+}
+
+bool ThreadPool::IsDisturbed() {
+  const Clock::duration now = Clock::now().time_since_epoch();
+  if (WasPreempted()) disturbed_until_.store(std::chrono::duration_cast<Clock::duration>(now + kMemory).count());
+  return now.count() < disturbed_until_.load();
 }
 
 void ThreadPool::Fail(tvm::ffi::Error error) {

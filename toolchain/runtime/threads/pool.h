@@ -1,5 +1,9 @@
 // The threads that run a model's kernels, in place of TVM's own pool: they belong to whoever made
 // them and end with it, they sleep when there is nothing to do, and they read no environment.
+//
+// A kernel is cut into more pieces than there are threads, and a piece is computed by whichever
+// thread takes it. The thread that launches takes what nobody else has begun, so it never waits for
+// one that the system has given no CPU. docs/decisions/0008-pieces-that-threads-take.md
 #ifndef THREADS_POOL_H_
 #define THREADS_POOL_H_
 
@@ -8,7 +12,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -20,27 +23,15 @@ namespace edge {
 // Until a worker sleeps: longer than what lies between two kernels, short for a battery.
 constexpr std::chrono::microseconds kUsualSpin{1000};
 
+// Pieces of a kernel for each thread. The compiler cuts loops into as many equal parts for each of
+// the board's cores: toolchain/backends/cpu/pieces.py.
+constexpr int kPiecesPerThread = 4;
+
 struct PoolOptions {
   int threads = 1;        // with the one that launches
   std::vector<int> cpus;  // empty: where the threads run is left as it is
   bool pinned = false;    // each worker on a CPU of its own, or all workers on all of `cpus`
   std::chrono::microseconds spin = kUsualSpin;
-};
-
-// Where the tasks of one job wait for each other. Each of them has a thread of its own.
-class Barrier {
- public:
-  void Reset() {
-    arrived_.store(0);
-    failed_.store(false);
-  }
-  // A task that failed arrives nowhere any more: the others go on, and the job fails.
-  void GiveUp() { failed_.store(true); }
-  void Wait(int tasks);
-
- private:
-  alignas(64) std::atomic<int64_t> arrived_{0};
-  std::atomic<bool> failed_{false};
 };
 
 // One thread at a time may launch. Its workers are the others; they are started at once.
@@ -54,8 +45,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls lambda(task, ...) for each task, this thread's share on this thread; 0 tasks stand for one
-  // a thread. Returns 0, or -1 with the first task's error raised as TVM's functions raise it.
+  // Calls lambda(task, ...) for each task, on this thread or a worker; 0 tasks stand for some a
+  // thread. Returns 0, or -1 with the first task's error raised as TVM's functions raise it.
   int Launch(FTVMParallelLambda lambda, void* data, int tasks);
 
   // The pool that this thread's kernels use: that of the innermost UsePool, else one of the thread's
@@ -69,33 +60,53 @@ class ThreadPool {
   static void SetOwn(const PoolOptions& options);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Job {
     FTVMParallelLambda lambda = nullptr;
     void* data = nullptr;
     TVMParallelGroupEnv env = {};
   };
 
+  // Tasks that nobody has begun yet. Each member has a share that it takes from first, so that in
+  // one kernel after the other it works on the same part of the data.
+  class alignas(64) Share {
+   public:
+    void Fill(uint32_t begin, uint32_t end);
+    std::optional<uint32_t> Take();
+
+   private:
+    std::atomic<uint64_t> rest_{0};  // the next task, and in the upper half the end
+  };
+
   void Start(const PoolOptions& options);
   void Stop();
-  void Work(int worker, std::chrono::microseconds spin);
-  uint32_t NextJob(uint32_t seen, std::chrono::microseconds spin);
-  void RunShare(int member);
+  void Work(int member);
+  uint32_t NextJob(uint32_t seen);
+  void Announce();
+  uint32_t RunTasks(int member);
+  void FinishTasks(uint32_t count);
+  void AwaitTasks();
+  bool IsDisturbed();
+  template <typename Holds>
+  bool Spin(Holds holds, std::chrono::microseconds least);
   void Fail(tvm::ffi::Error error);
   int Outcome();
 
+  const std::chrono::microseconds spin_;
+  std::vector<Share> shares_;  // the launcher's, and one for each worker
   std::vector<std::thread> workers_;
-  Job job_;
-  Barrier barrier_;  // of the job, if each of its tasks has a thread
+  Job job_;  // whoever has taken a task may read it
   std::mutex failing_;
   std::optional<tvm::ffi::Error> error_;  // the first one of the job
 
-  std::mutex sleeping_;
-  std::condition_variable wake_;
   // What the threads watch, each on a cache line of its own.
   alignas(64) std::atomic<uint32_t> jobs_{0};  // a new number is a new job, or the end
-  alignas(64) std::atomic<int> unfinished_{0};
+  alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<bool> launcher_sleeps_{false};
   std::atomic<bool> ended_{false};
+  std::atomic<Clock::rep> disturbed_until_{0};
 };
 
 // Leaves this thread, and those that it starts from now on, to some CPUs. One that went away leaves

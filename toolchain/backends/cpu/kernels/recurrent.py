@@ -2,8 +2,7 @@
 
 A tile of some sequences and vectors of units is accumulated in registers, all gates at once. Weights lie in the order
 in which they are read, and each core reads the same ones at each step, so that they stay in its cache. Either each core
-has directions and sequences of its own, and never waits; or the cores share the units of each step, and wait for each
-other at its end: within one parallel region, which costs a tenth of starting a new one.
+has directions and sequences of its own, and never waits; or the cores share the units of each step.
 """
 
 from __future__ import annotations
@@ -180,24 +179,18 @@ class _Writer:
         return T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
 
     def _together(self) -> None:
-        """Let the cores share the groups of each phase, in one parallel region."""
+        """Let the cores share the groups of each phase."""
         self._allocate(self._streams)
-        with _pragma("parallel_launch_point"):
-            with self._shared(self._streams) as stream:
-                self._start(stream, stream)
-            with T.serial(0, self._layer.steps) as step:
-                for phase in self._layer.phases:
-                    with self._shared(self._streams * self._groups) as work:
-                        stream = T.Bind(work // self._groups)
-                        self._phase(phase, stream, stream, step, T.Bind(work % self._groups))
-            with self._shared(self._streams) as stream:
-                self._end(stream, stream)
-
-    @contextlib.contextmanager
-    def _shared(self, extent: int) -> Iterator[Expr]:
-        """Open a loop that the cores of the region share, and at whose end they wait for each other."""
-        with _pragma("parallel_barrier_when_finish"), T.parallel(0, extent) as number:
-            yield T.Bind(number)
+        with T.serial(0, self._streams) as stream:
+            self._start(T.Bind(stream), T.Bind(stream))
+        with T.serial(0, self._layer.steps) as step:
+            for phase in self._layer.phases:
+                with T.parallel(0, self._streams * self._groups) as number:
+                    work = T.Bind(number)
+                    stream = T.Bind(work // self._groups)
+                    self._phase(phase, stream, stream, step, T.Bind(work % self._groups))
+        with T.serial(0, self._streams) as stream:
+            self._end(T.Bind(stream), T.Bind(stream))
 
     # --- places --------------------------------------------------------------------------------------------
 
@@ -335,11 +328,6 @@ class _Writer:
             self._store("kept", new, unit, self._load("kept", old, unit))
 
         _either(place.inside, inside, behind)
-
-
-def _pragma(name: str) -> Any:
-    """Return the frame of statements that TVM's code generator treats in a way of its own."""
-    return T.attr(tirx.const(0, "int32"), f"pragma_{name}", tirx.const(1, "int32"))
 
 
 def _either(condition: Expr, first: Callable[[], None], second: Callable[[], None]) -> None:

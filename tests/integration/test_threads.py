@@ -1,0 +1,27 @@
+"""The threads that run kernels, under the thread sanitizer, with tasks that are delayed at random."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.support.paths import DATA
+from toolchain import resources
+
+JOBS = 10_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_every_piece_is_computed_once(sanitizer, tmp_path):
+    """The same bits for any number of threads; nobody waits for a worker that is stopped; idle threads use no CPU."""
+    folder = resources.RUNTIME / "threads"
+    own = resources.package_folder("tvm_ffi")
+    program = tmp_path / "pieces"
+    words = ["g++", "-std=c++17", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize=vptr", f"-I{folder}"]
+    words += [f"-isystem{place}" for place in (own / "include", resources.package_folder("tvm") / "include")]
+    words += [str(DATA / "threads" / "pieces.cc"), str(folder / "pool.cc"), f"-L{own / 'lib'}", "-ltvm_ffi"]
+    subprocess.run([*words, f"-Wl,-rpath,{own / 'lib'}", "-lpthread", "-o", program], check=True)
+    done = subprocess.run([program, str(JOBS)], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
