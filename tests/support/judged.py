@@ -1,0 +1,182 @@
+"""Model files on their whole way: built for this machine, run by the real runner, compared with a reference.
+
+    python -m tests.support.judged
+
+reads one JSON object a line from standard input, `{"model": PATH, "inputs": safetensors file or ""}`, and writes a verdict a line.
+`benchmarks/suites.py` starts it, so that a model that ends the process or takes too long ends nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from toolchain import board, rankings, tensors
+from toolchain.board import Board
+from toolchain.compile import compiler
+from toolchain.compile.request import BuildRequest
+from toolchain.device import runner
+from toolchain.errors import InputError, ToolchainError
+from toolchain.models import importer, inputs, reference, source
+from toolchain.models.importer import ImportedModel
+from toolchain.models.request import Model
+from toolchain.models.source import SourceModel, as_declared
+from toolchain.native import programs
+from toolchain.native.programs import Program
+from toolchain.pipeline.expected import Expected, Expecting
+from toolchain.shell import LocalShell
+from toolchain.tensors import Difference, Tensors
+
+Array = NDArray[Any]
+
+RIGHT, REFUSED, UNREFERENCED = "right", "refused", "without a reference"
+WRONG, FAILED = "wrong", "build error"
+KINDS = (RIGHT, REFUSED, UNREFERENCED, WRONG, FAILED)
+_THREADS = 2
+_MOST_TEXT = 600
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a model, one of `KINDS`, and why it is not right."""
+
+    kind: str
+    reason: str = ""
+
+
+def judge(path: Path, given: Mapping[str, Array], native: Board, program: Program) -> Verdict:
+    """Build a model, run it and compare, with inputs that are given or else drawn."""
+    try:
+        read = source.load(str(path), _shapes(path, given))
+        fed = {spec.name: given[spec.name] for spec in read.inputs} if given else inputs.make(_RANDOM, read.inputs)
+        imported = importer.import_model(read)
+    except InputError as fault:
+        return Verdict(REFUSED, _text(fault))
+    except Exception as fault:  # noqa: BLE001 - whatever it is, it is counted
+        return Verdict(FAILED, f"import: {type(fault).__name__}: {fault}"[:_MOST_TEXT])
+    try:
+        found = computed(imported, fed, native, program)
+    except InputError as fault:
+        return Verdict(REFUSED, _text(fault))
+    except Exception as fault:  # noqa: BLE001 - as above
+        return Verdict(FAILED, f"{type(fault).__name__}: {_text(fault)}")
+    try:
+        expected = _expected(read, fed)
+    except _NoReferenceError as fault:
+        return Verdict(UNREFERENCED, str(fault))
+    return _compared(found, expected)
+
+
+_RANDOM = inputs.Source()
+
+
+class _NoReferenceError(Exception):
+    """Nothing here computes a model but the toolchain."""
+
+
+def computed(imported: ImportedModel, fed: Tensors, native: Board, program: Program) -> dict[str, Array]:
+    """Build an imported model for this machine and run it with the runner; return its outputs by name."""
+    with tempfile.TemporaryDirectory() as folder, LocalShell() as shell:
+        request = BuildRequest(Model(imported.source.origin, {}, _RANDOM), native, tuned=False)
+        made = compiler.build(imported, request, Path(folder) / "bundle")
+        tensors.save(Path(folder) / runner.INPUTS, fed)
+        places = {"runners": str(program.path.parent), "inputs": folder}
+        run = runner.call(
+            shell,
+            folder,
+            places,
+            release=str(made.folder),
+            threads=_THREADS,
+            plan=runner.SMOKE,
+            outputs=imported.outputs,
+        )
+    return tensors.cut(run.outputs, imported.outputs)
+
+
+def difference(found: Tensors, read: SourceModel, fed: Tensors) -> Difference:
+    """Compare outputs with those of ONNX Runtime as a deploy does."""
+    expected = Expecting(read, to_the_letter=False, float16=False).of(fed)
+    return rankings.compare(found, expected.outputs, expected.rankings, expected.tolerance)
+
+
+def _shapes(path: Path, given: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of given inputs, which a file may leave open."""
+    if not given:
+        return {}
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return {
+        value.name: given[value.name].shape
+        for value in graph.input
+        if value.name in given and value.name not in weights and _is_open(value)
+    }
+
+
+def _is_open(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return not tensor.HasField("shape") or any(dim.dim_value <= 0 for dim in tensor.shape.dim)
+
+
+def _expected(read: SourceModel, fed: Tensors) -> Expected:
+    """Return what ONNX Runtime computes, or the standard's evaluator where that lacks a kernel."""
+    try:
+        return Expecting(reference.with_plain_lstm(read), to_the_letter=False, float16=False).of(fed)
+    except InputError as fault:
+        first = fault.details
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            values = ReferenceEvaluator(as_declared(read)).run(None, dict(fed))
+    except Exception as fault:
+        text = f"ONNX Runtime: {first[-_MOST_TEXT // 2 :]}; evaluator: {type(fault).__name__}: {fault}"
+        raise _NoReferenceError(text[:_MOST_TEXT]) from fault
+    outputs = {name: np.asarray(value) for name, value in zip(read.output_names, values, strict=True)}
+    return Expected(outputs, reference.tolerance(read), amplified=False)
+
+
+def _compared(found: Tensors, expected: Expected) -> Verdict:
+    for name, wanted in expected.outputs.items():
+        got = found[name]
+        if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
+            return Verdict(WRONG, f"{name}: {got.dtype}{got.shape}, not {wanted.dtype}{wanted.shape}")
+    apart = rankings.compare(found, expected.outputs, expected.rankings, expected.tolerance)
+    if apart.ok:
+        return Verdict(RIGHT)
+    return Verdict(WRONG, f"largest relative difference {apart.max_rel:.2g}, limit {apart.tolerance:.0e}")
+
+
+def _text(fault: Exception) -> str:
+    if isinstance(fault, ToolchainError):
+        return " | ".join(filter(None, [fault.message, " ".join(fault.details.split())]))[:_MOST_TEXT]
+    return str(fault)[:_MOST_TEXT]
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print
+    logging.disable()
+    native = board.load("local").resolved()
+    program = programs.build(programs.RUNNER, native.triple, native.machine)
+    for line in sys.stdin:
+        job = json.loads(line)
+        given = tensors.load(Path(job["inputs"])) if job["inputs"] else {}
+        verdict = judge(Path(job["model"]), given, native, program)
+        print(json.dumps(asdict(verdict)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
